@@ -1,0 +1,1 @@
+"""The room conformance."""

@@ -1,0 +1,104 @@
+"""The exceptions of pullback, one tree.
+
+.. code-block:: text
+
+    PullbackError
+    ├── MissingExtraError        (ImportError)   an optional dependency is not installed
+    ├── ArgumentError            (ValueError)    a value that cannot be used
+    │   └── ArgumentTypeError    (TypeError)     a value of the wrong type
+    ├── DefinitionError          (TypeError)     a Function is written against the contract
+    ├── UnsupportedError         (RuntimeError)  a transform or layout that is refused by name
+    ├── BrokenContractError      (AssertionError) a checked Function breaks the contract
+    ├── RecordingError           (ValueError)    a recording cannot be read or replayed
+    └── ProgramError             (RuntimeError)  a program that pullback ran has failed
+
+Every message says what happened, what was given, what was expected, and how to mend it.
+"""
+
+__all__ = [
+    "ArgumentError",
+    "ArgumentTypeError",
+    "BrokenContractError",
+    "DefinitionError",
+    "MissingExtraError",
+    "ProgramError",
+    "PullbackError",
+    "RecordingError",
+    "UnsupportedError",
+]
+
+
+class PullbackError(Exception):
+    """The root of every error that pullback raises on purpose.
+
+    Arguments:
+        what: what happened, one sentence.
+        given: what was given, if that helps.
+        expected: what was expected instead.
+        mend: how to mend it.
+
+    Example:
+        >>> print(PullbackError("The step is not positive.", given="dt=-0.1",
+        ...                     expected="dt > 0, in seconds", mend="Pass dt=0.1."))
+        The step is not positive.
+          given:    dt=-0.1
+          expected: dt > 0, in seconds
+          mend:     Pass dt=0.1.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        given: str | None = None,
+        expected: str | None = None,
+        mend: str | None = None,
+    ) -> None:
+        self.what = what
+        self.given = given
+        self.expected = expected
+        self.mend = mend
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        for label, text in (
+            ("given:", self.given),
+            ("expected:", self.expected),
+            ("mend:", self.mend),
+        ):
+            if text is not None:
+                lines.append(f"  {label:<9} {text}")
+        return "\n".join(lines)
+
+
+class MissingExtraError(PullbackError, ImportError):
+    """An optional dependency is needed and not installed."""
+
+
+class ArgumentError(PullbackError, ValueError):
+    """An argument has a value that cannot be used."""
+
+
+class ArgumentTypeError(ArgumentError, TypeError):
+    """An argument has a type that cannot be used."""
+
+
+class DefinitionError(PullbackError, TypeError):
+    """A Function is written in a way that the contract does not allow."""
+
+
+class UnsupportedError(PullbackError, RuntimeError):
+    """A transform, dtype or layout is refused by name rather than answered wrongly."""
+
+
+class BrokenContractError(PullbackError, AssertionError):
+    """A checked Function breaks a clause of the contract."""
+
+
+class RecordingError(PullbackError, ValueError):
+    """A recording cannot be read, written or replayed."""
+
+
+class ProgramError(PullbackError, RuntimeError):
+    """A program that pullback was asked to run has failed."""

@@ -1,0 +1,1 @@
+"""Semi-public helpers without a stability promise."""
