@@ -1,1 +1,5 @@
-"""The room conformance."""
+"""The checker behind `pullback.check`: clauses, verdicts and reports."""
+
+from pullback.conformance._report import Finding, Report, Verdict
+
+__all__ = ["Finding", "Report", "Verdict"]
