@@ -1,0 +1,205 @@
+"""Find a recorded Function again: by import, by file, or out of a script without running it.
+
+A Function written in the script itself lives in ``__main__``. The script may train for hours when
+it is run, guarded by ``if __name__ == "__main__"`` or not, so it is not run again: only the
+statements that the definition needs are executed (imports, assignments, other definitions), found
+by following names. What those statements do not define is reported as missing.
+"""
+
+import ast
+import dis
+import importlib
+import importlib.util
+import linecache
+import operator
+import os
+import sys
+import types
+from typing import Any
+
+from pullback.errors import RecordingError
+
+__all__ = ["load_function", "load_module", "load_script"]
+
+
+def load_function(identity: dict[str, Any]) -> Any:
+    """Return the Function that ``identity`` (module, qualname, file, run_as, path) names.
+
+    Raises:
+        RecordingError: it cannot be found, with the reason.
+    """
+    module, qualname = identity["module"], identity["qualname"]
+    if "<locals>" in qualname:
+        outer = qualname.partition(".<locals>")[0]
+        raise RecordingError(
+            f"{module}:{qualname} is defined inside {outer} and cannot be imported.",
+            mend="Define it at the top level of its module, or use the pytest plugin.",
+        )
+    loaded = load_module(module, identity, qualname.partition(".")[0])
+    try:
+        return operator.attrgetter(qualname)(loaded)
+    except AttributeError as error:
+        raise RecordingError(
+            f"{module}:{qualname} is not there any more.",
+            given=str(error),
+            mend="Record again; or the class is made while the program runs.",
+        ) from error
+
+
+def load_module(name: str, identity: dict[str, Any], wanted: str | None = None) -> types.ModuleType:
+    """Import the module ``name`` as the recorded program could.
+
+    Arguments:
+        name: the name of the module; ``"__main__"`` is the recorded script.
+        identity: where it was: ``file``, ``run_as`` (for ``python -m``) and ``path``, the
+            ``sys.path`` of the program, which is appended to ours.
+        wanted: the name that is needed from a script.
+
+    Raises:
+        RecordingError: it cannot be imported, with the reason.
+    """
+    for entry in identity["path"]:
+        if entry not in sys.path and os.path.exists(entry):
+            sys.path.append(entry)
+    if name == "__main__":
+        if identity["run_as"] and not identity["run_as"].endswith("__main__"):
+            return load_module(identity["run_as"], identity)
+        return load_script(identity["file"], wanted)
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        if error.name != name or not identity["file"] or identity["module"] != name:
+            raise _not_importable(name, error) from error
+        return _load_file(name, identity["file"])
+    except Exception as error:
+        raise _not_importable(name, error) from error
+
+
+def _load_file(name: str, file: str) -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None or not os.path.exists(file):
+        raise _not_importable(name, FileNotFoundError(file))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise _not_importable(name, error) from error
+    return module
+
+
+def _not_importable(name: str, error: Exception) -> RecordingError:
+    return RecordingError(
+        f"The module {name} cannot be imported.",
+        given=f"{type(error).__name__}: {error}",
+        mend="Run the check with the Python that ran the program.",
+    )
+
+
+def load_script(file: str | None, wanted: str | None) -> types.ModuleType:
+    """Load what the definition of ``wanted`` needs from a script, without running the script.
+
+    Arguments:
+        file: the path of the script.
+        wanted: a name that its top level defines; ``None`` for every definition and import.
+
+    Returns:
+        A module, registered in ``sys.modules``.
+
+    Raises:
+        RecordingError: the script is gone, does not parse, or the statements raise.
+    """
+    if not file or not os.path.isfile(file):
+        raise RecordingError(
+            "The Function was defined in a program that has no file.",
+            given=str(file),
+            mend="Put it in a module, so that it can be imported.",
+        )
+    name = f"__pullback_script_{abs(hash((os.path.abspath(file), wanted))):x}__"
+    if name in sys.modules:
+        return sys.modules[name]
+    module = types.ModuleType(name)
+    module.__file__ = file
+    sys.modules[name] = module
+    try:
+        with open(file, "rb") as source:
+            tree = ast.parse(source.read(), file)
+        tree.body = _needed(tree.body, wanted)
+        linecache.checkcache(file)
+        exec(compile(tree, file, "exec", dont_inherit=True), vars(module))  # noqa: S102 - the user's own script, chosen statements
+    except Exception as error:
+        del sys.modules[name]
+        raise RecordingError(
+            f"What {wanted or 'the recording'} needs cannot be taken out of the script {file}.",
+            given=f"{type(error).__name__}: {error}",
+            mend="Move the Function into a module that the script imports.",
+        ) from error
+    return module
+
+
+def _needed(body: list[ast.stmt], wanted: str | None) -> list[ast.stmt]:
+    """Return the top-level statements that bind ``wanted`` and, in turn, what they use."""
+    statements = [statement for statement in body if not _is_main_guard(statement)]
+    if wanted is None:
+        definitions = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+        names = {
+            name for item in statements if isinstance(item, definitions) for name in _bound(item)
+        }
+    else:
+        names = {wanted}
+    chosen: set[int] = set()
+    while True:
+        grown = len(chosen)
+        for number, statement in enumerate(statements):
+            if number in chosen or not (names & _bound(statement) or _always(statement)):
+                continue
+            chosen.add(number)
+            names |= _global_names(statement)
+        if len(chosen) == grown:
+            return [statements[number] for number in sorted(chosen)]
+
+
+def _is_main_guard(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.If) and any(
+        isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(statement.test)
+    )
+
+
+def _always(statement: ast.stmt) -> bool:
+    """Star imports, ``__future__``, and changes of ``sys.path`` that imports may need."""
+    if isinstance(statement, ast.ImportFrom):
+        return statement.module == "__future__" or any(a.name == "*" for a in statement.names)
+    return isinstance(statement, ast.Expr) and "sys.path." in ast.unparse(statement)
+
+
+def _global_names(statement: ast.stmt) -> set[str]:
+    """Return the global names that a statement, or a function inside it, reads."""
+    pending = [compile(ast.Module([statement], []), "<statement>", "exec", dont_inherit=True)]
+    names: set[str] = set()
+    while pending:
+        code = pending.pop()
+        pending.extend(item for item in code.co_consts if isinstance(item, types.CodeType))
+        names |= {
+            instruction.argval
+            for instruction in dis.get_instructions(code)
+            if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+        }
+    return names
+
+
+def _bound(statement: ast.stmt) -> set[str]:
+    """Return the names that a top-level statement binds, not looking into definitions."""
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return {statement.name}
+    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        return {(a.asname or a.name).partition(".")[0] for a in statement.names}
+    names = {
+        node.id
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    for child in ast.iter_child_nodes(statement):
+        if isinstance(child, ast.stmt):
+            names |= _bound(child)
+    return names

@@ -1,0 +1,316 @@
+"""Record the custom Functions that a running program applies, with their real inputs.
+
+`Recorder` puts a thin layer over ``torch.autograd.Function.apply``. A call whose shapes, dtypes
+and kinds of arguments were seen before costs a few microseconds (``benchmarks/bench_recorder.py``);
+a new one is copied before it runs, so that an in-place forward is recorded as it was called, and
+kept only when it succeeds. What is kept is bounded in calls and bytes.
+
+This file imports neither torch nor pullback: it is also loaded by path into programs, through
+``_bootstrap/sitecustomize.py``, before they import anything.
+"""
+
+import atexit
+import contextlib
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+__all__ = ["Call", "Limits", "Record", "Recorder", "record_this_process"]
+
+_TARGET = "torch.autograd.function"
+# Functions that torch builds itself around compiled graphs, checkpoints and the like.
+_NOT_CUSTOM = ("torch.", "torch", "torch_geometric.compile")
+_SIGNATURE_LIMIT = 64
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much is kept.
+
+    Arguments:
+        calls: calls kept for each Function, of different shapes, dtypes or kinds of arguments.
+        call_bytes: bytes of tensors in one call.
+        total_bytes: bytes of tensors in all calls together.
+    """
+
+    calls: int = 3
+    call_bytes: int = 32 * 2**20
+    total_bytes: int = 512 * 2**20
+
+
+@dataclass
+class Call:
+    """One call: its arguments as taken by the snapshot, and their bytes."""
+
+    arguments: Any
+    keywords: Any
+    tensors: list[Any]
+    size: int
+
+
+@dataclass
+class Record:
+    """What was seen of one Function."""
+
+    function: type
+    identity: dict[str, Any]
+    applied: int = 0
+    full: bool = False
+    ignored: bool = False
+    kept: int = 0
+    signatures: set[Any] = field(default_factory=set)
+    reasons: dict[str, int] = field(default_factory=dict)
+
+
+class Recorder:
+    """Records every custom Function that is applied while it is installed.
+
+    Arguments:
+        snapshot: turns ``(args, kwargs, byte limit)`` into a `Call`, or raises an exception
+            whose message is the reason why the call cannot be replayed.
+        keep: receives the record of the Function and the call, once it has succeeded.
+        limits: how much to keep.
+    """
+
+    def __init__(
+        self,
+        snapshot: Callable[[tuple[Any, ...], dict[str, Any], int], Call],
+        keep: Callable[[Record, Call], None],
+        limits: Limits | None = None,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.records: dict[type, Record] = {}
+        self.bytes = 0
+        self._snapshot = snapshot
+        self._keep = keep
+        self._lock = threading.RLock()
+        self._original: Any = None
+        self._base: Any = None
+
+    def install(self, base: Any, tensor: type) -> None:
+        """Put the layer over ``base.apply``; ``base`` is `torch.autograd.Function`."""
+        original = base.__dict__["apply"]
+        self._original, self._base = original, base
+        call = original.__func__
+        records, see = self.records, self._see
+
+        def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+            record = records.get(cls)
+            if record is not None:
+                record.applied += 1
+                if record.full:
+                    return call(cls, *args, **kwargs)
+                signature = _signature(args, kwargs, tensor)
+                if signature in record.signatures:
+                    return call(cls, *args, **kwargs)
+            pending = see(cls, args, kwargs, tensor)
+            output = call(cls, *args, **kwargs)
+            if pending is not None:
+                self._commit(*pending)
+            return output
+
+        apply.__qualname__ = call.__qualname__
+        apply.__doc__ = call.__doc__
+        base.apply = classmethod(apply)
+
+    def uninstall(self) -> None:
+        """Take the layer off again."""
+        if self._base is not None:
+            self._base.apply = self._original
+            self._base = None
+
+    def _see(
+        self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type
+    ) -> tuple[Record, Call] | None:
+        with self._lock:
+            record = self.records.get(cls)
+            if record is None:
+                record = self.records[cls] = Record(cls, _identity(cls), applied=1)
+                if cls.__module__.startswith(_NOT_CUSTOM[0]) or cls.__module__ in _NOT_CUSTOM:
+                    record.ignored = record.full = True
+            if record.full:
+                return None
+            signature = _signature(args, kwargs, tensor)
+            if signature in record.signatures:
+                return None
+            record.signatures.add(signature)
+            if len(record.signatures) >= _SIGNATURE_LIMIT:
+                record.full = True
+            limit = min(self.limits.call_bytes, self.limits.total_bytes - self.bytes)
+            try:
+                return record, self._snapshot(args, kwargs, limit)
+            except Exception as reason:  # the program must run on whatever the snapshot meets
+                text = str(reason) or type(reason).__name__
+                record.reasons[text] = record.reasons.get(text, 0) + 1
+                return None
+
+    def _commit(self, record: Record, call: Call) -> None:
+        with self._lock:
+            if record.full:
+                return
+            try:
+                self._keep(record, call)
+            except Exception as reason:  # a full disk must not end the program
+                text = f"the call could not be written: {reason}"
+                record.reasons[text] = record.reasons.get(text, 0) + 1
+                return
+            record.kept += 1
+            self.bytes += call.size
+            record.full = record.kept >= self.limits.calls
+
+
+def _signature(args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type) -> Any:
+    items = [_kind(item, tensor) for item in args]
+    if kwargs:
+        items.extend((name, _kind(item, tensor)) for name, item in kwargs.items())
+    return tuple(items)
+
+
+def _kind(value: Any, tensor: type) -> Any:
+    if isinstance(value, tensor):
+        return value.shape, value.dtype, value.requires_grad  # type: ignore[attr-defined]
+    kind = type(value)
+    if kind is bool or kind is int or kind is str or value is None:
+        return kind, value
+    if kind is list or kind is tuple:
+        return kind, tuple([_kind(item, tensor) for item in value])
+    return kind
+
+
+class _WhenImported(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Runs an action right after one module has been imported, and then steps aside."""
+
+    def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._action = action
+        self._loader: Any = None
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name or self._loader is not None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.loader is None:
+            return None
+        self._loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        sys.meta_path.remove(self)
+        self._action(module)
+
+
+class _Spool:
+    """Writes each kept call to a file of its own.
+
+    Nothing piles up in memory, and a program that is killed leaves what it had recorded.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._number = 0
+        self.recorder: Recorder | None = None
+
+    def keep(self, record: Record, call: Call) -> None:
+        import torch
+
+        self._number += 1
+        path = os.path.join(self._directory, f"call-{os.getpid()}-{self._number:04d}.pt")
+        with _plain_torch(torch):
+            torch.save(
+                {
+                    **record.identity,
+                    "arguments": call.arguments,
+                    "keywords": call.keywords,
+                    "tensors": call.tensors,
+                },
+                path + ".part",
+            )
+        os.replace(path + ".part", path)
+
+    def finish(self) -> None:
+        """Write what was counted; the calls themselves are written already."""
+        if self.recorder is None or not os.path.isdir(self._directory):
+            return
+        counts = [
+            {**r.identity, "applied": r.applied, "kept": r.kept, "reasons": r.reasons}
+            for r in self.recorder.records.values()
+            if not r.ignored
+        ]
+        path = os.path.join(self._directory, f"counts-{os.getpid()}.json")
+        with open(path + ".part", "w", encoding="utf-8") as file:
+            json.dump(counts, file)
+        os.replace(path + ".part", path)
+
+
+def _identity(function: type) -> dict[str, Any]:
+    module = sys.modules.get(function.__module__)
+    spec = getattr(module, "__spec__", None)
+    file = getattr(module, "__file__", None)
+    return {
+        "module": function.__module__,
+        "qualname": function.__qualname__,
+        "file": os.path.abspath(file) if file else None,
+        "run_as": spec.name if function.__module__ == "__main__" and spec is not None else None,
+        "path": [os.path.abspath(entry) for entry in sys.path],
+    }
+
+
+def _plain_torch(torch: Any) -> Any:
+    """Leave dispatch modes (fake tensors, profilers of operations) while copying and writing."""
+    stack = contextlib.ExitStack()
+    stack.enter_context(torch.no_grad())
+    stack.enter_context(torch.utils._python_dispatch._disable_current_modes())
+    return stack
+
+
+def record_this_process(directory: str, limits: Limits) -> None:
+    """Record this process into ``directory`` as soon as it imports torch."""
+    spool = _Spool(directory)
+
+    def snapshot(args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Call:
+        import torch
+
+        taken = _snapshot_module().Snapshot(limit)
+        with _plain_torch(torch):
+            arguments = [taken.encode(item) for item in args]
+            keywords = [(name, taken.encode(item)) for name, item in kwargs.items()]
+        return Call(arguments, keywords, taken.tensors, taken.bytes)
+
+    def install(module: ModuleType) -> None:
+        recorder = Recorder(snapshot, spool.keep, limits)
+        spool.recorder = recorder
+        # torch itself is only half imported here, but its extension module is there.
+        recorder.install(module.Function, sys.modules["torch._C"].TensorBase)
+        atexit.register(spool.finish)
+
+    sys.meta_path.insert(0, _WhenImported(_TARGET, install))
+
+
+@functools.cache
+def _snapshot_module() -> Any:
+    """Load ``_snapshot.py`` by path: it needs torch, and pullback need not be installed here."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_snapshot.py")
+    spec = importlib.util.spec_from_file_location("_pullback_snapshot", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be loaded")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
