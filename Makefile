@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := 2.13.0
+ROUNDS ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint types imports
+.PHONY: help setup test lint types imports docs bench fuzz readme survey
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,3 +33,26 @@ imports: $(STAMP) ## the arrows between the rooms
 
 test: lint types imports ## lint, types, import rules, tests, doc examples
 	$(BIN)/pytest
+
+docs: $(STAMP) ## the site, built strict, into docs/_build/html
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
+
+bench: $(STAMP) ## every figure: benchmarks/results/*.csv
+	@set -e; for file in benchmarks/bench_*.py; do \
+	  echo "== $$file"; $(BIN)/python -m "benchmarks.$$(basename $$file .py)"; \
+	done
+
+fuzz: $(STAMP) ## the property tests, ROUNDS=10 times, each from a new seed
+	@for round in $$(seq $(ROUNDS)); do \
+	  seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); echo "== round $$round, seed $$seed"; \
+	  $(BIN)/pytest tests -q -m hypothesis --hypothesis-seed=$$seed || exit 1; \
+	done
+
+readme: $(STAMP) ## write the generated tables of README.md and docs/ anew
+	$(BIN)/python -m benchmarks.readme
+	$(BIN)/python -m benchmarks.wild.tables
+
+survey: $(STAMP) ## run the survey of published packages (makes .benchmark-venv)
+	$(BIN)/python -m benchmarks.wild.setup
+	.benchmark-venv/bin/python -m benchmarks.wild
+	$(BIN)/python -m benchmarks.wild.tables

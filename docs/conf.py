@@ -1,0 +1,32 @@
+"""The site: sphinx, furo and MyST, built strict (`make docs`)."""
+
+from importlib.metadata import version as installed_version
+
+project = "pullback"
+author = "The pullback authors"
+copyright = "The pullback authors"
+version = release = installed_version("pullback")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+html_theme = "furo"
+html_title = f"pullback {version}"
+exclude_patterns = ["_build"]
+
+# A docstring writes code in single backticks, so that it reads well in a terminal too.
+default_role = "code"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_custom_sections = ["Formula", "Source", "Shape"]
+autodoc_member_order = "groupwise"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+python_use_unqualified_type_names = True

@@ -1,0 +1,84 @@
+"""The house style that a linter does not know: length, asserts, names of files."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "pullback"
+FILES = sorted(SOURCE.rglob("*.py"))
+FILE_LINES = 400
+FUNCTION_LINES = 40
+# A longer file or function argues for itself in a comment that begins so.
+ARGUMENT = "# Long:"
+
+by_file = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def lines_of_code(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The lines from `def` to the end, without the docstring."""
+    count = (node.end_lineno or node.lineno) - node.lineno + 1
+    first = node.body[0]
+    if ast.get_docstring(node) is not None:
+        count -= (first.end_lineno or first.lineno) - first.lineno + 1
+    return count
+
+
+def narrows_a_type(test: ast.expr) -> bool:
+    """`assert x is not None` and `assert isinstance(x, T)` speak to the type gate alone."""
+    if isinstance(test, ast.Call):
+        return isinstance(test.func, ast.Name) and test.func.id == "isinstance"
+    return isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot)
+
+
+@by_file
+def test_a_file_is_short_or_argues(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= FILE_LINES or ARGUMENT in text
+
+
+@by_file
+def test_a_function_is_short_or_argues(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    long = [
+        f"{path.name}:{node.lineno} {node.name} has {lines_of_code(node)} lines"
+        for node in functions(ast.parse(text))
+        if lines_of_code(node) > FUNCTION_LINES
+        and ARGUMENT not in (ast.get_source_segment(text, node) or "")
+    ]
+    assert long == []
+
+
+@by_file
+def test_an_assert_only_narrows_a_type(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    asserts = [node for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+    assert [node.lineno for node in asserts if not narrows_a_type(node.test)] == []
+
+
+@by_file
+def test_an_init_only_re_exports(path: Path) -> None:
+    if path.name != "__init__.py" or path.parent == SOURCE:
+        pytest.skip("not the face of a room")
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    code = [
+        node
+        for node in tree.body
+        if not isinstance(node, ast.Import | ast.ImportFrom | ast.Assign | ast.Expr)
+    ]
+    assert [ast.unparse(node).splitlines()[0] for node in code] == []
+
+
+def test_the_counter_counts() -> None:
+    long = "def f():\n    '''one\n    two'''\n" + "    x = 1\n" * 41
+    [node] = functions(ast.parse(long))
+    assert lines_of_code(node) == 42
+    assert not narrows_a_type(ast.parse("x > 0", mode="eval").body)
+    assert narrows_a_type(ast.parse("x is not None", mode="eval").body)
