@@ -1,0 +1,116 @@
+"""`State`: what is known of a trajectory at one end, at one instant."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import GetAttrKey, register_pytree_node
+
+from pullback.errors import ArgumentTypeError
+
+__all__ = ["State", "free", "hold", "rest"]
+
+PARTS = ("position", "velocity", "acceleration", "jerk")
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Position, velocity, acceleration and jerk at one instant; a part left out is free.
+
+    All parts hold at the same instant: sample 0 for a start, the last sample for a goal. A `State`
+    is a pytree whose leaves are its tensors.
+
+    Arguments:
+        position: a number, ``[dof]`` or ``[..., dof]``, in the unit of a joint, or ``None``.
+        velocity: the same, per second.
+        acceleration: the same, per second squared.
+        jerk: the same, per second cubed.
+
+    Raises:
+        ArgumentTypeError: a part is neither a number, a tensor nor ``None``.
+
+    Example:
+        >>> import torch
+        >>> from pullback.trajectory import State, rest
+        >>> State(position=torch.zeros(7), velocity=0.0).given
+        ('position', 'velocity')
+        >>> rest.given
+        ('velocity', 'acceleration')
+        >>> rest.at(torch.zeros(7)).given
+        ('position', 'velocity', 'acceleration')
+    """
+
+    position: Tensor | float | None = None
+    velocity: Tensor | float | None = None
+    acceleration: Tensor | float | None = None
+    jerk: Tensor | float | None = None
+
+    def __post_init__(self) -> None:
+        for name in PARTS:
+            part = getattr(self, name)
+            # Text is the one mistake that would otherwise fail far from here; other objects may
+            # stand for a tensor while a pytree is rebuilt.
+            if isinstance(part, (str, bytes, bool)):
+                raise ArgumentTypeError(
+                    f"The {name} of a state cannot be a {type(part).__name__}.",
+                    given=repr(part),
+                    expected="a number, a tensor or None",
+                )
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The names of the parts that are given."""
+        return tuple(name for name in PARTS if getattr(self, name) is not None)
+
+    def at(self, position: Tensor | float) -> "State":
+        """Return this state at a position: ``rest.at(q)`` stands still at ``q``.
+
+        Arguments:
+            position: a number, ``[dof]`` or ``[..., dof]``.
+        """
+        return State(position, self.velocity, self.acceleration, self.jerk)
+
+
+free = State()
+"""Nothing is known: the derivatives at the end come from the samples alone."""
+
+rest = State(velocity=0.0, acceleration=0.0)
+"""Standing still: velocity and acceleration are zero; the position is the sample's own."""
+
+hold = State(velocity=0.0, acceleration=0.0, jerk=0.0)
+"""Standing still and staying so: velocity, acceleration and jerk are zero."""
+
+
+def _is_leaf(part: Any) -> bool:
+    # Numbers and None are constants of the structure, so that vmap and grad see tensors only.
+    return part is not None and not isinstance(part, (int, float))
+
+
+def _context(state: State) -> tuple[Any, ...]:
+    parts = (getattr(state, name) for name in PARTS)
+    return tuple("leaf" if _is_leaf(part) else part for part in parts)
+
+
+def _flatten(state: State) -> tuple[list[Any], tuple[Any, ...]]:
+    parts = [getattr(state, name) for name in PARTS]
+    return [part for part in parts if _is_leaf(part)], _context(state)
+
+
+def _flatten_with_keys(state: State) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+    named = [(GetAttrKey(name), getattr(state, name)) for name in PARTS]
+    return [(key, part) for key, part in named if _is_leaf(part)], _context(state)
+
+
+def _unflatten(leaves: Sequence[Any], context: tuple[Any, ...]) -> State:
+    remaining = iter(leaves)
+    return State(*(next(remaining) if part == "leaf" else part for part in context))
+
+
+register_pytree_node(
+    State,
+    _flatten,
+    _unflatten,  # pyrefly: ignore[bad-argument-type]  # torch types it as Iterable
+    serialized_type_name="pullback.trajectory.State",
+    flatten_with_keys_fn=_flatten_with_keys,
+)
