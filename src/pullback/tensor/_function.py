@@ -1,11 +1,102 @@
 """`Function`: written like `torch.autograd.Function`, keeping the whole contract."""
 
+from typing import Any, ClassVar, Literal
+
 import torch
+
+from pullback.errors import DefinitionError
+from pullback.tensor import _autocast
+from pullback.tensor._definition import Definition, define
+from pullback.tensor._engine import apply, make_engine
+from pullback.tensor._in_graph import allow_in_graph
 
 __all__ = ["Function"]
 
 
 class Function(torch.autograd.Function):
-    """A custom differentiable function that works under every transform."""
+    """A custom differentiable function that works under every transform.
 
-    gradient = "exact"
+    Write it as torch documents `torch.autograd.Function`, in the split form (``forward(*args)``
+    and ``setup_context(ctx, inputs, output)``) or the combined form (``forward(ctx, *args)``),
+    with ``backward(ctx, *cotangents)``. What is left out is derived: ``jvp`` by transposing
+    backward, ``vmap`` by batching the rules, the derivative of saved intermediates by running
+    forward again. What cannot be derived is refused by name, never answered with a wrong number.
+
+    Arguments and outputs may be nested dicts, lists and tuples of tensors, and keyword
+    arguments; backward receives and returns gradients of the same structure.
+
+    Attributes:
+        gradient: ``"exact"`` (backward is the transpose of the derivative), ``"surrogate"``
+            (linear in the cotangent, deliberately not the derivative) or ``"nonlinear"``.
+        autocast: ``"inherit"``, ``"ambient"``, ``"disable"`` or a dtype; see
+            `pullback.tensor._autocast`.
+        batching: ``"derived"`` runs the rules on batched tensors, ``"loop"`` runs them item by
+            item, for kernels that torch cannot look into.
+        mutates: names of arguments that forward writes into as buffers.
+        random: forward draws random numbers, so that two runs differ.
+
+    Raises:
+        DefinitionError: the class contradicts itself; raised when it is defined or first
+            applied.
+
+    Example:
+        >>> import torch
+        >>> class Cube(Function):
+        ...     @staticmethod
+        ...     def forward(x):
+        ...         return x**3
+        ...
+        ...     @staticmethod
+        ...     def setup_context(ctx, inputs, output):
+        ...         ctx.save_for_backward(*inputs)
+        ...
+        ...     @staticmethod
+        ...     def backward(ctx, cotangent):
+        ...         (x,) = ctx.saved_tensors
+        ...         return 3 * x**2 * cotangent
+        >>> torch.func.jvp(Cube.apply, (torch.tensor(2.0),), (torch.tensor(1.0),))
+        (tensor(8.), tensor(12.))
+        >>> torch.func.hessian(Cube.apply)(torch.tensor(2.0))
+        tensor(12.)
+    """
+
+    gradient: ClassVar[Literal["exact", "surrogate", "nonlinear"]] = "exact"
+    autocast: ClassVar[Any] = "inherit"
+    batching: ClassVar[Literal["derived", "loop"]] = "derived"
+    mutates: ClassVar[tuple[str, ...]] = ()
+    random: ClassVar[bool] = False
+    _lenient: ClassVar[bool] = False
+    _compiled: ClassVar[tuple[Any, Definition] | None] = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _one_of(cls, "gradient", ("exact", "surrogate", "nonlinear"))
+        _one_of(cls, "batching", ("derived", "loop"))
+        _autocast.validate(cls.__name__, cls.autocast)
+        cls._compiled = None
+        allow_in_graph(cls)
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """Apply the Function to arguments of its forward.
+
+        Raises:
+            ArgumentTypeError: the arguments do not fit the signature of forward.
+            DefinitionError: the rules contradict each other or the contract.
+            UnsupportedError: a transform was asked for that cannot be derived.
+        """
+        compiled = cls._compiled
+        if compiled is None:
+            definition = define(cls)
+            compiled = cls._compiled = (make_engine(cls.__name__, definition), definition)
+        return apply(*compiled, args, kwargs)
+
+
+def _one_of(cls: type[Function], attribute: str, known: tuple[str, ...]) -> None:
+    value = getattr(cls, attribute)
+    if value not in known:
+        raise DefinitionError(
+            f"{cls.__name__} declares an unknown {attribute}.",
+            given=f"{attribute} = {value!r}",
+            expected=" or ".join(repr(name) for name in known),
+        )

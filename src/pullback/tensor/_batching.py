@@ -1,0 +1,134 @@
+"""Batching where torch's generated rule does not serve: the author's rule, or item by item."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Never
+
+import torch
+from torch._functorch.vmap import restore_vmap
+from torch.utils import _pytree as pytree
+
+from pullback.errors import DefinitionError, UnsupportedError
+from pullback.tensor._call import Call
+from pullback.tensor._context import Context
+from pullback.tensor._structure import flatten, unflatten, without_values
+
+__all__ = ["batch_by_rule", "per_item"]
+
+
+def batch_by_rule(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: torch.Tensor) -> Any:
+    """Run the author's vmap rule, then setup_context on one level of batching."""
+    definition = call.definition
+    if definition.vmap is None or definition.setup_context is None:
+        raise DefinitionError(f"{definition.name} has no vmap rule.")
+    setup_context = definition.setup_context
+    values = unflatten(call.template, tensors)
+    dims = unflatten(without_values(call.template, None), in_dims[1:])
+    output, out_dims = definition.vmap(info, dims, *values)
+    single = not isinstance(output, tuple)
+    template, outputs = flatten((output,) if single else output)
+    flat_dims = _flat_dims((out_dims,) if single else out_dims, template, len(outputs))
+
+    def capture(inside: list[torch.Tensor], results: list[torch.Tensor]) -> Any:
+        context = Context(call.needs)
+        result = unflatten(template, results)
+        result = result[0] if single else result
+        inputs = unflatten(call.template, inside)
+        setup_context(context, inputs, result)
+        return call.capture(context, inside, result)
+
+    return restore_vmap(capture, (list(in_dims[1:]), flat_dims), info.batch_size, info.randomness)(
+        list(tensors), outputs
+    )
+
+
+def _flat_dims(dims: Any, template: Any, count: int) -> list[int | None]:
+    leaves = pytree.tree_leaves(dims, is_leaf=lambda node: node is None)
+    holes, _ = template
+    if len(leaves) == len(holes):
+        return [d for d, hole in zip(leaves, holes, strict=True) if repr(hole) == "<tensor>"]
+    if len(leaves) == 1:
+        return leaves * count
+    raise DefinitionError(
+        "A vmap rule returned out_dims that do not fit its output.",
+        given=f"{len(leaves)} dimensions for {count} tensors",
+        expected="one dimension (or None) for each output tensor",
+    )
+
+
+def per_item(run: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Make a runner of author code that sees one item of a batch at a time.
+
+    The arguments of the runner are trees of tensors; so is its result.
+    """
+
+    def looped(*arguments: Any) -> Any:
+        leaves, spec = pytree.tree_flatten(arguments)
+        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        kept: dict[str, Any] = {}
+
+        def flat(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            filled = list(leaves)
+            for i, tensor in zip(places, tensors, strict=True):
+                filled[i] = tensor
+            result = run(*pytree.tree_unflatten(filled, spec))
+            kept["template"], found = flatten(tuple(result))
+            return tuple(found)
+
+        results = _Item.apply(flat, name, *(leaves[i] for i in places))
+        return list(unflatten(kept["template"], results))
+
+    return looped
+
+
+class _Item(torch.autograd.Function):
+    """Author code that torch must not look into, run once for each item of a batch."""
+
+    @staticmethod
+    def forward(run: Callable[..., Any], name: str, *tensors: torch.Tensor) -> Any:
+        return tuple(
+            result.view_as(result) if any(result is t for t in tensors) else result
+            for result in run(*tensors)
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.name = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Never:
+        raise _second_order(ctx.name)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Never:
+        raise _second_order(ctx.name)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+        run, name, *tensors = args
+        if info.batch_size == 0:
+            raise UnsupportedError(
+                f"{name} batches item by item, and the batch is empty.",
+                expected="at least one item",
+            )
+        dims: Sequence[int | None] = in_dims[2:]
+        items = [
+            _Item.apply(
+                run,
+                name,
+                *(
+                    tensor if dim is None else tensor.select(dim, i)
+                    for tensor, dim in zip(tensors, dims, strict=True)
+                ),
+            )
+            for i in range(info.batch_size)
+        ]
+        stacked = tuple(torch.stack(column) for column in zip(*items, strict=True))
+        return stacked, (0,) * len(stacked)
+
+
+def _second_order(name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{name} batches item by item (batching = 'loop'), so its rules cannot be differentiated "
+        "below vmap.",
+        mend="Write its rules in torch operations and declare batching = 'derived'.",
+    )

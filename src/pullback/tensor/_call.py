@@ -1,0 +1,355 @@
+"""`Call`: one application of a Function, from its arguments to what it saved.
+
+The engine and the derived rules work on flat tuples of tensors. A call keeps what is needed to
+run the author's rules on them: the structure of arguments and results, and where each saved
+tensor comes from. It holds no tensor itself, so it can be shared by all levels of nested
+transforms, each of which has its own tensors at the same places.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from pullback.errors import DefinitionError
+from pullback.tensor._autocast import State, scope
+from pullback.tensor._context import INTERNAL, Context
+from pullback.tensor._definition import Definition
+from pullback.tensor._structure import Template, flatten, match, unflatten, without_values
+
+__all__ = ["Call", "Meta"]
+
+# The shape, dtype and device of an output or input, as its Function sees it.
+Meta = tuple[torch.Size, torch.dtype, torch.device]
+
+
+class _Slot:
+    """Stands in an attribute of the context for the tensor at a place of the pool."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+
+class Call:
+    """One application of a Function.
+
+    The *pool* of a call is its input tensors, then its output tensors, then its residuals:
+    tensors that forward computed and saved without returning them. The engine returns them
+    beside the outputs, so that autograd knows them and derivatives can flow through them.
+    """
+
+    __slots__ = (
+        "attributes",
+        "autocast",
+        "definition",
+        "dirty",
+        "grad_enabled",
+        "inputs",
+        "materialize",
+        "names",
+        "needed",
+        "needs",
+        "non_differentiable",
+        "outputs",
+        "residuals",
+        "result",
+        "saved_for_backward",
+        "saved_for_forward",
+        "single",
+        "template",
+    )
+
+    attributes: dict[str, Any]
+    dirty: list[int]
+    inputs: list[Meta]
+    materialize: bool
+    needed: list[int]
+    non_differentiable: list[int]
+    outputs: list[Meta]
+    residuals: list[Meta]
+    result: Template
+    saved_for_backward: list[int | None]
+    saved_for_forward: list[int | None]
+    single: bool
+
+    def __init__(
+        self,
+        definition: Definition,
+        template: Template,
+        names: tuple[str, ...],
+        needs: Sequence[bool],
+        autocast: State,
+    ) -> None:
+        self.definition = definition
+        self.template = template
+        self.names = names
+        self.needs = self._needs_by_argument(needs)
+        self.autocast = autocast
+        self.grad_enabled = torch.is_grad_enabled()
+
+    def again(self) -> "Call":
+        """A call with the same arguments that has not run yet."""
+        twin = Call(self.definition, self.template, self.names, (), self.autocast)
+        twin.needs = self.needs
+        return twin
+
+    def _needs_by_argument(self, needs: Sequence[bool]) -> tuple[bool, ...]:
+        holes, spec = self.template
+        if spec is None and len(needs) == len(holes):
+            return tuple(needs)
+        if not needs:
+            return (False,) * (len(holes) if spec is None else len(spec.children()))
+        marked = unflatten(without_values(self.template, False), needs)
+        if spec is None:
+            return marked
+        return tuple(any(pytree.tree_leaves(mark)) for mark in marked)
+
+    # Forward
+
+    def run_forward(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Run forward and record what it saved; returns its outputs and residuals."""
+        definition = self.definition
+        values = unflatten(self.template, tensors)
+        context = Context(self.needs)
+        versions = None if definition.lenient else _versions(tensors)
+        if definition.setup_context is None:
+            output = definition.call(values, self.names, context)
+        else:
+            output = definition.call(values, self.names)
+            definition.setup_context(context, values, output)
+        if versions is not None and versions != _versions(tensors):
+            self._refuse_mutation(tensors, versions, context)
+        return self.capture(context, tensors, output)
+
+    def capture(
+        self, context: Context, tensors: Sequence[torch.Tensor], output: Any
+    ) -> tuple[torch.Tensor, ...]:
+        """Record the structure of the output and the places of all saved tensors."""
+        self.single = not isinstance(output, tuple) or hasattr(output, "_fields")
+        self.result, outputs = flatten((output,) if self.single else output)
+        self.inputs = [(t.shape, t.dtype, t.device) for t in tensors]
+        self.outputs = [(t.shape, t.dtype, t.device) for t in outputs]
+        self.materialize = context._materialize
+        pool = _Pool(tensors, outputs)
+        self.saved_for_backward = [pool.place(t) for t in context._saved_for_backward]
+        self.saved_for_forward = [pool.place(t) for t in context._saved_for_forward]
+        self.attributes = {
+            name: pool.strip(value) for name, value in vars(context).items() if name not in INTERNAL
+        }
+        self.residuals = [(t.shape, t.dtype, t.device) for t in pool.residuals]
+        self.dirty = [pool.input_place(t, self.definition.name) for t in context._dirty]
+        marked = [id(t) for t in context._non_differentiable]
+        self.non_differentiable = [
+            i for i, t in enumerate(outputs) if id(t) in marked or not _differentiable(t.dtype)
+        ]
+        if self.residuals and not self.definition.once and self.differentiable_residuals:
+            pool.used.update(range(len(tensors)))  # to run forward again at second order
+        self.needed = sorted(pool.used)
+        return (*outputs, *pool.residuals)
+
+    @property
+    def differentiable_residuals(self) -> list[int]:
+        """Which residuals are floating or complex, by position among the residuals."""
+        return [i for i, (_, dtype, _) in enumerate(self.residuals) if _differentiable(dtype)]
+
+    def restore(self, tensors: Sequence[Any]) -> Any:
+        """Give output tensors the structure that forward returned."""
+        entries = unflatten(self.result, tensors)
+        return entries[0] if self.single else entries
+
+    # Backward and forward mode
+
+    def context(
+        self, saved: dict[int, Any], needs: Sequence[bool], *, forward_mode: bool = False
+    ) -> Context:
+        """The context of forward again, with the tensors of one level of transforms."""
+        places = self.saved_for_backward
+        if forward_mode and self.saved_for_forward:
+            places = self.saved_for_forward
+        found = tuple(None if place is None else saved[place] for place in places)
+        context = Context(self._needs_by_argument(needs), found)
+        for name, value in self.attributes.items():
+            setattr(context, name, _fill(value, saved))
+        return context
+
+    def pull(
+        self,
+        saved: dict[int, Any],
+        cotangents: Sequence[torch.Tensor | None],
+        needs: Sequence[bool],
+        *,
+        transposing: bool = False,
+    ) -> list[torch.Tensor | None]:
+        """Run the author's backward; returns one gradient or None per input tensor."""
+        definition = self.definition
+        backward = definition.transposable if transposing else definition.backward
+        if backward is None:
+            raise DefinitionError(
+                f"{definition.name} has no backward.",
+                mend="Define backward(ctx, *cotangents) as a static method.",
+            )
+        given = [
+            self._zeros(i) if cotangent is None and self.materialize else cotangent
+            for i, cotangent in enumerate(cotangents)
+        ]
+        versions = None if definition.lenient else _versions(given)
+        arguments = unflatten(without_values(self.result, None), given)
+        context = self.context(saved, needs)
+        if definition.autocast == "ambient":
+            result = self._call_backward(backward, context, arguments)
+        else:
+            with scope(self.autocast):
+                result = self._call_backward(backward, context, arguments)
+        if versions is not None and versions != _versions(given):
+            raise DefinitionError(
+                f"The backward of {definition.name} changes its cotangent in place.",
+                expected="cotangents are left as they are: other code holds them too",
+                mend="Compute out of place, or on cotangent.clone().",
+            )
+        return match(self.template, self._gradients(result), self._complain)
+
+    def _call_backward(self, backward: Any, context: Context, arguments: Any) -> Any:
+        if self.definition.boxed:
+            return backward(context, list(arguments))
+        return backward(context, *arguments)
+
+    def _zeros(self, output: int) -> torch.Tensor | None:
+        shape, dtype, device = self.outputs[output]
+        if not (dtype.is_floating_point or dtype.is_complex):
+            return None
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    def _gradients(self, result: Any) -> tuple[Any, ...]:
+        gradients = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+        expected = len(self.needs)
+        if len(gradients) > expected and all(g is None for g in gradients[expected:]):
+            gradients = gradients[:expected]
+        if len(gradients) != expected:
+            raise DefinitionError(
+                f"The backward of {self.definition.name} returned a wrong number of gradients.",
+                given=f"{len(gradients)}",
+                expected=f"{expected}, one for each argument of forward",
+                mend="Return None for arguments that have no gradient.",
+            )
+        return gradients
+
+    def _complain(self, index: int, detail: str) -> DefinitionError:
+        return DefinitionError(
+            f"The backward of {self.definition.name} returned a gradient of another structure "
+            f"than argument {index} of forward.",
+            given=detail,
+            mend="Return a gradient nested as the argument is, or None.",
+        )
+
+    def _refuse_mutation(
+        self, tensors: Sequence[torch.Tensor], versions: list[int], context: Context
+    ) -> None:
+        definition = self.definition
+        allowed = {id(tensor) for tensor in context._dirty}
+        values = unflatten(self.template, tensors)
+        for position in definition.mutates:
+            if position < len(values):
+                allowed.update(id(leaf) for leaf in pytree.tree_leaves(values[position]))
+        for index, (tensor, version) in enumerate(zip(tensors, versions, strict=True)):
+            if tensor._version != version and id(tensor) not in allowed:
+                raise DefinitionError(
+                    f"The forward of {definition.name} changes an input in place and does not "
+                    "declare it.",
+                    given=f"input tensor {index} of shape {tuple(tensor.shape)}",
+                    mend="Compute out of place, call ctx.mark_dirty and return the input, or "
+                    "name a buffer in the class attribute mutates.",
+                )
+
+
+class _Pool:
+    """The tensors of a call while forward runs: where a saved tensor comes from."""
+
+    def __init__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+        self.residuals: list[torch.Tensor] = []
+        self.used: set[int] = set()
+        self._inputs = inputs
+        self._offset = len(inputs) + len(outputs)
+        self._kept: list[torch.Tensor] = []
+        # An input that is returned counts as the input, so inputs are entered last.
+        self._places = {id(t): i + len(inputs) for i, t in enumerate(outputs)}
+        for i, t in enumerate(inputs):
+            self._places[id(t)] = i
+
+    def place(self, tensor: torch.Tensor | None) -> int | None:
+        if tensor is None:
+            return None
+        place = self._places.get(id(tensor))
+        if place is None:
+            place = self._alias(tensor)
+        if place is None:
+            place = self._offset + len(self.residuals)
+            # A new object: the engine returns it, and autograd writes on what is returned.
+            self.residuals.append(tensor.detach())
+            self._kept.append(tensor)
+            self._places[id(tensor)] = place
+        self.used.add(place)
+        return place
+
+    def _alias(self, tensor: torch.Tensor) -> int | None:
+        """The input that a saved tensor is another name of, as ``x.detach()`` is of ``x``."""
+        if type(tensor) is not torch.Tensor or tensor.is_complex() or _wrapped(tensor):
+            return None
+        for i, candidate in enumerate(self._inputs):
+            if (
+                candidate.dtype is tensor.dtype
+                and candidate.layout is tensor.layout is torch.strided
+                and candidate.device == tensor.device
+                and tensor.is_set_to(candidate)
+            ):
+                return i
+        return None
+
+    def strip(self, value: Any) -> Any:
+        """Replace the tensors in an attribute by their places."""
+        if isinstance(value, torch.Tensor):
+            place = self.place(value)
+            return None if place is None else _Slot(place)
+        if isinstance(value, (list, tuple, dict)) and any(
+            isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value)
+        ):
+            return pytree.tree_map(
+                lambda leaf: self.strip(leaf) if isinstance(leaf, torch.Tensor) else leaf, value
+            )
+        return value
+
+    def input_place(self, tensor: torch.Tensor, name: str) -> int:
+        place = self._places.get(id(tensor))
+        if place is None or place >= len(self._inputs):
+            raise DefinitionError(
+                f"The forward of {name} marks a tensor as dirty that is not an input.",
+                expected="ctx.mark_dirty names inputs that forward changed in place and returns",
+            )
+        return place
+
+
+def _fill(value: Any, saved: dict[int, Any]) -> Any:
+    if isinstance(value, _Slot):
+        return saved[value.place]
+    if isinstance(value, (list, tuple, dict)) and any(
+        isinstance(leaf, _Slot) for leaf in pytree.tree_leaves(value)
+    ):
+        return pytree.tree_map(
+            lambda leaf: saved[leaf.place] if isinstance(leaf, _Slot) else leaf, value
+        )
+    return value
+
+
+def _differentiable(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _versions(tensors: Sequence[torch.Tensor | None]) -> list[int] | None:
+    if torch.is_inference_mode_enabled():
+        return None
+    return [-1 if t is None or t.is_inference() else t._version for t in tensors]
+
+
+_wrapped = torch._C._functorch.is_functorch_wrapped_tensor

@@ -1,0 +1,150 @@
+"""The engine: one `torch.autograd.Function` in split form that runs every Function.
+
+torch demands much of a Function before its transforms work: the split form, residuals as
+outputs, a jvp, a vmap rule, nothing on ``ctx`` but what was saved. The engine meets the demands
+once. It takes a `Call` and tensors, runs what the author wrote, and returns the outputs and,
+beside them, the residuals. The rules that the author left out are derived:
+
+- ``jvp`` by transposing the backward (`pullback.tensor._forward_mode`);
+- the derivative of residuals by running forward again (`pullback.tensor._residuals`);
+- ``vmap`` by torch's generated rule over the engine, or item by item (`pullback.tensor._batching`).
+"""
+
+from typing import Any
+
+import torch
+from torch._functorch.autograd_function import custom_function_call
+from torch._functorch.utils import unwrap_dead_wrappers
+from torch.autograd import forward_ad
+
+from pullback.tensor._autocast import cast_inputs, forward_state, scope
+from pullback.tensor._batching import batch_by_rule, per_item
+from pullback.tensor._call import Call
+from pullback.tensor._definition import Definition
+from pullback.tensor._forward_mode import push
+from pullback.tensor._refusal import guard
+from pullback.tensor._residuals import pull_residuals
+from pullback.tensor._structure import flatten
+
+__all__ = ["apply", "make_engine"]
+
+_transforming = torch._C._are_functorch_transforms_active
+
+
+def apply(
+    engine: Any, definition: Definition, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Apply a Function: the one way in, under every transform."""
+    values, names = definition.bind(args, kwargs)
+    template, tensors = flatten(values)
+    if isinstance(definition.autocast, torch.dtype):
+        tensors = cast_inputs(definition.autocast, tensors)
+    state = forward_state(definition.autocast, tensors)
+    if _transforming():
+        call = Call(definition, template, names, [True] * len(tensors), state)
+        results = custom_function_call(engine, call, *tensors)
+    else:
+        needs = [tensor.requires_grad for tensor in tensors]
+        call = Call(definition, template, names, needs, state)
+        results = engine.enter(call, *unwrap_dead_wrappers(tuple(tensors)))
+    return call.restore(results[: len(call.outputs)])
+
+
+def make_engine(name: str, definition: Definition) -> Any:
+    """Make the engine class of one Function; nodes of the graph carry its name."""
+    by_rule = definition.vmap is not None
+    body: dict[str, Any] = {"generate_vmap_rule": not by_rule, "__module__": __name__}
+    if by_rule:
+        body["vmap"] = staticmethod(batch_by_rule)
+    engine: Any = type(name, (_Engine,), body)
+    # The entry point in C++: torch's own `apply` binds the signature anew for each call.
+    engine.enter = super(torch.autograd.Function, engine).apply
+    return engine
+
+
+class _Engine(torch.autograd.Function):
+    @staticmethod
+    def forward(call: Call, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        run = call.run_forward
+        if call.definition.batching == "loop" and _transforming():
+            run = per_item(run, call.definition.name)
+        if call.definition.autocast in ("inherit", "ambient"):
+            results = run(tensors)
+        else:
+            with scope(None):
+                results = run(tensors)
+        if forward_ad._current_level >= 0 and not _transforming() and not call.dirty:
+            # A view would need a tangent that is a view of the input's tangent.
+            results = tuple(_unalias(result, tensors) for result in results)
+        return results
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        call = inputs[0]
+        tensors = inputs[1:]
+        pool = (*tensors, *output)
+        needed = [pool[place] for place in call.needed]
+        ctx.call = call
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*needed)
+        if forward_ad._current_level >= 0 or _transforming():
+            ctx.save_for_forward(*needed)
+        if call.dirty:
+            ctx.mark_dirty(*(tensors[place] for place in call.dirty))
+        if call.non_differentiable:
+            ctx.mark_non_differentiable(*(output[i] for i in call.non_differentiable))
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[Any, ...]:
+        call: Call = ctx.call
+        saved = dict(zip(call.needed, ctx.saved_tensors, strict=True))
+        needs = ctx.needs_input_grad[1:]
+        count = len(call.outputs)
+        of_outputs, of_residuals = cotangents[:count], cotangents[count:]
+        gradients: list[torch.Tensor | None] = [None] * len(needs)
+        if any(cotangent is not None for cotangent in of_outputs):
+            gradients = _pull(call, saved, of_outputs, needs)
+        if any(cotangent is not None for cotangent in of_residuals):
+            more = pull_residuals(call, saved, of_residuals, needs)
+            gradients = [_add(a, b) for a, b in zip(gradients, more, strict=True)]
+        return (None, *gradients)
+
+    @staticmethod
+    def jvp(ctx: Any, *grad_inputs: Any) -> tuple[Any, ...]:
+        call: Call = ctx.call
+        saved = dict(zip(call.needed, ctx.saved_tensors, strict=True))
+        return push(call, saved, grad_inputs[1:])
+
+
+def _pull(
+    call: Call, saved: dict[int, Any], cotangents: Any, needs: Any
+) -> list[torch.Tensor | None]:
+    definition = call.definition
+    run = call.pull
+    if definition.batching == "loop" and _transforming():
+        run = per_item(run, definition.name)
+    if not definition.once:
+        return run(saved, cotangents, needs)
+    with torch.no_grad():
+        gradients = run(saved, cotangents, needs)
+    if not torch.is_grad_enabled():
+        return gradients
+    return guard(
+        gradients,
+        [*cotangents, *saved.values()],
+        f"The backward of {definition.name} is declared once_differentiable, "
+        "and its derivative was asked for.",
+        "Write backward in differentiable torch operations and drop once_differentiable.",
+    )
+
+
+def _unalias(result: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    if result._is_view() or any(result is tensor for tensor in tensors):
+        return result.clone()
+    return result
+
+
+def _add(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second
