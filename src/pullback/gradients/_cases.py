@@ -1,0 +1,109 @@
+"""The check cases of this room, offered through the entry point group ``pullback.cases``."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from pullback.gradients._clip_gradient import clip_gradient
+from pullback.gradients._dtype_gradient import dtype_gradient
+from pullback.gradients._noise_gradient import NoiseGradientFunction
+from pullback.gradients._normalise_gradient import normalise_gradient
+from pullback.gradients._replace_gradient import replace_gradient
+from pullback.gradients._reverse_gradient import reverse_gradient
+from pullback.gradients._scale_both import scale_both
+from pullback.gradients._scale_forward import scale_forward
+from pullback.gradients._scale_gradient import scale_gradient
+from pullback.gradients._stop_gradient import stop_gradient
+from pullback.gradients._straight_through import straight_through
+from pullback.gradients._straight_through_one_hot import straight_through_one_hot
+from pullback.gradients._straight_through_round import straight_through_round
+from pullback.gradients._straight_through_sign import straight_through_sign
+from pullback.gradients._straight_through_threshold import straight_through_threshold
+from pullback.gradients._where_gradient import where_gradient
+from pullback.tensor import Case
+
+__all__ = ["cases"]
+
+_FORWARD = "the backward is not linear in the cotangent, so it has no transpose"
+_NONLINEAR = {"forward": _FORWARD, "forward-over-forward": _FORWARD}
+
+Inputs = Callable[[Generator], tuple[Any, ...]]
+
+
+def _normal(generator: Generator, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=generator, dtype=torch.float64, requires_grad=True)
+
+
+def _with(*rest: Any) -> Inputs:
+    """Inputs of one tensor, followed by fixed arguments."""
+    return lambda generator: (_normal(generator, 3, 5), *rest)
+
+
+def _with_tensors(*shapes: tuple[int, ...]) -> Inputs:
+    """Inputs of one tensor for each shape."""
+    return lambda generator: tuple(_normal(generator, *shape) for shape in shapes)
+
+
+def _with_mask(generator: Generator) -> tuple[Tensor, Tensor]:
+    return _normal(generator, 3, 5), torch.rand(5, generator=generator) > 0.4
+
+
+def cases() -> Iterator[Case]:
+    """Return one case or more for each function of the room.
+
+    Example:
+        >>> from pullback.gradients._cases import cases
+        >>> next(cases()).name
+        'gradients.scale_gradient'
+    """
+    yield from _scaling()
+    yield from _nonlinear()
+    yield from _straight_through()
+
+
+def _scaling() -> Iterator[Case]:
+    rows: tuple[tuple[str, Callable[..., Any], Inputs], ...] = (
+        ("scale_gradient", scale_gradient, _with(0.5)),
+        ("scale_gradient.tensor", scale_gradient, _with_tensors((3, 5), (5,))),
+        ("scale_forward", scale_forward, _with(3.0)),
+        ("scale_forward.tensor", scale_forward, _with_tensors((3, 5), (3, 1))),
+        ("scale_both", scale_both, _with(3.0, 0.5)),
+        ("scale_both.tensor", scale_both, _with_tensors((3, 5), (5,), (3, 1))),
+        ("reverse_gradient", reverse_gradient, _with(0.7)),
+        ("stop_gradient", stop_gradient, _with()),
+        ("where_gradient", where_gradient, _with_mask),
+        ("replace_gradient", replace_gradient, _with_tensors((3, 5), (5,))),
+    )
+    for name, function, inputs in rows:
+        yield Case(f"gradients.{name}", function, inputs, gradient="surrogate")
+
+
+def _nonlinear() -> Iterator[Case]:
+    rows: tuple[tuple[str, Callable[..., Any], Inputs], ...] = (
+        ("clip_gradient.value", partial(clip_gradient, value=0.8), _with()),
+        ("clip_gradient.norm", partial(clip_gradient, norm=1.5), _with()),
+        ("clip_gradient.rows", partial(clip_gradient, norm=1.5, dim=-1), _with()),
+        ("normalise_gradient", normalise_gradient, _with(2.0)),
+        ("noise_gradient", NoiseGradientFunction, _with_tensors((3, 5), (3, 5))),
+        ("dtype_gradient", partial(dtype_gradient, dtype=torch.float64), _with()),
+    )
+    for name, function, inputs in rows:
+        yield Case(
+            f"gradients.{name}", function, inputs, gradient="nonlinear", refuses=dict(_NONLINEAR)
+        )
+
+
+def _straight_through() -> Iterator[Case]:
+    rows: tuple[tuple[str, Callable[..., Any], Inputs], ...] = (
+        ("straight_through", straight_through, _with_tensors((3, 5), (3, 5))),
+        ("straight_through_round", straight_through_round, _with()),
+        ("straight_through_sign", straight_through_sign, _with()),
+        ("straight_through_sign.window", partial(straight_through_sign, window=1.0), _with()),
+        ("straight_through_threshold", straight_through_threshold, _with(0.25)),
+        ("straight_through_one_hot", straight_through_one_hot, _with()),
+    )
+    for name, function, inputs in rows:
+        yield Case(f"gradients.{name}", function, inputs, gradient="surrogate")

@@ -1,0 +1,118 @@
+"""What every function of this room asks of its tensors, before any work."""
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+
+__all__ = ["check_broadcast", "check_real", "check_tensor", "refuse_export"]
+
+
+def check_tensor(tensor: Tensor, function: str, name: str = "x") -> None:
+    """Refuse by name what cannot carry a gradient: non-tensors, integers, sparse and nested.
+
+    Arguments:
+        tensor: the value given, of any shape.
+        function: the function that was called, for the message.
+        name: the argument's name, for the message.
+
+    Raises:
+        ArgumentTypeError: not a tensor, or a tensor of integers, booleans or quantised values.
+        UnsupportedError: a sparse, nested or otherwise not strided tensor, or a program that
+            is being exported with its gradients.
+    """
+    if not isinstance(tensor, Tensor):
+        raise ArgumentTypeError(
+            f"{function}: {name} is not a tensor.",
+            given=f"{name} of type {type(tensor).__name__}",
+            expected="a floating or complex torch.Tensor",
+        )
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+        raise UnsupportedError(
+            f"{function} does not take {kind} tensors.",
+            given=f"{name} with layout {tensor.layout}",
+            expected="a strided tensor",
+            mend=f"Shape the gradient of its values, {function}(x.coalesce().values(), ...) for a "
+            f"sparse and {function}(x.values(), ...) for a nested tensor, and build it from them.",
+        )
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        raise ArgumentTypeError(
+            f"{function}: {name} cannot carry a gradient.",
+            given=f"{name} of dtype {tensor.dtype}",
+            expected="a floating or complex dtype",
+            mend=f"Convert it first: {name}.float().",
+        )
+    if tensor.dtype == torch.float4_e2m1fn_x2:
+        raise UnsupportedError(
+            f"{function} does not take tensors that pack two values in one element.",
+            given=f"{name} of dtype {tensor.dtype}",
+            mend="Unpack it to a floating dtype first.",
+        )
+    refuse_export(function)
+
+
+def check_real(tensor: Tensor, function: str, why: str, name: str = "x") -> None:
+    """Refuse complex tensors where the value has no meaning for them.
+
+    Arguments:
+        tensor: the value given, already checked by `check_tensor`.
+        function: the function that was called, for the message.
+        why: what complex numbers lack, for the message.
+        name: the argument's name, for the message.
+
+    Raises:
+        ArgumentTypeError: the tensor is complex.
+    """
+    if tensor.is_complex():
+        raise ArgumentTypeError(
+            f"{function}: {name} is complex, and {why}.",
+            given=f"{name} of dtype {tensor.dtype}",
+            expected="a floating dtype",
+            mend=f"Apply it to the real and the imaginary part: torch.view_as_real({name}).",
+        )
+
+
+def check_broadcast(shape: torch.Size, target: torch.Size, function: str, name: str) -> None:
+    """Refuse a shape that does not broadcast to the target without enlarging it.
+
+    Arguments:
+        shape: the shape of the argument.
+        target: the shape it must broadcast to.
+        function: the function that was called, for the message.
+        name: the argument's name, for the message.
+
+    Raises:
+        ArgumentError: the shape does not fit.
+    """
+    fits = len(shape) <= len(target) and all(
+        size in (1, wanted) for size, wanted in zip(reversed(shape), reversed(target), strict=False)
+    )
+    if not fits:
+        raise ArgumentError(
+            f"{function}: {name} does not broadcast to the shape of x.",
+            given=f"{name} of shape {tuple(shape)} for x of shape {tuple(target)}",
+            expected="each size, from the last, 1 or that of x, and no more dimensions than x",
+        )
+
+
+def refuse_export(function: str) -> None:
+    """Refuse to be exported with a gradient: torch.export keeps the value alone, silently.
+
+    Measured on torch 2.13: a program exported through an autograd Function differentiates the
+    operations of its forward, so that the shaped gradient is lost without a word.
+
+    Arguments:
+        function: the function that was called, for the message.
+
+    Raises:
+        UnsupportedError: a program is being exported while gradients are enabled.
+    """
+    if torch.compiler.is_exporting() and torch.is_grad_enabled():
+        raise UnsupportedError(
+            f"{function} cannot be exported with its gradient.",
+            given="torch.export, which keeps the value of a custom function and drops its gradient",
+            expected="an export for inference",
+            mend="Export under torch.no_grad(), where the value alone is meant; "
+            "to train, use the module itself or torch.compile.",
+        )

@@ -1,0 +1,185 @@
+"""Factors: how they are checked, and how they are multiplied without losing small ones."""
+
+import numbers
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.gradients._check import check_broadcast
+
+__all__ = ["Factor", "check_factor", "check_number", "multiply", "widen"]
+
+Factor = float | complex | Tensor
+"""A factor: a number, or a tensor that broadcasts to the scaled one."""
+
+
+def check_factor(
+    factor: Factor,
+    x: Tensor | None,
+    function: str,
+    *,
+    name: str = "factor",
+    allow_nan: bool = False,
+) -> Factor:
+    """Return a factor that is fit to be multiplied, in float32 or wider.
+
+    Arguments:
+        factor: a number, or a tensor that broadcasts to ``x``.
+        x: the tensor that will be scaled; ``None`` while a module is constructed.
+        function: the function that was called, for the message.
+        name: the argument's name, for the message.
+        allow_nan: take NaN and infinite factors. A tensor's values are looked at only where
+            that waits for nothing: on the CPU, outside of tracing and of torch.func.
+
+    Returns:
+        The number, or the tensor in at least float32.
+
+    Raises:
+        ArgumentTypeError: neither a number nor a numeric tensor, or complex for a real ``x``.
+        ArgumentError: NaN or infinite, a shape that does not broadcast, another device.
+        UnsupportedError: a sparse or nested factor.
+    """
+    if type(factor) is float and x is not None:  # the common case, kept short
+        if not allow_nan and factor - factor != 0.0:
+            _refuse_non_finite(factor, function, name)
+        return factor
+    if isinstance(factor, Tensor):
+        return _check_tensor_factor(factor, x, function, name, allow_nan)
+    number = check_number(factor, function, name=name, allow_nan=allow_nan)
+    if isinstance(number, complex) and x is not None and not x.is_complex():
+        _refuse_complex(factor, function, name)
+    return number
+
+
+def check_number(
+    number: object, function: str, *, name: str, allow_nan: bool = False
+) -> float | complex:
+    """Return a plain number, or refuse what is none.
+
+    Arguments:
+        number: what was given.
+        function: the function that was called, for the message.
+        name: the argument's name, for the message.
+        allow_nan: take NaN and infinite numbers.
+
+    Raises:
+        ArgumentTypeError: not a number.
+        ArgumentError: NaN or infinite.
+    """
+    if isinstance(number, bool) or not isinstance(
+        number, numbers.Number | torch.SymFloat | torch.SymInt
+    ):
+        raise ArgumentTypeError(
+            f"{function}: {name} is neither a number nor a tensor.",
+            given=f"{name}={number!r}",
+            expected="a number, or a tensor that broadcasts to x",
+        )
+    if isinstance(number, torch.SymFloat | torch.SymInt):
+        return number  # type: ignore[return-value]  # traced numbers act as numbers
+    plain = complex(number) if isinstance(number, complex) else float(number)  # type: ignore[arg-type]
+    if not allow_nan and plain - plain != 0.0:
+        _refuse_non_finite(number, function, name)
+    return plain
+
+
+def _check_tensor_factor(
+    factor: Tensor, x: Tensor | None, function: str, name: str, allow_nan: bool
+) -> Tensor:
+    if factor.is_nested or factor.layout is not torch.strided:
+        raise UnsupportedError(
+            f"{function} does not take a sparse or nested {name}.",
+            given=f"{name} with layout {factor.layout}",
+            expected="a strided tensor or a number",
+            mend=f"Pass {name}.to_dense().",
+        )
+    if factor.dtype == torch.bool or factor.is_quantized:
+        raise ArgumentTypeError(
+            f"{function}: {name} is not numeric.",
+            given=f"{name} of dtype {factor.dtype}",
+            expected="a floating, complex or integer dtype",
+            mend="To choose where a gradient flows, use where_gradient(x, mask).",
+        )
+    if x is not None:
+        if factor.is_complex() and not x.is_complex():
+            _refuse_complex(factor.dtype, function, name)
+        check_broadcast(factor.shape, x.shape, function, name)
+        if factor.device != x.device and not (factor.ndim == 0 and factor.device.type == "cpu"):
+            raise ArgumentError(
+                f"{function}: {name} and x are on different devices.",
+                given=f"{name} on {factor.device}, x on {x.device}",
+                mend=f"Pass {name}.to(x.device).",
+            )
+    if not allow_nan and _can_look_into(factor) and not bool(torch.isfinite(factor).all()):
+        _refuse_non_finite("a tensor with NaN or infinite values", function, name)
+    return widen(factor)
+
+
+def _can_look_into(tensor: Tensor) -> bool:
+    """Whether a tensor's values can be read without waiting, tracing or batching."""
+    return (
+        tensor.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and type(tensor) in (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def _refuse_non_finite(factor: object, function: str, name: str) -> None:
+    raise ArgumentError(
+        f"{function}: {name} is NaN or infinite.",
+        given=f"{name}={factor!r}",
+        expected="finite values",
+        mend="Pass allow_nan=True if that is meant.",
+    )
+
+
+def _refuse_complex(factor: object, function: str, name: str) -> None:
+    raise ArgumentTypeError(
+        f"{function}: {name} is complex and x is real, whose gradient is real too.",
+        given=f"{name}={factor!r}",
+        expected="a real factor for a real x",
+        mend=f"Pass {name}.real, or a complex x.",
+    )
+
+
+def widen(tensor: Tensor) -> Tensor:
+    """Return the tensor in float32 or wider, so that a factor of 1e-9 does not become 0.
+
+    Arguments:
+        tensor: any numeric tensor; its gradient flows back through the conversion.
+    """
+    dtype = _wide_dtype(tensor.dtype)
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
+
+
+def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    if dtype == torch.complex32:
+        return torch.complex64
+    if dtype.itemsize == 1 and dtype.is_floating_point:  # float8 promotes with nothing
+        return torch.float32
+    return torch.promote_types(dtype, torch.float32)
+
+
+def multiply(tensor: Tensor, factor: Factor) -> Tensor:
+    """Return ``tensor * factor``, computed in float32 or wider, in the tensor's dtype.
+
+    One kernel where the dtypes agree. A half-precision tensor times a number is one kernel too:
+    torch multiplies it in float32.
+
+    Arguments:
+        tensor: shape (...), any floating or complex dtype.
+        factor: a number, or a tensor in float32 or wider that broadcasts to ``tensor``.
+
+    Returns:
+        Shape (...), the dtype of ``tensor``.
+    """
+    dtype = tensor.dtype
+    if not isinstance(factor, Tensor):
+        if dtype.itemsize == 1 or dtype == torch.complex32:
+            return (widen(tensor) * factor).to(dtype)
+        return tensor * factor
+    wide = torch.promote_types(_wide_dtype(dtype), factor.dtype)
+    if wide == dtype:
+        return tensor * factor
+    return (tensor.to(wide) * factor).to(dtype)

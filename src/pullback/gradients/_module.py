@@ -1,0 +1,63 @@
+"""What the modules of this room share: factors that a change of dtype leaves alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["GradientModule"]
+
+
+class GradientModule(nn.Module):
+    """A module that shapes a gradient.
+
+    Its factors move with ``to(device)`` and keep their dtype under ``half()`` and
+    ``to(dtype)``: a factor of 1e-9 in float16 would become 0.
+    """
+
+    def keep(self, name: str, value: Any) -> None:
+        """Store an argument: a parameter as such, another tensor as a buffer, the rest plainly.
+
+        Arguments:
+            name: the attribute's name.
+            value: the argument as it was given, already checked.
+        """
+        if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+            self.register_buffer(name, value.detach().clone())
+        else:
+            setattr(self, name, value)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "GradientModule":
+        # nn.Module casts every floating buffer and parameter; only their device may change here.
+        before = {
+            name: tensor.detach().clone()
+            for name, tensor in (*self._parameters.items(), *self._buffers.items())
+            if tensor is not None
+        }
+        super()._apply(fn, recurse)
+        for name, kept in before.items():
+            tensor = getattr(self, name)
+            if tensor.dtype != kept.dtype:
+                with torch.no_grad():
+                    tensor.data = kept.to(tensor.device)
+        return self
+
+    def extra_repr(self) -> str:
+        """Return the arguments for the module's printed form."""
+        shown = {
+            **{name: value for name, value in vars(self).items() if self._is_argument(name)},
+            **dict(self._parameters.items()),
+            **dict(self._buffers.items()),
+        }
+        return ", ".join(f"{name}={_show(value)}" for name, value in shown.items())
+
+    @staticmethod
+    def _is_argument(name: str) -> bool:
+        return not name.startswith("_") and name != "training"
+
+
+def _show(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"tensor of shape {tuple(value.shape)}"
+    return repr(value)

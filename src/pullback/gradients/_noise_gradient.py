@@ -1,0 +1,154 @@
+"""`noise_gradient`: the value as it is, the gradient plus normal noise."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.gradients._check import check_tensor
+from pullback.gradients._factor import Factor, check_factor, widen
+from pullback.gradients._module import GradientModule
+from pullback.tensor import Function
+
+__all__ = ["NoiseGradient", "NoiseGradientFunction", "noise_gradient"]
+
+
+class NoiseGradientFunction(Function):
+    """The Function behind `noise_gradient`: ``g -> g + noise``, affine and declared so.
+
+    The noise is an argument, so that the Function itself is deterministic: a second backward
+    over a retained graph, and a recomputed forward, see the same noise.
+    """
+
+    gradient = "nonlinear"
+
+    @staticmethod
+    def forward(x: Tensor, noise: Tensor) -> Tensor:
+        """Return a view of ``x``: no copy."""
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the noise."""
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    # torch declares (ctx, *grad_outputs); the rule names its one cotangent.
+    # pyrefly: ignore[bad-override]
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return the cotangent plus the noise, and the zero that the noise gets."""
+        (noise,) = ctx.saved_tensors
+        noisy = (widen(cotangent) + noise).to(cotangent.dtype)
+        return (
+            noisy if ctx.needs_input_grad[0] else None,
+            torch.zeros_like(noise) if ctx.needs_input_grad[1] else None,
+        )
+
+
+def noise_gradient(x: Tensor, std: Factor, generator: torch.Generator | None = None) -> Tensor:
+    r"""Return ``x`` unchanged and add normal noise to the gradient that flows back to it.
+
+    .. math:: y = x, \qquad \bar x = \bar y + \sigma \, \varepsilon, \qquad
+              \varepsilon \sim \mathcal N(0, 1)
+
+    The noise is drawn when this is called, once an element, and kept until backward (in float32
+    or wider): backward is deterministic, and two backward passes over one graph agree. It is
+    always drawn, so that the stream of random numbers does not depend on whether gradients are
+    recorded. Complex noise has the variance :math:`\sigma^2` in all, half in each part. The
+    backward is affine in the cotangent, not linear, and declared ``nonlinear``: forward mode is
+    refused by name. The result shares its memory with ``x``.
+
+    Neelakantan et al., "Adding Gradient Noise Improves Learning for Very Deep Networks" (2015,
+    https://arxiv.org/abs/1511.06807).
+
+    Arguments:
+        x: shape (...), any floating or complex dtype.
+        std: the standard deviation, >= 0, a number or a tensor that broadcasts to ``x``. One
+            that requires a gradient gets exactly zero at first order.
+        generator: where the noise is drawn from; ``None`` takes torch's own. Inside of
+            torch.compile only torch's own can be used.
+
+    Returns:
+        A view of ``x``.
+
+    Raises:
+        ArgumentTypeError: an argument has no usable type.
+        ArgumentError: ``std`` is negative, NaN or infinite, or does not broadcast.
+        UnsupportedError: a sparse or nested tensor, torch.export with gradients, or a generator
+            inside of torch.compile.
+
+    Example:
+        >>> import torch
+        >>> from pullback.gradients import noise_gradient
+        >>> x = torch.zeros(1000, requires_grad=True)
+        >>> noise_gradient(x, 0.5, torch.Generator().manual_seed(0)).sum().backward()
+        >>> bool((x.grad.std() - 0.5).abs() < 0.05)
+        True
+    """
+    check_tensor(x, "noise_gradient")
+    std = _check_std(check_factor(std, x, "noise_gradient", name="std"), "noise_gradient")
+    _check_generator(generator, "noise_gradient")
+    wide = widen(x.detach())
+    if generator is None:
+        noise = torch.randn_like(wide)
+    else:
+        noise = torch.randn(wide.shape, generator=generator, dtype=wide.dtype, device=wide.device)
+    return NoiseGradientFunction.apply(x, noise * std)
+
+
+def _check_std(std: Factor, function: str) -> Factor:
+    if isinstance(std, complex) or (isinstance(std, Tensor) and std.is_complex()):
+        raise ArgumentTypeError(
+            f"{function}: std is complex.", given=f"std={std!r}", expected="a real std >= 0"
+        )
+    if not isinstance(std, Tensor) and std < 0:
+        raise ArgumentError(
+            f"{function}: std is negative.", given=f"std={std}", expected="std >= 0"
+        )
+    return std
+
+
+def _check_generator(generator: torch.Generator | None, function: str) -> None:
+    if generator is None:
+        return
+    if not isinstance(generator, torch.Generator):
+        raise ArgumentTypeError(
+            f"{function}: generator is no torch.Generator.",
+            given=f"generator of type {type(generator).__name__}",
+            mend="Pass torch.Generator().manual_seed(seed), or None.",
+        )
+    if torch.compiler.is_compiling():
+        raise UnsupportedError(
+            f"{function} cannot use a generator inside of torch.compile, which does not trace one.",
+            expected="generator=None",
+            mend="Leave the generator out and call torch.manual_seed, "
+            "or draw outside of the compiled function.",
+        )
+
+
+class NoiseGradient(GradientModule):
+    """`noise_gradient` as a module.
+
+    Arguments:
+        std: as in `noise_gradient`; a tensor becomes a buffer.
+        generator: as in `noise_gradient`.
+
+    Example:
+        >>> import torch
+        >>> from pullback.gradients import NoiseGradient
+        >>> NoiseGradient(0.1)(torch.ones(1))
+        tensor([1.])
+    """
+
+    std: Factor
+
+    def __init__(self, std: Factor, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        _check_std(check_factor(std, None, "NoiseGradient", name="std"), "NoiseGradient")
+        self.keep("std", std)
+        self.generator = generator
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``noise_gradient(x, std, generator)``."""
+        return noise_gradient(x, self.std, self.generator)

@@ -1,0 +1,99 @@
+"""The Euclidean norm of a cotangent, without overflow, and the checks of its arguments."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.gradients._factor import check_number, widen
+
+__all__ = ["Dimensions", "check_dimensions", "check_positive", "norm_of"]
+
+Dimensions = int | Sequence[int] | None
+"""The dimensions that a norm is taken over; ``None`` is all of them."""
+
+
+def norm_of(tensor: Tensor, dim: Dimensions) -> Tensor:
+    """Return the Euclidean norm over ``dim``, kept as size 1, in float32 or wider.
+
+    The values are divided by the largest first, so that neither 1e30 nor 1e-30 in float32 is
+    lost when it is squared. The largest is taken as a constant: the norm is homogeneous, so its
+    derivative does not depend on it.
+
+    Arguments:
+        tensor: shape (...), any floating or complex dtype, not empty.
+        dim: the dimensions to sum over; ``None`` sums over all.
+
+    Returns:
+        The shape of ``tensor`` with size 1 where it was summed.
+    """
+    wide = widen(tensor)
+    axes = (
+        tuple(range(wide.ndim)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    )
+    peak = wide.detach().abs().amax(axes, keepdim=True)
+    peak = torch.where((peak > 0) & torch.isfinite(peak), peak, torch.ones_like(peak))
+    return torch.linalg.vector_norm(wide / peak, dim=axes, keepdim=True) * peak
+
+
+def check_positive(number: object, function: str, name: str) -> float:
+    """Return a plain positive number, or refuse what is none.
+
+    Arguments:
+        number: what was given.
+        function: the function that was called, for the message.
+        name: the argument's name, for the message.
+
+    Raises:
+        ArgumentTypeError: not a real number.
+        ArgumentError: not positive, NaN or infinite.
+    """
+    if isinstance(number, Tensor):
+        raise ArgumentTypeError(
+            f"{function}: {name} is a tensor.",
+            given=f"{name} of shape {tuple(number.shape)}",
+            expected="a number",
+            mend=f"Pass {name}.item().",
+        )
+    plain = check_number(number, function, name=name)
+    if isinstance(plain, complex) or not plain > 0:
+        raise ArgumentError(
+            f"{function}: {name} is not a positive real number.",
+            given=f"{name}={number!r}",
+            expected=f"{name} > 0",
+        )
+    return plain
+
+
+def check_dimensions(dim: Dimensions, x: Tensor, function: str) -> Dimensions:
+    """Return the dimensions as given, or refuse those that ``x`` does not have.
+
+    Arguments:
+        dim: an integer, several, or ``None``.
+        x: the tensor whose gradient is measured.
+        function: the function that was called, for the message.
+
+    Raises:
+        ArgumentTypeError: not integers.
+        ArgumentError: a dimension that ``x`` does not have, or one named twice.
+    """
+    if dim is None:
+        return None
+    axes = (dim,) if isinstance(dim, int) else tuple(dim)
+    if not all(isinstance(axis, int) and not isinstance(axis, bool) for axis in axes):
+        raise ArgumentTypeError(
+            f"{function}: dim is not an integer or several.", given=f"dim={dim!r}"
+        )
+    rank = max(x.ndim, 1)
+    if any(not -rank <= axis < rank for axis in axes):
+        raise ArgumentError(
+            f"{function}: x does not have this dimension.",
+            given=f"dim={dim!r} for x of shape {tuple(x.shape)}",
+            expected=f"-{rank} <= dim < {rank}",
+        )
+    if len({axis % rank for axis in axes}) != len(axes) or not axes:
+        raise ArgumentError(
+            f"{function}: dim names a dimension twice, or none.", given=f"dim={dim!r}"
+        )
+    return axes if x.ndim else None

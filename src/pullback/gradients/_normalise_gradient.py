@@ -1,0 +1,105 @@
+"""`normalise_gradient`: the value as it is, the gradient brought to a given norm."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback.gradients._check import check_tensor
+from pullback.gradients._factor import widen
+from pullback.gradients._module import GradientModule
+from pullback.gradients._norm import Dimensions, check_dimensions, check_positive, norm_of
+from pullback.tensor import Function
+
+__all__ = ["NormaliseGradient", "NormaliseGradientFunction", "normalise_gradient"]
+
+
+class NormaliseGradientFunction(Function):
+    """The Function behind `normalise_gradient`: not linear in the cotangent, declared so."""
+
+    gradient = "nonlinear"
+
+    @staticmethod
+    def forward(x: Tensor, norm: float, dim: Dimensions) -> Tensor:
+        """Return a view of ``x``: no copy."""
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the norm."""
+        _, ctx.norm, ctx.dim = inputs
+
+    @staticmethod
+    # torch declares (ctx, *grad_outputs); the rule names its one cotangent.
+    # pyrefly: ignore[bad-override]
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None]:
+        """Return the cotangent with the given norm; a zero one stays zero."""
+        if cotangent.numel() == 0:
+            return cotangent, None, None
+        length = norm_of(cotangent, ctx.dim)
+        # A zero cotangent has no direction and stays zero, with a finite derivative.
+        length = torch.where(length == 0, torch.ones_like(length), length)
+        unit = widen(cotangent) / length
+        return (unit * ctx.norm).to(cotangent.dtype), None, None
+
+
+def normalise_gradient(x: Tensor, norm: float = 1.0, *, dim: Dimensions = None) -> Tensor:
+    r"""Return ``x`` unchanged and bring the gradient that flows back to it to a given norm.
+
+    .. math:: y = x, \qquad \bar x = n \, \bar y / \lVert \bar y \rVert_2
+
+    A zero gradient stays zero. The backward is not linear in the cotangent and declares it:
+    forward mode is refused by name. A non-finite gradient becomes NaN. The result shares its
+    memory with ``x``.
+
+    Arguments:
+        x: shape (...), any floating or complex dtype.
+        norm: the Euclidean norm of the result, > 0, measured in float32 or wider. Under vmap
+            each sample has its own.
+        dim: the dimensions over which the norm is taken, each slice on its own; ``None`` takes
+            the whole tensor.
+
+    Returns:
+        A view of ``x``.
+
+    Raises:
+        ArgumentTypeError: ``x`` or the norm has no usable type.
+        ArgumentError: the norm is not positive, or an unknown ``dim``.
+        UnsupportedError: a sparse or nested tensor, or torch.export with gradients.
+
+    Example:
+        >>> import torch
+        >>> from pullback.gradients import normalise_gradient
+        >>> x = torch.zeros(2, requires_grad=True)
+        >>> (normalise_gradient(x, 10.0) * torch.tensor([3.0, 4.0])).sum().backward()
+        >>> x.grad
+        tensor([6., 8.])
+    """
+    check_tensor(x, "normalise_gradient")
+    norm = check_positive(norm, "normalise_gradient", "norm")
+    axes = check_dimensions(dim, x, "normalise_gradient")
+    return NormaliseGradientFunction.apply(x, norm, axes)
+
+
+class NormaliseGradient(GradientModule):
+    """`normalise_gradient` as a module.
+
+    Arguments:
+        norm: as in `normalise_gradient`.
+        dim: as in `normalise_gradient`.
+
+    Example:
+        >>> import torch
+        >>> from pullback.gradients import NormaliseGradient
+        >>> NormaliseGradient()(torch.ones(1))
+        tensor([1.])
+    """
+
+    def __init__(self, norm: float = 1.0, *, dim: Dimensions = None) -> None:
+        super().__init__()
+        self.norm = check_positive(norm, "NormaliseGradient", "norm")
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``normalise_gradient(x, norm, dim=dim)``."""
+        return normalise_gradient(x, self.norm, dim=self.dim)

@@ -1,0 +1,76 @@
+"""`scale_forward`: the value times a factor, the gradient as it is."""
+
+from torch import Tensor
+
+from pullback.gradients._check import check_tensor
+from pullback.gradients._factor import Factor, check_factor
+from pullback.gradients._module import GradientModule
+from pullback.gradients._scale_both import ScaleBothFunction
+
+__all__ = ["ScaleForward", "ScaleForwardFunction", "scale_forward"]
+
+
+class ScaleForwardFunction(ScaleBothFunction):
+    """`ScaleBothFunction` under the name of its use, with the backward factor ``None``."""
+
+
+def scale_forward(x: Tensor, factor: Factor, *, allow_nan: bool = False) -> Tensor:
+    r"""Return ``x`` times a factor and let the gradient flow back as it is.
+
+    .. math:: y = f \, x, \qquad \bar x = \bar y, \qquad \bar f = \sum \bar y \, x^*
+
+    Arguments:
+        x: shape (...), any floating or complex dtype.
+        factor: a number, or a tensor that broadcasts to ``x``, used in float32 or wider and real
+            for a real ``x``. The value does depend on it: a factor that requires a gradient gets
+            its exact derivative, summed over what it was broadcast to.
+        allow_nan: take NaN and infinite factors, which are refused otherwise.
+
+    Returns:
+        Shape (...), the dtype of ``x``.
+
+    Raises:
+        ArgumentTypeError: ``x`` or the factor has no usable type.
+        ArgumentError: the factor is NaN or infinite, or does not broadcast.
+        UnsupportedError: a sparse or nested tensor, or torch.export with gradients.
+
+    Example:
+        >>> import torch
+        >>> from pullback.gradients import scale_forward
+        >>> x = torch.ones(2, requires_grad=True)
+        >>> y = scale_forward(x, 3.0)
+        >>> y.sum().backward()
+        >>> y.detach(), x.grad
+        (tensor([3., 3.]), tensor([1., 1.]))
+    """
+    check_tensor(x, "scale_forward")
+    factor = check_factor(factor, x, "scale_forward", allow_nan=allow_nan)
+    return ScaleForwardFunction.apply(x, factor, None)
+
+
+class ScaleForward(GradientModule):
+    """`scale_forward` as a module.
+
+    Arguments:
+        factor: as in `scale_forward`; a tensor becomes a buffer, a parameter is learned.
+        allow_nan: as in `scale_forward`.
+
+    Example:
+        >>> import torch
+        >>> from pullback.gradients import ScaleForward
+        >>> ScaleForward(2.0)(torch.ones(1))
+        tensor([2.])
+    """
+
+    factor: Factor
+    allow_nan: bool
+
+    def __init__(self, factor: Factor, *, allow_nan: bool = False) -> None:
+        super().__init__()
+        check_factor(factor, None, "ScaleForward", allow_nan=allow_nan)
+        self.keep("factor", factor)
+        self.allow_nan = allow_nan
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``scale_forward(x, factor)``."""
+        return scale_forward(x, self.factor, allow_nan=self.allow_nan)
