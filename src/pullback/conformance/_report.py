@@ -218,7 +218,9 @@ class Report:
 
     def __str__(self) -> str:
         buffer = StringIO()
-        console = Console(file=buffer, width=100, force_terminal=False, color_system=None)
+        console = Console(
+            file=buffer, width=100, emoji=False, force_terminal=False, color_system=None
+        )
         console.print(self._heading(), markup=False, highlight=False)
         table = Table(show_edge=False, pad_edge=False)
         for name in ("clause", "verdict", "detail"):

@@ -1,0 +1,158 @@
+"""`Arguments`: the inputs of a check, with a path to every tensor and fresh copies for each run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pullback.conformance._tree import leaves, replace, walk
+from pullback.errors import ArgumentTypeError
+
+__all__ = ["Arguments", "is_continuous"]
+
+
+def is_continuous(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is floating or complex, so that a derivative with respect to it makes sense.
+
+    Example:
+        >>> is_continuous(torch.ones(2)), is_continuous(torch.ones(2, dtype=torch.int64))
+        (True, False)
+    """
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Positional and keyword arguments, never handed out themselves, only as copies.
+
+    Arguments:
+        args: positional arguments, possibly nested.
+        kwargs: keyword arguments, possibly nested.
+        values: every tensor in them, detached copies, in order.
+        paths: the path of each tensor, for example ``"args[0]['w']"``.
+        differentiable: the positions in ``values`` that are differentiated.
+        declared: whether the caller chose them by ``requires_grad``.
+        detached: hand out copies that are not leaves, for Functions that change an input in place.
+
+    Example:
+        >>> Arguments.of((torch.ones(2), {"w": torch.ones(3)}, 0.5)).paths
+        ('args[0]', "args[1]['w']")
+    """
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    values: tuple[torch.Tensor, ...]
+    paths: tuple[str, ...]
+    differentiable: tuple[int, ...]
+    declared: bool
+    generators: tuple[tuple[torch.Generator, torch.Tensor], ...] = ()
+    detached: bool = False
+
+    @classmethod
+    def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> "Arguments":
+        """Take arguments apart.
+
+        Arguments:
+            args: positional arguments; tensors that require a gradient are differentiated, or
+                every floating tensor when none does.
+            kwargs: keyword arguments.
+
+        Returns:
+            The arguments with the path of each tensor.
+
+        Raises:
+            ArgumentTypeError: ``kwargs`` is not a mapping of names.
+
+        Example:
+            >>> Arguments.of((torch.ones(2, requires_grad=True), torch.ones(2))).differentiable
+            (0,)
+        """
+        named = {} if kwargs is None else kwargs
+        if not isinstance(named, Mapping) or not all(isinstance(key, str) for key in named):
+            raise ArgumentTypeError(
+                "The keyword arguments are not a mapping of names.",
+                given=f"kwargs={kwargs!r}",
+                expected="a dict such as {'scale': 0.5}",
+            )
+        found = [*walk(tuple(args), "args"), *walk(dict(named), "kwargs")]
+        pairs = [(path, leaf) for path, leaf in found if isinstance(leaf, torch.Tensor)]
+        chosen = [k for k, (_, leaf) in enumerate(pairs) if leaf.requires_grad]
+        every = [k for k, (_, leaf) in enumerate(pairs) if is_continuous(leaf)]
+        generators = [leaf for _, leaf in found if isinstance(leaf, torch.Generator)]
+        return cls(
+            tuple(args),
+            dict(named),
+            tuple(leaf.detach().clone() for _, leaf in pairs),
+            tuple(path for path, _ in pairs),
+            tuple(chosen or every),
+            bool(chosen),
+            tuple((generator, generator.get_state()) for generator in generators),
+        )
+
+    def nested(self, position: int) -> bool:
+        """Whether a tensor lies inside a container or is a keyword argument."""
+        path = self.paths[position]
+        return path.count("[") > 1 or path.startswith("kwargs")
+
+    def points(self) -> list[torch.Tensor]:
+        """The tensors that are differentiated, without history."""
+        return [self.values[k] for k in self.differentiable]
+
+    def names(self) -> list[str]:
+        """The path of each tensor that is differentiated."""
+        return [self.paths[k] for k in self.differentiable]
+
+    def build(self, points: Sequence[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Fresh arguments with ``points`` as the differentiated tensors.
+
+        Arguments:
+            points: one tensor for each differentiated one; handed over as they are.
+
+        Returns:
+            Positional and keyword arguments; every other tensor is a copy, and every generator
+            is back in the state it came with.
+        """
+        given = dict(zip(self.differentiable, points, strict=True))
+        if self.detached:
+            given = {k: point.clone() for k, point in given.items()}
+        items = iter(
+            [given[k] if k in given else value.clone() for k, value in enumerate(self.values)]
+        )
+        for generator, state in self.generators:
+            generator.set_state(state)
+        return replace(self.args, items), replace(dict(self.kwargs), items)
+
+    def cast(self, dtype: torch.dtype) -> "Arguments":
+        """The same arguments with every floating tensor in ``dtype`` (complex in its partner)."""
+        partner = torch.complex64 if dtype == torch.float32 else torch.complex128
+        values = [
+            value.to(dtype)
+            if value.is_floating_point()
+            else value.to(partner)
+            if value.is_complex()
+            else value
+            for value in self.values
+        ]
+        return self.with_values(values)
+
+    def with_values(self, values: Sequence[torch.Tensor]) -> "Arguments":
+        """The same arguments with other tensors."""
+        return Arguments(
+            self.args, self.kwargs, tuple(values), self.paths, self.differentiable,
+            self.declared, self.generators, self.detached,
+        )  # fmt: skip
+
+    def with_differentiable(
+        self, positions: Sequence[int], *, detached: bool | None = None
+    ) -> "Arguments":
+        """The same arguments with other tensors differentiated."""
+        return Arguments(
+            self.args, self.kwargs, self.values, self.paths, tuple(positions),
+            self.declared, self.generators, self.detached if detached is None else detached,
+        )  # fmt: skip
+
+    def plain(self) -> list[Any]:
+        """Every leaf of the arguments that is not a tensor."""
+        every = [*leaves(self.args), *leaves(dict(self.kwargs))]
+        return [leaf for leaf in every if not isinstance(leaf, torch.Tensor)]

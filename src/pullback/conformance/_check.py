@@ -1,0 +1,114 @@
+"""`check`: run every clause of the contract on one Function."""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pullback.conformance._arguments import Arguments
+from pullback.conformance._clause import Clause, check_timeout, run_clause
+from pullback.conformance._environment import environment
+from pullback.conformance._intent import infer_intent
+from pullback.conformance._prepare import prepare
+from pullback.conformance._report import Report
+from pullback.conformance._subject import Subject
+from pullback.conformance.clauses import CLAUSES
+from pullback.errors import ArgumentError
+
+__all__ = ["check", "select_clauses"]
+
+
+def check(
+    function: Any,
+    *inputs: Any,
+    gradient: str | None = None,
+    clauses: Iterable[str] | str | None = None,
+    seed: int = 0,
+    isolate: bool = False,
+    timeout: float | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+) -> Report:
+    """Check a Function against every clause of the contract, without knowing its maths.
+
+    Arguments:
+        function: a `torch.autograd.Function` subclass, a completed one, or any callable.
+        inputs: its positional arguments, nested or not. Tensors that require a gradient are
+            differentiated; when none does, every floating tensor that backward answers for.
+            Where the function allows it the check runs in float64.
+        gradient: the intent, ``"exact"``, ``"surrogate"`` or ``"nonlinear"``; ``None`` takes the
+            one declared on the class, or infers it.
+        clauses: ids of the clauses to run; all by default.
+        seed: seeds every random choice.
+        isolate: run the clauses in a process of their own, so that a crash or a hang of the
+            checked code is a verdict.
+        timeout: seconds for each clause; ``None`` for no limit.
+        kwargs: keyword arguments.
+
+    Returns:
+        A report with one finding for each clause. It is ok when nothing is silently wrong and
+        nothing crashes.
+
+    Raises:
+        ArgumentError: an unknown clause or intent, a timeout that is not a time, or inputs that
+            the function does not take.
+        ArgumentTypeError: the function cannot be called.
+
+    Example:
+        >>> import torch
+        >>> class Square(torch.autograd.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         ctx.save_for_backward(x)
+        ...         return x * x
+        ...     @staticmethod
+        ...     def backward(ctx, cotangent):
+        ...         return 3 * ctx.saved_tensors[0] * cotangent
+        >>> check(Square, torch.randn(3), clauses="derivative").ok
+        False
+    """
+    started = time.perf_counter()
+    subject = Subject.of(function, gradient)
+    chosen = select_clauses(clauses)
+    check_timeout(timeout, isolate)
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ArgumentError("The seed is not an integer.", given=f"seed={seed!r}")
+    arguments = Arguments.of(inputs, kwargs)
+    if isolate:
+        from pullback.conformance._isolate import check_isolated
+
+        return check_isolated(subject, arguments, chosen, seed, timeout)
+    probe = infer_intent(prepare(subject, arguments, seed))
+    findings = tuple(run_clause(clause, probe, timeout) for clause in chosen)
+    return Report(
+        subject.name, probe.intent, probe.inferred, findings, seed,
+        time.perf_counter() - started, environment(),
+    )  # fmt: skip
+
+
+def select_clauses(clauses: Iterable[str] | str | None) -> tuple[Clause, ...]:
+    """The clauses with the given ids, in the order of the contract.
+
+    Arguments:
+        clauses: one id, several, or ``None`` for all.
+
+    Returns:
+        The clauses.
+
+    Raises:
+        ArgumentError: an id is unknown, or none is given.
+
+    Example:
+        >>> [clause.id for clause in select_clauses(["linear", "derivative"])]
+        ['derivative', 'linear']
+    """
+    if clauses is None:
+        return CLAUSES
+    wanted = [clauses] if isinstance(clauses, str) else list(clauses)
+    known = [clause.id for clause in CLAUSES]
+    unknown = [name for name in wanted if name not in known]
+    if unknown or not wanted:
+        raise ArgumentError(
+            "There is no such clause." if unknown else "No clause is chosen.",
+            given=", ".join(map(repr, unknown)) or "an empty list",
+            expected=", ".join(known),
+        )
+    return tuple(clause for clause in CLAUSES if clause.id in wanted)

@@ -1,0 +1,166 @@
+"""Run the clauses in a process of their own: a crash or a hang there is a verdict here."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pullback.conformance._arguments import Arguments
+from pullback.conformance._clause import Clause
+from pullback.conformance._environment import environment
+from pullback.conformance._report import Finding, Report, Verdict
+from pullback.conformance._subject import Subject
+from pullback.conformance._transfer import pack, target_name
+from pullback.errors import ArgumentError
+
+__all__ = ["check_isolated"]
+
+_POLL = 0.01
+# Importing torch in a new process takes seconds on a busy machine; no part of a clause's time.
+_STARTUP = 120.0
+
+
+@dataclass
+class _State:
+    """What the workers have said so far."""
+
+    findings: dict[str, Finding] = field(default_factory=dict)
+    gradient: str = "exact"
+    inferred: bool = True
+    infer: bool = True
+    running: str = ""
+    since: float = 0.0
+    read: int = 0
+
+
+def check_isolated(
+    subject: Subject,
+    arguments: Arguments,
+    clauses: Sequence[Clause],
+    seed: int,
+    timeout: float | None,
+) -> Report:
+    """Check in worker processes; a worker that dies or hangs is replaced for the next clause.
+
+    Arguments:
+        subject: what is checked; another process must find it by module and name, or in a script.
+        arguments: its inputs: tensors and plain data.
+        clauses: the clauses to run.
+        seed: the seed of every random choice.
+        timeout: seconds for each clause, or ``None``.
+
+    Returns:
+        The report; a clause in which the process died or hung has the verdict ``crashes``.
+
+    Raises:
+        ArgumentError: the subject or its inputs cannot be handed over, or do not fit.
+    """
+    started = time.perf_counter()
+    state = _State(gradient=subject.gradient or "exact", inferred=subject.gradient is None)
+    where = target_name(subject)
+    with tempfile.TemporaryDirectory(prefix="pullback-") as name:
+        folder = Path(name)
+        pack(arguments, folder / "inputs.pt")
+        while left := [clause.id for clause in clauses if clause.id not in state.findings]:
+            request = {
+                "target": where, "gradient": subject.gradient, "clauses": left, "seed": seed,
+                "infer": state.infer,
+            }  # fmt: skip
+            (folder / "request.json").write_text(json.dumps(request))
+            (folder / "answers.jsonl").write_text("")
+            state.read, state.running = 0, ""
+            end = _run_worker(folder, state, timeout)
+            _bury(state, end, left, subject, seed)
+    findings = tuple(state.findings[clause.id] for clause in clauses)
+    return Report(
+        subject.name, state.gradient, state.inferred, findings, seed,
+        time.perf_counter() - started, environment(),
+    )  # fmt: skip
+
+
+def _run_worker(folder: Path, state: _State, timeout: float | None) -> str:
+    """Run one worker to its end; how it died, or an empty text when it finished."""
+    paths = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    log = folder / "errors.txt"
+    with log.open("w") as stream:
+        process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            [sys.executable, "-W", "ignore", "-m", "pullback.conformance._worker", str(folder)],
+            env={**os.environ, "PYTHONPATH": paths},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stream,
+            start_new_session=True,
+        )
+        state.since = time.monotonic()
+        try:
+            while process.poll() is None:
+                _listen(folder, state)
+                limit = timeout if state.running else _STARTUP
+                if limit is not None and time.monotonic() - state.since > limit:
+                    return f"It gave no answer within {limit:g} s."
+                time.sleep(_POLL)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        _listen(folder, state)
+    return _death(process.returncode, log)
+
+
+def _listen(folder: Path, state: _State) -> None:
+    """Take in the lines the worker has finished writing."""
+    with (folder / "answers.jsonl").open("rb") as stream:
+        stream.seek(state.read)
+        fresh = stream.read()
+    complete = fresh[: fresh.rfind(b"\n") + 1]
+    state.read += len(complete)
+    for line in complete.splitlines():
+        message = json.loads(line)
+        state.since = time.monotonic()
+        if "started" in message:
+            state.running = message["started"]
+        if "prepared" in message:
+            state.gradient = message["prepared"]["gradient"]
+            state.inferred = message["prepared"]["inferred"]
+        if "finding" in message:
+            fields = message["finding"]
+            finding = Finding(verdict=Verdict(fields.pop("verdict")), **fields)
+            state.findings[finding.clause] = finding
+            state.running = ""
+        if "misfit" in message:
+            raise ArgumentError(
+                message["misfit"], given=message["given"], expected="inputs the function accepts"
+            )
+
+
+def _death(code: int, log: Path) -> str:
+    """How a process ended, in words; empty for a clean end."""
+    if code == 0:
+        return ""
+    if code < 0:
+        return f"The process was killed by {signal.Signals(-code).name}."
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return f"The process ended with status {code}: {lines[-1] if lines else 'no message'}"
+
+
+def _bury(state: _State, end: str, left: Sequence[str], subject: Subject, seed: int) -> None:
+    """Give a verdict to the clause that a worker died in, or to all when it died before any."""
+    remaining = [clause for clause in left if clause not in state.findings]
+    if not remaining:
+        return
+    if state.running == "infer":
+        state.infer = False  # the next worker takes the default; the clauses will show the fault
+        return
+    early = state.running in ("", "prepare") or state.running not in remaining
+    text = end or "The process ended without an answer."
+    hint = "Run the repro under a debugger (python -X faulthandler): the code called here dies."
+    for clause in remaining if early else [state.running]:
+        state.findings[clause] = Finding(
+            clause, Verdict.CRASHES, text, seed=seed, hint=hint, source=subject.source
+        )

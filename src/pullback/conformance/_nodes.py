@@ -1,0 +1,104 @@
+"""The autograd nodes of custom Functions: find them, call them, watch their context."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.autograd.function import BackwardCFunction, FunctionCtx
+
+__all__ = ["Spy", "call_backward", "custom_nodes", "edges", "metadata", "spied"]
+
+
+def custom_nodes(outputs: Sequence[torch.Tensor]) -> list[Any]:
+    """Every node of a custom Function in the graph of ``outputs``, nearest first.
+
+    Example:
+        >>> class Same(torch.autograd.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x): return x.clone()
+        ...     @staticmethod
+        ...     def backward(ctx, g): return g
+        >>> len(custom_nodes([Same.apply(torch.ones(2, requires_grad=True)) * 2]))
+        1
+    """
+    queue = [y.grad_fn for y in outputs if y.grad_fn is not None]
+    seen: set[int] = set()
+    kept: list[Any] = []
+    found: list[Any] = []
+    while queue:
+        node = queue.pop(0)
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        kept.append(node)  # alive, so that no other node takes its id
+        if hasattr(node, "_forward_cls"):
+            found.append(node)
+        queue.extend(child for child, _ in node.next_functions if child is not None)
+    return found
+
+
+def call_backward(node: Any, cotangents: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
+    """What the author's backward returns, before autograd reshapes, casts or drops it."""
+    returned = BackwardCFunction.apply(node, *cotangents)
+    return returned if isinstance(returned, tuple) else (returned,)
+
+
+def metadata(node: Any) -> list[Any]:
+    """Shape, dtype and device of each output of the node's forward."""
+    return list(node._input_metadata)
+
+
+def edges(node: Any) -> list[tuple[int, Any]]:
+    """For each input that needs a gradient: its position and the metadata its gradient must fit."""
+    wanted = [k for k, needed in enumerate(node.needs_input_grad) if needed]
+    targets = [(child, number) for child, number in node.next_functions if child is not None]
+    if len(wanted) != len(targets):
+        return []
+    return [
+        (k, child._input_metadata[number])
+        for k, (child, number) in zip(wanted, targets, strict=True)
+    ]
+
+
+@dataclass
+class Spy:
+    """What Functions told their contexts while they were watched.
+
+    Arguments:
+        dirty: tensors given to ``mark_dirty``.
+        marked: tensors given to ``mark_non_differentiable``.
+        saved: tensors given to ``save_for_backward``.
+    """
+
+    dirty: list[torch.Tensor] = field(default_factory=list)
+    marked: list[torch.Tensor] = field(default_factory=list)
+    saved: list[torch.Tensor] = field(default_factory=list)
+
+
+@contextmanager
+def spied() -> Iterator[Spy]:
+    """Watch what every Function tells its context."""
+    spy = Spy()
+    names = {
+        "mark_dirty": spy.dirty,
+        "mark_non_differentiable": spy.marked,
+        "save_for_backward": spy.saved,
+    }
+    originals = {name: getattr(FunctionCtx, name) for name in names}
+
+    def watcher(name: str) -> Any:
+        def method(self: Any, *values: Any) -> Any:
+            names[name].extend(v for v in values if isinstance(v, torch.Tensor))
+            return originals[name](self, *values)
+
+        return method
+
+    try:
+        for name in names:
+            setattr(FunctionCtx, name, watcher(name))
+        yield spy
+    finally:
+        for name, original in originals.items():
+            setattr(FunctionCtx, name, original)

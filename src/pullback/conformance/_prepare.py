@@ -1,0 +1,128 @@
+"""Look at a subject once before the clauses run: precision, what is differentiated, randomness."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._failure import describe
+from pullback.conformance._guard import guarded, reseed
+from pullback.conformance._probe import Probe
+from pullback.conformance._subject import Subject
+from pullback.errors import ArgumentError
+
+__all__ = ["prepare"]
+
+
+def prepare(subject: Subject, arguments: Arguments, seed: int) -> Probe:
+    """Make the probe the clauses share.
+
+    Arguments:
+        subject: what is checked.
+        arguments: its inputs as they were given.
+        seed: the seed of every random choice.
+
+    Returns:
+        A probe in float64 where the function computes in float64, with the inputs and outputs
+        that are differentiated; the intent is not yet inferred.
+
+    Raises:
+        ArgumentError: the function cannot be called with these inputs.
+    """
+    if not subject.structured:
+        flat = [k for k in arguments.differentiable if not arguments.nested(k)]
+        arguments = arguments.with_differentiable(flat)
+    with guarded():
+        arguments = _settle(subject, arguments, seed)
+        probe = Probe(subject, _widen(subject, arguments, seed), arguments, seed=seed)
+        if not arguments.declared:
+            kept = _answered(probe)
+            probe = replace(
+                probe,
+                inputs=probe.inputs.with_differentiable(kept),
+                original=arguments.with_differentiable(kept),
+            )
+        every = probe.run(probe.leaves())
+        outputs = tuple(k for k, y in enumerate(every) if y.requires_grad and is_continuous(y))
+        return replace(probe, outputs=outputs, random=_is_random(probe))
+
+
+def _settle(subject: Subject, arguments: Arguments, seed: int) -> Arguments:
+    """Arguments the function takes: copies that are not leaves if it changes one in place."""
+    try:
+        Probe(subject, arguments, arguments, seed=seed).run(_leaves(arguments))
+    except RuntimeError as error:
+        if "leaf" not in str(error) or "place" not in str(error):
+            raise _misfit(subject, error) from error
+        arguments = arguments.with_differentiable(arguments.differentiable, detached=True)
+        try:
+            Probe(subject, arguments, arguments, seed=seed).run(_leaves(arguments))
+        except Exception as again:
+            raise _misfit(subject, again) from again
+    except Exception as error:
+        raise _misfit(subject, error) from error
+    return arguments
+
+
+def _misfit(subject: Subject, error: Exception) -> ArgumentError:
+    return ArgumentError(
+        f"{subject.name} cannot be called with these inputs.",
+        given=describe(error),
+        expected="inputs that the function accepts",
+        mend="Pass the inputs that you would pass to apply().",
+    )
+
+
+def _leaves(arguments: Arguments) -> list[torch.Tensor]:
+    return [point.clone().requires_grad_() for point in arguments.points()]
+
+
+def _widen(subject: Subject, arguments: Arguments, seed: int) -> Arguments:
+    """The arguments in float64, unless the function refuses or computes in less."""
+    wide = arguments.cast(torch.float64)
+    try:
+        outputs = Probe(subject, wide, wide, seed=seed).run(_leaves(wide))
+        floating = [y for y in outputs if is_continuous(y)]
+        if any(torch.finfo(y.dtype).eps > torch.finfo(torch.float64).eps for y in floating):
+            return arguments
+        Probe(subject, wide, wide, seed=seed, outputs=_carrying(outputs)).backward(
+            wide.points(), [torch.ones_like(y) for y in outputs if y.requires_grad]
+        )
+    except Exception:  # any refusal: then the precision it was given is the one to check
+        return arguments
+    return wide
+
+
+def _carrying(outputs: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    return tuple(k for k, y in enumerate(outputs) if y.requires_grad)
+
+
+def _answered(probe: Probe) -> list[int]:
+    """The inputs that the backward answers with a gradient; a ``None`` declares a constant.
+
+    Only asked where the caller did not choose by ``requires_grad``.
+    """
+    leaves = probe.leaves()
+    outputs = [y for y in probe.run(leaves) if y.requires_grad and is_continuous(y)]
+    if not outputs or not leaves:
+        return list(probe.inputs.differentiable)
+    try:
+        gradients = torch.autograd.grad(
+            outputs, leaves, probe.cotangents(outputs), allow_unused=True
+        )
+    except Exception:  # a backward that fails is for the clauses to report
+        return list(probe.inputs.differentiable)
+    pairs = zip(probe.inputs.differentiable, gradients, strict=True)
+    return [k for k, gradient in pairs if gradient is not None]
+
+
+def _is_random(probe: Probe) -> bool:
+    """Whether two runs differ when the global generators go on between them."""
+    reseed(probe.seed)
+    first = probe.run(probe.leaves(), seeded=False)
+    second = probe.run(probe.leaves(), seeded=False)
+    return any(
+        a.shape != b.shape or not torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))
+        for a, b in zip(first, second, strict=False)
+    )

@@ -1,0 +1,302 @@
+"""`Probe`: runs one subject at one set of inputs, the tool every clause works with."""
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._finite import inner
+from pullback.conformance._guard import reseed
+from pullback.conformance._report import Finding, Verdict
+from pullback.conformance._repro import write_repro
+from pullback.conformance._subject import Subject
+from pullback.conformance._tree import tensors
+
+__all__ = ["Probe", "Tensors"]
+
+Tensors = list[torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A subject, its inputs and what was learnt about them before the clauses ran.
+
+    Arguments:
+        subject: what is checked.
+        inputs: the arguments, in float64 where the function allows it.
+        original: the arguments as they were given.
+        intent: the gradient intent, declared or inferred.
+        inferred: whether it was inferred.
+        reason: why it was inferred so.
+        seed: the seed of every random choice.
+        outputs: positions among the output tensors that are differentiated.
+        random: whether the function draws from a global generator.
+        clause: the clause that is running.
+    """
+
+    subject: Subject
+    inputs: Arguments
+    original: Arguments
+    intent: str = "exact"
+    inferred: bool = True
+    reason: str = ""
+    seed: int = 0
+    outputs: tuple[int, ...] = ()
+    random: bool = False
+    clause: str = ""
+
+    # Inputs -----------------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The lowest precision among the differentiated inputs, as a real dtype."""
+        found = [point.dtype.to_real() for point in self.inputs.points()]
+        return max(found, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float64)
+
+    def generator(self, label: object) -> torch.Generator:
+        """A generator that depends on the seed and a label only."""
+        mixed = zlib.crc32(f"{self.seed}/{label}".encode())
+        return torch.Generator().manual_seed(mixed)
+
+    def leaves(self, points: Sequence[torch.Tensor] | None = None) -> Tensors:
+        """Fresh copies of the differentiated inputs that require a gradient."""
+        chosen = self.inputs.points() if points is None else points
+        return [point.detach().clone().requires_grad_() for point in chosen]
+
+    def point(self, number: int) -> Tensors:
+        """The given point for number 0, else one close to it, with the same structure."""
+        points = self.inputs.points()
+        if number == 0:
+            return [point.clone() for point in points]
+        steps = self.direction(f"point {number}")
+        return [point + 0.02 * step for point, step in zip(points, steps, strict=True)]
+
+    def direction(self, label: object, only: int | None = None) -> Tensors:
+        """A random direction, scaled to each input, that keeps symmetric inputs symmetric.
+
+        Arguments:
+            label: what the direction is for; other labels give other directions.
+            only: the position of the one input to move, or ``None`` to move all.
+
+        Returns:
+            One tensor for each differentiated input.
+        """
+        generator = self.generator(f"direction {label}")
+        found = []
+        for k, point in enumerate(self.inputs.points()):
+            step = _normal(point, generator) * _scale(point)
+            found.append(_structured(point, step) if only in (None, k) else step * 0)
+        return found
+
+    # Runs -------------------------------------------------------------------------------------
+
+    def run(self, leaves: Sequence[torch.Tensor], *, seeded: bool = True) -> Tensors:
+        """Every output tensor at ``leaves``; generators start from the same state each time."""
+        if seeded:
+            reseed(self.seed)
+        args, kwargs = self.inputs.build(leaves)
+        return tensors(self.subject.call(*args, **kwargs))
+
+    def evaluate(self, leaves: Sequence[torch.Tensor], *, seeded: bool = True) -> Tensors:
+        """The differentiated outputs at ``leaves``."""
+        every = self.run(leaves, seeded=seeded)
+        return [every[k] for k in self.outputs]
+
+    def flat(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The differentiated outputs as a function of the differentiated inputs alone."""
+        return tuple(self.evaluate(leaves))
+
+    def unseeded(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """As `flat`, without touching a generator; for what is traced or recomputed."""
+        return tuple(self.evaluate(leaves, seeded=False))
+
+    def cotangents(self, outputs: Sequence[torch.Tensor], label: object = "") -> Tensors:
+        """Random cotangents like ``outputs``: contiguous, without history."""
+        generator = self.generator(f"cotangent {label}")
+        return [_normal(output, generator) for output in outputs]
+
+    def pull(
+        self,
+        leaves: Sequence[torch.Tensor],
+        cotangents: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor] | None = None,
+        **options: Any,
+    ) -> Tensors:
+        """The gradients of ``sum <cotangent, output>``, zeros where torch answers ``None``."""
+        found = self.evaluate(leaves) if outputs is None else outputs
+        pairs = [(y, g) for y, g in zip(found, cotangents, strict=True) if y.requires_grad]
+        wanted = [k for k, leaf in enumerate(leaves) if leaf.requires_grad]
+        gradients: Tensors = [torch.zeros_like(leaf) for leaf in leaves]
+        if not pairs or not wanted:
+            return gradients
+        answered = torch.autograd.grad(
+            [y for y, _ in pairs],
+            [leaves[k] for k in wanted],
+            [g for _, g in pairs],
+            allow_unused=True,
+            **options,
+        )
+        for k, gradient in zip(wanted, answered, strict=True):
+            if gradient is not None:
+                gradients[k] = gradient
+        return gradients
+
+    def backward(
+        self, points: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
+    ) -> Tensors:
+        """The Function's own backward at ``points``: a fresh run, gradients without history."""
+        return [gradient.detach() for gradient in self.pull(self.leaves(points), cotangents)]
+
+    # Comparisons ------------------------------------------------------------------------------
+
+    def differ(
+        self, got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], looser: float = 1.0
+    ) -> int | None:
+        """The position of the first tensor that differs beyond rounding, or ``None``."""
+        for k, (one, other) in enumerate(zip(got, expected, strict=True)):
+            if one.shape != other.shape or not _close(one, other, looser):
+                return k
+        return None
+
+    # Findings ---------------------------------------------------------------------------------
+
+    def holds(self, detail: str) -> Finding:
+        """A finding that the clause holds."""
+        return self._finding(Verdict.HOLDS, detail)
+
+    def skipped(self, detail: str) -> Finding:
+        """A finding that the clause does not apply."""
+        return self._finding(Verdict.SKIPPED, detail)
+
+    def lacking(self, detail: str, hint: str = "") -> Finding:
+        """A finding that the function says clearly that it does not support this."""
+        return replace(self._finding(Verdict.LACKING, detail), hint=hint)
+
+    def crashes(self, detail: str, hint: str = "", repro: Sequence[str] = ()) -> Finding:
+        """A finding that the function fails with an unclear error."""
+        script = write_repro(self.subject, self.inputs, self.outputs, self.seed, repro)
+        return replace(self._finding(Verdict.CRASHES, detail), hint=hint, repro=script)
+
+    def broken(
+        self,
+        detail: str,
+        *,
+        expected: object = "",
+        got: object = "",
+        place: str = "",
+        hint: str,
+        repro: Sequence[str] = (),
+    ) -> Finding:
+        """A finding that the function is silently wrong.
+
+        Arguments:
+            detail: what was seen.
+            expected: what the clause asks for.
+            got: what was seen instead.
+            place: the path of the input concerned.
+            hint: how to mend it.
+            repro: the lines that show it, after those that make ``args``, ``xs`` and ``outs``.
+        """
+        script = write_repro(self.subject, self.inputs, self.outputs, self.seed, repro)
+        return replace(
+            self._finding(Verdict.BROKEN, detail),
+            expected=show(expected), got=show(got), input=place, hint=hint, repro=script,
+        )  # fmt: skip
+
+    def _finding(self, verdict: Verdict, detail: str) -> Finding:
+        return Finding(self.clause, verdict, detail, seed=self.seed, source=self.subject.source)
+
+    def path(self, position: int) -> str:
+        """The path of a differentiated input."""
+        return self.inputs.names()[position]
+
+    def along(
+        self, function: Callable[[Tensors], Tensors], step: Sequence[torch.Tensor],
+        points: Sequence[torch.Tensor],
+    ) -> Callable[[float], torch.Tensor]:  # fmt: skip
+        """``t -> function(points + t step)`` as one real vector, for finite differences."""
+
+        def at(t: float) -> torch.Tensor:
+            moved = [x + t * v if t else x.clone() for x, v in zip(points, step, strict=True)]
+            return flatten(function(moved))
+
+        return at
+
+
+def flatten(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Tensors as one real vector; a complex entry gives two."""
+    pieces = [
+        torch.view_as_real(p.detach().resolve_conj()) if p.is_complex() else p.detach()
+        for p in parts
+    ]
+    if not pieces:
+        return torch.zeros(0, dtype=torch.float64)
+    eps = max(torch.finfo(piece.dtype).eps for piece in pieces)
+    # Computed in float32, shown in float32: the precision decides how rough an estimate is.
+    dtype = torch.float64 if eps <= torch.finfo(torch.float64).eps else torch.float32
+    return torch.cat([piece.reshape(-1).to(dtype) for piece in pieces])
+
+
+def show(value: object) -> str:
+    """A value for a report: short tensors in full, others by their first entries."""
+    if isinstance(value, torch.Tensor):
+        flat = value.detach().reshape(-1)
+        entries = ", ".join(f"{number:.6g}" for number in flat[:6].tolist())
+        more = ", ..." if flat.numel() > 6 else ""
+        return f"[{entries}{more}] shape {tuple(value.shape)} {value.dtype}".replace("torch.", "")
+    return f"{value:.8g}" if isinstance(value, float) else str(value)
+
+
+def products(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> tuple[float, float]:
+    """The inner product of two lists of tensors, and the sum of its terms' absolute values."""
+    value = sum(inner(a, b) for a, b in zip(first, second, strict=True))
+    scale = sum(inner(a.abs(), b.abs()) for a, b in zip(first, second, strict=True))
+    return value, scale
+
+
+def _normal(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    dtype = torch.complex128 if like.is_complex() else torch.float64
+    drawn = torch.randn(like.shape, dtype=dtype, generator=generator)
+    return drawn.to(dtype=like.dtype, device=like.device)
+
+
+def _scale(point: torch.Tensor) -> torch.Tensor:
+    """How far each entry may move: in proportion to itself, so that signs and domains are kept."""
+    size = point.abs().double()
+    if point.numel() == 0:
+        return size.to(point.dtype)
+    typical = (
+        float(size[torch.isfinite(size)].square().mean().sqrt()) if size.isfinite().any() else 0
+    )
+    return (size + 0.1 * (typical or 10.0)).to(point.dtype)
+
+
+def _structured(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    """Keep a step inside the structure of a symmetric or triangular point."""
+    if point.ndim < 2 or point.shape[-1] != point.shape[-2] or point.shape[-1] < 2:
+        return step
+    if torch.equal(point, point.mH):
+        return (step + step.mH) / 2
+    for triangle in (torch.tril, torch.triu):
+        if torch.equal(point, triangle(point)):
+            return triangle(step)
+    return step
+
+
+def _close(one: torch.Tensor, other: torch.Tensor, looser: float) -> bool:
+    """Equal up to rounding, relative to the largest entry; NaN and infinity must coincide."""
+    if one.numel() == 0:
+        return True
+    eps = max(torch.finfo(t.dtype).eps if is_continuous(t) else 0.0 for t in (one, other))
+    wide = torch.complex128 if one.is_complex() or other.is_complex() else torch.float64
+    a, b = one.detach().to(wide), other.detach().to(wide)
+    finite = torch.isfinite(b)
+    if not torch.equal(torch.isfinite(a), finite):
+        return False
+    if not finite.any():
+        return True
+    gap, size = (a - b)[finite].abs().max(), b[finite].abs().max()
+    return bool(gap <= looser * eps**0.75 * max(float(size), float(a[finite].abs().max()), 1e-300))

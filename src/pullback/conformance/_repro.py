@@ -1,0 +1,164 @@
+"""Write a standalone script of at most fifteen lines that shows one finding."""
+
+import ast
+import inspect
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from pullback.conformance._arguments import Arguments
+from pullback.conformance._subject import Subject
+from pullback.conformance._tree import walk
+
+__all__ = ["write_repro"]
+
+_LINES = 15
+_LITERAL = 16
+
+
+def write_repro(
+    subject: Subject, inputs: Arguments, outputs: Sequence[int], seed: int, body: Sequence[str]
+) -> str:
+    """The script, or an empty text where the subject or an argument cannot be written down.
+
+    Before ``body`` the script defines ``call`` (the function), ``args`` and ``kwargs``, ``xs`` (the
+    differentiated inputs) and ``outs()``, the differentiated outputs of a fresh run.
+
+    Arguments:
+        subject: what is checked; it must be found under its module and name.
+        inputs: the arguments as they were given.
+        outputs: positions of the differentiated outputs.
+        seed: seeds torch at each run.
+        body: the lines that show the finding; empty for no script.
+
+    Returns:
+        Python source.
+
+    Example:
+        >>> script = write_repro(Subject.of(torch.sin), Arguments.of((torch.ones(1),)), [0], 0,
+        ...                      ["print(outs())"])
+        >>> "print(outs())" in script
+        True
+    """
+    head = _import(subject)
+    if not body or head is None:
+        return ""
+    try:
+        args = ", ".join(_expression(value, inputs) for value in _numbered(inputs.args, inputs, 0))
+        used = len([1 for _, leaf in walk(inputs.args) if isinstance(leaf, torch.Tensor)])
+        named = _numbered(tuple(inputs.kwargs.values()), inputs, used)
+        pairs = zip(inputs.kwargs, named, strict=True)
+        kwargs = ", ".join(f"{key!r}: {_expression(value, inputs)}" for key, value in pairs)
+    except (ValueError, SyntaxError):
+        return ""
+    call = "F.apply" if subject.function is not None else "F"
+    everything = "torch.utils._pytree.tree_leaves(call(*args, **kwargs))"
+    lines = [
+        "import torch",
+        head,
+        f"torch.manual_seed({seed})",
+        f"call, args, kwargs = {call}, ({args}{',' if args else ''}), {{{kwargs}}}",
+        f"xs = [{', '.join(inputs.names())}]",
+        "def outs():",
+        f"    torch.manual_seed({seed})",
+        f"    ys = [y for y in {everything} if isinstance(y, torch.Tensor)]",
+        f"    return [ys[k] for k in {list(outputs)}]",
+        *body,
+    ]
+    return "\n".join(lines) + "\n" if len(lines) <= _LINES else ""
+
+
+def _import(subject: Subject) -> str | None:
+    """One line that binds ``F`` to the subject, or ``None`` where no line does."""
+    module, _, qualname = subject.name.partition(":")
+    if "<" in qualname:
+        return None
+    if module == "__main__":
+        path = getattr(sys.modules.get("__main__"), "__file__", None)
+        return f"import runpy; F = runpy.run_path({path!r})[{qualname!r}]" if path else None
+    if not subject.importable():
+        return _import_wrapped(subject)
+    first, *rest = qualname.split(".")
+    line = f"from {module} import {first} as F"
+    return f"{line}; F = F.{'.'.join(rest)}" if rest else line
+
+
+def _import_wrapped(subject: Subject) -> str | None:
+    """The line for what `pullback.complete` made of an importable Function."""
+    original = getattr(subject.target, "__wrapped__", None)
+    if original is None or not inspect.isclass(original):
+        return None
+    inner = _import(Subject.of(original))
+    return f"{inner}; import pullback; F = pullback.complete(F)" if inner else None
+
+
+class _Slot:
+    """A tensor's place in the arguments."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+
+
+def _numbered(values: Sequence[Any], inputs: Arguments, start: int) -> list[Any]:
+    """The values with each tensor replaced by its slot."""
+    counter = iter(range(start, len(inputs.values)))
+
+    def visit(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return _Slot(next(counter))
+        if isinstance(value, dict):
+            return {key: visit(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            parts = [visit(item) for item in value]
+            return parts if isinstance(value, list) else tuple(parts)
+        return value
+
+    return [visit(value) for value in values]
+
+
+def _expression(value: Any, inputs: Arguments) -> str:
+    """Python source for a value; raises ValueError where there is none."""
+    if isinstance(value, _Slot):
+        wanted = value.position in inputs.differentiable
+        text = _tensor(inputs.values[value.position])
+        return f"{text}.requires_grad_()" if wanted else text
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k!r}: {_expression(v, inputs)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_expression(item, inputs) for item in value) + "]"
+    if isinstance(value, tuple):
+        return "(" + "".join(f"{_expression(item, inputs)}, " for item in value) + ")"
+    if isinstance(value, (torch.dtype, torch.device)):
+        return repr(value) if isinstance(value, torch.dtype) else f"torch.{value!r}"
+    if isinstance(value, torch.Generator):
+        return f"torch.Generator().manual_seed({value.initial_seed()})"
+    if callable(value) and getattr(value, "__module__", "").startswith("torch"):
+        return f"torch.{value.__name__}" if hasattr(torch, value.__name__) else _refuse(value)
+    ast.literal_eval(repr(value))
+    return repr(value)
+
+
+def _refuse(value: Any) -> str:
+    raise ValueError(f"no source for {value!r}")
+
+
+def _tensor(value: torch.Tensor) -> str:
+    """A literal for a small tensor, else random entries in the same range."""
+    if value.numel() <= _LITERAL:
+        entries = repr(value.tolist())
+        for name in ("nan", "inf"):
+            entries = entries.replace(name, f"float({name!r})")
+        return f"torch.tensor({entries}, dtype={value.dtype})"
+    shape = tuple(value.shape)
+    if value.is_complex():
+        return f"torch.randn({shape}, dtype={value.dtype})"
+    if value.dtype == torch.bool:
+        return f"(torch.rand({shape}) < {float(value.double().mean()):.3g})"
+    low, high = float(value.min()), float(value.max())
+    if not value.is_floating_point():
+        return f"torch.randint({int(low)}, {int(high) + 1}, {shape}, dtype={value.dtype})"
+    if value.ndim >= 2 and value.shape[-1] == value.shape[-2] and torch.equal(value, value.mT):
+        return _refuse(value)
+    return f"({low!r} + {high - low!r} * torch.rand({shape}, dtype={value.dtype}))"

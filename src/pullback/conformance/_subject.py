@@ -1,0 +1,140 @@
+"""`Subject`: a Function class, a completed Function or any callable, seen in one way."""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import torch
+
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.tensor import Function, Intent
+
+__all__ = ["Subject"]
+
+_INTENTS = ("exact", "surrogate", "nonlinear")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is checked.
+
+    Arguments:
+        target: the Function class or callable as it was given.
+        call: calls it with its positional and keyword arguments.
+        function: the Function class, or ``None`` for another callable.
+        name: ``"module:qualname"``.
+        gradient: the declared intent, or ``None``.
+        source: ``file:line`` of its definition, or an empty text.
+
+    Example:
+        >>> Subject.of(torch.sin).gradient is None
+        True
+    """
+
+    target: Any
+    call: Callable[..., Any]
+    function: type[torch.autograd.Function] | None
+    name: str
+    gradient: Intent | None
+    source: str
+
+    @classmethod
+    def of(cls, target: Any, gradient: str | None = None) -> "Subject":
+        """Look at a Function class, ``F.apply`` or any callable.
+
+        Arguments:
+            target: what is to be checked.
+            gradient: the intent the caller declares, which wins over the class's own.
+
+        Returns:
+            The subject.
+
+        Raises:
+            ArgumentTypeError: the target cannot be called.
+            ArgumentError: the intent is unknown.
+
+        Example:
+            >>> class Twice(torch.autograd.Function):
+            ...     pass
+            >>> Subject.of(Twice.apply).function is Twice
+            True
+        """
+        if not callable(target):
+            raise ArgumentTypeError(
+                "There is nothing to check.",
+                given=f"{type(target).__name__}: {target!r}",
+                expected="a torch.autograd.Function subclass or a callable of tensors",
+            )
+        if gradient not in (None, *_INTENTS):
+            raise ArgumentError(
+                "The gradient intent is unknown.",
+                given=f"gradient={gradient!r}",
+                expected="'exact', 'surrogate', 'nonlinear' or None to infer it",
+            )
+        owner = getattr(target, "__self__", None)
+        if _is_function(owner) and getattr(target, "__name__", "") == "apply":
+            target = owner
+        function = cast(type[torch.autograd.Function], target) if _is_function(target) else None
+        declared = gradient or _declared(target)
+        call: Callable[..., Any] = cast(Any, target if function is None else function.apply)
+        return cls(
+            target=target,
+            call=call,
+            function=function,
+            name=_name(target),
+            gradient=cast(Intent | None, declared),
+            source=_source(target),
+        )
+
+    @property
+    def structured(self) -> bool:
+        """Whether nested arguments are differentiated: by `pullback.Function` and callables."""
+        return self.function is None or issubclass(self.function, Function)
+
+    def importable(self) -> bool:
+        """Whether another process finds the same object under `name`."""
+        module, _, qualname = self.name.partition(":")
+        try:
+            value: Any = importlib.import_module(module)
+            for part in qualname.split("."):
+                value = getattr(value, part)
+        except (ImportError, AttributeError):
+            return False
+        return value is self.target
+
+
+def _is_function(value: Any) -> bool:
+    return inspect.isclass(value) and issubclass(value, torch.autograd.Function)
+
+
+def _declared(target: Any) -> str | None:
+    """The intent written on a class or callable; a bare torch Function declares nothing."""
+    while isinstance(target, partial):
+        target = target.func
+    value = getattr(target, "gradient", None)
+    return value if isinstance(value, str) and value in _INTENTS else None
+
+
+def _name(target: Any) -> str:
+    while isinstance(target, partial):
+        target = target.func
+    module = getattr(target, "__module__", None) or type(target).__module__
+    qualname = getattr(target, "__qualname__", None) or getattr(target, "__name__", None)
+    return f"{module}:{qualname or type(target).__qualname__}"
+
+
+def _source(target: Any) -> str:
+    """Where the target is written; callables made in C or at a prompt have no source."""
+    while isinstance(target, partial):
+        target = target.func
+    try:
+        path = inspect.getsourcefile(target)
+        _, line = inspect.getsourcelines(target)
+    except (TypeError, OSError):
+        module = sys.modules.get(getattr(target, "__module__", None) or "")
+        return str(getattr(module, "__file__", "") or "")
+    return f"{path}:{max(line, 1)}"

@@ -1,0 +1,77 @@
+"""Tensors inside nested arguments: find them with their path, and put others in their place."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+__all__ = ["leaves", "replace", "tensors", "walk"]
+
+
+def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf of nested dicts, lists and tuples with the expression that reaches it.
+
+    Arguments:
+        value: a leaf, or a dict, list or tuple of such values.
+        path: the expression that reaches ``value``.
+
+    Yields:
+        Pairs of path and leaf, in the order of the containers.
+
+    Example:
+        >>> list(walk(({"w": 1}, [2, 3]), "args"))
+        [("args[0]['w']", 1), ('args[1][0]', 2), ('args[1][1]', 3)]
+    """
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from walk(item, f"{path}[{key!r}]")
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from walk(item, f"{path}[{index}]")
+    else:
+        yield path, value
+
+
+def leaves(value: Any) -> list[Any]:
+    """Every leaf of nested dicts, lists and tuples, in order.
+
+    Example:
+        >>> leaves({"a": (1, None), "b": [2]})
+        [1, None, 2]
+    """
+    return [leaf for _, leaf in walk(value)]
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    """Every tensor in nested dicts, lists and tuples, in order.
+
+    Example:
+        >>> len(tensors((torch.ones(2), {"w": torch.ones(3)}, 0.5)))
+        2
+    """
+    return [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def replace(value: Any, items: Iterator[torch.Tensor]) -> Any:
+    """A copy of nested containers whose tensors come from ``items``, in order.
+
+    Arguments:
+        value: a leaf, or nested dicts, lists and tuples.
+        items: the tensors to put in, as many as ``value`` has.
+
+    Returns:
+        New containers of the same types; leaves that are not tensors are shared.
+
+    Example:
+        >>> replace(({"w": torch.ones(1)}, 2), iter([torch.zeros(1)]))
+        ({'w': tensor([0.])}, 2)
+    """
+    if isinstance(value, Mapping):
+        pairs = {key: replace(item, items) for key, item in value.items()}
+        return pairs if type(value) is dict else type(value)(pairs)  # type: ignore[call-arg]
+    if isinstance(value, (list, tuple)):
+        parts = [replace(item, items) for item in value]
+        if hasattr(value, "_fields"):
+            return type(value)(*parts)
+        return parts if isinstance(value, list) else tuple(parts)
+    return next(items) if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,36 @@
+"""`linear`: backward is linear in the cotangent, and zero maps to zero."""
+
+from pullback.conformance._derivative import linearity_gap
+from pullback.conformance._probe import Probe
+from pullback.conformance._report import Finding
+
+__all__ = ["linear"]
+
+
+def linear(probe: Probe) -> Finding:
+    """Compare B(2.5a - 1.5b) with 2.5 B(a) - 1.5 B(b), and B(0) with 0."""
+    if probe.intent == "nonlinear" and not probe.inferred:
+        return probe.skipped("The backward is declared nonlinear in the cotangent.")
+    for number in (0, 2):
+        gap = linearity_gap(probe, number)
+        if gap is not None:
+            break
+    else:
+        return probe.holds("B(2.5a - 1.5b) = 2.5 B(a) - 1.5 B(b) and B(0) = 0.")
+    place, expected, got = gap
+    return probe.broken(
+        "Backward is not linear in the cotangent.",
+        expected=expected[place],
+        got=got[place],
+        place=probe.path(place),
+        hint="Make backward linear in the cotangent, or, where it is not on purpose (clipping), "
+        'declare gradient = "nonlinear".',
+        repro=[
+            "ws = [[torch.randn_like(y) for y in outs()] for _ in range(2)]",
+            "def B(w): return torch.autograd.grad(outs(), xs, w, allow_unused=True)",
+            "mixed = B([2.5 * a - 1.5 * b for a, b in zip(*ws)])",
+            f"a, b, k = B(ws[0]), B(ws[1]), {place}",
+            "print('2.5 B(a) - 1.5 B(b)', 2.5 * a[k] - 1.5 * b[k])",
+            "print('B(2.5 a - 1.5 b)   ', mixed[k], 'B(0)', B([y * 0 for y in outs()])[k])",
+        ],
+    )
