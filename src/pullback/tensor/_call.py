@@ -16,6 +16,7 @@ from pullback.errors import DefinitionError
 from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import INTERNAL, Context
 from pullback.tensor._definition import Definition
+from pullback.tensor._levels import same_view
 from pullback.tensor._structure import Template, flatten, match, unflatten, without_values
 
 __all__ = ["Call", "Meta"]
@@ -86,22 +87,19 @@ class Call:
         self.definition = definition
         self.template = template
         self.names = names
-        self.needs = self._needs_by_argument(needs)
+        self.needs = needs
         self.autocast = autocast
         self.grad_enabled = torch.is_grad_enabled()
 
     def again(self) -> "Call":
         """A call with the same arguments that has not run yet."""
-        twin = Call(self.definition, self.template, self.names, (), self.autocast)
-        twin.needs = self.needs
-        return twin
+        return Call(self.definition, self.template, self.names, self.needs, self.autocast)
 
-    def _needs_by_argument(self, needs: Sequence[bool]) -> tuple[bool, ...]:
+    def by_argument(self, needs: Sequence[bool]) -> tuple[bool, ...]:
+        """Group flags for tensors by argument of forward: true if any tensor in it is."""
         holes, spec = self.template
         if spec is None and len(needs) == len(holes):
             return tuple(needs)
-        if not needs:
-            return (False,) * (len(holes) if spec is None else len(spec.children()))
         marked = unflatten(without_values(self.template, False), needs)
         if spec is None:
             return marked
@@ -113,7 +111,7 @@ class Call:
         """Run forward and record what it saved; returns its outputs and residuals."""
         definition = self.definition
         values = unflatten(self.template, tensors)
-        context = Context(self.needs)
+        context = Context(self.needs, self.by_argument)
         versions = None if definition.lenient else _versions(tensors)
         if definition.setup_context is None:
             output = definition.call(values, self.names, context)
@@ -136,15 +134,17 @@ class Call:
         pool = _Pool(tensors, outputs)
         self.saved_for_backward = [pool.place(t) for t in context._saved_for_backward]
         self.saved_for_forward = [pool.place(t) for t in context._saved_for_forward]
-        self.attributes = {
-            name: pool.strip(value) for name, value in vars(context).items() if name not in INTERNAL
-        }
+        self.attributes = {}
+        for name, value in vars(context).items():
+            if name not in INTERNAL:
+                self.attributes[name] = pool.strip(value)
         self.residuals = [(t.shape, t.dtype, t.device) for t in pool.residuals]
         self.dirty = [pool.input_place(t, self.definition.name) for t in context._dirty]
         marked = [id(t) for t in context._non_differentiable]
-        self.non_differentiable = [
-            i for i, t in enumerate(outputs) if id(t) in marked or not _differentiable(t.dtype)
-        ]
+        self.non_differentiable = []
+        for i, (_, dtype, _) in enumerate(self.outputs):
+            if not _differentiable(dtype) or id(outputs[i]) in marked:
+                self.non_differentiable.append(i)
         if self.residuals and not self.definition.once and self.differentiable_residuals:
             pool.used.update(range(len(tensors)))  # to run forward again at second order
         self.needed = sorted(pool.used)
@@ -157,6 +157,8 @@ class Call:
 
     def restore(self, tensors: Sequence[Any]) -> Any:
         """Give output tensors the structure that forward returned."""
+        if self.single and len(tensors) == 1 and self.result[1] is None:
+            return tensors[0]
         entries = unflatten(self.result, tensors)
         return entries[0] if self.single else entries
 
@@ -170,7 +172,7 @@ class Call:
         if forward_mode and self.saved_for_forward:
             places = self.saved_for_forward
         found = tuple(None if place is None else saved[place] for place in places)
-        context = Context(self._needs_by_argument(needs), found)
+        context = Context(needs, self.by_argument, found)
         for name, value in self.attributes.items():
             setattr(context, name, _fill(value, saved))
         return context
@@ -224,7 +226,8 @@ class Call:
 
     def _gradients(self, result: Any) -> tuple[Any, ...]:
         gradients = tuple(result) if isinstance(result, (tuple, list)) else (result,)
-        expected = len(self.needs)
+        holes, spec = self.template
+        expected = len(holes) if spec is None else len(spec.children())
         if len(gradients) > expected and all(g is None for g in gradients[expected:]):
             gradients = gradients[:expected]
         if len(gradients) != expected:
@@ -270,42 +273,29 @@ class _Pool:
     def __init__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         self.residuals: list[torch.Tensor] = []
         self.used: set[int] = set()
-        self._inputs = inputs
-        self._offset = len(inputs) + len(outputs)
-        self._kept: list[torch.Tensor] = []
-        # An input that is returned counts as the input, so inputs are entered last.
-        self._places = {id(t): i + len(inputs) for i, t in enumerate(outputs)}
-        for i, t in enumerate(inputs):
-            self._places[id(t)] = i
+        # An input that is returned counts as the input, so inputs come first.
+        self._known = [*inputs, *outputs]
+        self._inputs = len(inputs)
 
     def place(self, tensor: torch.Tensor | None) -> int | None:
         if tensor is None:
             return None
-        place = self._places.get(id(tensor))
-        if place is None:
-            place = self._alias(tensor)
-        if place is None:
-            place = self._offset + len(self.residuals)
-            # A new object: the engine returns it, and autograd writes on what is returned.
-            self.residuals.append(tensor.detach())
-            self._kept.append(tensor)
-            self._places[id(tensor)] = place
+        for place, known in enumerate(self._known):
+            if known is tensor:
+                self.used.add(place)
+                return place
+        place = self._new(tensor)
         self.used.add(place)
         return place
 
-    def _alias(self, tensor: torch.Tensor) -> int | None:
-        """The input that a saved tensor is another name of, as ``x.detach()`` is of ``x``."""
-        if type(tensor) is not torch.Tensor or tensor.is_complex() or _wrapped(tensor):
-            return None
-        for i, candidate in enumerate(self._inputs):
-            if (
-                candidate.dtype is tensor.dtype
-                and candidate.layout is tensor.layout is torch.strided
-                and candidate.device == tensor.device
-                and tensor.is_set_to(candidate)
-            ):
+    def _new(self, tensor: torch.Tensor) -> int:
+        for i in range(self._inputs):
+            if same_view(tensor, self._known[i]):
                 return i
-        return None
+        # A new object: the engine returns it, and autograd writes on what is returned.
+        self.residuals.append(tensor.detach())
+        self._known.append(tensor)
+        return len(self._known) - 1
 
     def strip(self, value: Any) -> Any:
         """Replace the tensors in an attribute by their places."""
@@ -321,8 +311,8 @@ class _Pool:
         return value
 
     def input_place(self, tensor: torch.Tensor, name: str) -> int:
-        place = self._places.get(id(tensor))
-        if place is None or place >= len(self._inputs):
+        place = self.place(tensor)
+        if place is None or place >= self._inputs:
             raise DefinitionError(
                 f"The forward of {name} marks a tensor as dirty that is not an input.",
                 expected="ctx.mark_dirty names inputs that forward changed in place and returns",
@@ -347,9 +337,7 @@ def _differentiable(dtype: torch.dtype) -> bool:
 
 
 def _versions(tensors: Sequence[torch.Tensor | None]) -> list[int] | None:
-    if torch.is_inference_mode_enabled():
+    try:
+        return [-1 if t is None else t._version for t in tensors]
+    except RuntimeError:  # tensors made in inference mode keep no count
         return None
-    return [-1 if t is None or t.is_inference() else t._version for t in tensors]
-
-
-_wrapped = torch._C._functorch.is_functorch_wrapped_tensor

@@ -1,5 +1,6 @@
 """`Context`: what the author of a Function calls ``ctx``."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,8 @@ class Context:
     """Carries values from forward to backward and jvp.
 
     Arguments:
-        needs_input_grad: one entry per argument of forward: whether its gradient is wanted.
+        needs: for each input tensor, whether its gradient is wanted.
+        by_argument: groups such flags by argument of forward.
         saved: the saved tensors, when the context is rebuilt for backward or jvp.
 
     Any attribute may be set on it. Tensors among them are saved as `save_for_backward` saves
@@ -26,11 +28,20 @@ class Context:
     _materialize: bool = True
 
     def __init__(
-        self, needs_input_grad: tuple[bool, ...], saved: tuple[torch.Tensor | None, ...] = ()
+        self,
+        needs: Sequence[bool],
+        by_argument: Callable[[Sequence[bool]], tuple[bool, ...]],
+        saved: tuple[torch.Tensor | None, ...] = (),
     ) -> None:
-        self.needs_input_grad = needs_input_grad
+        self._needs = needs
+        self._by_argument = by_argument
         if saved:
             self._saved_for_backward = saved
+
+    @property
+    def needs_input_grad(self) -> tuple[bool, ...]:
+        """For each argument of forward, whether its gradient is wanted."""
+        return self._by_argument(self._needs)
 
     def save_for_backward(self, *tensors: torch.Tensor | None) -> None:
         """Save tensors for backward; they are returned by `saved_tensors`."""
@@ -61,4 +72,6 @@ class Context:
         self._materialize = value
 
 
-INTERNAL = frozenset({"needs_input_grad", *(n for n in vars(Context) if n.startswith("_"))})
+INTERNAL = frozenset(
+    {"_needs", "_by_argument", *(name for name in vars(Context) if name.startswith("_"))}
+)

@@ -10,7 +10,7 @@ import torch
 from pullback.errors import ArgumentTypeError, DefinitionError
 from pullback.tensor._autocast import Policy
 
-__all__ = ["Definition", "define"]
+__all__ = ["Definition", "define", "without_once"]
 
 _base = torch.autograd.Function
 
@@ -41,7 +41,7 @@ class Definition:
     split: bool
     once: bool
     boxed: bool
-    gradient: Literal["exact", "surrogate", "nonlinear"]
+    gradient: Literal["exact", "surrogate", "nonlinear"] | None
     batching: Literal["derived", "loop"]
     autocast: Policy
     mutates: frozenset[int]
@@ -104,11 +104,11 @@ def define(cls: Any) -> Definition:
         forward=cls.forward,
         setup_context=cls.setup_context if split else None,
         backward=backward,
-        transposable=None if backward is None else _without_once(backward),
+        transposable=None if backward is None else without_once(backward),
         jvp=None if cls.jvp is _base.jvp else cls.jvp,
         vmap=vmap,
         split=split,
-        once=backward is not None and _without_once(backward) is not backward,
+        once=backward is not None and without_once(backward) is not backward,
         boxed=bool(getattr(cls, "boxed_grads_call", False)),
         gradient=cls.gradient,
         batching=cls.batching,
@@ -164,7 +164,7 @@ def _positional(signature: inspect.Signature) -> int | None:
     return len(kinds)
 
 
-def _without_once(backward: Callable[..., Any]) -> Callable[..., Any]:
+def without_once(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Undo `once_differentiable`, also below decorators that wrap it, or return it as it is."""
     inner = getattr(backward, "__wrapped__", None)
     code = getattr(backward, "__code__", None)
@@ -172,5 +172,5 @@ def _without_once(backward: Callable[..., Any]) -> Callable[..., Any]:
         return backward
     if code.co_filename == torch.autograd.function.__file__:
         return inner
-    unwrapped = _without_once(inner)
+    unwrapped = without_once(inner)
     return backward if unwrapped is inner else unwrapped

@@ -17,18 +17,20 @@ from torch._functorch.autograd_function import custom_function_call
 from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import forward_ad
 
+from pullback.errors import UnsupportedError
 from pullback.tensor._autocast import cast_inputs, forward_state, scope
 from pullback.tensor._batching import batch_by_rule, per_item
 from pullback.tensor._call import Call
 from pullback.tensor._definition import Definition
 from pullback.tensor._forward_mode import push
 from pullback.tensor._refusal import guard
-from pullback.tensor._residuals import pull_residuals
+from pullback.tensor._residuals import pull_residuals, pull_seen_through
 from pullback.tensor._structure import flatten
 
 __all__ = ["apply", "make_engine"]
 
 _transforming = torch._C._are_functorch_transforms_active
+_autocasting = torch._C._is_any_autocast_enabled
 
 
 def apply(
@@ -39,12 +41,13 @@ def apply(
     template, tensors = flatten(values)
     if isinstance(definition.autocast, torch.dtype):
         tensors = cast_inputs(definition.autocast, tensors)
-    state = forward_state(definition.autocast, tensors)
+    state = forward_state(definition.autocast, tensors) if _autocasting() else None
     if _transforming():
         call = Call(definition, template, names, [True] * len(tensors), state)
         results = custom_function_call(engine, call, *tensors)
     else:
-        needs = [tensor.requires_grad for tensor in tensors]
+        dual = forward_ad._current_level >= 0
+        needs = [dual or tensor.requires_grad for tensor in tensors]
         call = Call(definition, template, names, needs, state)
         results = engine.enter(call, *unwrap_dead_wrappers(tuple(tensors)))
     return call.restore(results[: len(call.outputs)])
@@ -123,18 +126,20 @@ def _pull(
     run = call.pull
     if definition.batching == "loop" and _transforming():
         run = per_item(run, definition.name)
-    if not definition.once:
-        return run(saved, cotangents, needs)
-    with torch.no_grad():
-        gradients = run(saved, cotangents, needs)
-    if not torch.is_grad_enabled():
-        return gradients
-    return guard(
-        gradients,
-        [*cotangents, *saved.values()],
-        f"The backward of {definition.name} is declared once_differentiable, "
-        "and its derivative was asked for.",
-        "Write backward in differentiable torch operations and drop once_differentiable.",
+    if definition.once:
+        with torch.no_grad():
+            gradients = run(saved, cotangents, needs)
+        return guard(gradients, [*cotangents, *saved.values()], _once(definition.name))
+    if definition.lenient and torch.is_grad_enabled() and definition.batching != "loop":
+        return pull_seen_through(call, saved, cotangents, needs)
+    return run(saved, cotangents, needs)
+
+
+def _once(name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"The backward of {name} is declared once_differentiable, and its derivative was asked "
+        "for.",
+        mend="Write backward in differentiable torch operations and drop once_differentiable.",
     )
 
 

@@ -119,7 +119,7 @@ def _push_by_transposing(call: Call, saved: dict[int, Any], tangents: Tangents) 
         every: list[torch.Tensor | None] = [None] * len(call.outputs)
         for i, cotangent in zip(outputs, cotangents, strict=True):
             every[i] = cotangent
-        with Retrace(definition.name, "Forward mode", _MEND) as retrace:
+        with Retrace(definition.name, "Forward mode", _MEND, cotangents) as retrace:
             gradients = call.pull(saved, every, needs, transposing=True)
         return tuple(_fit(gradients[i], call.inputs[i], retrace) for i in live)
 
@@ -147,15 +147,17 @@ def _probe(meta: Meta) -> torch.Tensor:
     return torch.cos(angles).reshape(shape).to(dtype)
 
 
-def _fit(gradient: torch.Tensor | None, meta: Meta, retrace: Retrace) -> torch.Tensor:
+def _fit(
+    gradient: torch.Tensor | None,
+    meta: Meta,
+    retrace: Retrace,
+) -> torch.Tensor:
     """Give a gradient the shape and dtype of its input, as autograd does."""
     shape, dtype, device = meta
     if gradient is None:
         return torch.zeros(shape, dtype=dtype, device=device)
-    if not gradient.requires_grad:
-        plain = concrete(gradient)
-        if retrace.written_outside_torch(gradient) or (plain is not None and plain.any()):
-            raise retrace.refuse("backward computes a gradient where autograd cannot see it")
+    if retrace.hides(gradient):
+        raise retrace.refuse("backward computes a gradient where autograd cannot see it")
     if gradient.shape != shape:
         gradient = gradient.sum_to_size(shape) if gradient.dim() >= len(shape) else gradient
         gradient = gradient.expand(shape)

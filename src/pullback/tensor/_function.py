@@ -27,7 +27,8 @@ class Function(torch.autograd.Function):
 
     Attributes:
         gradient: ``"exact"`` (backward is the transpose of the derivative), ``"surrogate"``
-            (linear in the cotangent, deliberately not the derivative) or ``"nonlinear"``.
+            (linear in the cotangent, deliberately not the derivative) or ``"nonlinear"``;
+            ``None`` for a completed Function that declares nothing.
         autocast: ``"inherit"``, ``"ambient"``, ``"disable"`` or a dtype; see
             `pullback.tensor._autocast`.
         batching: ``"derived"`` runs the rules on batched tensors, ``"loop"`` runs them item by
@@ -60,7 +61,7 @@ class Function(torch.autograd.Function):
         tensor(12.)
     """
 
-    gradient: ClassVar[Literal["exact", "surrogate", "nonlinear"]] = "exact"
+    gradient: ClassVar[Literal["exact", "surrogate", "nonlinear"] | None] = "exact"
     autocast: ClassVar[Any] = "inherit"
     batching: ClassVar[Literal["derived", "loop"]] = "derived"
     mutates: ClassVar[tuple[str, ...]] = ()
@@ -70,7 +71,7 @@ class Function(torch.autograd.Function):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        _one_of(cls, "gradient", ("exact", "surrogate", "nonlinear"))
+        _one_of(cls, "gradient", ("exact", "surrogate", "nonlinear", None))
         _one_of(cls, "batching", ("derived", "loop"))
         _autocast.validate(cls.__name__, cls.autocast)
         cls._compiled = None
@@ -92,7 +93,7 @@ class Function(torch.autograd.Function):
         return apply(*compiled, args, kwargs)
 
 
-def _one_of(cls: type[Function], attribute: str, known: tuple[str, ...]) -> None:
+def _one_of(cls: type[Function], attribute: str, known: tuple[str | None, ...]) -> None:
     value = getattr(cls, attribute)
     if value not in known:
         raise DefinitionError(

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-__all__ = ["concrete", "vjp"]
+__all__ = ["concrete", "requires_grad_somewhere", "same_view", "vjp"]
 
 # torch.func.vjp without auxiliary output: its annotation does not tell the two apart.
 vjp: Any = torch.func.vjp
@@ -26,3 +26,34 @@ def concrete(tensor: torch.Tensor) -> torch.Tensor | None:
     if tensor.is_meta:
         return None
     return tensor.detach()
+
+
+def same_view(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are the same view of the same storage, as ``x.detach()`` is of ``x``."""
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        if not _functorch.is_functorch_wrapped_tensor(other):
+            return False
+        if _functorch.maybe_get_level(tensor) != _functorch.maybe_get_level(other):
+            return False
+        if _functorch.maybe_get_bdim(tensor) != _functorch.maybe_get_bdim(other):
+            return False
+        tensor, other = _functorch.get_unwrapped(tensor), _functorch.get_unwrapped(other)
+    plain = (torch.Tensor, torch.nn.Parameter)
+    return (
+        type(tensor) in plain
+        and type(other) in plain
+        and tensor.dtype is other.dtype
+        and not tensor.is_complex()
+        and tensor.layout is other.layout is torch.strided
+        and tensor.device == other.device
+        and tensor.is_set_to(other)
+    )
+
+
+def requires_grad_somewhere(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is part of a graph at any level of transforms."""
+    while not tensor.requires_grad:
+        if not _functorch.is_functorch_wrapped_tensor(tensor):
+            return False
+        tensor = _functorch.get_unwrapped(tensor)
+    return True

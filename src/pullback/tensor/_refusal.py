@@ -19,38 +19,35 @@ class _Refusal(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(message: tuple[str, str], count: int, *tensors: torch.Tensor) -> Any:
+    def forward(error: UnsupportedError, count: int, *tensors: torch.Tensor) -> Any:
         return tuple(tensor.view_as(tensor) for tensor in tensors[:count])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.message = inputs[0]
+        ctx.error = inputs[0]
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Never:
-        what, mend = ctx.message
-        raise UnsupportedError(what, mend=mend)
+        raise ctx.error
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Never:
-        what, mend = ctx.message
-        raise UnsupportedError(what, mend=mend)
+        raise ctx.error
 
 
 def guard(
     results: Sequence[torch.Tensor | None],
     depends_on: Sequence[torch.Tensor | None],
-    what: str,
-    mend: str,
+    error: UnsupportedError,
 ) -> list[torch.Tensor | None]:
     """Return the results, tied to what they depend on by a node that refuses derivatives."""
+    if not torch.is_grad_enabled():
+        return list(results)
     positions = [i for i, result in enumerate(results) if _differentiable(result)]
     causes = [tensor for tensor in depends_on if _differentiable(tensor)]
     if not positions or not causes:
         return list(results)
-    guarded = _Refusal.apply(
-        (what, mend), len(positions), *(results[i] for i in positions), *causes
-    )
+    guarded = _Refusal.apply(error, len(positions), *(results[i] for i in positions), *causes)
     merged = list(results)
     for position, tensor in zip(positions, guarded, strict=True):
         merged[position] = tensor

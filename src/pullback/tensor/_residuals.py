@@ -15,9 +15,10 @@ from pullback.errors import UnsupportedError
 from pullback.tensor._autocast import scope
 from pullback.tensor._call import Call
 from pullback.tensor._levels import concrete, vjp
+from pullback.tensor._refusal import guard
 from pullback.tensor._retrace import Retrace
 
-__all__ = ["pull_residuals", "push_residuals"]
+__all__ = ["pull_residuals", "pull_seen_through", "push_residuals"]
 
 _MEND = (
     "Compute the residual with torch operations, or return it as a further output, or declare "
@@ -42,6 +43,34 @@ def pull_residuals(
     for i, gradient in zip(live, pull(tuple(cotangents[k] for k in wanted)), strict=True):
         gradients[i] = gradient
     return gradients
+
+
+def pull_seen_through(
+    call: Call,
+    saved: dict[int, Any],
+    cotangents: Sequence[torch.Tensor | None],
+    needs: Sequence[bool],
+) -> list[torch.Tensor | None]:
+    """Run a third-party backward so that its own derivative is right, or refused when it is used.
+
+    Its author may have declared `once_differentiable` or written ``.data``; the derivative of
+    what it computes exists all the same, as far as autograd can see it.
+    """
+    name = call.definition.name
+    sources = [*cotangents, *saved.values()]
+    with Retrace(name, "The second derivative", _MEND, sources) as retrace:
+        try:
+            gradients = call.pull(saved, cotangents, needs, transposing=True)
+        except UnsupportedError as error:
+            reason = error
+        else:
+            hidden = [g is not None and retrace.hides(g) for g in gradients]
+            if not any(hidden):
+                return gradients
+            reason = retrace.refuse("backward computes a gradient where autograd cannot see it")
+    with torch.no_grad():
+        gradients = call.pull(saved, cotangents, needs)
+    return guard(gradients, sources, reason)
 
 
 def push_residuals(

@@ -8,14 +8,20 @@ refused by name, since its derivative would silently be zero.
 """
 
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from pullback.errors import UnsupportedError
+from pullback.tensor._levels import concrete, requires_grad_somewhere
 
 __all__ = ["Retrace"]
+
+# By id, with a weak reference that tells whether the id still names the same tensor.
+_Tensors = dict[int, weakref.ref[torch.Tensor]]
 
 _tensor: Any = torch.Tensor
 _GRAD_MODE = {torch._C._set_grad_enabled}
@@ -39,14 +45,22 @@ class Retrace(TorchFunctionMode):
         name: the name of the Function, for the message.
         purpose: what the code is run again for, for the message.
         mend: how the author can mend a refusal.
+        sources: the tensors that results are expected to depend on.
     """
 
-    def __init__(self, name: str, purpose: str, mend: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        purpose: str,
+        mend: str,
+        sources: Sequence[torch.Tensor | None] = (),
+    ) -> None:
         super().__init__()
         self.name = name
         self.purpose = purpose
         self.mend = mend
-        self._uninitialised: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._uninitialised: _Tensors = {}
+        self._derived: _Tensors = {id(s): weakref.ref(s) for s in sources if s is not None}
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -54,26 +68,47 @@ class Retrace(TorchFunctionMode):
         if func in _GRAD_MODE:
             return None
         if func in _DETACHING:
-            return args[0].view_as(args[0])
-        if func in _OPAQUE and args[0].requires_grad:
+            return args[0]
+        if func in _OPAQUE and _tracked(args[0]):
             raise self.refuse(f"it leaves torch through {_OPAQUE[func]}")
         result = func(*args, **(kwargs or {}))
         if func in _UNINITIALISED:
             self._uninitialised[id(result)] = weakref.ref(result)
         elif args and id(args[0]) in self._uninitialised and _writes(func):
             del self._uninitialised[id(args[0])]
+        self._follow(args, kwargs, result)
         return result
+
+    def _follow(self, args: Any, kwargs: Any, result: Any) -> None:
+        if any(id(leaf) in self._derived for leaf in pytree.tree_leaves((args, kwargs))):
+            written = args[:1] if result is None else (result, *args[:1])
+            for leaf in pytree.tree_leaves(written):
+                if isinstance(leaf, torch.Tensor):
+                    self._derived[id(leaf)] = weakref.ref(leaf)
 
     def written_outside_torch(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor was made empty and no torch operation wrote to it since."""
         reference = self._uninitialised.get(id(tensor))
         return reference is not None and reference() is tensor and tensor.numel() > 0
 
+    def hides(self, result: torch.Tensor) -> bool:
+        """Whether a result is cut off from the sources, though it is not zero."""
+        if self.written_outside_torch(result):
+            return True
+        if id(result) in self._derived or requires_grad_somewhere(result):
+            return False
+        plain = concrete(result)
+        return plain is not None and bool(plain.any())
+
     def refuse(self, why: str) -> UnsupportedError:
         """Make the error that names what cannot be seen through."""
         return UnsupportedError(
             f"{self.purpose} of {self.name} cannot be derived: {why}.", mend=self.mend
         )
+
+
+def _tracked(tensor: torch.Tensor) -> bool:
+    return tensor.requires_grad or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def _writes(func: Any) -> bool:

@@ -53,13 +53,12 @@ def flatten(values: tuple[Any, ...]) -> tuple[Template, list[torch.Tensor]]:
 def unflatten(template: Template, tensors: Sequence[Any]) -> tuple[Any, ...]:
     """Put tensors, or what stands for them, back into the places they were taken from."""
     holes, spec = template
-    if len(tensors) == len(holes):
-        leaves = tuple(tensors)
-    else:
+    leaves = tensors
+    if len(tensors) != len(holes):
         following = iter(tensors)
-        leaves = tuple(next(following) if leaf is _HOLE else leaf for leaf in holes)
+        leaves = [next(following) if leaf is _HOLE else leaf for leaf in holes]
     if spec is None:
-        return leaves
+        return tuple(leaves)
     return pytree.tree_unflatten(leaves, spec)
 
 
