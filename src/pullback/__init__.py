@@ -1,1 +1,67 @@
-"""Define how change flows back through an operation once; run it every way; prove it right."""
+"""Define how change flows back through an operation once; run it every way; prove it right.
+
+The names of this module are imported when they are first used, so that ``import pullback`` is
+cheap and works without torch:
+
+- `Function`, `custom_vjp`: write a differentiable function once;
+- `complete`, `completed`: give somebody else's Function the transforms it lacks;
+- `check`: test any Function against the whole contract, giving a `Report`;
+- `Case`: offer cases of your own package to the checker;
+- `gradients`, `tracking`, `trajectory`: functions that are ready to use;
+- `errors`: the exceptions, one tree.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from pullback import errors
+from pullback.errors import PullbackError
+from pullback.internal._extras import require
+
+if TYPE_CHECKING:
+    from pullback import compat, conformance, gradients, tensor, tracking, trajectory
+    from pullback.conformance import Report, check
+    from pullback.tensor import Case, Function, complete, completed, custom_vjp
+
+__all__ = [
+    "Case",
+    "Function",
+    "PullbackError",
+    "Report",
+    "check",
+    "compat",
+    "complete",
+    "completed",
+    "conformance",
+    "custom_vjp",
+    "errors",
+    "gradients",
+    "tensor",
+    "tracking",
+    "trajectory",
+]
+
+_HOMES = {
+    "Case": "tensor",
+    "Function": "tensor",
+    "Report": "conformance",
+    "check": "conformance",
+    "complete": "tensor",
+    "completed": "tensor",
+    "custom_vjp": "tensor",
+}
+_ROOMS = ("compat", "conformance", "gradients", "tensor", "tracking", "trajectory")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES and name not in _ROOMS:
+        raise AttributeError(f"module 'pullback' has no attribute {name!r}")
+    require("torch", extra="tensor", purpose=f"pullback.{name}")
+    room = importlib.import_module(f"pullback.{_HOMES.get(name, name)}")
+    value = getattr(room, name) if name in _HOMES else room
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
