@@ -1,0 +1,7 @@
+"""Symmetric positive definite banded systems: products, and solves in time linear in the size."""
+
+from pullback.trajectory.banded._dispatch import backend_used
+from pullback.trajectory.banded._product import banded_product
+from pullback.trajectory.banded._solve import BandedSolve, banded_solve
+
+__all__ = ["BandedSolve", "backend_used", "banded_product", "banded_solve"]

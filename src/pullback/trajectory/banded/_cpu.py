@@ -1,0 +1,57 @@
+"""Banded Cholesky on the CPU, compiled by numba: the columns are the inner loop."""
+
+import math
+
+import numba
+import numpy as np
+
+__all__ = ["solve_batch"]
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _factorise(band: np.ndarray, factor: np.ndarray) -> None:
+    size, width = band.shape[0], band.shape[1] - 1
+    for i in range(size):
+        reach = min(width, i)
+        pivot = band[i, 0]
+        for d in range(reach, 0, -1):
+            value = band[i, d]
+            for e in range(d + 1, reach + 1):
+                value -= factor[i, e] * factor[i - d, e - d]
+            value /= factor[i - d, 0]
+            factor[i, d] = value
+            pivot -= value * value
+        factor[i, 0] = math.sqrt(pivot) if pivot > 0 else np.nan
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _substitute(factor: np.ndarray, x: np.ndarray) -> None:
+    size, width, columns = factor.shape[0], factor.shape[1] - 1, x.shape[1]
+    for i in range(size):
+        for d in range(1, min(width, i) + 1):
+            weight = factor[i, d]
+            for c in range(columns):
+                x[i, c] -= weight * x[i - d, c]
+        scale = 1 / factor[i, 0]
+        for c in range(columns):
+            x[i, c] *= scale
+    for i in range(size - 1, -1, -1):
+        for d in range(1, min(width, size - 1 - i) + 1):
+            weight = factor[i + d, d]
+            for c in range(columns):
+                x[i, c] -= weight * x[i + d, c]
+        scale = 1 / factor[i, 0]
+        for c in range(columns):
+            x[i, c] *= scale
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def solve_batch(band: np.ndarray, x: np.ndarray) -> None:
+    """Overwrite ``x [batch, n, columns]`` by the solutions for ``band [batch, n, width + 1]``.
+
+    Where a matrix is not positive definite the solution is NaN.
+    """
+    factor = np.zeros(band.shape[1:], band.dtype)
+    for item in range(band.shape[0]):
+        _factorise(band[item], factor)
+        _substitute(factor, x[item])
