@@ -17,8 +17,8 @@ class StopGradientFunction(Function):
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
-        """Return a view of ``x``: no copy."""
-        return x.view_as(x)
+        """Return ``x`` without its history: no copy."""
+        return x.detach()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -38,8 +38,8 @@ def stop_gradient(x: Tensor) -> Tensor:
 
     .. math:: y = x, \qquad \bar x = 0
 
-    The result carries no history and shares its memory with ``x``, like ``x.detach()``.
-    Changing it in place while gradients are recorded raises; clone it first.
+    The result carries no history and shares its memory with ``x``, like ``x.detach()``:
+    changing it in place changes ``x``, and torch notices where backward needs the old value.
 
     Arguments:
         x: shape (...), any floating or complex dtype.

@@ -1,0 +1,81 @@
+"""torch.compile(fullgraph=True) equals eager, forward and backward; torch.export refuses."""
+
+import pytest
+import torch
+from tests.gradients.table import FLOWING, ROWS, each, gradients, with_grad
+from torch import nn
+
+import pullback.gradients as room
+from pullback.errors import UnsupportedError
+
+
+def assert_compiled_equals_eager(row, backend):
+    torch._dynamo.reset()
+    leaves = with_grad(row.tensors())
+    compiled = torch.compile(row.call, backend=backend, fullgraph=True)
+    output = compiled(*leaves)
+    torch.testing.assert_close(output, row.value(*row.tensors()), check_layout=False)
+    if not output.requires_grad:
+        assert row not in FLOWING
+        return
+    cotangent = row.cotangent(output)
+    got = torch.autograd.grad(output, leaves, cotangent, allow_unused=True, materialize_grads=True)
+    torch.testing.assert_close(got, gradients(row, row.tensors(), cotangent))
+
+
+@each(ROWS)
+def test_fullgraph(row):
+    assert_compiled_equals_eager(row, "aot_eager")
+
+
+# inductor itself loads through the deprecated torch.jit.
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@each([row for row in ROWS if row.name == "scale_gradient.tensor"])
+def test_inductor(row):
+    assert_compiled_equals_eager(row, "inductor")
+
+
+@each([row for row in FLOWING if row.name in {"scale_gradient", "scale_both.tensor"}])
+def test_compiled_torch_func_keeps_the_backward(row):
+    torch._dynamo.reset()
+    tensors = row.tensors()
+    weight = row.cotangent(tensors[0])
+    transformed = torch.func.grad(lambda *ts: (row.call(*ts) * weight).sum())
+    compiled = torch.compile(transformed, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(*tensors), transformed(*tensors))
+
+
+def test_a_generator_is_refused_by_name_while_compiling():
+    torch._dynamo.reset()
+    generator = torch.Generator()
+    compiled = torch.compile(
+        lambda x: room.noise_gradient(x, 0.1, generator), backend="eager", fullgraph=True
+    )
+    with pytest.raises(Exception, match="generator"):
+        compiled(torch.zeros(3, requires_grad=True))
+
+
+EXPORTED = [
+    room.ScaleGradient(2.0), room.ScaleForward(2.0), room.ScaleBoth(2.0, 3.0),
+    room.ReverseGradient(), room.StopGradient(), room.ClipGradient(1.0),
+    room.NormaliseGradient(), room.NoiseGradient(0.1), room.DtypeGradient(torch.float16),
+    room.WhereGradient(torch.tensor([True])), room.StraightThroughRound(),
+    room.StraightThroughSign(window=1.0), room.StraightThroughThreshold(),
+    room.StraightThroughOneHot(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("module", EXPORTED, ids=lambda module: type(module).__name__)
+def test_export_refuses_rather_than_drop_the_gradient(module):
+    with pytest.raises(Exception, match="cannot be exported with its gradient") as caught:
+        torch.export.export(nn.Sequential(module), (torch.randn(3),))
+    error = caught.value
+    assert isinstance(error, UnsupportedError) or "UnsupportedError" in str(error)
+
+
+def test_export_for_inference_keeps_the_value():
+    module = nn.Sequential(room.ScaleGradient(2.0), room.ScaleForward(3.0))
+    with torch.no_grad():
+        program = torch.export.export(module, (torch.randn(3),))
+    x = torch.randn(3)
+    torch.testing.assert_close(program.module()(x), 3 * x)
