@@ -1,1 +1,5 @@
-"""The room cli."""
+"""The ``pullback`` command."""
+
+from pullback.cli._main import main
+
+__all__ = ["main"]

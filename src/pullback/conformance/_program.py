@@ -10,16 +10,16 @@ import ast
 import dis
 import importlib
 import importlib.util
-import linecache
 import operator
 import os
 import sys
 import types
 from typing import Any
 
+from pullback.conformance._shims import shim
 from pullback.errors import RecordingError
 
-__all__ = ["load_function", "load_module", "load_script"]
+__all__ = ["load_function", "load_module", "load_script", "run_definitions"]
 
 
 def load_function(identity: dict[str, Any]) -> Any:
@@ -105,7 +105,7 @@ def load_script(file: str | None, wanted: str | None) -> types.ModuleType:
         wanted: a name that its top level defines; ``None`` for every definition and import.
 
     Returns:
-        A module, registered in ``sys.modules``.
+        A module, which worker processes find by its name too.
 
     Raises:
         RecordingError: the script is gone, does not parse, or the statements raise.
@@ -116,26 +116,39 @@ def load_script(file: str | None, wanted: str | None) -> types.ModuleType:
             given=str(file),
             mend="Put it in a module, so that it can be imported.",
         )
-    name = f"__pullback_script_{abs(hash((os.path.abspath(file), wanted))):x}__"
-    if name in sys.modules:
-        return sys.modules[name]
-    module = types.ModuleType(name)
-    module.__file__ = file
-    sys.modules[name] = module
+    file = os.path.abspath(file)
+    call = f"run_definitions({file!r}, {wanted!r}, globals())"
+    source = f"from pullback.conformance._program import run_definitions\n\n{call}\n"
     try:
-        with open(file, "rb") as source:
-            tree = ast.parse(source.read(), file)
-        tree.body = _needed(tree.body, wanted)
-        linecache.checkcache(file)
-        exec(compile(tree, file, "exec", dont_inherit=True), vars(module))  # noqa: S102 - the user's own script, chosen statements
+        return shim(source)
     except Exception as error:
-        del sys.modules[name]
         raise RecordingError(
             f"What {wanted or 'the recording'} needs cannot be taken out of the script {file}.",
             given=f"{type(error).__name__}: {error}",
             mend="Move the Function into a module that the script imports.",
         ) from error
-    return module
+
+
+def run_definitions(file: str, wanted: str | None, namespace: dict[str, Any]) -> None:
+    """Execute in ``namespace`` the statements of a script that define ``wanted``.
+
+    Arguments:
+        file: the path of the script.
+        wanted: a name that its top level defines; ``None`` for every definition and import.
+        namespace: the globals of the module that takes the definitions.
+
+    Raises:
+        SyntaxError: the script does not parse.
+        Exception: whatever the statements raise.
+    """
+    namespace["__file__"] = file  # where `inspect` finds the source of what is defined here
+    folder = os.path.dirname(file)
+    if folder not in sys.path:
+        sys.path.append(folder)  # as Python does for a script
+    with open(file, "rb") as source:
+        tree = ast.parse(source.read(), file)
+    tree.body = _needed(tree.body, wanted)
+    exec(compile(tree, file, "exec", dont_inherit=True), namespace)  # noqa: S102 - the user's own script, chosen statements
 
 
 def _needed(body: list[ast.stmt], wanted: str | None) -> list[ast.stmt]:

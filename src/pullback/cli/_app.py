@@ -1,0 +1,189 @@
+"""The commands and their options. Nothing heavy is imported until a command runs."""
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pullback.cli import _state
+from pullback.errors import ArgumentError
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="pullback",
+    help="Check custom differentiable code against its whole contract.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+_INTENTS = ("exact", "surrogate", "nonlinear")
+
+
+def _version(show: bool) -> None:
+    if show:
+        from pullback.cli._version import describe_environment  # looks for torch
+
+        typer.echo(describe_environment())
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the environment and exit."
+        ),
+    ] = False,
+) -> None:
+    """Check custom differentiable code against its whole contract."""
+    del version  # its callback has acted
+
+
+@app.command("check")
+def _check(  # noqa: PLR0917 - typer reads the options off the parameters
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="package.module:Function, package, or a recording (calls.pt). "
+            "Nothing: what pullback ships. After --: a program to run and record.",
+            show_default=False,
+        ),
+    ] = None,
+    inputs: Annotated[
+        str | None,
+        typer.Option(
+            "--input",
+            "-i",
+            help="Positional arguments as a Python expression; torch and math are known.",
+        ),
+    ] = None,
+    clauses: Annotated[
+        str | None, typer.Option(help="Only these clauses, separated by commas.")
+    ] = None,
+    gradient: Annotated[
+        str | None, typer.Option(help="The intent: exact, surrogate or nonlinear.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The seed of every random choice.")] = 0,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds that one clause may take, when isolated.")
+    ] = None,
+    isolate: Annotated[
+        bool | None,
+        typer.Option(
+            "--isolate/--no-isolate",
+            help="Survive crashes and hangs; the default but for what pullback ships.",
+            show_default=False,
+        ),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Only Functions whose name contains this.")
+    ] = None,
+    json_path: Annotated[
+        str | None, typer.Option("--json", help="Write the reports as JSON; - for stdout.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one self-contained HTML page.")] = None,
+    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Where the calls of a program are kept.  [default: .pullback/calls.pt]",
+            show_default=False,
+        ),
+    ] = None,
+    calls: Annotated[int, typer.Option(min=1, help="Calls kept for each Function.")] = 3,
+    max_mebibytes: Annotated[
+        float, typer.Option(min=0.001, help="Tensors kept for one call, in MiB.")
+    ] = 32.0,
+    eager: Annotated[
+        bool,
+        typer.Option("--eager", help="Run the program without torch.compile, to see inside it."),
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> int:
+    """Check Functions against the contract and print the table Function x clause.
+
+    pullback check package.module:Function --input "torch.randn(3, 4), 0.5"
+
+    pullback check package
+
+    pullback check -- python train.py
+
+    pullback check calls.pt
+    """
+    del debug  # read by main before the options are parsed
+    if gradient is not None and gradient not in _INTENTS:
+        raise ArgumentError(
+            "The gradient intent is unknown.", given=gradient, expected=", ".join(_INTENTS)
+        )
+    if timeout is not None and timeout <= 0:
+        raise ArgumentError("The timeout is not positive.", given=f"{timeout:g} s")
+    from pullback.cli._check import Options, run_check  # imports torch
+
+    return run_check(
+        Options(
+            targets=tuple(targets or ()),
+            program=_state.program,
+            inputs=inputs,
+            clauses=clauses,
+            gradient=gradient,
+            seed=seed,
+            timeout=timeout,
+            isolate=isolate,
+            only=only,
+            json=json_path,
+            html=html,
+            junit=junit,
+            output=output,
+            calls=calls,
+            call_bytes=round(max_mebibytes * 2**20),
+            eager=eager,
+        )
+    )
+
+
+@app.command("record")
+def _record(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The recording to write.")] = Path(
+        "calls.pt"
+    ),
+    calls: Annotated[int, typer.Option(min=1, help="Calls kept for each Function.")] = 3,
+    max_mebibytes: Annotated[
+        float, typer.Option(min=0.001, help="Tensors kept for one call, in MiB.")
+    ] = 32.0,
+    eager: Annotated[
+        bool,
+        typer.Option("--eager", help="Run the program without torch.compile, to see inside it."),
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> int:
+    """Run a program unchanged and keep the calls of custom Functions that it makes.
+
+    pullback record -o calls.pt -- python train.py
+    """
+    del debug
+    if _state.program is None:
+        raise ArgumentError(
+            "There is no program to record.",
+            expected="a program after --",
+            mend="pullback record -o calls.pt -- python train.py",
+        )
+    from pullback.cli._record import run_record  # imports torch
+
+    return run_record(_state.program, output, calls, round(max_mebibytes * 2**20), eager=eager)
+
+
+def _mount_track() -> None:
+    """Mount ``pullback track``, which the room tracking brings along."""
+    if importlib.util.find_spec("pullback.cli._track") is not None:
+        from pullback.cli._track import app as track  # type: ignore[import-not-found]
+
+        app.add_typer(track, name="track")
+
+
+_mount_track()

@@ -1,0 +1,65 @@
+"""`main`: run a command, and turn every expected failure into one line and its mend."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from pullback.cli import _state
+from pullback.cli._app import app
+from pullback.errors import BrokenContractError, PullbackError
+
+__all__ = ["main"]
+
+_USAGE_ERROR = 2
+_REPORT = "  mend:     Run it again with --debug and report the traceback with pullback --version."
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status.
+
+    Arguments:
+        arguments: the words after ``pullback``; ``sys.argv[1:]`` if ``None``. What follows
+            ``--`` is a program and is passed on untouched.
+
+    Returns:
+        0 if everything is ok, 1 if something is broken, 2 for a usage error.
+
+    Example:
+        >>> main(["--help"]) == 0  # doctest: +SKIP
+        True
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    _state.program = None
+    if "--" in words:
+        place = words.index("--")
+        words, _state.program = words[:place], words[place + 1 :]
+    debug = "--debug" in words
+    try:
+        status = app(args=words, prog_name="pullback", standalone_mode=False)
+    except KeyboardInterrupt:
+        _say("Interrupted.")
+        return 130
+    except BrokenPipeError:  # the reader, for example `head`, has gone
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+        return _USAGE_ERROR
+    except PullbackError as error:
+        if debug:
+            raise
+        _say(str(error))
+        return 1 if isinstance(error, BrokenContractError) else _USAGE_ERROR
+    except Exception as error:
+        # click's own errors (unknown option, missing argument); typer carries click under a
+        # private name in some versions, so they are known by what they can do.
+        describe = getattr(error, "format_message", None)
+        if debug:
+            raise
+        if describe is None:
+            _say(f"A fault of pullback: {type(error).__name__}: {error}\n{_REPORT}")
+        else:
+            _say(f"{describe()}\n  mend:     See: pullback --help")
+        return _USAGE_ERROR
+    return status if isinstance(status, int) else 0
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"pullback: {text}\n")

@@ -1,0 +1,71 @@
+"""``pullback record``: run a program and keep the calls it makes."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from pullback.cli._show import make_console
+from pullback.conformance._launch import record_program
+from pullback.conformance._recorder import Limits
+from pullback.conformance._recording import Recording
+from pullback.errors import ProgramError
+
+__all__ = ["keep", "run_record", "say_recorded"]
+
+
+def run_record(
+    program: list[str], output: Path, calls: int, call_bytes: int, *, eager: bool
+) -> int:
+    """Record ``program`` into the file ``output``; returns the exit status.
+
+    Raises:
+        ProgramError: the program does not exist, or fails; what it applied before is kept.
+        RecordingError: the file cannot be written.
+    """
+    limits = Limits(calls=calls, call_bytes=call_bytes)
+    recording, failure = record_program(program, limits, eager=eager)
+    keep(recording, output, failure)
+    say_recorded(recording, make_console(stderr=True))
+    return 0
+
+
+def keep(recording: Recording, output: Path, failure: ProgramError | None) -> None:
+    """Write the recording, then raise the failure of the program, if it failed.
+
+    Raises:
+        ProgramError: the program failed, or applied no custom Function.
+    """
+    if len(recording):
+        if output.parent.name == ".pullback":  # our own folder, as other tools keep theirs
+            output.parent.mkdir(parents=True, exist_ok=True)
+            (output.parent / ".gitignore").write_text("*\n", encoding="utf-8")
+        recording.save(output)
+    if failure is not None:
+        if len(recording):
+            failure.mend = (
+                "Make it run by itself first; its own message is above. What it applied until "
+                f"then is kept: pullback check {output}"
+            )
+        raise failure
+    if not len(recording):
+        raise ProgramError(
+            "The program applied no custom torch.autograd.Function.",
+            given=" ".join(recording.program),
+            mend="Run a part that does; inside torch.compile they are seen only with --eager.",
+        )
+
+
+def say_recorded(recording: Recording, console: Console) -> None:
+    """Print what was recorded, one line for each Function."""
+    calls = sum(len(item.calls) for item in recording)
+    console.print(f"Recorded {len(recording)} Functions, {calls} calls.")
+    for item in recording:
+        kept = f"{len(item.calls)} kept" if item.calls else "[yellow]none kept[/]"
+        console.print(
+            f"  {escape(item.name)}: applied {item.applied} times, {kept}", highlight=False
+        )
+        for reason, count in item.reasons.items():
+            console.print(
+                f"    [yellow]not replayable ({count}):[/] {escape(reason)}", highlight=False
+            )

@@ -1,0 +1,186 @@
+"""Turn the words of the command line into tasks: a Function, a package, a recording, or ours."""
+
+import importlib
+import importlib.util
+import math
+import operator
+import os
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pullback.cli._tasks import Loaded, Task, tasks_of_recording
+from pullback.conformance._discover import discover
+from pullback.conformance._recording import Recording
+from pullback.errors import ArgumentError, ArgumentTypeError, PullbackError
+from pullback.tensor import Case
+
+__all__ = ["function_task", "is_recording", "package_tasks", "recording_tasks", "shipped_tasks"]
+
+
+def recording_tasks(path: str) -> list[Task]:
+    """The tasks of a recording.
+
+    Raises:
+        RecordingError: it cannot be read.
+    """
+    return tasks_of_recording(Recording.load(path), path)
+
+
+def function_task(target: str, inputs: str | None) -> Task:
+    """The task of ``package.module:Function``.
+
+    Arguments:
+        target: module and qualified name, with a colon between.
+        inputs: the positional arguments as a Python expression, or ``None`` to look for some.
+
+    Raises:
+        ArgumentError: the module or name does not exist, or the expression cannot be evaluated.
+        ArgumentTypeError: the name is not a Function and not a callable.
+    """
+    function = _find(target)
+    if inputs is None:
+        if not (isinstance(function, type) and issubclass(function, torch.autograd.Function)):
+            raise ArgumentError(
+                f"Inputs for {target} are needed.",
+                given="a callable that is not a torch.autograd.Function, and no --input",
+                mend=f'pullback check {target} --input "torch.randn(3, 4, dtype=torch.float64)"',
+            )
+        module, _, qualname = target.partition(":")
+        found = discover(module, only=qualname)
+        tasks = tasks_of_recording(found.recording, "")
+        return (
+            _named_again(tasks[0], (target,))
+            if tasks
+            else Task(
+                target, lambda: (function, []), (target,), reason="it has no forward and backward"
+            )
+        )
+    args = _evaluate(inputs)
+    return Task(target, lambda: (function, [args]), (target, "--input", inputs))
+
+
+def package_tasks(package: str) -> tuple[list[Task], list[str]]:
+    """The tasks of every Function of an installed package, and what could not be looked into.
+
+    Raises:
+        ArgumentError: there is no such package.
+    """
+    found = discover(package)
+    tasks = [_named_again(task, (task.name,)) for task in tasks_of_recording(found.recording, "")]
+    return tasks, found.problems
+
+
+def shipped_tasks() -> list[Task]:
+    """The cases that pullback and other installed packages offer by an entry point.
+
+    Raises:
+        PullbackError: an entry point cannot be loaded or offers something else than cases.
+    """
+    tasks = []
+    for entry in sorted(entry_points(group="pullback.cases"), key=lambda item: item.name):
+        try:
+            cases = list(entry.load()())
+        except Exception as error:
+            raise PullbackError(
+                f"The cases of {entry.value} cannot be loaded.",
+                given=f"{type(error).__name__}: {error}",
+                mend="Mend or uninstall the package that offers them.",
+            ) from error
+        for case in cases:
+            if not isinstance(case, Case):
+                raise ArgumentTypeError(
+                    f"{entry.value} offers something that is not a case.",
+                    given=type(case).__name__,
+                    expected="pullback.tensor.Case",
+                )
+            tasks.append(_case_task(case))
+    return tasks
+
+
+def _case_task(case: Case) -> Task:
+    def load() -> Loaded:
+        return case.function, [tuple(case.inputs(torch.Generator().manual_seed(0)))]
+
+    rerun = ("--only", case.name)
+    return Task(case.name, load, rerun, gradient=case.gradient, isolated=False)
+
+
+def _named_again(task: Task, rerun: tuple[str, ...]) -> Task:
+    return Task(task.name, task.load, rerun, task.gradient, task.isolated, task.reason)
+
+
+def _find(target: str) -> Any:
+    module, _, qualname = target.partition(":")
+    if not module or not qualname:
+        raise ArgumentError(f"{target!r} names no Function.", expected="package.module:Function")
+    # As `python -m` does: modules of the folder one stands in are found.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        loaded = importlib.import_module(module)
+    except ImportError as error:
+        missing = error.name is not None and module.startswith(error.name)
+        raise ArgumentError(
+            f"There is no module {module}." if missing else f"{module} cannot be imported.",
+            given=str(error),
+            mend="Check the spelling, or run pullback with the Python that has it installed.",
+        ) from error
+    except Exception as error:
+        raise ArgumentError(
+            f"{module} cannot be imported.", given=f"{type(error).__name__}: {error}"
+        ) from error
+    try:
+        function = operator.attrgetter(qualname)(loaded)
+    except AttributeError as error:
+        names = [name for name, value in vars(loaded).items() if _is_function(value)]
+        raise ArgumentError(
+            f"{module} has no {qualname}.",
+            given=target,
+            expected=f"one of its Functions: {', '.join(names)}" if names else None,
+            mend=f"List what there is: pullback check {module}",
+        ) from error
+    if not callable(function) or (isinstance(function, type) and not _is_function(function)):
+        raise ArgumentTypeError(
+            f"{target} is not a Function.",
+            given=f"{type(function).__name__} {getattr(function, '__name__', function)!r}",
+            expected="a torch.autograd.Function subclass, or a callable of tensors",
+        )
+    return function
+
+
+def _is_function(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, torch.autograd.Function)
+
+
+def _evaluate(text: str) -> tuple[Any, ...]:
+    """Evaluate the expression of ``--input``, which the user typed for this very purpose."""
+    names: dict[str, Any] = {"torch": torch, "math": math}
+    if importlib.util.find_spec("numpy") is not None:
+        import numpy
+
+        names.update(np=numpy, numpy=numpy)
+    torch.manual_seed(0)
+    try:
+        return tuple(eval(f"({text},)", names))  # noqa: S307 - the user's own expression
+    except SyntaxError as error:
+        raise ArgumentError(
+            "The --input expression does not parse.",
+            given=text,
+            expected='positional arguments, such as "torch.randn(3, 4, dtype=torch.float64), 0.5"',
+            mend=f"{error.msg}; check quotes and parentheses.",
+        ) from error
+    except Exception as error:
+        raise ArgumentError(
+            "The --input expression cannot be evaluated.",
+            given=f"{text}  ({type(error).__name__}: {error})",
+            expected='positional arguments, such as "torch.randn(3, 4, dtype=torch.float64), 0.5"',
+        ) from error
+
+
+def is_recording(word: str) -> bool:
+    """Whether a word of the command line is meant as a file."""
+    return word.endswith(".pt") or (os.sep in word) or Path(word).is_file()

@@ -1,0 +1,137 @@
+"""Guess arguments for a forward from the names, annotations and defaults of its parameters."""
+
+import inspect
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["guesses"]
+
+# What a parameter of this name usually is. The first fitting word wins; a plain name is a tensor.
+_NUMBERS: tuple[tuple[tuple[str, ...], tuple[Any, ...]], ...] = (
+    (("dim", "axis", "dims"), (-1, 0)),
+    (("eps", "epsilon", "tol"), (1e-5,)),
+    (("training", "train", "inplace", "is_", "use_", "ensure", "causal"), (False, True)),
+    (("n_iter", "iters", "niter", "num_iter", "max_iter"), (30,)),
+    (("bits", "nbits", "k_bits"), (4,)),
+    (("kernel_size", "kernel"), (2, (2, 2))),
+    (("stride", "dilation", "groups", "padding"), (1, (1, 1), 0)),
+    (("num", "n", "k", "size", "length", "topk", "step", "steps", "order"), (2, 3, 1)),
+    (("p", "nu"), (2.5, 0.5, 2)),
+    (("reduction",), ("mean", "sum", "none")),
+    (("shape",), ((3, 4),)),
+    (("dtype",), (torch.float64,)),
+    (("device",), ("cpu",)),
+)
+_FACTORS = ("alpha", "lambda", "lambd", "scale", "factor", "temperature", "tau", "beta", "gamma",
+            "coeff", "slope", "threshold", "margin", "ratio", "weight_decay", "momentum",
+            "min", "max", "low", "high", "bound", "clip", "sigma", "lr", "grl")  # fmt: skip
+_INDICES = ("index", "indices", "idx", "label", "labels", "target", "targets", "y_true", "batch")
+_MASKS = ("mask",)
+_SHAPES = ((3, 4), (4, 4), (4,), (2, 3, 4), (2, 3, 3), (2, 3, 6, 6), (3, 1), ())
+_LINEAR = {"weight": (4, 4), "w": (4, 4), "bias": (4,), "b": (4,), "running_mean": (4,)}
+
+
+def guesses(parameters: Sequence[inspect.Parameter]) -> Iterator[tuple[Any, ...]]:
+    """Yield argument tuples to try, the likeliest first.
+
+    Arguments:
+        parameters: the parameters of a forward, without the context.
+
+    Yields:
+        Positional arguments; floating tensors are float64 and require a gradient.
+
+    Example:
+        >>> names = inspect.signature(lambda x, alpha: x).parameters.values()
+        >>> first = next(guesses(list(names)))
+        >>> tuple(first[0].shape), first[1]
+        ((3, 4), 0.5)
+    """
+    positional = [item for item in parameters if item.kind is not item.KEYWORD_ONLY]
+    required = [
+        item
+        for item in positional
+        if item.default is item.empty or _words(item.name) & {"weight", "bias"}
+    ]
+    defaults = [item.default for item in positional[len(required) :]]
+    if any(item.default is item.empty for item in positional[len(required) :]):
+        required, defaults = positional, []
+    generator = torch.Generator().manual_seed(0)
+    for shape in _SHAPES:
+        choices = [_choices(item, shape, generator) for item in required]
+        for chosen in itertools.islice(itertools.product(*choices), 60):
+            args = [item for value in chosen for item in _spread(value)]
+            tail = [value for value in defaults if value is not inspect.Parameter.empty]
+            yield (*args, *tail)
+
+
+class _Many(tuple[Any, ...]):
+    """The values of a ``*args`` parameter."""
+
+
+def _spread(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, _Many) else (value,)
+
+
+def _choices(
+    item: inspect.Parameter, shape: tuple[int, ...], generator: torch.Generator
+) -> list[Any]:
+    if item.kind is item.VAR_POSITIONAL:
+        return [_Many([_tensor(shape, generator) for _ in range(2)]), _Many()]
+    annotated = _annotated(str(item.annotation), shape, generator)
+    if annotated is not None:
+        return annotated
+    words = _words(item.name)
+    name = item.name.lower()
+    if words & set(_MASKS):
+        return [torch.rand(shape, generator=generator) < 0.7, _tensor(shape, generator)]
+    if words & set(_INDICES):
+        return [_index(shape, generator), _tensor(shape, generator), _index((3,), generator)]
+    for names, values in _NUMBERS:
+        if name in names or words & {n for n in names if len(n) > 1}:
+            return [*values, _tensor(shape, generator)]
+    if words & set(_FACTORS) or name in _FACTORS or name.rstrip("_") in _FACTORS:
+        return [0.5, torch.tensor(0.5, dtype=torch.float64), _tensor(shape, generator), 2]
+    like_linear = [_tensor(_LINEAR[name], generator)] if name in _LINEAR else []
+    return [*like_linear, _tensor(shape, generator), _positive(shape, generator), 0.5, 1, None]
+
+
+def _annotated(
+    annotation: str, shape: tuple[int, ...], generator: torch.Generator
+) -> list[Any] | None:
+    text = annotation.replace("typing.", "").replace("<class '", "").replace("'>", "")
+    if text == "bool":
+        return [False, True]
+    if text == "int":
+        return [-1, 1, 2, 3]
+    if text == "float":
+        return [0.5, 2.0]
+    if text == "str":
+        return ["mean", "sum", "none", ""]
+    if text in ("torch.Tensor", "Tensor"):
+        return [
+            _tensor(shape, generator),
+            _positive(shape, generator),
+            _tensor((4, 4), generator),
+            _index((3,), generator),
+        ]
+    return None
+
+
+def _words(name: str) -> set[str]:
+    return set(name.lower().strip("_").split("_"))
+
+
+def _tensor(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_(True)
+
+
+def _positive(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    value = 0.1 + 0.8 * torch.rand(shape, generator=generator, dtype=torch.float64)
+    return value.requires_grad_(True)
+
+
+def _index(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    return torch.randint(0, 3, shape, generator=generator)
