@@ -1,0 +1,140 @@
+"""Each function has a module of its name, which does the same and keeps its factors."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+
+import pullback.gradients as room
+
+MODULES = {
+    "ScaleGradient": (room.ScaleGradient(0.5), lambda x: room.scale_gradient(x, 0.5)),
+    "ScaleForward": (room.ScaleForward(factor=3.0), lambda x: room.scale_forward(x, 3.0)),
+    "ScaleBoth": (
+        room.ScaleBoth(forward=3.0, backward=torch.tensor(0.5)),
+        lambda x: room.scale_both(x, 3.0, 0.5),
+    ),
+    "ReverseGradient": (room.ReverseGradient(0.5), lambda x: room.reverse_gradient(x, 0.5)),
+    "StopGradient": (room.StopGradient(), room.stop_gradient),
+    "ClipGradient": (
+        room.ClipGradient(norm=0.5, dim=-1),
+        lambda x: room.clip_gradient(x, norm=0.5, dim=-1),
+    ),
+    "NormaliseGradient": (
+        room.NormaliseGradient(2.0),
+        lambda x: room.normalise_gradient(x, 2.0),
+    ),
+    "NoiseGradient": (
+        room.NoiseGradient(0.1, torch.Generator().manual_seed(0)),
+        lambda x: room.noise_gradient(x, 0.1, torch.Generator().manual_seed(0)),
+    ),
+    "WhereGradient": (
+        room.WhereGradient(torch.tensor([True, False, True])),
+        lambda x: room.where_gradient(x, torch.tensor([True, False, True])),
+    ),
+    "DtypeGradient": (
+        room.DtypeGradient(torch.float16),
+        lambda x: room.dtype_gradient(x, torch.float16),
+    ),
+    "StraightThroughRound": (room.StraightThroughRound(), room.straight_through_round),
+    "StraightThroughSign": (
+        room.StraightThroughSign(window=1.0),
+        lambda x: room.straight_through_sign(x, window=1.0),
+    ),
+    "StraightThroughThreshold": (
+        room.StraightThroughThreshold(0.2),
+        lambda x: room.straight_through_threshold(x, 0.2),
+    ),
+    "StraightThroughOneHot": (
+        room.StraightThroughOneHot(dim=0),
+        lambda x: room.straight_through_one_hot(x, dim=0),
+    ),
+    "StraightThrough": (
+        lambda x: room.StraightThrough()(torch.ones(2, 3), x),
+        lambda x: room.straight_through(torch.ones(2, 3), x),
+    ),
+    "ReplaceGradient": (
+        lambda x: room.ReplaceGradient()(torch.ones(2, 3), x),
+        lambda x: room.replace_gradient(torch.ones(2, 3), x),
+    ),
+}
+
+
+def test_each_function_has_its_module():
+    functions = [name for name in room.__all__ if name[0].islower()]
+    capitals = {"".join(word.capitalize() for word in name.split("_")) for name in functions}
+    assert capitals == set(MODULES)
+    assert sorted(room.__all__) == room.__all__
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_module_is_the_function(name):
+    module, function = MODULES[name]
+    results = []
+    for call in (module, function):
+        x = torch.arange(6.0).reshape(2, 3).sub(2.5).requires_grad_()
+        output = call(x)
+        if output.requires_grad:
+            output.backward(torch.linspace(-1, 1, 6).reshape(2, 3))
+        results.append((output.detach(), x.grad))
+    assert torch.equal(results[0][0], results[1][0])
+    assert (results[0][1] is None) == (results[1][1] is None)
+    if results[0][1] is not None:
+        assert torch.equal(results[0][1], results[1][1])
+
+
+def test_factors_keep_their_dtype_when_the_model_changes_its_own():
+    factor = torch.tensor([1e-9, 1e-9, 1e-9])
+    for module in (
+        room.ScaleGradient(factor),
+        room.ScaleForward(nn.Parameter(factor.clone())),
+        room.ScaleBoth(factor, factor),
+        room.ReverseGradient(factor),
+        room.NoiseGradient(factor),
+    ):
+        model = nn.Sequential(nn.Linear(3, 3), module).half()
+        assert model[0].weight.dtype == torch.float16
+        for tensor in (*module.parameters(), *module.buffers()):
+            assert tensor.dtype == torch.float32
+            assert torch.equal(tensor.detach(), factor)
+        model.to("meta")
+        assert all(t.device.type == "meta" for t in (*module.parameters(), *module.buffers()))
+
+
+def test_a_parameter_is_learned():
+    module = room.ScaleForward(nn.Parameter(torch.tensor(2.0)))
+    module(torch.ones(3)).sum().backward()
+    assert module.factor.grad == 3
+
+
+def test_copies_and_state():
+    module = room.ScaleBoth(torch.tensor(3.0), torch.tensor(0.5))
+    assert set(module.state_dict()) == {"forward_factor", "backward_factor"}
+    other = copy.deepcopy(module)
+    assert other.forward_factor is not module.forward_factor
+    buffer = io.BytesIO()
+    torch.save(module.state_dict(), buffer)
+    buffer.seek(0)
+    other.load_state_dict(torch.load(buffer, weights_only=True))
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        (room.ScaleGradient(2.0), "ScaleGradient(factor=2.0, allow_nan=False)"),
+        (room.ClipGradient(1.0), "ClipGradient(value=1.0, norm=None, dim=None)"),
+        (room.ScaleGradient(torch.ones(3)), "factor=tensor of shape (3,)"),
+        (room.DtypeGradient(torch.float16), "DtypeGradient(dtype=torch.float16)"),
+    ],
+)
+def test_the_printed_form(module, text):
+    assert text in repr(module)
+
+
+def test_a_caller_keeps_its_factor():
+    factor = torch.tensor(2.0)
+    module = room.ScaleGradient(factor)
+    factor.fill_(5.0)
+    assert module.factor == 2
