@@ -11,7 +11,8 @@ __all__ = ["classify", "describe"]
 # so that a message that is judged wrongly can be mended in one place.
 _REFUSALS = re.compile(
     r"""
-      not\ (yet\ )?(currently\ )?support | unsupported | (does|do|did)(n't|\ not)\ (yet\ )?support
+      not\ (yet\ )?(currently\ )?support | unsupported(?!\ operand)
+    | (does|do|did)(n't|\ not)\ (yet\ )?support
     | not\ (yet\ |been\ )?implement | must\ (override|implement|be\ implemented)
     | no\ support\ for | vmap\ support | vmap: | setup_context | only\ support | is\ disabled
     | (must|should|needs?\ to|has\ to|expect\w*\ to)\ be\ (\w+\ )?contiguous | not\ contiguous
@@ -25,6 +26,8 @@ _REFUSALS = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
+# Raised by the interpreter when code runs into what nobody foresaw, whatever the text says.
+_UNFORESEEN = (AttributeError, LookupError, NameError, ArithmeticError, MemoryError, TimeoutError)
 _REFUSING_TYPES = {
     "Unsupported",
     "UserError",
@@ -52,6 +55,8 @@ def classify(error: BaseException) -> Verdict:
     """
     if isinstance(error, (NotImplementedError, PullbackError)):
         return Verdict.LACKING
+    if isinstance(error, _UNFORESEEN):
+        return Verdict.CRASHES
     if type(error).__name__ in _REFUSING_TYPES or _REFUSALS.search(str(error)):
         return Verdict.LACKING
     return Verdict.CRASHES

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._failure import classify, describe
 from pullback.conformance._finite import inner
 from pullback.conformance._guard import reseed
 from pullback.conformance._report import Finding, Verdict
@@ -99,6 +100,12 @@ class Probe:
             reseed(self.seed)
         args, kwargs = self.inputs.build(leaves)
         return tensors(self.subject.call(*args, **kwargs))
+
+    def exposed(self, leaves: Sequence[torch.Tensor]) -> tuple[Tensors, Tensors]:
+        """The tensors the function was handed, and every output tensor."""
+        reseed(self.seed)
+        args, kwargs = self.inputs.build(leaves)
+        return tensors((args, kwargs)), tensors(self.subject.call(*args, **kwargs))
 
     def evaluate(self, leaves: Sequence[torch.Tensor], *, seeded: bool = True) -> Tensors:
         """The differentiated outputs at ``leaves``."""
@@ -208,6 +215,12 @@ class Probe:
 
     def _finding(self, verdict: Verdict, detail: str) -> Finding:
         return Finding(self.clause, verdict, detail, seed=self.seed, source=self.subject.source)
+
+    def failed(self, error: BaseException, doing: str, hint: str = "") -> Finding:
+        """The finding for an error of the checked code: ``lacking`` if it names what it refuses."""
+        if classify(error) is Verdict.LACKING:
+            return self.lacking(f"{doing}: {describe(error)}", hint)
+        return self.crashes(f"{doing}: {describe(error)}", hint)
 
     def path(self, position: int) -> str:
         """The path of a differentiated input."""

@@ -1,0 +1,91 @@
+"""`alias`: an output that is an input or a view is handled."""
+
+import torch
+
+from pullback.conformance._nodes import spied
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._report import Finding
+
+__all__ = ["alias"]
+
+_HINT = (
+    "Return a clone, or x.view_as(x), never memory that autograd cannot see is shared "
+    "(.data, numpy, DLPack, set_, a cache)."
+)
+
+
+def alias(probe: Probe) -> Finding:
+    """Change each output in place: inputs and other outputs must not change silently with it."""
+    with spied() as spy:
+        handed, every = probe.exposed(probe.leaves())
+    dirty = {t.data_ptr() for t in spy.dirty}
+    shared = _shared(handed, every, dirty)
+    for k in probe.outputs:
+        if every[k].data_ptr() in dirty:
+            continue
+        finding = _change(probe, k)
+        if finding is not None:
+            return finding
+    if shared:
+        return probe.holds(f"{shared} A change of it in place is refused or followed by autograd.")
+    return probe.holds("No output shares memory with an input or another output.")
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.numel() else 0
+
+
+def _shared(handed: Tensors, every: Tensors, dirty: set[int]) -> str:
+    for k, y in enumerate(every):
+        for j, x in enumerate(handed):
+            if y.numel() and _storage(x) == _storage(y) and y.data_ptr() not in dirty:
+                return f"Output {k} shares memory with tensor argument {j}."
+    return ""
+
+
+def _change(probe: Probe, k: int) -> Finding | None:
+    """Change output ``k`` in place under autograd; a finding where something else changed too."""
+    leaves = probe.leaves()
+    handed, every = probe.exposed(leaves)
+    others = {probe.inputs.paths[j]: x for j, x in enumerate(handed)}
+    others |= {f"output {j}": y for j, y in enumerate(every) if j != k}
+    copies = {name: t.detach().clone() for name, t in others.items()}
+    before = every[k].detach().clone()
+    cotangents = probe.cotangents([before])
+    factor = 3.0
+    try:
+        every[k].mul_(factor)
+    except RuntimeError:
+        return None  # torch refuses to change such a view: loud
+    for name, now in others.items():
+        if not torch.equal(torch.nan_to_num(now.detach()), torch.nan_to_num(copies[name])):
+            return _broken(probe, k, name, copies[name], now)
+    try:
+        got = probe.pull(leaves, cotangents, [every[k]])
+    except RuntimeError:
+        return None  # the saved output was changed: loud
+    alone = probe.leaves()
+    chosen = probe.exposed(alone)[1][k]
+    expected = [factor * g for g in probe.pull(alone, cotangents, [chosen])]
+    place = probe.differ([g.detach() for g in got], expected, looser=1e3)
+    if place is None or probe.intent == "nonlinear":
+        return None
+    return _broken(probe, k, f"the gradient of {probe.path(place)}", expected[place], got[place])
+
+
+def _broken(probe: Probe, k: int, name: str, expected: object, got: object) -> Finding:
+    return probe.broken(
+        f"Output {k} was changed in place, and {name} silently became wrong.",
+        expected=expected,
+        got=got,
+        place=name,
+        hint=_HINT,
+        repro=[
+            "every = lambda t: [a.detach().clone() for a in torch.utils._pytree.tree_leaves(t) "
+            "if isinstance(a, torch.Tensor)]",
+            "found = call(*args, **kwargs); ys = torch.utils._pytree.tree_leaves(found)",
+            "print('before', every((args, kwargs)), every(found))",
+            f"[y for y in ys if isinstance(y, torch.Tensor)][{k}].mul_(3)",
+            "print('after ', every((args, kwargs)), every(found))",
+        ],
+    )

@@ -1,0 +1,148 @@
+"""`layout`: any strides, expanded, zero-size and zero-dimensional inputs and cotangents."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._report import Finding
+
+__all__ = ["layout"]
+
+_HINT = "Call .contiguous() before raw memory is touched, and use reshape, not view."
+
+
+def layout(probe: Probe) -> Finding:
+    """Compare other memory layouts of the same numbers with contiguous ones."""
+    points = probe.inputs.points()
+    outputs = [y.detach() for y in probe.evaluate(probe.leaves())]
+    cotangents = probe.cotangents(outputs)
+    for what, arrange in _LAYOUTS.items():
+        moved = [arrange(x) for x in points]
+        turned = [arrange(g) for g in cotangents]
+        plain = [x.contiguous() for x in moved], [g.contiguous() for g in turned]
+        expected = _run(probe, *plain)
+        for kind, xs, gs in (("inputs", moved, plain[1]), ("cotangents", plain[0], turned)):
+            try:
+                got = _run(probe, xs, gs)
+            except Exception as error:  # judged by its message
+                return probe.failed(error, f"{what} {kind} are refused", _HINT)
+            place = probe.differ(got, expected, looser=1e4)
+            if place is not None:
+                pair = expected[place], got[place]
+                return _broken(probe, (what, kind), pair, place - len(outputs))
+    return _degenerate(probe) or probe.holds(
+        "Transposed, strided, expanded, empty and zero-dimensional tensors give the same numbers."
+    )
+
+
+def _run(probe: Probe, points: Tensors, cotangents: Tensors) -> Tensors:
+    """Outputs and gradients at tensors that are handed over as they lie in memory."""
+    leaves = [x.detach().requires_grad_() for x in points]
+    outputs = probe.evaluate(leaves)
+    gradients = probe.pull(leaves, cotangents, outputs)
+    return [*(y.detach().clone() for y in outputs), *(g.detach() for g in gradients)]
+
+
+def _transposed(x: torch.Tensor) -> torch.Tensor:
+    return x.mT.contiguous().mT if x.ndim >= 2 else _strided(x)
+
+
+def _strided(x: torch.Tensor) -> torch.Tensor:
+    wide = torch.zeros((*x.shape, 2), dtype=x.dtype, device=x.device)
+    wide[..., 1] = x
+    return wide[..., 1]
+
+
+def _offset(x: torch.Tensor) -> torch.Tensor:
+    store = torch.zeros(x.numel() + 1, dtype=x.dtype, device=x.device)
+    store[1:] = x.reshape(-1)
+    return store[1:].view(x.shape)
+
+
+def _expanded(x: torch.Tensor) -> torch.Tensor:
+    """Every row along the first dimension the same memory; square matrices keep their structure."""
+    square = x.ndim >= 2 and x.shape[-1] == x.shape[-2]
+    return x[:1].expand(x.shape) if x.ndim and x.shape[0] > 1 and not square else x
+
+
+_LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "Transposed": _transposed,
+    "Strided": _strided,
+    "Offset": _offset,
+    "Expanded": _expanded,
+}
+
+
+def _degenerate(probe: Probe) -> Finding | None:
+    """Empty and zero-dimensional inputs, where the function itself is defined for them."""
+    for what, points in _small(probe):
+        leaves = [x.detach().clone().requires_grad_() for x in points]
+        try:
+            outputs = probe.evaluate(leaves)
+        except Exception:  # noqa: S112 - not defined there, as for a matrix product of numbers
+            continue
+        cotangents = probe.cotangents(outputs)
+        try:
+            gradients = probe.pull(leaves, cotangents, outputs)
+        except Exception as error:  # forward took it, so backward has to
+            return probe.failed(error, f"Forward takes {what} inputs, backward fails", _HINT)
+        for k, (x, gradient) in enumerate(zip(leaves, gradients, strict=True)):
+            if gradient.shape != x.shape:
+                return _broken(probe, (what, "inputs"), (x, gradient), k)
+        if what == "zero-dimensional":
+            finding = _one_element(probe, leaves, cotangents, gradients)
+            if finding is not None:
+                return finding
+    return None
+
+
+def _small(probe: Probe) -> Iterator[tuple[str, Tensors]]:
+    points = probe.inputs.points()
+    if all(x.ndim and x.shape[0] == points[0].shape[0] for x in points):
+        yield "empty", [x[:0] for x in points]
+    if all(x.numel() for x in points):
+        yield "zero-dimensional", [x.reshape(-1)[0] for x in points]
+
+
+def _one_element(
+    probe: Probe, leaves: Tensors, cotangents: Tensors, gradients: Tensors
+) -> Finding | None:
+    """A number and a vector of one number must have the same gradient, if both are accepted."""
+    try:
+        expected = _run(
+            probe, [x.detach().reshape(1) for x in leaves], [g.reshape(1) for g in cotangents]
+        )
+    except Exception:  # a vector is not accepted, or means something else
+        return None
+    tail = [e.reshape(()) if e.numel() == 1 else e for e in expected[-len(gradients) :]]
+    place = probe.differ([g.detach() for g in gradients], tail, looser=1e4)
+    if place is None:
+        return None
+    return _broken(probe, ("zero-dimensional", "inputs"), (tail[place], gradients[place]), place)
+
+
+def _broken(
+    probe: Probe, which: tuple[str, str], pair: tuple[torch.Tensor, torch.Tensor], place: int
+) -> Finding:
+    (what, kind), (expected, got) = which, pair
+    path = probe.path(place) if 0 <= place < len(probe.inputs.differentiable) else "an output"
+    lay = "torch.stack([t * 0, t], -1)[..., 1]"
+    inputs = kind == "inputs"
+    return probe.broken(
+        f"{what} {kind} give other numbers than contiguous ones.",
+        expected=expected,
+        got=got,
+        place=path,
+        hint=_HINT,
+        repro=[
+            "w = [torch.randn_like(y) for y in outs()]",
+            "print('contiguous', torch.autograd.grad(outs(), xs, w, allow_unused=True), outs())",
+            f"lay = lambda t: ({lay} if t.ndim < 2 else t.mT.contiguous().mT)",
+            "args = torch.utils._pytree.tree_map(lambda a: lay(a) if isinstance(a, torch.Tensor) "
+            "else a, args)"
+            if inputs
+            else "w = [lay(t) for t in w]",
+            "print('strided   ', torch.autograd.grad(outs(), xs, w, allow_unused=True), outs())",
+        ],
+    )

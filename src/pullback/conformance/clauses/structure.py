@@ -1,0 +1,58 @@
+"""`structure`: nested and keyword arguments are differentiated, or refused."""
+
+from dataclasses import replace
+
+import torch
+
+from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._derivative import decide, try_derivative
+from pullback.conformance._probe import Probe
+from pullback.conformance._report import Finding
+
+__all__ = ["structure"]
+
+
+def structure(probe: Probe) -> Finding:
+    """Compare gradients of tensors inside dicts, lists, tuples and keywords with differences."""
+    every = range(len(probe.inputs.values))
+    nested = [k for k in every if probe.inputs.nested(k) and is_continuous(probe.inputs.values[k])]
+    if not nested:
+        return probe.skipped("No argument is nested or given by keyword.")
+    settled = 0
+    for k in nested:
+        alone = _only(probe, probe.inputs, k)
+        trial = decide(lambda number, alone=alone: try_derivative(alone, number))
+        if trial is None:
+            continue
+        settled += 1
+        silent = trial.value == 0.0 and trial.match == "mismatch"
+        if silent or (trial.match == "mismatch" and probe.intent == "exact"):
+            return probe.broken(
+                f"The gradient of {probe.inputs.paths[k]} is silently "
+                f"{'dropped' if silent else 'wrong'}.",
+                expected=f"{trial.estimate.value:.8g} along a random direction",
+                got=f"{trial.value:.8g}",
+                place=probe.inputs.paths[k],
+                hint="torch.autograd.Function differentiates only tensors that are arguments "
+                "themselves: pass them so, or write Function from pullback, which looks inside.",
+                repro=[
+                    f"x = {probe.inputs.paths[k]}.requires_grad_()",
+                    "ys = [y for y in torch.utils._pytree.tree_leaves(call(*args, **kwargs))]",
+                    "print('history:', [y.requires_grad for y in ys])",
+                    "ys = [y for y in ys if y.requires_grad]",
+                    "print('gradient:', torch.autograd.grad(sum(y.sum() for y in ys), x, "
+                    "allow_unused=True) if ys else None)",
+                ],
+            )
+    if not settled:
+        return probe.skipped("Finite differences do not settle for any nested argument.")
+    return probe.holds(f"{settled} nested or keyword tensor(s) are differentiated.")
+
+
+def _only(probe: Probe, inputs: Arguments, k: int) -> Probe:
+    """The probe with one nested tensor differentiated and every floating output."""
+    chosen = replace(probe, inputs=inputs.with_differentiable([k]))
+    every = chosen.run([x.clone() for x in chosen.inputs.points()])
+    floats = tuple(j for j, y in enumerate(every) if is_continuous(y))
+    with torch.no_grad():
+        return replace(chosen, outputs=probe.outputs or floats)

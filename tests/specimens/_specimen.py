@@ -1,0 +1,36 @@
+"""What the tables of specimens are made of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["Specimen", "normal", "positive"]
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """A Function with inputs; a wrong one names the clause that must catch it."""
+
+    function: Any
+    inputs: Callable[[], tuple[Any, ...]]
+    clause: str = ""
+    gradient: str | None = None
+
+    @property
+    def id(self) -> str:
+        name = getattr(self.function, "__name__", str(self.function))
+        return f"{self.clause}-{name}" if self.clause else name
+
+
+def normal(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """Normally distributed entries that require a gradient."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, dtype=dtype, generator=generator).requires_grad_()
+
+
+def positive(*shape: int, seed: int = 2) -> torch.Tensor:
+    """Entries between 0.5 and 1.5 that require a gradient."""
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.rand(*shape, dtype=torch.float64, generator=generator) + 0.5).requires_grad_()

@@ -1,0 +1,266 @@
+"""Wrong calls: form, needs-input-grad, undefined, non-differentiable, deterministic, state, retain,
+structure."""
+
+import random
+from typing import ClassVar
+
+import torch
+from tests.specimens._specimen import Specimen, normal
+
+
+class BiasNotSummed(torch.autograd.Function):
+    """The gradient of the bias has the shape of the output; autograd sums it silently."""
+
+    @staticmethod
+    def forward(ctx, x, bias):
+        return x + bias
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent, cotangent
+
+
+class GradientInFloat32(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return (2 * cotangent).float()
+
+
+class TooFewGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x * factor
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * ctx.factor
+
+
+class WrongNeeds(torch.autograd.Function):
+    """Asks whether the first input needs a gradient before it computes the second's."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, y = ctx.saved_tensors
+        return y * cotangent, x * cotangent if ctx.needs_input_grad[0] else None
+
+
+class NeedsOffByOne(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x @ y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, y = ctx.saved_tensors
+        first = cotangent @ y.mT if ctx.needs_input_grad[0] else None
+        second = x.mT @ cotangent if ctx.needs_input_grad[2 - 1] and first is not None else None
+        return first, second
+
+
+class NoneNotHandled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx, first, second):
+        return first * 2 + second * 3
+
+
+class NoneDropsTheOther(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx, first, second):
+        if first is None or second is None:
+            return None
+        return first * 2 + second * 3
+
+
+class MarksAnotherTensor(torch.autograd.Function):
+    """Marks the indices, then returns a copy of them as numbers."""
+
+    @staticmethod
+    def forward(ctx, x):
+        values, indices = x.max(-1)
+        ctx.save_for_backward(x, indices)
+        ctx.mark_non_differentiable(indices)
+        return values, indices.to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, cotangent, unused):
+        x, indices = ctx.saved_tensors
+        return torch.zeros_like(x).scatter(-1, indices.unsqueeze(-1), cotangent.unsqueeze(-1))
+
+
+class MarksADifferentiable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        mean, spread = x.mean(-1), x.square().mean(-1)
+        ctx.save_for_backward(x)
+        ctx.mark_non_differentiable(spread)
+        return mean, spread
+
+    @staticmethod
+    def backward(ctx, mean_cotangent, spread_cotangent):
+        (x,) = ctx.saved_tensors
+        n = x.shape[-1]
+        return (mean_cotangent.unsqueeze(-1) + 2 * x * spread_cotangent.unsqueeze(-1)) / n
+
+
+class IgnoresOneOutput(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin(), x.cos()
+
+    @staticmethod
+    def backward(ctx, first, second):
+        (x,) = ctx.saved_tensors
+        return x.cos() * first
+
+
+class CountsItsCalls(torch.autograd.Function):
+    calls = 0
+
+    @staticmethod
+    def forward(ctx, x):
+        CountsItsCalls.calls += 1
+        ctx.factor = 1.0 / CountsItsCalls.calls
+        return x * ctx.factor
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * ctx.factor
+
+
+class PrivateRandomness(torch.autograd.Function):
+    """Draws from a generator that no seed reaches."""
+
+    source = random.SystemRandom()
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.factor = PrivateRandomness.source.random()
+        return x * ctx.factor
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * ctx.factor
+
+
+class SavedOnTheClass(torch.autograd.Function):
+    kept = None
+
+    @staticmethod
+    def forward(ctx, x):
+        SavedOnTheClass.kept = x.detach().clone()
+        return x * x
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return 2 * SavedOnTheClass.kept * cotangent
+
+
+class SharedStack(torch.autograd.Function):
+    """A global stack: right as long as backward runs in the reverse order of forward."""
+
+    stack: ClassVar[list[torch.Tensor]] = []
+
+    @staticmethod
+    def forward(ctx, x):
+        SharedStack.stack.append(x.detach().clone())
+        del SharedStack.stack[:-8]
+        return x * x
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return 2 * SharedStack.stack[-1] * cotangent
+
+
+class BackwardCounts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.factor = 2.0
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        gradient = ctx.factor * cotangent
+        ctx.factor *= 2
+        return gradient
+
+
+class BackwardDeletes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.factors = [3.0]
+        return 3 * x
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return ctx.factors.pop() * cotangent
+
+
+class WeightsInDict(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weights):
+        ctx.save_for_backward(x, weights["w"])
+        return x * weights["w"]
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        _, w = ctx.saved_tensors
+        return w * cotangent, None
+
+
+class WeightsInList(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weights):
+        ctx.save_for_backward(x, *weights)
+        return x * weights[0] + weights[1]
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, first, _ = ctx.saved_tensors
+        return first * cotangent, [x * cotangent, cotangent]
+
+
+SPECIMENS = [
+    Specimen(BiasNotSummed, lambda: (normal(4, 3), normal(3, seed=2)), "form"),
+    Specimen(GradientInFloat32, lambda: (normal(3),), "form"),
+    Specimen(TooFewGradients, lambda: (normal(3), 0.5), "form"),
+    Specimen(WrongNeeds, lambda: (normal(3), normal(3, seed=2)), "needs-input-grad"),
+    Specimen(NeedsOffByOne, lambda: (normal(2, 3), normal(3, 4, seed=2)), "needs-input-grad"),
+    Specimen(NoneNotHandled, lambda: (normal(3),), "undefined"),
+    Specimen(NoneDropsTheOther, lambda: (normal(3),), "undefined"),
+    Specimen(MarksAnotherTensor, lambda: (normal(3, 4),), "non-differentiable"),
+    Specimen(MarksADifferentiable, lambda: (normal(3, 4),), "non-differentiable"),
+    Specimen(IgnoresOneOutput, lambda: (normal(3),), "non-differentiable"),
+    Specimen(CountsItsCalls, lambda: (normal(3),), "deterministic"),
+    Specimen(PrivateRandomness, lambda: (normal(3),), "deterministic"),
+    Specimen(SavedOnTheClass, lambda: (normal(3),), "state"),
+    Specimen(SharedStack, lambda: (normal(3),), "state"),
+    Specimen(BackwardCounts, lambda: (normal(3),), "retain"),
+    Specimen(BackwardDeletes, lambda: (normal(3),), "retain"),
+    Specimen(WeightsInDict, lambda: (normal(3), {"w": normal(3, seed=2)}), "structure"),
+    Specimen(
+        WeightsInList, lambda: (normal(3), [normal(3, seed=2), normal(3, seed=3)]), "structure"
+    ),
+]
