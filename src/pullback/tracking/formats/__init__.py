@@ -1,0 +1,37 @@
+"""Number formats: rounding to them, simulating them, and what they lose of some values."""
+
+from pullback.tracking.formats._advice import FormatAdvice, advise_formats, advise_from_exponents
+from pullback.tracking.formats._model import SimulatedFormat, simulate_format
+from pullback.tracking.formats._number_format import (
+    BFLOAT16,
+    E2M1,
+    E4M3,
+    E4M3_FNUZ,
+    E5M2,
+    E5M2_FNUZ,
+    FLOAT16,
+    FORMATS,
+    NumberFormat,
+    find_format,
+)
+from pullback.tracking.formats._round import draw_noise, round_values
+
+__all__ = [
+    "BFLOAT16",
+    "E2M1",
+    "E4M3",
+    "E4M3_FNUZ",
+    "E5M2",
+    "E5M2_FNUZ",
+    "FLOAT16",
+    "FORMATS",
+    "FormatAdvice",
+    "NumberFormat",
+    "SimulatedFormat",
+    "advise_formats",
+    "advise_from_exponents",
+    "draw_noise",
+    "find_format",
+    "round_values",
+    "simulate_format",
+]

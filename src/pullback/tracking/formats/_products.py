@@ -1,0 +1,105 @@
+"""The products of a model: which functions they are, and which of their arguments are factors."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+__all__ = ["FACTORS", "REFUSED", "replace_factors"]
+
+# For each function: the positions and names of the tensors that are multiplied.
+_TWO: tuple[tuple[int, str], ...] = ((0, "input"), (1, "weight"))
+_PAIR: tuple[tuple[int, str], ...] = ((0, "input"), (1, "other"))
+_QUERY: tuple[tuple[int, str], ...] = ((0, "query"), (1, "key"), (2, "value"))
+
+
+def _pair(second: str, first: str = "input") -> tuple[tuple[int, str], ...]:
+    return ((0, first), (1, second))
+
+
+FACTORS: dict[Callable[..., Any], tuple[tuple[int, str], ...]] = {
+    functional.linear: _TWO,
+    functional.bilinear: ((0, "input1"), (1, "input2"), (2, "weight")),
+    functional.scaled_dot_product_attention: _QUERY,
+    torch.matmul: _PAIR,
+    Tensor.matmul: _PAIR,
+    Tensor.__matmul__: _PAIR,
+    Tensor.__rmatmul__: _PAIR,
+    torch.mm: _pair("mat2"),
+    Tensor.mm: _pair("mat2"),
+    torch.bmm: _pair("mat2"),
+    Tensor.bmm: _pair("mat2"),
+    torch.mv: _pair("vec"),
+    Tensor.mv: _pair("vec"),
+    torch.dot: _pair("tensor"),
+    Tensor.dot: _pair("tensor"),
+    torch.inner: _PAIR,
+    torch.outer: _pair("vec2"),
+    torch.addmm: ((1, "mat1"), (2, "mat2")),
+    Tensor.addmm: ((1, "mat1"), (2, "mat2")),
+    torch.baddbmm: ((1, "batch1"), (2, "batch2")),
+    Tensor.baddbmm: ((1, "batch1"), (2, "batch2")),
+    torch.addbmm: ((1, "batch1"), (2, "batch2")),
+    Tensor.addbmm: ((1, "batch1"), (2, "batch2")),
+    torch.chain_matmul: (),
+    functional.conv1d: _TWO,
+    functional.conv2d: _TWO,
+    functional.conv3d: _TWO,
+    functional.conv_transpose1d: _TWO,
+    functional.conv_transpose2d: _TWO,
+    functional.conv_transpose3d: _TWO,
+    torch.einsum: (),
+    torch.tensordot: ((0, "a"), (1, "b")),
+}
+"""The products that are simulated. Empty: every tensor among the arguments is a factor."""
+
+# One function each for a whole layer, whose products cannot be reached from outside.
+REFUSED: dict[Callable[..., Any], str] = {
+    getattr(torch._VF, name): name
+    for name in (
+        "lstm",
+        "gru",
+        "rnn_tanh",
+        "rnn_relu",
+        "lstm_cell",
+        "gru_cell",
+        "rnn_tanh_cell",
+        "rnn_relu_cell",
+    )
+}
+"""Functions that multiply out of reach, by name."""
+
+
+def replace_factors(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    replace: Callable[[Tensor], Tensor],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a product with its factors replaced.
+
+    Arguments:
+        function: one of `FACTORS`.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        replace: what to make of each floating or complex factor.
+    """
+
+    def visit(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return replace(value) if value.is_floating_point() or value.is_complex() else value
+        if isinstance(value, list | tuple):
+            return type(value)(visit(item) for item in value)
+        return value
+
+    wanted = FACTORS[function]
+    if not wanted:
+        return tuple(visit(value) for value in args), kwargs
+    places = {place for place, _ in wanted}
+    names = {name for _, name in wanted}
+    return (
+        tuple(visit(value) if place in places else value for place, value in enumerate(args)),
+        {name: visit(value) if name in names else value for name, value in kwargs.items()},
+    )

@@ -1,0 +1,156 @@
+"""Rounding to a number format: to nearest even or stochastically, exactly, in any dtype."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.tracking.formats._number_format import NumberFormat
+
+__all__ = ["Overflow", "Rounding", "check_choices", "check_values", "draw_noise", "round_values"]
+
+Rounding = Literal["nearest", "stochastic"]
+Overflow = Literal["saturate", "cast"]
+
+_MANTISSA = 52  # of float64
+_BIAS = 1023
+
+
+def check_choices(rounding: str, overflow: str) -> None:
+    """Refuse an unknown way to round or to overflow.
+
+    Arguments:
+        rounding: ``"nearest"`` or ``"stochastic"``.
+        overflow: ``"saturate"`` or ``"cast"``.
+
+    Raises:
+        ArgumentError: another word.
+    """
+    if rounding not in ("nearest", "stochastic"):
+        raise ArgumentError(
+            "There is no such rounding.",
+            given=f"rounding={rounding!r}",
+            expected="'nearest' (ties to even) or 'stochastic'",
+        )
+    if overflow not in ("saturate", "cast"):
+        raise ArgumentError(
+            "There is no such way to overflow.",
+            given=f"overflow={overflow!r}",
+            expected="'saturate' (the largest value) or 'cast' (infinity, or NaN without one)",
+        )
+
+
+def check_values(values: Tensor, function: str) -> None:
+    """Refuse by name what cannot be rounded.
+
+    Arguments:
+        values: what was given.
+        function: the function that was called, for the message.
+
+    Raises:
+        ArgumentTypeError: no tensor, or one of integers or booleans.
+        UnsupportedError: a sparse, nested or packed tensor.
+    """
+    if not isinstance(values, Tensor):
+        raise ArgumentTypeError(
+            f"{function} takes a tensor.", given=f"a value of type {type(values).__name__}"
+        )
+    if values.is_nested or values.layout is not torch.strided:
+        raise UnsupportedError(
+            f"{function} does not take sparse or nested tensors.",
+            given=f"layout {values.layout}",
+            mend="Pass its values.",
+        )
+    if not (values.is_floating_point() or values.is_complex()):
+        raise ArgumentTypeError(
+            f"{function} takes floating or complex values.",
+            given=f"dtype {values.dtype}",
+            mend="Convert it first: x.float().",
+        )
+    if values.dtype == torch.float4_e2m1fn_x2:
+        raise UnsupportedError(
+            f"{function} does not take packed values.", given=f"dtype {values.dtype}"
+        )
+
+
+def draw_noise(values: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Return uniform numbers in [0, 1) for stochastic rounding, one for each real number.
+
+    Arguments:
+        values: shape (...), floating or complex.
+        generator: where to draw from; ``None`` takes torch's own.
+
+    Returns:
+        Float32, shape (...), with a last dimension of 2 if ``values`` is complex.
+    """
+    shape = (*values.shape, 2) if values.is_complex() else values.shape
+    return torch.rand(shape, generator=generator, device=values.device)
+
+
+def round_values(
+    values: Tensor,
+    number_format: NumberFormat,
+    noise: Tensor | None = None,
+    overflow: Overflow = "saturate",
+) -> Tensor:
+    r"""Return the values rounded to a format, in their own dtype.
+
+    With the quantum :math:`q = 2^{\max(e, e_{min}) - M}` of the binade of x, the result is
+    :math:`q \operatorname{round}(x / q)`, to nearest even, or :math:`q \lfloor x/q + u \rfloor`
+    with noise u. Computed in float64, where every step is exact: there is no double rounding.
+
+    Arguments:
+        values: shape (...), any floating or complex dtype; complex values are rounded by parts.
+        number_format: the format.
+        noise: uniform numbers from `draw_noise` for stochastic rounding; ``None`` rounds to
+            nearest even. A value that the format has is never moved.
+        overflow: what becomes of finite values beyond the largest: that value
+            (``"saturate"``, infinities too), or what a cast makes of them (``"cast"``).
+
+    Returns:
+        Shape and dtype of ``values``. NaN stays NaN, also where the format has none. A dtype
+        with fewer values than the format rounds once more.
+
+    Example:
+        >>> import torch
+        >>> from pullback.tracking.formats import E4M3, round_values
+        >>> round_values(torch.tensor([0.3, 17.0, 1000.0]), E4M3)
+        tensor([  0.3125,  16.0000, 448.0000])
+    """
+    if values.is_complex():
+        wide = torch.complex64 if values.dtype == torch.complex32 else values.dtype
+        parts = torch.view_as_real(values.to(wide))
+        rounded = round_values(parts, number_format, noise, overflow)
+        return torch.view_as_complex(rounded.contiguous()).to(values.dtype)
+    wide = values.to(torch.float64)
+    quantum = _quantum(wide, number_format)
+    steps = wide / quantum
+    if noise is None:
+        steps = torch.round(steps)
+    else:
+        below = torch.floor(steps)
+        steps = below + (noise >= 1 - (steps - below))
+    rounded = torch.where(wide.isfinite(), steps * quantum, wide)
+    rounded = _overflow(rounded, number_format, overflow)
+    if not number_format.signed_zero:
+        rounded = rounded + 0.0  # -0 + 0 is +0
+    return rounded.to(values.dtype)
+
+
+def _quantum(wide: Tensor, number_format: NumberFormat) -> Tensor:
+    """Return the distance between neighbours at each value, built bit by bit: exact."""
+    exponent = ((wide.view(torch.int64) >> _MANTISSA) & 0x7FF) - _BIAS
+    exponent = exponent.clamp(number_format.smallest_exponent, _BIAS)
+    bits = (exponent - number_format.mantissa_bits + _BIAS) << _MANTISSA
+    return bits.view(torch.float64)
+
+
+def _overflow(rounded: Tensor, number_format: NumberFormat, overflow: Overflow) -> Tensor:
+    largest = number_format.largest
+    if overflow == "saturate":
+        return rounded.clamp(-largest, largest)
+    beyond = torch.copysign(torch.full_like(rounded, torch.inf), rounded)
+    if not number_format.infinite:
+        beyond = torch.full_like(rounded, torch.nan)
+    return torch.where(rounded.abs() > largest, beyond, rounded)

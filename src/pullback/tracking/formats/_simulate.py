@@ -1,0 +1,97 @@
+"""Simulated number formats on tensors: the value, the gradient, or both are rounded."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback.tensor import Function
+from pullback.tracking.formats._number_format import NumberFormat
+from pullback.tracking.formats._round import Overflow, Rounding, draw_noise, round_values
+
+__all__ = ["RoundGradientFunction", "RoundValueFunction", "simulate_tensor"]
+
+
+class RoundValueFunction(Function):
+    """Round the value to a format, and pass the gradient straight through."""
+
+    gradient = "surrogate"
+
+    @staticmethod
+    def forward(
+        x: Tensor, noise: Tensor | None, number_format: NumberFormat, overflow: Overflow
+    ) -> Tensor:
+        """Return the rounded values."""
+        return round_values(x, number_format, noise, overflow)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep nothing: the cotangent passes as it is."""
+
+    @staticmethod
+    # torch declares (ctx, *grad_outputs); the rule names its one cotangent.
+    # pyrefly: ignore[bad-override]
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None, None]:
+        """Return the cotangent."""
+        return cotangent, None, None, None
+
+
+class RoundGradientFunction(Function):
+    """Pass the value, and round the gradient to a format: not linear, and declared so.
+
+    The noise of stochastic rounding is an argument, so that two backward passes agree. Its own
+    derivative is straight-through.
+    """
+
+    gradient = "nonlinear"
+
+    @staticmethod
+    def forward(
+        x: Tensor, noise: Tensor | None, number_format: NumberFormat, overflow: Overflow
+    ) -> Tensor:
+        """Return a view of ``x``: no copy."""
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the format and the noise."""
+        _, noise, ctx.number_format, ctx.overflow = inputs
+        ctx.save_for_backward(noise)
+
+    @staticmethod
+    # torch declares (ctx, *grad_outputs); the rule names its one cotangent.
+    # pyrefly: ignore[bad-override]
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None, None]:
+        """Return the rounded cotangent."""
+        (noise,) = ctx.saved_tensors
+        rounded = RoundValueFunction.apply(cotangent, noise, ctx.number_format, ctx.overflow)
+        return rounded, None, None, None
+
+
+def simulate_tensor(
+    x: Tensor,
+    forward: NumberFormat | None,
+    backward: NumberFormat | None,
+    *,
+    rounding: Rounding,
+    overflow: Overflow,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """Return ``x`` with its value and its gradient rounded; `simulate_format` on a tensor.
+
+    Arguments:
+        x: shape (...), any floating or complex dtype.
+        forward: the format of the value, or ``None`` to leave it.
+        backward: the format of the gradient, or ``None`` to leave it.
+        rounding: how to round, in both directions.
+        overflow: what becomes of values beyond the largest.
+        generator: where stochastic rounding draws from.
+    """
+    stochastic = rounding == "stochastic"
+    if backward is not None:
+        noise = draw_noise(x, generator) if stochastic else None
+        x = RoundGradientFunction.apply(x, noise, backward, overflow)
+    if forward is not None:
+        noise = draw_noise(x, generator) if stochastic else None
+        x = RoundValueFunction.apply(x, noise, forward, overflow)
+    return x
