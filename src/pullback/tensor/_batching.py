@@ -75,7 +75,7 @@ def per_item(run: Callable[..., Any], name: str) -> Callable[..., Any]:
             return tuple(found)
 
         results = _Item.apply(flat, name, *(leaves[i] for i in places))
-        return list(unflatten(kept["template"], results))
+        return unflatten(kept["template"], results)
 
     return looped
 

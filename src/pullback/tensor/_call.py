@@ -16,8 +16,8 @@ from pullback.errors import DefinitionError
 from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import INTERNAL, Context
 from pullback.tensor._definition import Definition
-from pullback.tensor._levels import same_view
-from pullback.tensor._structure import Template, flatten, match, unflatten, without_values
+from pullback.tensor._levels import below_transforms, same_view
+from pullback.tensor._structure import Template, children, flatten, match, unflatten, without_values
 
 __all__ = ["Call", "Meta"]
 
@@ -55,10 +55,12 @@ class Call:
         "needs",
         "non_differentiable",
         "outputs",
+        "residual_saves",
         "residuals",
         "result",
         "saved_for_backward",
         "saved_for_forward",
+        "saves",
         "single",
         "template",
     )
@@ -70,10 +72,12 @@ class Call:
     needed: list[int]
     non_differentiable: list[int]
     outputs: list[Meta]
+    residual_saves: list[int]  # for each residual, when it was saved, counting all saves
     residuals: list[Meta]
     result: Template
     saved_for_backward: list[int | None]
     saved_for_forward: list[int | None]
+    saves: int
     single: bool
 
     def __init__(
@@ -107,23 +111,35 @@ class Call:
 
     # Forward
 
-    def run_forward(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Run forward and record what it saved; returns its outputs and residuals."""
+    def run_forward(
+        self, tensors: Sequence[torch.Tensor], saves: list[torch.Tensor] | None = None
+    ) -> tuple[torch.Tensor, ...]:
+        """Run forward and record what it saved; returns its outputs and residuals.
+
+        Arguments:
+            tensors: the input tensors.
+            saves: if given, receives every tensor that forward saved, in order.
+        """
         definition = self.definition
         values = unflatten(self.template, tensors)
         context = Context(self.needs, self.by_argument)
         versions = None if definition.lenient else _versions(tensors)
-        if definition.setup_context is None:
-            output = definition.call(values, self.names, context)
-        else:
-            output = definition.call(values, self.names)
-            definition.setup_context(context, values, output)
+        with below_transforms():
+            if definition.setup_context is None:
+                output = definition.call(values, self.names, context)
+            else:
+                output = definition.call(values, self.names)
+                definition.setup_context(context, values, output)
         if versions is not None and versions != _versions(tensors):
             self._refuse_mutation(tensors, versions, context)
-        return self.capture(context, tensors, output)
+        return self.capture(context, tensors, output, saves)
 
     def capture(
-        self, context: Context, tensors: Sequence[torch.Tensor], output: Any
+        self,
+        context: Context,
+        tensors: Sequence[torch.Tensor],
+        output: Any,
+        saves: list[torch.Tensor] | None = None,
     ) -> tuple[torch.Tensor, ...]:
         """Record the structure of the output and the places of all saved tensors."""
         self.single = not isinstance(output, tuple) or hasattr(output, "_fields")
@@ -139,6 +155,10 @@ class Call:
             if name not in INTERNAL:
                 self.attributes[name] = pool.strip(value)
         self.residuals = [(t.shape, t.dtype, t.device) for t in pool.residuals]
+        self.residual_saves = pool.residual_saves
+        self.saves = len(pool.saves)
+        if saves is not None:
+            saves.extend(pool.saves)
         self.dirty = [pool.input_place(t, self.definition.name) for t in context._dirty]
         marked = [id(t) for t in context._non_differentiable]
         self.non_differentiable = []
@@ -214,9 +234,10 @@ class Call:
         return match(self.template, self._gradients(result), self._complain)
 
     def _call_backward(self, backward: Any, context: Context, arguments: Any) -> Any:
-        if self.definition.boxed:
-            return backward(context, list(arguments))
-        return backward(context, *arguments)
+        with below_transforms():
+            if self.definition.boxed:
+                return backward(context, list(arguments))
+            return backward(context, *arguments)
 
     def _zeros(self, output: int) -> torch.Tensor | None:
         shape, dtype, device = self.outputs[output]
@@ -227,7 +248,7 @@ class Call:
     def _gradients(self, result: Any) -> tuple[Any, ...]:
         gradients = tuple(result) if isinstance(result, (tuple, list)) else (result,)
         holes, spec = self.template
-        expected = len(holes) if spec is None else len(spec.children())
+        expected = len(holes) if spec is None else len(children(spec))
         if len(gradients) > expected and all(g is None for g in gradients[expected:]):
             gradients = gradients[:expected]
         if len(gradients) != expected:
@@ -272,6 +293,8 @@ class _Pool:
 
     def __init__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         self.residuals: list[torch.Tensor] = []
+        self.residual_saves: list[int] = []
+        self.saves: list[torch.Tensor] = []
         self.used: set[int] = set()
         # An input that is returned counts as the input, so inputs come first.
         self._known = [*inputs, *outputs]
@@ -280,6 +303,7 @@ class _Pool:
     def place(self, tensor: torch.Tensor | None) -> int | None:
         if tensor is None:
             return None
+        self.saves.append(tensor)
         for place, known in enumerate(self._known):
             if known is tensor:
                 self.used.add(place)
@@ -294,6 +318,7 @@ class _Pool:
                 return i
         # A new object: the engine returns it, and autograd writes on what is returned.
         self.residuals.append(tensor.detach())
+        self.residual_saves.append(len(self.saves) - 1)
         self._known.append(tensor)
         return len(self._known) - 1
 

@@ -19,10 +19,10 @@ from torch.autograd import forward_ad
 from pullback.errors import DefinitionError, UnsupportedError
 from pullback.tensor._autocast import scope
 from pullback.tensor._call import Call, Meta
-from pullback.tensor._levels import concrete, vjp
+from pullback.tensor._levels import concrete, primal, vjp
 from pullback.tensor._residuals import push_residuals
 from pullback.tensor._retrace import Retrace
-from pullback.tensor._structure import match, unflatten, without_values
+from pullback.tensor._structure import children, match, unflatten, without_values
 
 __all__ = ["push"]
 
@@ -41,20 +41,15 @@ def push(call: Call, saved: dict[int, Any], tangents: Tangents) -> tuple[Any, ..
     # torch runs jvp with forward gradients switched off, which makes nested forward mode
     # silently zero. They are on here, so this level's own tangents are taken off first.
     with forward_ad._set_fwd_grad_enabled(True):
-        primals = {place: _primal(tensor) for place, tensor in saved.items()}
+        primals = {
+            place: None if tensor is None else primal(tensor) for place, tensor in saved.items()
+        }
         with torch.set_grad_enabled(call.grad_enabled), scope(call.autocast):
             if call.definition.jvp is not None:
                 outputs = _push_by_rule(call, primals, tangents)
             else:
                 outputs = _push_by_transposing(call, primals, tangents)
             return (*outputs, *push_residuals(call, primals, tangents))
-
-
-def _primal(tensor: Any) -> Any:
-    if tensor is None:
-        return None
-    primal, tangent = forward_ad.unpack_dual(tensor, level=0)
-    return tensor if tangent is None else primal
 
 
 def _push_by_rule(call: Call, saved: dict[int, Any], tangents: Tangents) -> list[Any]:
@@ -70,7 +65,7 @@ def _push_by_rule(call: Call, saved: dict[int, Any], tangents: Tangents) -> list
     result = definition.jvp(context, *arguments)  # type: ignore[misc]
     entries = (result,) if call.single or not isinstance(result, tuple) else result
     holes, spec = call.result
-    if len(entries) != len(holes if spec is None else spec.children()):
+    if len(entries) != len(holes if spec is None else children(spec)):
         raise DefinitionError(
             f"The jvp of {definition.name} returned a wrong number of tangents.",
             given=f"{len(entries)}",
@@ -140,11 +135,14 @@ def _zeros(meta: Meta) -> torch.Tensor | None:
 
 
 def _probe(meta: Meta) -> torch.Tensor:
-    """A fixed cotangent without symmetry: the point at which the linear map is transposed."""
+    """A fixed cotangent with large and small entries and no symmetry.
+
+    The linear map is transposed at this point; one that is not linear shows itself there.
+    """
     shape, dtype, device = meta
     wide = torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
-    angles = torch.arange(1, shape.numel() + 1, device=device, dtype=wide)
-    return torch.cos(angles).reshape(shape).to(dtype)
+    count = torch.arange(shape.numel(), device=device, dtype=wide)
+    return (torch.cos(count + 1) * 10.0 ** (2 - count % 5)).reshape(shape).to(dtype)
 
 
 def _fit(

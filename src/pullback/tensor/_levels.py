@@ -1,11 +1,15 @@
 """Look below the wrappers that transforms put around tensors."""
 
+import contextlib
 from typing import Any
 
 import torch
+from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
 
-__all__ = ["concrete", "requires_grad_somewhere", "same_view", "vjp"]
+__all__ = ["below_transforms", "concrete", "primal", "requires_grad_somewhere", "same_view", "vjp"]
 
 # torch.func.vjp without auxiliary output: its annotation does not tell the two apart.
 vjp: Any = torch.func.vjp
@@ -57,3 +61,35 @@ def requires_grad_somewhere(tensor: torch.Tensor) -> bool:
             return False
         tensor = _functorch.get_unwrapped(tensor)
     return True
+
+
+def primal(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without the tangent that it has at the innermost forward-mode level."""
+    if not _functorch.is_batchedtensor(tensor):
+        value, tangent = forward_ad.unpack_dual(tensor, level=0)
+        return tensor if tangent is None else value
+    level, dim = _functorch.maybe_get_level(tensor), _functorch.maybe_get_bdim(tensor)
+    inside = _functorch.get_unwrapped(tensor)
+    with retrieve_current_functorch_interpreter().lower():
+        value = primal(inside)
+    return tensor if value is inside else _functorch._add_batch_dim(value, dim, level)
+
+
+class _DataIsDetach(TorchFunctionMode):
+    """Reads ``x.data``, which torch.func.vmap does not allow, as ``x.detach()``."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func == _data:
+            return args[0].detach()
+        return func(*args, **(kwargs or {}))
+
+
+_data = torch.Tensor.data.__get__  # type: ignore[missing-attribute]
+_NOTHING = contextlib.nullcontext()
+
+
+def below_transforms() -> contextlib.AbstractContextManager[Any]:
+    """Run an author's rule so that old habits work under `torch.func` too."""
+    return _DataIsDetach() if torch._C._are_functorch_transforms_active() else _NOTHING

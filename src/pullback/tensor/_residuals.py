@@ -116,17 +116,19 @@ def _rerun(
         for i, tensor in zip(live, given, strict=True):
             inputs[i] = tensor
         twin = call.again()
-        with Retrace(name, "The second derivative", _MEND) as retrace, scope(call.autocast):
-            results = twin.run_forward([tensor.view_as(tensor) for tensor in inputs])
-        residuals = results[len(twin.outputs) :]
-        if len(residuals) != len(call.residuals):
-            raise retrace.refuse("forward did not save the same residuals when it ran again")
-        for k in wanted:
-            if retrace.written_outside_torch(residuals[k]):
+        saves: list[torch.Tensor] = []
+        with Retrace(name, "The second derivative", _MEND, given) as retrace:
+            with scope(call.autocast):
+                twin.run_forward([tensor.view_as(tensor) for tensor in inputs], saves)
+            if len(saves) != call.saves:
+                raise retrace.refuse("forward did not save the same tensors when it ran again")
+            residuals = [saves[call.residual_saves[k]] for k in wanted]
+        for k, residual in zip(wanted, residuals, strict=True):
+            if retrace.written_outside_torch(residual):
                 raise retrace.refuse("a residual is written by code outside torch")
-            if residuals[k].requires_grad:
-                _compare(residuals[k], saved.get(offset + k), retrace)
-        return tuple(residuals[k] for k in wanted)
+            if residual.requires_grad:
+                _compare(residual, saved.get(offset + k), retrace)
+        return tuple(residuals)
 
     return rerun
 

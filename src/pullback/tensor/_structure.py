@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-__all__ = ["Template", "flatten", "match", "unflatten", "without_values"]
+__all__ = ["Template", "children", "flatten", "match", "unflatten", "without_values"]
 
 # A flat structure (the common case) is kept as the tuple itself, a nested one with its spec.
 Template = tuple[tuple[Any, ...], Any]
@@ -80,26 +80,49 @@ def match(
         return [value for value, hole in zip(values, holes, strict=True) if hole is _HOLE]
     result: list[Any] = []
     position = 0
-    for index, (value, child) in enumerate(zip(values, spec.children(), strict=True)):
+    for index, (value, child) in enumerate(zip(values, children(spec), strict=True)):
         inside = holes[position : position + child.num_leaves]
         position += child.num_leaves
-        if not any(hole is _HOLE for hole in inside):
-            continue
-        if value is None:
-            leaves: list[Any] = [None] * len(inside)
-        else:
-            leaves = _broadcast_none(value, child, index, complain)
-        result.extend(leaf for leaf, hole in zip(leaves, inside, strict=True) if hole is _HOLE)
+        if any(hole is _HOLE for hole in inside):
+            leaves = _align(value, child, lambda detail, index=index: complain(index, detail))
+            result.extend(leaf for leaf, hole in zip(leaves, inside, strict=True) if hole is _HOLE)
     return result
 
 
-def _broadcast_none(
-    value: Any, spec: Any, index: int, complain: Callable[[int, str], Exception]
-) -> list[Any]:
-    leaves, given = pytree.tree_flatten(value, is_leaf=lambda node: node is None)
-    if len(leaves) != spec.num_leaves or given.type is not spec.type:
-        raise complain(index, f"{given} with {len(leaves)} leaves, expected {spec}")
-    return leaves
+def children(spec: Any) -> list[Any]:
+    """The structures of the top-level entries; the name changed between torch versions."""
+    return spec.children() if hasattr(spec, "children") else spec.children_specs
+
+
+def _align(value: Any, spec: Any, complain: Callable[[str], Exception]) -> list[Any]:
+    """The leaves of a value in the order of a structure; keys are matched by name."""
+    if spec.is_leaf():
+        return [value]
+    if value is None:
+        return [None] * spec.num_leaves
+    below = children(spec)
+    entries: list[Any] | None = None
+    if issubclass(spec.type, dict):
+        if isinstance(value, dict) and set(value) == set(spec.context):
+            entries = [value[key] for key in spec.context]
+    elif issubclass(spec.type, (list, tuple)):
+        if isinstance(value, (list, tuple)) and len(value) == len(below):
+            entries = list(value)
+    elif isinstance(value, spec.type):
+        entries = list(pytree.SUPPORTED_NODES[spec.type].flatten_fn(value)[0])
+    if entries is None or len(entries) != len(below):
+        raise complain(f"{_outline(value)}, expected {spec.type.__name__} of {len(below)}")
+    return [
+        leaf for e, child in zip(entries, below, strict=True) for leaf in _align(e, child, complain)
+    ]
+
+
+def _outline(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"dict with keys {sorted(map(str, value))}"
+    if isinstance(value, (list, tuple)):
+        return f"{type(value).__name__} of {len(value)}"
+    return type(value).__name__
 
 
 def without_values(template: Template, value: Any) -> Template:

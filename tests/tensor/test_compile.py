@@ -1,0 +1,58 @@
+"""torch.compile(fullgraph=True), alone and composed with torch.func, equals eager."""
+
+import pytest
+import torch
+from tests.tensor.cases import ROWS
+from tests.tensor.helpers import SEED, agree, every_row, weighted
+
+func = torch.func
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def compiled(function, backend="aot_eager"):
+    return torch.compile(function, fullgraph=True, backend=backend)
+
+
+@every_row
+def test_forward_and_backward(row):
+    def gradients(function):
+        args = [x.requires_grad_() for x in row.arguments(SEED)]
+        return torch.autograd.grad(function(*args), args)
+
+    scalar = weighted(row.function)
+    agree(gradients(compiled(scalar)), gradients(scalar))
+
+
+@every_row
+@pytest.mark.parametrize("transform", ["grad", "jacrev", "jacfwd", "hessian"])
+def test_composed_with_func(row, transform):
+    args = row.arguments(SEED)
+    wanted = getattr(func, transform)(weighted(row.formula))(*args)
+    agree(compiled(getattr(func, transform)(weighted(row.function)))(*args), wanted)
+
+
+@every_row
+def test_composed_with_vmap_of_grad(row):
+    args = tuple(torch.stack([x, 2 * x]) for x in row.arguments(SEED))
+
+    def batched(function):
+        return func.vmap(func.grad(weighted(function)))
+
+    agree(compiled(batched(row.function))(*args), batched(row.formula)(*args))
+
+
+@pytest.mark.slow
+def test_inductor():
+    row = ROWS[2]
+    args = [x.requires_grad_() for x in row.arguments(SEED)]
+    scalar = weighted(row.function)
+    agree(
+        torch.autograd.grad(compiled(scalar, "inductor")(*args), args),
+        torch.autograd.grad(scalar(*args), args),
+    )

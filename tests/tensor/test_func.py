@@ -1,0 +1,73 @@
+"""torch.func: grad, vjp, jacrev, jacfwd, hessian, nested every way."""
+
+import pytest
+import torch
+from tests.tensor.helpers import SEED, agree, every_row, weighted
+
+func = torch.func
+
+
+def argnums(args):
+    return tuple(range(len(args)))
+
+
+@every_row
+def test_grad_and_vjp(row):
+    args = row.arguments(SEED)
+    for transform in (func.grad, func.jacrev, func.jacfwd):
+        agree(
+            transform(weighted(row.function), argnums(args))(*args),
+            transform(weighted(row.formula), argnums(args))(*args),
+        )
+    output, pull = func.vjp(row.function, *args)
+    want, pull_formula = func.vjp(row.formula, *args)
+    agree(output, want)
+    agree(pull(output), pull_formula(want))
+
+
+@every_row
+def test_jacobians_of_a_vector_output(row):
+    args = row.arguments(SEED)
+    for transform in (func.jacrev, func.jacfwd):
+        agree(
+            transform(row.function, argnums(args))(*args),
+            transform(row.formula, argnums(args))(*args),
+        )
+
+
+@every_row
+@pytest.mark.parametrize("outer", ["jacrev", "jacfwd"])
+@pytest.mark.parametrize("inner", ["grad", "jacfwd"])
+def test_second_order_in_every_nesting(row, outer, inner):
+    args = row.arguments(SEED)
+
+    def hessian(function):
+        once = getattr(func, inner)(weighted(function), argnums(args))
+        return getattr(func, outer)(once, argnums(args))(*args)
+
+    agree(hessian(row.function), hessian(row.formula))
+
+
+@every_row
+def test_third_order_forward_over_forward_over_reverse(row):
+    x, *rest = row.arguments(SEED)
+
+    def third(function):
+        def scalar(t):
+            return weighted(function)(x * t, *rest)
+
+        return func.jacfwd(func.jacfwd(func.grad(scalar)))(torch.tensor(1.3, dtype=torch.float64))
+
+    agree(third(row.function), third(row.formula))
+
+
+@every_row
+def test_hessian_through_autograd_outside(row):
+    args = [x.requires_grad_() for x in row.arguments(SEED)]
+
+    def mixed(function):
+        first = func.grad(weighted(function), argnums(args))(*args)
+        total = sum((g * g).sum() for g in first)
+        return torch.autograd.grad(total, args, allow_unused=True)
+
+    agree(mixed(row.function), mixed(row.formula))
