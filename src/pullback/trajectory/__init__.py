@@ -3,7 +3,21 @@
 A trajectory is sampled joint positions ``[..., horizon, dof]`` with steps ``dt`` in seconds.
 """
 
+from pullback.trajectory._bspline import bspline
 from pullback.trajectory._motion import Motion
+from pullback.trajectory._quintic import quintic
+from pullback.trajectory._resample import resample
+from pullback.trajectory._spline import Spline
 from pullback.trajectory._state import State, free, hold, rest
 
-__all__ = ["Motion", "State", "free", "hold", "rest"]
+__all__ = [
+    "Motion",
+    "Spline",
+    "State",
+    "bspline",
+    "free",
+    "hold",
+    "quintic",
+    "resample",
+    "rest",
+]

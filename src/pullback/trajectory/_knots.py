@@ -1,0 +1,203 @@
+"""Check what a trajectory is made from: points, times and what is known at the ends."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.trajectory._state import State
+
+__all__ = [
+    "broadcast_batch",
+    "check_increasing",
+    "check_points",
+    "check_state",
+    "concrete",
+    "normalise_duration",
+    "normalise_times",
+    "state_part",
+]
+
+_functorch = torch._C._functorch
+
+
+def concrete(tensor: Tensor) -> Tensor | None:
+    """The values below all transforms, or ``None`` while a compiler traces."""
+    if torch.compiler.is_compiling():
+        return None
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    plain = type(tensor) in (Tensor, torch.nn.Parameter) and not tensor.is_meta
+    return tensor.detach() if plain else None
+
+
+def check_points(points: Tensor, *, what: str, least: int) -> None:
+    """Refuse points that are not ``[..., count, dof]`` of a floating dtype.
+
+    Raises:
+        ArgumentTypeError: not a tensor, or not of a real floating dtype.
+        ArgumentError: too few points, or values that are not finite.
+    """
+    if not isinstance(points, Tensor) or not points.dtype.is_floating_point:
+        given = points.dtype if isinstance(points, Tensor) else type(points).__name__
+        raise ArgumentTypeError(
+            f"The {what} are not a tensor of floating point numbers.",
+            given=str(given),
+            expected="a floating point tensor [..., count, dof]",
+        )
+    if points.dim() < 2 or points.shape[-2] < least:
+        raise ArgumentError(
+            f"There are too few {what}.",
+            given=f"shape {tuple(points.shape)}",
+            expected=f"[..., count, dof] with count >= {least}",
+        )
+    values = concrete(points)
+    if values is not None and not bool(torch.isfinite(values).all()):
+        raise ArgumentError(f"The {what} are not all finite.", given="NaN or infinity among them")
+
+
+def normalise_duration(duration: Any, like: Tensor) -> Tensor:
+    """A duration as a tensor ``[...]`` beside points ``[..., count, dof]``.
+
+    Raises:
+        ArgumentTypeError: not a number or a floating tensor.
+        ArgumentError: not positive, not finite, on another device or of another batch.
+    """
+    if isinstance(duration, bool) or not isinstance(duration, (int, float, Tensor)):
+        raise ArgumentTypeError(
+            "The duration is not a number.",
+            given=type(duration).__name__,
+            expected="seconds, as a number or a tensor [...]",
+        )
+    if isinstance(duration, Tensor):
+        _check_device("duration", duration, like)
+    else:
+        duration = torch.tensor(float(duration), dtype=torch.float64, device=like.device)
+    broadcast_batch("duration", duration.shape, like)
+    values = concrete(duration)
+    if values is not None and not bool(((values > 0) & torch.isfinite(values)).all()):
+        raise ArgumentError(
+            "A duration must be positive.",
+            given=f"{values.min().item():.6g}" if values.numel() else "an empty tensor",
+            expected="finite seconds > 0",
+        )
+    return duration
+
+
+def normalise_times(times: Any, like: Tensor) -> Tensor:
+    """Increasing times, one for each point, as a tensor ``[..., count]``.
+
+    Raises:
+        ArgumentTypeError: not numbers or a floating tensor.
+        ArgumentError: a wrong number of times, times that do not increase or are not finite.
+    """
+    if isinstance(times, (list, tuple)) and all(isinstance(t, (int, float)) for t in times):
+        times = torch.tensor([float(t) for t in times], dtype=torch.float64, device=like.device)
+    if not isinstance(times, Tensor) or not times.dtype.is_floating_point:
+        raise ArgumentTypeError(
+            "The times are not floating point numbers.",
+            given=str(times.dtype) if isinstance(times, Tensor) else type(times).__name__,
+            expected="seconds, as a list or a floating tensor [..., count]",
+        )
+    _check_device("times", times, like)
+    count = like.shape[-2]
+    if times.dim() < 1 or times.shape[-1] != count:
+        raise ArgumentError(
+            "There must be one time for each point.",
+            given=f"times {tuple(times.shape)}, points {tuple(like.shape)}",
+            expected=f"[..., {count}]",
+        )
+    broadcast_batch("times", times.shape[:-1], like)
+    check_increasing("times", times)
+    return times
+
+
+def check_increasing(what: str, times: Tensor) -> None:
+    """Refuse times that are not finite or do not increase, where their values are known.
+
+    Raises:
+        ArgumentError: they do not.
+    """
+    values, steps = concrete(times), concrete(times.diff(dim=-1))
+    if values is None or steps is None:
+        return
+    if not bool(torch.isfinite(values).all()) or not bool((steps > 0).all()):
+        raise ArgumentError(
+            f"The {what} must be finite and increase strictly.",
+            given=str(values.flatten()[:8].tolist()),
+            expected="each time later than the one before, in seconds",
+        )
+
+
+def check_state(name: str, state: Any, like: Tensor) -> None:
+    """Refuse what is not a `State` that fits points ``[..., count, dof]``.
+
+    Raises:
+        ArgumentTypeError: not a state, or a part that is not a floating tensor.
+        ArgumentError: a part of another dof, batch or device, or not finite.
+    """
+    if not isinstance(state, State):
+        raise ArgumentTypeError(
+            f"The {name} is not a State.",
+            given=type(state).__name__,
+            expected="pullback.trajectory.State, rest, hold or free",
+        )
+    for part in state.given:
+        value = getattr(state, part)
+        if not isinstance(value, Tensor):
+            if not isinstance(value, (int, float)) or not math.isfinite(value):
+                raise ArgumentError(f"The {part} of the {name} is not finite.", given=repr(value))
+            continue
+        _check_device(f"{part} of the {name}", value, like)
+        dof = like.shape[-1]
+        if value.dim() and value.shape[-1] not in (1, dof):
+            raise ArgumentError(
+                f"The {part} of the {name} has another number of joints than the points.",
+                given=f"{tuple(value.shape)} beside points {tuple(like.shape)}",
+                expected=f"a number or [..., {dof}]",
+            )
+        if value.dim():
+            broadcast_batch(f"{part} of the {name}", value.shape[:-1], like)
+        known = concrete(value)
+        if known is not None and not bool(torch.isfinite(known).all()):
+            raise ArgumentError(f"The {part} of the {name} is not finite.", given="NaN or infinity")
+
+
+def state_part(state: State, part: str, like: Tensor) -> Tensor:
+    """A part of a state, which must be given, as float64 ``[..., 1, dof]`` beside the points."""
+    value = getattr(state, part)
+    if not isinstance(value, Tensor):
+        value = torch.full((), float(value), dtype=torch.float64, device=like.device)
+    value = value.to(torch.float64)
+    return (value if value.dim() else value.unsqueeze(-1)).unsqueeze(-2)
+
+
+def broadcast_batch(what: str, batch: torch.Size, like: Tensor) -> torch.Size:
+    """The common batch of something beside points ``[..., count, dof]``.
+
+    Raises:
+        ArgumentError: the two cannot be broadcast.
+    """
+    try:
+        return torch.broadcast_shapes(batch, like.shape[:-2])
+    except RuntimeError:
+        raise ArgumentError(
+            f"The batch of the {what} does not fit that of the points.",
+            given=f"{tuple(batch)} beside points {tuple(like.shape)}",
+            expected=f"a batch that broadcasts with {tuple(like.shape[:-2])}",
+        ) from None
+
+
+def _check_device(what: str, tensor: Tensor, like: Tensor) -> None:
+    if not tensor.dtype.is_floating_point:
+        raise ArgumentTypeError(
+            f"The {what} is not of a floating point dtype.", given=str(tensor.dtype)
+        )
+    if tensor.device != like.device:
+        raise ArgumentError(
+            f"The {what} lies on another device than the points.",
+            given=str(tensor.device),
+            expected=str(like.device),
+        )
