@@ -103,7 +103,7 @@ def _align(value: Any, spec: Any, complain: Callable[[str], Exception]) -> list[
     below = children(spec)
     entries: list[Any] | None = None
     if issubclass(spec.type, dict):
-        if isinstance(value, dict) and set(value) == set(spec.context):
+        if isinstance(value, dict) and _same_keys(value, spec.context):
             entries = [value[key] for key in spec.context]
     elif issubclass(spec.type, (list, tuple)):
         if isinstance(value, (list, tuple)) and len(value) == len(below):
@@ -115,6 +115,12 @@ def _align(value: Any, spec: Any, complain: Callable[[str], Exception]) -> list[
     return [
         leaf for e, child in zip(entries, below, strict=True) for leaf in _align(e, child, complain)
     ]
+
+
+def _same_keys(value: dict[Any, Any], keys: Sequence[Any]) -> bool:
+    """Whether a dict has the keys, and beyond them nothing but None."""
+    beyond = [value[key] for key in value if key not in keys]
+    return all(key in value for key in keys) and all(entry is None for entry in beyond)
 
 
 def _outline(value: Any) -> str:

@@ -1,0 +1,155 @@
+"""Autocast, checkpointing, saved-tensor hooks, threads, fake tensors, inference mode, memory."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from tests.tensor.cases import Attributes, Residual, Split
+from tests.tensor.helpers import agree
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.checkpoint import checkpoint
+
+import pullback
+
+
+class Matmul(pullback.Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return a @ b
+
+    @staticmethod
+    def backward(ctx, g):
+        a, b = ctx.saved_tensors
+        g = g.to(a.dtype)
+        Matmul.seen = torch.is_autocast_enabled("cpu")
+        return g @ b.T, a.T @ g
+
+    seen = None
+
+
+class Ambient(Matmul):
+    autocast = "ambient"
+
+
+class Disabled(Matmul):
+    autocast = "disable"
+
+
+class Cast(Matmul):
+    autocast = torch.float16
+
+
+def square():
+    return torch.randn(4, 4, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype", "in_backward"),
+    [
+        (Matmul, torch.bfloat16, True),
+        (Ambient, torch.bfloat16, False),
+        (Disabled, torch.float32, False),
+        (Cast, torch.float16, False),
+    ],
+)
+def test_autocast_policies(function, dtype, in_backward):
+    a, b = square(), square()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = function.apply(a, b)
+    assert out.dtype is dtype
+    out.float().sum().backward()
+    assert a.grad.dtype is torch.float32
+    assert Matmul.seen is in_backward
+
+
+def test_backward_inside_autocast_of_a_forward_outside_it():
+    out = Matmul.apply(square(), square())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out.sum().backward()
+    assert Matmul.seen is False
+
+
+@pytest.mark.parametrize("function", [Split, Residual, Attributes])
+def test_checkpointing(function):
+    x = torch.randn(5, dtype=torch.float64, requires_grad=True)
+
+    def run(x):
+        return function.apply(x).sin()
+
+    agree(
+        torch.autograd.grad(checkpoint(run, x, use_reentrant=False).sum(), x),
+        torch.autograd.grad(run(x).sum(), x),
+    )
+
+
+def test_saved_tensor_hooks_see_everything_and_buffers_are_freed():
+    packed = []
+
+    def pack(tensor):
+        packed.append(tensor.shape)
+        return tensor
+
+    x = torch.randn(5, dtype=torch.float64, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = Attributes.apply(x)
+    # The square, the mask and x: an alias of the input is the input.
+    assert len(packed) == 3
+    out.sum().backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        out.sum().backward()
+
+
+def test_threads_do_not_share_state():
+    def work(seed):
+        x = torch.full((64,), float(seed), dtype=torch.float64, requires_grad=True)
+        for _ in range(20):
+            (g,) = torch.autograd.grad(Residual.apply(x).sum(), x)
+            assert torch.equal(g.detach(), 3 * x.detach() ** 2)
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(1, 9)))
+
+
+def test_two_live_calls_do_not_share_state():
+    x = torch.tensor([2.0], requires_grad=True)
+    y = torch.tensor([3.0], requires_grad=True)
+    first, second = Attributes.apply(x), Attributes.apply(y)
+    assert torch.autograd.grad(second, y)[0] == 27
+    assert torch.autograd.grad(first, x)[0] == 12
+
+
+def test_fake_tensors_get_the_right_shapes():
+    with FakeTensorMode():
+        x = torch.empty(3, 4, requires_grad=True)
+        out = Residual.apply(x)
+        (g,) = torch.autograd.grad(out.sum(), x)
+    assert out.shape == g.shape == (3, 4)
+
+
+def test_inference_mode_and_no_grad():
+    with torch.inference_mode():
+        assert Split.apply(torch.tensor(2.0)) == 8
+    with torch.no_grad():
+        assert not Split.apply(torch.tensor(2.0, requires_grad=True)).requires_grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.complex128])
+def test_dtypes(dtype):
+    x = torch.tensor([1.5, -2.0], dtype=dtype, requires_grad=True)
+    out = Split.apply(x)
+    out.abs().sum().backward()
+    assert out.dtype is x.grad.dtype is dtype
+
+
+@pytest.mark.parametrize(
+    "change", [lambda x: x.t(), lambda x: x[::2], lambda x: x[:, :0], lambda x: x[0, 0]]
+)
+def test_layouts(change):
+    base = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    cotangent = torch.ones((), dtype=torch.float64).expand(change(base).shape)
+    agree(
+        torch.autograd.grad(Residual.apply(change(base)), base, cotangent),
+        torch.autograd.grad(change(base) ** 3, base, cotangent),
+    )
