@@ -3,12 +3,35 @@
 from collections import Counter
 
 import pytest
+from tests.specimens.right import edges, smooth
 from tests.specimens.wrong import calculus, calls, machines, memory
 
 from pullback.conformance import check
 from pullback.conformance.clauses import CLAUSES
 
 WRONG = [*calculus.SPECIMENS, *memory.SPECIMENS, *calls.SPECIMENS, *machines.SPECIMENS]
+RIGHT = [*smooth.SPECIMENS, *edges.SPECIMENS]
+ELSEWHERE = [clause.id for clause in CLAUSES if clause.id != "compile"]
+
+
+@pytest.mark.parametrize("specimen", RIGHT, ids=lambda specimen: specimen.id)
+def test_a_right_specimen_is_not_flagged(specimen):
+    report = check(
+        specimen.function, *specimen.inputs(), gradient=specimen.gradient, clauses=ELSEWHERE
+    )
+    assert report.ok, f"flagged, seed {report.seed}\n{report}"
+
+
+@pytest.mark.parametrize("specimen", RIGHT, ids=lambda specimen: specimen.id)
+def test_a_right_specimen_is_not_flagged_when_compiled(specimen):
+    report = check(
+        specimen.function, *specimen.inputs(), gradient=specimen.gradient, clauses="compile"
+    )
+    assert report.ok, f"flagged, seed {report.seed}\n{report}"
+
+
+def test_there_are_thirty_right_specimens():
+    assert len({specimen.function for specimen in RIGHT}) >= 30
 
 
 @pytest.mark.parametrize("specimen", WRONG, ids=lambda specimen: specimen.id)

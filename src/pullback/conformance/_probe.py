@@ -16,7 +16,7 @@ from pullback.conformance._repro import write_repro
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import tensors
 
-__all__ = ["Probe", "Tensors"]
+__all__ = ["Probe", "Tensors", "flatten", "products", "same_bits", "show"]
 
 Tensors = list[torch.Tensor]
 
@@ -48,6 +48,11 @@ class Probe:
     outputs: tuple[int, ...] = ()
     random: bool = False
     clause: str = ""
+
+    @property
+    def draws(self) -> bool:
+        """Whether the function draws random numbers, from any generator it was given or not."""
+        return self.random or bool(self.inputs.generators)
 
     # Inputs -----------------------------------------------------------------------------------
 
@@ -251,6 +256,19 @@ def flatten(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     # Computed in float32, shown in float32: the precision decides how rough an estimate is.
     dtype = torch.float64 if eps <= torch.finfo(torch.float64).eps else torch.float32
     return torch.cat([piece.reshape(-1).to(dtype) for piece in pieces])
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same shape, dtype and entries; NaN equals NaN.
+
+    Example:
+        >>> same_bits(torch.tensor([float("nan")]), torch.tensor([float("nan")]))
+        True
+    """
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    a, b = one.detach().resolve_conj(), other.detach().resolve_conj()
+    return bool(((a == b) | (torch.isnan(a) & torch.isnan(b))).all())
 
 
 def show(value: object) -> str:

@@ -270,20 +270,29 @@ class IntermediateInSetup(_Cube):
     jvp = backward
 
 
-class AsksForRequiresGrad(_Cube):
-    """Saves only when an input requires a gradient, which torch.func's tensors do not say."""
+class OutputWithWrongTangent(torch.autograd.Function):
+    """First order is right; hessian sends a wrong tangent through the saved output."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x.exp()
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        (x,) = inputs
-        ctx.scale = 3.0 if x.requires_grad else 0.0
-        ctx.save_for_backward(x)
-        ctx.save_for_forward(x)
+        ctx.save_for_backward(output)
+        ctx.save_for_forward(output)
 
     @staticmethod
     def backward(ctx, cotangent):
-        (x,) = ctx.saved_tensors
-        return ctx.scale * x * x * cotangent
+        (y,) = ctx.saved_tensors
+        return y * cotangent
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        (y,) = ctx.saved_tensors
+        return 2 * y * tangent
 
 
 SPECIMENS = [
@@ -306,5 +315,5 @@ SPECIMENS = [
     Specimen(CubeNested, lambda: (normal(3),), "forward-over-forward"),
     Specimen(ProductNested, lambda: (normal(3), normal(3, seed=2)), "forward-over-forward"),
     Specimen(IntermediateInSetup, lambda: (normal(3),), "transforms"),
-    Specimen(AsksForRequiresGrad, lambda: (normal(3),), "transforms"),
+    Specimen(OutputWithWrongTangent, lambda: (normal(3),), "transforms"),
 ]

@@ -3,7 +3,7 @@
 import torch
 
 from pullback.conformance._nodes import spied
-from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._probe import Probe, Tensors, same_bits
 from pullback.conformance._report import Finding
 
 __all__ = ["alias"]
@@ -58,7 +58,7 @@ def _change(probe: Probe, k: int) -> Finding | None:
     except RuntimeError:
         return None  # torch refuses to change such a view: loud
     for name, now in others.items():
-        if not torch.equal(torch.nan_to_num(now.detach()), torch.nan_to_num(copies[name])):
+        if not same_bits(now, copies[name]):
             return _broken(probe, k, name, copies[name], now)
     try:
         got = probe.pull(leaves, cotangents, [every[k]])

@@ -17,7 +17,7 @@ def cuda_graph(probe: Probe) -> Finding:
     """Capture forward and backward in a CUDA graph, replay at other inputs, and compare."""
     if not torch.cuda.is_available():
         return probe.skipped("There is no CUDA device.")
-    if probe.random:
+    if probe.draws:
         return probe.skipped("It draws random numbers, which a graph draws in another order.")
     moved = probe.inputs.with_values([value.cuda() for value in probe.inputs.values])
     on_device = type(probe)(

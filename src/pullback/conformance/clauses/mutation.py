@@ -6,7 +6,7 @@ import torch
 
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._nodes import spied
-from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._probe import Probe, Tensors, same_bits
 from pullback.conformance._report import Finding
 
 __all__ = ["cotangent", "mutation", "stale"]
@@ -27,7 +27,7 @@ def stale(probe: Probe) -> Finding:
         if got is not None and place is not None:
             target = "ys" if group else "torch.utils._pytree.tree_leaves((args, kwargs))"
             return probe.broken(
-                f"{name} was changed in place after forward; backward silently used the new values.",
+                f"{name} was changed in place after forward; backward silently used new values.",
                 expected=expected[place], got=got[place], place=name,
                 hint="Save it with ctx.save_for_backward, which notices a change, or save a clone.",
                 repro=[
@@ -91,10 +91,7 @@ def _changed(handed: Sequence[torch.Tensor], before: Tensors, dirty: set[int]) -
     for k, (now, then) in enumerate(zip(handed, before, strict=True)):
         if now.data_ptr() in dirty and now.numel():
             continue
-        same = now.shape == then.shape and torch.equal(
-            torch.nan_to_num(now.detach()), torch.nan_to_num(then)
-        )
-        if not same:
+        if not same_bits(now, then):
             return k
     return None
 
@@ -108,7 +105,7 @@ def cotangent(probe: Probe) -> Finding:
     versions = [g._version for g in incoming]
     probe.pull(leaves, incoming, outputs)
     for k, (now, then) in enumerate(zip(incoming, copies, strict=True)):
-        if not torch.equal(now, then) or now._version != versions[k]:
+        if not same_bits(now, then) or now._version != versions[k]:
             return probe.broken(
                 f"Backward changed the cotangent of output {k} in place.",
                 expected=then, got=now, place=f"cotangent of output {k}",

@@ -17,6 +17,8 @@ _LEVELS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 def dtype(probe: Probe) -> Finding:
     """Sweep the precisions and compare each gradient with the one of the rounded inputs."""
+    if probe.draws:
+        return probe.skipped("It draws random numbers, which differ from precision to precision.")
     refused: list[str] = []
     given = probe.original.points()[0].dtype.to_real()
     for level in _LEVELS:
@@ -153,6 +155,8 @@ def _repro(level: torch.dtype) -> list[str]:
 
 def autocast(probe: Probe) -> Finding:
     """Run forward under autocast and backward outside, and compare with float32."""
+    if probe.draws:
+        return probe.skipped("It draws random numbers, which differ from precision to precision.")
     low = replace(probe, inputs=probe.inputs.cast(torch.float32))
     points = low.inputs.points()
     cotangents = low.cotangents([y.detach() for y in low.evaluate(low.leaves())])

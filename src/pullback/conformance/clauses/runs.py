@@ -3,9 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import torch
-
-from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._probe import Probe, Tensors, same_bits
 from pullback.conformance._report import Finding
 
 __all__ = ["deterministic", "retain", "state"]
@@ -29,7 +27,7 @@ def deterministic(probe: Probe) -> Finding:
     for _ in range(2):
         again = once()
         for k, (one, other) in enumerate(zip(first, again, strict=True)):
-            if not _same(one, other):
+            if not same_bits(one, other):
                 return probe.broken(
                     "The same inputs and the same seed give other bits.",
                     expected=one, got=other, place=_place(probe, k, len(first)),
@@ -52,10 +50,6 @@ def _place(probe: Probe, k: int, total: int) -> str:
     return (
         f"output {k}" if k < total - count else f"the gradient of {probe.path(k - total + count)}"
     )
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
 
 
 def state(probe: Probe) -> Finding:

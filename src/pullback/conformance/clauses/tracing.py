@@ -75,7 +75,7 @@ def compiles(probe: Probe) -> Finding:
     if sys.version_info >= (3, 15):
         return probe.skipped("torch.compile does not run on this Python.")
     points = probe.inputs.points()
-    if probe.random:
+    if probe.draws:
         return probe.skipped("It draws random numbers, which compiled code draws in another order.")
     cotangents = probe.cotangents([y.detach() for y in probe.evaluate(probe.leaves())])
     expected = [

@@ -75,7 +75,8 @@ def _jacrev(probe: Probe) -> Wrong:
 
     got = torch.func.jacrev(small)(torch.zeros(2, dtype=_real(points)))
     rows = [probe.backward(points, weights) for weights in choices]
-    expected = torch.tensor([[products(row, step)[0] for step in steps] for row in rows])
+    numbers = [[products(row, step)[0] for step in steps] for row in rows]
+    expected = torch.tensor(numbers, dtype=torch.float64)
     return _first(probe, [got], [expected.to(got.dtype)])
 
 
@@ -102,7 +103,7 @@ def _hessian(probe: Probe) -> Wrong:
             )
             rough = 1e-4 if got.dtype == torch.float64 else 5e-2
             if estimate.smooth and gap > rough * max(sizes) + 10 * estimate.error:
-                return torch.tensor(estimate.value), got[i, j]
+                return torch.tensor(estimate.value, dtype=torch.float64), got[i, j]
     return None
 
 
