@@ -59,7 +59,8 @@ def keep(recording: Recording, output: Path, failure: ProgramError | None) -> No
 def say_recorded(recording: Recording, console: Console) -> None:
     """Print what was recorded, one line for each Function."""
     calls = sum(len(item.calls) for item in recording)
-    console.print(f"Recorded {len(recording)} Functions, {calls} calls.")
+    found = f"{len(recording)} Function{'' if len(recording) == 1 else 's'}"
+    console.print(f"Recorded {found}, {calls} call{'' if calls == 1 else 's'}.")
     for item in recording:
         kept = f"{len(item.calls)} kept" if item.calls else "[yellow]none kept[/]"
         console.print(

@@ -1,7 +1,10 @@
 """Check each task, with a progress bar, and put the reports of its calls together."""
 
+import os
+import threading
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +19,9 @@ from pullback.errors import PullbackError
 
 __all__ = ["merge_reports", "run_tasks"]
 
+_WORKERS = 2
+_LOADING = threading.Lock()  # imports of foreign packages and the filters of warnings are global
+_INTENTS = ("exact", "surrogate", "nonlinear")
 _WEIGHT = {
     Verdict.BROKEN: 4,
     Verdict.CRASHES: 3,
@@ -49,43 +55,66 @@ def run_tasks(
     Returns:
         One outcome for each task, in order.
     """
-    outcomes = []
-    for task in _with_progress(tasks, console):
+    what = {"clauses": clauses, "seed": seed}
+
+    def run(task: Task) -> Outcome:
         alone = task.isolated if isolate is None else isolate
         outcome = Outcome(task, reason=task.reason, rerun=task.rerun_line(seed))
-        outcomes.append(outcome)
-        if task.reason:
-            continue
-        reports, fault = _check_calls(
-            task,
-            {"gradient": gradient or task.gradient, "clauses": clauses, "seed": seed},
-            {"isolate": alone, "timeout": timeout if alone else None},
-        )
-        outcome.reason = fault
-        if reports:
-            outcome.report = replace(merge_reports(reports), function=task.name)
-    return outcomes
+        if not task.reason:
+            how = {"isolate": alone, "timeout": timeout if alone else None}
+            intent = gradient or task.gradient
+            report, outcome.reason = _check_task(task, intent, {**what, **how})
+            outcome.report = report and replace(report, function=task.name)
+        return outcome
+
+    # An isolated check waits for its process, so two run side by side; the others share this one.
+    alone = all(task.isolated if isolate is None else isolate for task in tasks)
+    workers = min(_WORKERS, os.cpu_count() or 1) if alone else 1
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            return list(_with_progress(pool.map(run, tasks), tasks, console))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
-def _check_calls(task: Task, what: dict[str, Any], how: dict[str, Any]) -> tuple[list[Report], str]:
-    """Check a Function at each of its calls; also the reason why the last refused one failed."""
+def _check_task(
+    task: Task, gradient: str | None, options: dict[str, Any]
+) -> tuple[Report | None, str]:
+    """Check a Function at each of its calls; also why there is no report, or an empty text."""
     try:
-        with warnings.catch_warnings():
+        with _LOADING, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the imported packages, not of the check
             function, calls = task.load()
     except PullbackError as error:
-        return [], _one_line(error)
-    reports, fault = [], ""
+        return None, _one_line(error)
+    reports: list[Report] = []
+    fault = ""
     for place, args in enumerate(calls):
         try:
-            report = check(function, *args, **what, **how)
+            report = check(function, *args, gradient=gradient, **options)
+            if reports and reports[0].inferred and report.gradient != reports[0].gradient:
+                # The intent belongs to the Function. One call may look exact where another shows
+                # that it is not meant to be (a scale of one): the weakest intent goes for all.
+                weakest = max(report.gradient, reports[0].gradient, key=_INTENTS.index)
+                return _check_inferred(task, weakest, options)
         except PullbackError as error:
             fault = _one_line(error)
             continue
-        number = task.numbers[place] if task.numbers else place
-        findings = tuple(portable(finding, task, number) for finding in report)
-        reports.append(replace(report, findings=findings))
-    return reports, fault
+        reports.append(_portable(report, task, place))
+    return (merge_reports(reports), "") if reports else (None, fault)
+
+
+def _check_inferred(
+    task: Task, gradient: str, options: dict[str, Any]
+) -> tuple[Report | None, str]:
+    report, fault = _check_task(task, gradient, options)
+    return report and replace(report, inferred=True), fault
+
+
+def _portable(report: Report, task: Task, place: int) -> Report:
+    number = task.numbers[place] if task.numbers else place
+    return replace(report, findings=tuple(portable(item, task, number) for item in report))
 
 
 def _one_line(error: PullbackError) -> str:
@@ -122,9 +151,11 @@ def _named_call(finding: Finding, number: int, count: int) -> Finding:
     return replace(finding, detail=f"{finding.detail} (recorded call {number + 1} of {count})")
 
 
-def _with_progress(tasks: Sequence[Task], console: Console) -> Iterable[Task]:
+def _with_progress(
+    outcomes: Iterable[Outcome], tasks: Sequence[Task], console: Console
+) -> Iterator[Outcome]:
     if not console.is_terminal:
-        yield from tasks
+        yield from outcomes
         return
     columns = (
         TextColumn("Checking"),
@@ -134,8 +165,8 @@ def _with_progress(tasks: Sequence[Task], console: Console) -> Iterable[Task]:
         TextColumn("{task.description}"),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("", total=len(tasks))
-        for task in tasks:
-            progress.update(bar, description=escape(task.name))
-            yield task
-            progress.advance(bar)
+        names = [escape(task.name) for task in tasks]
+        bar = progress.add_task(names[0], total=len(tasks))
+        for number, outcome in enumerate(outcomes, start=1):
+            progress.update(bar, advance=1, description=names[min(number, len(names) - 1)])
+            yield outcome

@@ -12,7 +12,7 @@ from rich.text import Text
 from pullback.cli._tasks import Outcome
 from pullback.conformance._report import Finding, Report, Verdict
 
-__all__ = ["make_console", "rank", "short_names", "show"]
+__all__ = ["make_console", "print_table", "rank", "short_names", "show"]
 
 _GLYPHS = {
     Verdict.BROKEN: ("✗", "x", "bold red"),
@@ -22,9 +22,9 @@ _GLYPHS = {
     Verdict.SKIPPED: ("·", ".", "dim"),
 }
 _MEANING = {
-    Verdict.BROKEN: "broken: silently wrong",
-    Verdict.CRASHES: "crashes or an unclear error",
-    Verdict.LACKING: "lacking: refused with a clear error",
+    Verdict.BROKEN: "broken, silently",
+    Verdict.CRASHES: "crashes",
+    Verdict.LACKING: "lacking, refused clearly",
     Verdict.HOLDS: "holds",
     Verdict.SKIPPED: "does not apply",
 }
@@ -46,7 +46,7 @@ def show(outcomes: Sequence[Outcome], problems: Sequence[str], console: Console)
     )
     reports = [report for _, report in checked]
     console.print()
-    _print_table(reports, console)
+    print_table(reports, console)
     for outcome, report in checked:
         if not report.ok:
             _print_problems(report, outcome.rerun, console)
@@ -90,9 +90,18 @@ def short_names(names: Sequence[str]) -> list[str]:
     ]
 
 
-def _print_table(reports: Sequence[Report], console: Console) -> None:
+def print_table(reports: Sequence[Report], console: Console) -> None:
+    """Print the table Function x clause, broken first, and its legend.
+
+    Columns are the clauses that not every Function keeps; the others are named below.
+
+    Arguments:
+        reports: what was checked.
+        console: where to print.
+    """
     if not reports:
         return
+    reports = sorted(reports, key=rank)
     every = list(dict.fromkeys(item.clause for report in reports for item in report))
     quiet = (Verdict.HOLDS, Verdict.SKIPPED)
     shown = [
@@ -116,7 +125,7 @@ def _legend(*, plain: bool) -> Text:
     legend = Text()
     for verdict, (glyph, ascii_glyph, style) in _GLYPHS.items():
         legend.append(f"{ascii_glyph if plain else glyph} ", style=style)
-        legend.append(f"{_MEANING[verdict]}  ", style="dim")
+        legend.append(f"{_MEANING[verdict]}   ", style="dim")
     return legend
 
 
@@ -200,10 +209,11 @@ def _print_summary(
     missing = sum(outcome.report is None for outcome in outcomes)
     seconds = sum(report.seconds for report in reports)
     state = f"[bold red]{len(bad)} broken[/]" if bad else "[bold green]ok[/]"
-    parts = [f"{len(reports)} Functions checked", state]
+    plural = "" if len(reports) == 1 else "s"
+    parts = [f"{len(reports)} Function{plural} checked", state]
     if missing:
         parts.append(f"[yellow]{missing} not checked[/]")
     inferred = sum(report.inferred for report in reports)
     if inferred:
-        parts.append(f"{inferred} gradient intents inferred")
+        parts.append(f"gradient intent inferred for {inferred}")
     console.print(f"{', '.join(parts)} in {seconds:.1f} s.")
