@@ -1,0 +1,78 @@
+"""`Attachment`: hang a store's hooks on a model, and take every one of them off again."""
+
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import nn
+
+from pullback.tracking._hooks import BeginHook, OutputHook, Sightings
+from pullback.tracking._store import Store
+
+__all__ = ["ROOT", "Attachment"]
+
+ROOT = "(root)"
+
+Choose = Callable[[str, nn.Module], bool]
+
+
+class Attachment:
+    """The hooks of one store on any number of models.
+
+    Arguments:
+        store: where they write.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._sightings = Sightings(store)
+        self._store = store
+        self._handles: list[Any] = []
+        self._marked: list[ref[nn.Module]] = []
+        store.between = self._sightings.clear
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Outputs that could not be measured, with the reason."""
+        return self._sightings.skipped
+
+    def attach(self, model: nn.Module, choose: Choose, prefix: str = "") -> int:
+        """Hang hooks on a model and its modules; give how many modules are watched."""
+        self._handles.append(
+            model.register_forward_pre_hook(BeginHook(self._store, prefix), prepend=True)
+        )
+        watched = 0
+        for path, module in model.named_modules():
+            name = (prefix + path).rstrip(".") or ROOT
+            if not choose(name, module):
+                continue
+            if isinstance(module, torch.jit.ScriptModule):
+                self._sightings.skipped[name] = "a ScriptModule, which runs outside Python"
+                continue
+            hook = OutputHook(self._sightings, name)
+            self._handles.append(module.register_forward_hook(hook))
+            self._mark(module)
+            watched += 1
+        return watched
+
+    def _mark(self, module: nn.Module) -> None:
+        """Make compiled code look again: it never checks for hooks that came after it.
+
+        It does check that a module has no ``forward`` of its own; so the module gets one, which
+        is the very method it had. Without it, the code compiled before is valid again.
+        """
+        if "forward" not in module.__dict__:
+            module.__dict__["forward"] = module.forward
+            self._marked.append(ref(module))
+
+    def detach(self) -> None:
+        """Take off every hook, those included that somebody else has already removed."""
+        for handle in self._handles:
+            handle.remove()
+        for weak in self._marked:
+            module = weak()
+            if module is not None:
+                module.__dict__.pop("forward", None)
+        self._handles.clear()
+        self._marked.clear()
+        self._sightings.clear()

@@ -1,0 +1,183 @@
+"""The hooks that a tracker hangs on modules, and on the tensors that come out of them.
+
+In eager code the output of a module is measured and left as it is: the same object, so that an
+operation in place, a dictionary or a dataclass goes on as before, and its gradient is seen by a
+tensor hook. In code that is being compiled, and inside torch.func, tensor hooks are not available;
+there the tensors of the output are passed through `pullback.tracking.track`'s Function.
+"""
+
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import nn
+
+from pullback.errors import UnsupportedError
+from pullback.tracking._identity import Ticket
+from pullback.tracking._operators import begin_operator, in_backward
+from pullback.tracking._outputs import replace_tensors, tensors_in
+from pullback.tracking._store import Store
+from pullback.tracking._track import pass_through
+
+__all__ = ["BeginHook", "OutputHook", "Sightings"]
+
+
+class _Inert:
+    """What a copy of a hook does: nothing. A copied or pickled model is not tracked."""
+
+    def __call__(self, *_: Any) -> None:
+        return None
+
+
+def _inert() -> _Inert:
+    return _Inert()
+
+
+class _Hook:
+    """A hook that belongs to one tracker, and becomes inert where its model is copied."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Inert:
+        return _Inert()
+
+    def __reduce__(self) -> Any:
+        return _inert, ()
+
+
+class _GradientHook:
+    """Measures the gradient of one tensor, under each name that the tensor was returned by."""
+
+    __slots__ = ("names", "order", "store", "taken")
+
+    def __init__(self, store: Store, names: list[tuple[str, Ticket]], order: int) -> None:
+        self.store = store
+        self.names = names
+        self.order = order
+        self.taken = False
+
+    def __call__(self, gradient: torch.Tensor) -> None:
+        self.taken = True
+        self._measure(gradient)
+
+    def of_base(self, gradient: torch.Tensor) -> None:
+        """The gradient of the tensor that the value is a view of, if the view's never came.
+
+        An operation in place on a view takes the view's node out of the graph, and hooks with
+        it; the node of its base stays. A linear layer's output is such a view, and an in-place
+        activation after it is common.
+        """
+        if not self.taken:
+            self._measure(gradient)
+        self.taken = False
+
+    def _measure(self, gradient: torch.Tensor) -> None:
+        if not self.store.active:
+            return
+        if type(gradient) in _PLAIN:
+            self.store.follow_all(gradient, self.names, self.order)
+        if gradient.requires_grad:  # a graph of the backward pass: its gradients come next
+            gradient.register_hook(_GradientHook(self.store, self.names, self.order + 1))
+
+
+_PLAIN = (torch.Tensor, nn.Parameter)
+
+
+class Sightings:
+    """Which tensors were seen in this step, so that one returned twice is measured once.
+
+    A container often returns the very tensor that its last module returned. It is named twice and
+    measured once; an operation in place in between raises its version and makes it a new value.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.skipped: dict[str, str] = {}
+        self._seen: dict[int, tuple[Any, int, _GradientHook]] = {}
+        self._leaves: list[Any] = []
+
+    def clear(self) -> None:
+        """Forget all tensors; they are only held weakly in any case."""
+        self._seen.clear()
+        for handle in self._leaves:
+            handle.remove()
+        self._leaves.clear()
+
+    def see(self, values: torch.Tensor, name: str, inputs: Any = ()) -> None:
+        """Measure a value that a module returned for inputs, and later its gradient."""
+        if type(values) not in _PLAIN:
+            self.skipped[name] = f"a {type(values).__name__}, not a plain tensor"
+            return
+        recomputed = in_backward()
+        version = -1 if values.is_inference() else values._version
+        known, known_version, hook = self._seen.get(id(values), (_gone, -1, None))
+        if hook is not None and known() is values and known_version == version >= 0:
+            ticket = self.store.observe_again(values, name, hook.names[0], recomputed)
+            hook.names.append((name, ticket))
+            return
+        try:
+            ticket = self.store.observe(values, name, recomputed=recomputed)
+        except UnsupportedError as refusal:
+            self.skipped[name] = refusal.what
+            return
+        hook = _GradientHook(self.store, [(name, ticket)], 1)
+        self._seen[id(values)] = (ref(values), version, hook)
+        if values.requires_grad:
+            handle = values.register_hook(hook)
+            if values.is_leaf:  # a parameter outlives its graph, and must not keep the hook
+                self._leaves.append(handle)
+            base = _own_base(values, inputs)
+            if base is not None:
+                base.register_hook(hook.of_base)
+
+
+def _gone() -> None:
+    return None
+
+
+def _own_base(values: torch.Tensor, inputs: Any) -> torch.Tensor | None:
+    """The base of a view of all its elements, unless the module was given that base."""
+    base = values._base
+    if base is None or base.is_leaf or base.numel() != values.numel():
+        return None
+    given = (tensor for _, tensor in tensors_in(inputs))
+    if any(tensor is base or tensor._base is base for tensor in given):
+        return None
+    return base
+
+
+class OutputHook(_Hook):
+    """After a module's forward: measure what it returned."""
+
+    def __init__(self, sightings: Sightings, name: str) -> None:
+        self.sightings = sightings
+        self.store = sightings.store
+        self.name = name
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return replace_tensors(output, self._pass_through)
+        if not self.store.active:
+            return None
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return replace_tensors(output, self._pass_through)
+        for path, values in tensors_in(output):
+            self.sightings.see(values, self.name + path, inputs)
+        return None
+
+    def _pass_through(self, path: str, values: torch.Tensor) -> torch.Tensor:
+        # A copy: what follows may change the output in place, which a view of a custom
+        # Function's input does not allow. Compilers remove the copy where nothing does.
+        return pass_through(values, self.store, self.name + path, copy=True)
+
+
+class BeginHook(_Hook):
+    """Before a root's forward: the next pass begins."""
+
+    def __init__(self, store: Store, root: str) -> None:
+        self.store = store
+        self.root = root
+
+    def __call__(self, module: nn.Module, inputs: Any) -> None:
+        if torch.compiler.is_compiling():
+            begin_operator(self.store.handle, self.root)
+        elif not in_backward():
+            self.store.begin(self.root)

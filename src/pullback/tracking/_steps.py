@@ -1,0 +1,80 @@
+"""Notice where a step of training ends, without being told."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from pullback.errors import ArgumentTypeError
+
+__all__ = ["StepWatch"]
+
+
+class StepWatch:
+    """Calls back after each step of an optimizer that holds one of some parameters.
+
+    A gradient scaler skips the optimizer where it finds an infinity, and then no optimizer would
+    say that the step is over; so a scaler's ``update`` ends the step too.
+
+    Arguments:
+        parameters: gives the parameters to look for; ``None`` listens to every optimizer.
+        ended: what to call. Two calls for one step must do no harm.
+        scaler: a `torch.amp.GradScaler`, if the loss is scaled.
+
+    Raises:
+        ArgumentTypeError: the scaler has no ``update``.
+    """
+
+    def __init__(
+        self,
+        parameters: Callable[[], Iterable[torch.Tensor]] | None,
+        ended: Callable[[], None],
+        scaler: Any = None,
+    ) -> None:
+        if scaler is not None and not hasattr(scaler, "update"):
+            raise ArgumentTypeError(
+                "The scaler cannot be followed.",
+                given=type(scaler).__name__,
+                expected="a torch.amp.GradScaler",
+            )
+        self._parameters = parameters
+        self._ended = ended
+        self._scaler = scaler
+        self._update: Any = None
+        self._handle: Any = None
+
+    def start(self) -> None:
+        """Listen from now on."""
+        self._handle = register_optimizer_step_post_hook(self._after)
+        if self._scaler is not None:
+            self._update = self._scaler.update
+            self._scaler.update = self._after_update
+
+    def stop(self) -> None:
+        """Stop listening, and leave the scaler as it was."""
+        if self._handle is not None:
+            self._handle.remove()
+        if self._update is not None and self._scaler is not None:
+            del self._scaler.update
+        self._handle = self._update = self._scaler = self._parameters = None
+
+    def loss_scale(self) -> torch.Tensor | None:
+        """The scaler's factor as a tensor, where it lies; nothing before its first use."""
+        return getattr(self._scaler, "_scale", None)
+
+    def _after_update(self, *arguments: Any, **keywords: Any) -> None:
+        self._update(*arguments, **keywords)
+        self._ended()
+
+    def _after(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
+        if self._scaler is not None:
+            return  # its update comes after every optimizer of the step
+        if self._parameters is None:
+            self._ended()
+            return
+        wanted = {id(parameter) for parameter in self._parameters()}
+        groups = optimizer.param_groups
+        if any(id(parameter) in wanted for group in groups for parameter in group["params"]):
+            self._ended()
