@@ -51,7 +51,7 @@ def test_a_generator_is_refused_by_name_while_compiling():
     compiled = torch.compile(
         lambda x: room.noise_gradient(x, 0.1, generator), backend="eager", fullgraph=True
     )
-    with pytest.raises(Exception, match="generator"):
+    with pytest.raises(Exception, match="cannot use a generator inside"):
         compiled(torch.zeros(3, requires_grad=True))
 
 
@@ -71,6 +71,11 @@ def test_export_refuses_rather_than_drop_the_gradient(module):
         torch.export.export(nn.Sequential(module), (torch.randn(3),))
     error = caught.value
     assert isinstance(error, UnsupportedError) or "UnsupportedError" in str(error)
+
+
+def test_strict_export_refuses_as_well():
+    with pytest.raises(Exception, match="cannot be exported with its gradient"):
+        torch.export.export(nn.Sequential(room.ScaleGradient(2.0)), (torch.randn(3),), strict=True)
 
 
 def test_export_for_inference_keeps_the_value():

@@ -109,6 +109,9 @@ def refuse_export(function: str) -> None:
         UnsupportedError: a program is being exported while gradients are enabled.
     """
     if torch.compiler.is_exporting() and torch.is_grad_enabled():
+        if torch.compiler.is_dynamo_compiling():
+            # An exception of ours cannot be raised while Dynamo traces (strict=True); this can.
+            torch._dynamo.graph_break(msg=f"{function} cannot be exported with its gradient")
         raise UnsupportedError(
             f"{function} cannot be exported with its gradient.",
             given="torch.export, which keeps the value of a custom function and drops its gradient",

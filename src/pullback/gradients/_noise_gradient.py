@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.gradients._check import check_tensor
 from pullback.gradients._factor import Factor, check_factor, widen
 from pullback.gradients._module import GradientModule
@@ -66,8 +66,8 @@ def noise_gradient(x: Tensor, std: Factor, generator: torch.Generator | None = N
         x: shape (...), any floating or complex dtype.
         std: the standard deviation, >= 0, a number or a tensor that broadcasts to ``x``. One
             that requires a gradient gets exactly zero at first order.
-        generator: where the noise is drawn from; ``None`` takes torch's own. Inside of
-            torch.compile only torch's own can be used.
+        generator: where the noise is drawn from; ``None`` takes torch's own. One of your own
+            breaks the graph of torch.compile.
 
     Returns:
         A view of ``x``.
@@ -75,8 +75,7 @@ def noise_gradient(x: Tensor, std: Factor, generator: torch.Generator | None = N
     Raises:
         ArgumentTypeError: an argument has no usable type.
         ArgumentError: ``std`` is negative, NaN or infinite, or does not broadcast.
-        UnsupportedError: a sparse or nested tensor, torch.export with gradients, or a generator
-            inside of torch.compile.
+        UnsupportedError: a sparse or nested tensor, or torch.export with gradients.
 
     Example:
         >>> import torch
@@ -118,12 +117,11 @@ def _check_generator(generator: torch.Generator | None, function: str) -> None:
             given=f"generator of type {type(generator).__name__}",
             mend="Pass torch.Generator().manual_seed(seed), or None.",
         )
-    if torch.compiler.is_compiling():
-        raise UnsupportedError(
-            f"{function} cannot use a generator inside of torch.compile, which does not trace one.",
-            expected="generator=None",
-            mend="Leave the generator out and call torch.manual_seed, "
-            "or draw outside of the compiled function.",
+    if torch.compiler.is_dynamo_compiling():
+        # An exception of ours cannot be raised while Dynamo traces; its graph break carries text.
+        torch._dynamo.graph_break(
+            msg=f"{function} cannot use a generator inside of a compiled graph. Leave it "
+            "out and call torch.manual_seed, or compile without fullgraph=True."
         )
 
 

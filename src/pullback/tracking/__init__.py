@@ -1,5 +1,6 @@
 """What values and gradients look like while a model trains."""
 
+from pullback.tracking._annotate import annotate
 from pullback.tracking._diagnosis import Finding, diagnose
 from pullback.tracking._difference import Change, diff
 from pullback.tracking._identity import Key, Place
@@ -10,21 +11,36 @@ from pullback.tracking._run import NonFinite, Run, Series
 from pullback.tracking._statistics import Statistics
 from pullback.tracking._track import track
 from pullback.tracking._tracker import Tracker
+from pullback.tracking.formats import (
+    FormatAdvice,
+    NumberFormat,
+    SimulatedFormat,
+    advise_formats,
+    advise_from_exponents,
+    simulate_format,
+)
 
 __all__ = [
     "Change",
     "Finding",
+    "FormatAdvice",
     "Key",
     "NonFinite",
+    "NumberFormat",
     "Observation",
     "Place",
     "Record",
     "Run",
     "Series",
+    "SimulatedFormat",
     "Statistics",
     "Tracker",
+    "advise_formats",
+    "advise_from_exponents",
+    "annotate",
     "diagnose",
     "diff",
     "read_run",
+    "simulate_format",
     "track",
 ]

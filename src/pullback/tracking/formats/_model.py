@@ -116,17 +116,15 @@ class SimulatedFormat(nn.Module):
         self.generator = generator
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model with simulated products.
+        """Run the model with simulated products; torch.compile breaks its graph here.
 
         Raises:
-            UnsupportedError: inside of torch.compile, or a product that cannot be reached.
+            UnsupportedError: a product that cannot be reached.
         """
-        if torch.compiler.is_compiling():
-            raise UnsupportedError(
-                "A simulated model is not compiled: torch.compile does not trace its mode.",
-                expected="eager execution",
-                mend="Compile the plain model, or simulate its tensors one by one with "
-                "simulate_format(x, forward=...).",
+        if torch.compiler.is_dynamo_compiling():
+            torch._dynamo.graph_break(
+                msg="A simulated model is not compiled: torch.compile does not trace its mode. "
+                "Compile without fullgraph=True, and it runs eagerly."
             )
         with _ProductMode(self):
             return self.model(*args, **kwargs)
@@ -215,7 +213,7 @@ def simulate_format(
         ArgumentTypeError: neither a module nor a floating tensor.
         ArgumentError: an unknown format, rounding or overflow, or no format at all.
         UnsupportedError: when run, a layer whose products cannot be reached (nn.LSTM, nn.GRU,
-            nn.RNN and their cells), or torch.compile.
+            nn.RNN and their cells).
 
     Example:
         >>> import torch

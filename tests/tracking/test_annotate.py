@@ -1,0 +1,192 @@
+"""`annotate` shows the right scales and leaves everything as it was."""
+
+import io
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.tracking._annotate import ScalesInterpreter, annotate, measure_scales, trace_deeply
+
+SCALE = re.compile(r"\(-> ([^,]+), <- ([^)]+)\)")
+
+
+class Perceptron(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(5, 7)
+        self.second = nn.Linear(7, 3)
+
+    def forward(self, x):
+        return self.second(functional.relu(self.first(x)))
+
+
+def quietly(model, *inputs, **keywords):
+    return annotate(model, *inputs, file=io.StringIO(), **keywords)
+
+
+def scales_of(text, name):
+    [line] = [line for line in text.splitlines() if re.match(rf"\s*{name}\b.* = ", line)]
+    return SCALE.search(line).groups()
+
+
+def test_the_scales_are_those_of_autograd():
+    torch.manual_seed(0)
+    model, x, g = Perceptron(), torch.randn(11, 5), torch.randn(11, 3)
+    text = quietly(model, x, cotangent=g)
+    leaf = x.clone().requires_grad_()
+    hidden = model.first(leaf)
+    active = functional.relu(hidden)
+    output = model.second(active)
+    values = {
+        "first_weight": model.first.weight,
+        "first_bias": model.first.bias,
+        "linear": hidden,
+        "relu": active,
+        "second_weight": model.second.weight,
+        "linear_1": output,
+    }
+    gradients = torch.autograd.grad(output, list(values.values()), g)
+    for (name, value), gradient in zip(values.items(), gradients, strict=True):
+        expected = (f"{float(value.detach().std()):.3}", f"{float(gradient.std()):.3}")
+        assert scales_of(text, name) == expected
+    head = text.splitlines()[0]
+    (gradient,) = torch.autograd.grad(model(leaf), leaf, g)
+    assert head.startswith("def forward(self, x):")
+    assert SCALE.search(head).groups() == (f"{float(x.std()):.3}", f"{float(gradient.std()):.3}")
+
+
+def test_nothing_is_disturbed():
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(inplace=True), nn.Dropout())
+    x = torch.randn(6, 4)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    data, state = x.clone(), torch.get_rng_state()
+    quietly(model, x)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(x, data)
+    assert not x.requires_grad
+    assert x.grad is None
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    for parameter in model.parameters():
+        assert parameter.grad is None
+        assert not parameter._backward_hooks
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_failing_model_is_left_as_it_was():
+    class Failing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(1))
+
+        def forward(self, x):
+            self.count.add_(1)
+            return x @ torch.ones(99, 99)
+
+    model = Failing()
+    with pytest.raises(RuntimeError):
+        quietly(model, torch.ones(2, 3))
+    assert model.count.item() == 0
+
+
+def test_in_place_operations_keep_their_order():
+    class InPlace(nn.Module):
+        def forward(self, x):
+            y = x * 2
+            y.add_(1)
+            return y * y
+
+    x = torch.tensor([1.0, 2.0, 4.0])
+    text = quietly(InPlace(), x, cotangent=torch.ones(3))
+    assert scales_of(text, "mul") == (f"{float((2 * x).std()):.3}", f"{float((4 * x).std()):.3}")
+    assert scales_of(text, "mul_1")[0] == f"{float(((2 * x + 1) ** 2).std()):.3}"
+
+
+def test_outputs_of_any_structure():
+    class Several(nn.Module):
+        def forward(self, x):
+            return {"a": x * 2, "b": (x.sum(), x.argmax())}
+
+    text = quietly(Several(), torch.randn(5))
+    assert "n/a" not in scales_of(text, "mul")
+    with pytest.raises(ArgumentError, match="cotangent does not fit"):
+        quietly(Several(), torch.randn(5), cotangent=torch.randn(5))
+
+
+def test_what_has_no_gradient_says_so():
+    class Half(nn.Module):
+        def forward(self, x, index):
+            unused = x.detach() * 3
+            return x[index], unused
+
+    text = quietly(Half(), torch.randn(5), torch.tensor([1, 2]))
+    assert scales_of(text, "mul")[1] == "n/a"
+    assert "index" in text
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.zeros(0),
+        torch.zeros(1),
+        torch.full((3,), torch.nan),
+        torch.tensor([1.0, torch.inf]),
+        torch.ones(3, dtype=torch.complex64),
+        torch.ones(3, dtype=torch.bfloat16),
+        torch.arange(3),
+    ],
+    ids=["empty", "one", "nan", "inf", "complex", "bfloat16", "integer"],
+)
+def test_odd_data(x):
+    class Plus(nn.Module):
+        def forward(self, x):
+            return x + 1
+
+    text = quietly(Plus(), x)
+    assert "add = x + 1" in text
+
+
+def test_half_precision_is_measured_in_float32():
+    class Same(nn.Module):
+        def forward(self, x):
+            return x * 1
+
+    x = torch.linspace(100, 101, 64, dtype=torch.float64).to(torch.bfloat16)
+    scales = measure_scales(ScalesInterpreter(trace_deeply(Same())), (x,), None)
+    assert scales["mul"][0] == float(x.float().std())
+
+
+def test_it_prints(capsys):
+    text = annotate(nn.ReLU(), torch.randn(3))
+    assert capsys.readouterr().out == text + "\n"
+
+
+def test_it_is_the_example_of_unit_scaling():
+    # The lines that analyse_module of unit-scaling 0.3.5 prints for this model, without scales.
+    text = quietly(Perceptron(), torch.randn(4, 5))
+    lines = [line.split(";")[0].split(":  ")[0].strip() for line in text.splitlines()]
+    assert lines[1:] == [
+        "first_weight = self.first.weight",
+        "first_bias = self.first.bias",
+        "linear = torch._C._nn.linear(x, first_weight, first_bias)",
+        "relu = torch.nn.functional.relu(linear, inplace = False)",
+        "second_weight = self.second.weight",
+        "second_bias = self.second.bias",
+        "linear_1 = torch._C._nn.linear(relu, second_weight, second_bias)",
+        "return linear_1",
+    ]
+
+
+def test_refusals():
+    class Branching(nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(UnsupportedError, match="cannot trace Branching"):
+        quietly(Branching(), torch.ones(3))
+    with pytest.raises(ArgumentTypeError):
+        quietly(torch.relu, torch.ones(3))
