@@ -29,12 +29,14 @@ class Estimate:
         error: its estimated absolute error.
         magnitude: the sum of the absolute values of the terms, the scale of a cancellation.
         smooth: whether the two one-sided differences agree.
+        noise: an error that rounding alone explains, whatever the derivative.
     """
 
     value: float
     error: float
     magnitude: float
     smooth: bool
+    noise: float = 0.0
 
 
 Match = str  # "match", "mismatch" or "unclear"
@@ -91,7 +93,7 @@ def differentiate(
     error, value, magnitude = best
     smooth = _is_smooth([(gap, 8 * precision * noise) for gap, noise in gaps], magnitude)
     finite = math.isfinite(error) and math.isfinite(value)
-    return Estimate(value, error if finite else math.inf, magnitude, smooth)
+    return Estimate(value, error if finite else math.inf, magnitude, smooth, precision**0.5 * size)
 
 
 def _judge(
@@ -132,6 +134,8 @@ def compare(estimate: Estimate, value: float, magnitude: float, dtype: torch.dty
     """
     scale = max(estimate.magnitude, magnitude)
     if estimate.error == float("inf"):
+        return "unclear"
+    if estimate.error > max(1e-2 * scale, estimate.noise):
         return "unclear"
     tolerance = _RELATIVE.get(dtype, 0.1) * scale + 10 * estimate.error
     if abs(value - estimate.value) <= tolerance:

@@ -41,7 +41,10 @@ def infer_intent(probe: Probe) -> Probe:
     try:
         with guarded():
             intent, reason = _infer(probe)
-    except Exception:  # a function that fails here fails in its clauses, where it is reported
+    except (
+        Exception,
+        SystemExit,
+    ):  # a function that fails here fails in its clauses, where it is reported
         intent, reason = "exact", "the default: backward could not be compared with forward"
     return replace(probe, intent=intent, reason=reason)
 

@@ -58,14 +58,14 @@ def _settle(subject: Subject, arguments: Arguments, seed: int) -> Arguments:
         arguments = arguments.with_differentiable(arguments.differentiable, detached=True)
         try:
             Probe(subject, arguments, arguments, seed=seed).run(_leaves(arguments))
-        except Exception as again:
+        except (Exception, SystemExit) as again:
             raise _misfit(subject, again) from again
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _misfit(subject, error) from error
     return arguments
 
 
-def _misfit(subject: Subject, error: Exception) -> ArgumentError:
+def _misfit(subject: Subject, error: BaseException) -> ArgumentError:
     return ArgumentError(
         f"{subject.name} cannot be called with these inputs.",
         given=describe(error),
@@ -89,7 +89,10 @@ def _widen(subject: Subject, arguments: Arguments, seed: int) -> Arguments:
         Probe(subject, wide, wide, seed=seed, outputs=_carrying(outputs)).backward(
             wide.points(), [torch.ones_like(y) for y in outputs if y.requires_grad]
         )
-    except Exception:  # any refusal: then the precision it was given is the one to check
+    except (
+        Exception,
+        SystemExit,
+    ):  # any refusal: then the precision it was given is the one to check
         return arguments
     return wide
 
@@ -111,7 +114,7 @@ def _answered(probe: Probe) -> list[int]:
         gradients = torch.autograd.grad(
             outputs, leaves, probe.cotangents(outputs), allow_unused=True
         )
-    except Exception:  # a backward that fails is for the clauses to report
+    except (Exception, SystemExit):  # a backward that fails is for the clauses to report
         return list(probe.inputs.differentiable)
     pairs = zip(probe.inputs.differentiable, gradients, strict=True)
     return [k for k, gradient in pairs if gradient is not None]

@@ -112,12 +112,14 @@ def forward_over_forward(probe: Probe) -> Finding:
                 got=f"{got:.8g}",
                 hint=f"torch differentiates a jvp of its own once only. {_DERIVE}",
                 repro=[
-                    "from torch.func import jacfwd, jacrev",
+                    "from torch.func import jvp; x = xs[0].detach(); v = torch.ones_like(x)",
                     "def f(x): return sum(y.sum() for y in torch.utils._pytree.tree_leaves(call("
                     "*[x if a is xs[0] else a for a in args], **kwargs)))",
-                    "print('forward over forward', jacfwd(jacfwd(f))(xs[0].detach()))",
-                    "B = torch.autograd.functional.hessian(f, xs[0].detach())",
-                    "print('reverse over reverse', B)",
+                    "def B(t): z = (x + t * v).requires_grad_(); "
+                    "return (torch.autograd.grad(f(z), z)[0] * v).sum().item()",
+                    "print('forward over forward   ', "
+                    "jvp(lambda z: jvp(f, (z,), (v,))[1], (x,), (v,))[1].item())",
+                    "print('differences of backward', (B(1e-5) - B(-1e-5)) / 2e-5)",
                 ],
             )
     return probe.holds("Nested forward mode agrees with finite differences of backward.")

@@ -53,7 +53,6 @@ def leak(probe: Probe) -> Finding:
     for mode in ("after forward", "after backward"):
         probe.backward(probe.inputs.points(), probe.cotangents(_like(probe)))  # fill caches first
         collecting = gc.isenabled()
-        gc.collect()
         gc.disable()
         try:
             references = _live(probe, mode)

@@ -1,0 +1,188 @@
+"""`check`: what it takes, what it refuses, and that it leaves the process as it was."""
+
+import random
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from tests.specimens._specimen import normal
+from tests.specimens.right.edges import ReverseGradient, StraightThrough
+from tests.specimens.right.smooth import Cube, Product, composed
+from tests.specimens.wrong.calculus import ClipUndeclared, MissingFactor
+
+import pullback.conformance
+from pullback.conformance import Report, Verdict, check
+from pullback.conformance.clauses import CLAUSES
+from pullback.errors import ArgumentError, ArgumentTypeError, BrokenContractError
+
+CONTRACT = """derivative linear double once forward forward-over-forward transforms vmap saved leak
+stale mutation cotangent layout form needs-input-grad undefined non-differentiable alias
+deterministic state retain checkpoint hooks dtype autocast fake compile structure cuda-graph"""
+QUICK = ["derivative", "linear", "form"]
+
+
+def test_the_table_has_every_clause_of_the_contract_in_order():
+    assert [clause.id for clause in CLAUSES] == CONTRACT.split()
+
+
+def test_public_names_are_sorted_and_exist():
+    names = pullback.conformance.__all__
+    assert names == sorted(names)
+    assert all(hasattr(pullback.conformance, name) for name in names)
+
+
+def test_a_report_has_one_finding_for_each_clause():
+    report = check(Cube, normal(3))
+    assert [finding.clause for finding in report] == CONTRACT.split()
+    assert report.ok
+    assert report.function == "tests.specimens.right.smooth:Cube"
+    assert report.seconds > 0
+    assert report.environment["torch"] == torch.__version__
+    assert Report.from_json(report.to_json()) == report
+
+
+def test_apply_and_the_class_are_the_same_subject():
+    assert check(Cube.apply, normal(3), clauses=QUICK).function.endswith(":Cube")
+
+
+def test_any_callable_is_checked():
+    report = check(torch.sin, normal(3), clauses=QUICK)
+    assert report["derivative"].verdict is Verdict.HOLDS
+    assert report["form"].verdict is Verdict.SKIPPED
+    assert check(composed, normal(2, 3), normal(2, 3), clauses=QUICK).ok
+
+
+def test_keyword_arguments():
+    def scaled(x, *, factor):
+        return Product.apply(x, factor)
+
+    report = check(scaled, normal(3), kwargs={"factor": normal(3)}, clauses="structure")
+    assert report["structure"].verdict is Verdict.HOLDS
+
+
+def test_the_same_seed_gives_the_same_report():
+    first, second = (check(MissingFactor, normal(3), seed=5, clauses=QUICK) for _ in range(2))
+    assert first.findings == second.findings
+    other = check(MissingFactor, normal(3), seed=6, clauses=QUICK)
+    assert other["derivative"].expected != first["derivative"].expected
+    assert other["derivative"].seed == 6
+
+
+def test_a_broken_report_raises():
+    report = check(MissingFactor, normal(3), clauses=QUICK)
+    with pytest.raises(BrokenContractError, match="derivative") as caught:
+        report.raise_if_broken()
+    assert "finite differences" in str(caught.value)
+    check(Cube, normal(3), clauses=QUICK).raise_if_broken()
+
+
+def test_a_failing_finding_names_input_values_seed_and_mend():
+    finding = check(Product, normal(3), normal(3, seed=2), clauses=QUICK)["derivative"]
+    assert finding.verdict is Verdict.HOLDS
+    wrong = check(MissingFactor, normal(3), clauses=QUICK)["derivative"]
+    text = str(wrong)
+    for part in ("args[0]", wrong.expected, wrong.got, "seed:", wrong.hint, "calculus.py:"):
+        assert part in text
+    assert str(check(MissingFactor, normal(3), clauses=QUICK)).count("\n") > 5
+
+
+def test_intents_are_declared_or_inferred():
+    assert check(ReverseGradient, normal(3), 1.0, clauses=QUICK).inferred is False
+    surrogate = check(StraightThrough, normal(3), clauses=QUICK)
+    assert (surrogate.gradient, surrogate.inferred) == ("surrogate", True)
+    assert surrogate["derivative"].verdict is Verdict.SKIPPED
+    clip = check(ClipUndeclared, normal(3), clauses=QUICK)
+    assert (clip.gradient, clip["linear"].verdict) == ("nonlinear", Verdict.BROKEN)
+    declared = check(ClipUndeclared, normal(3), clauses=QUICK, gradient="nonlinear")
+    assert declared["linear"].verdict is Verdict.SKIPPED
+    assert declared.ok
+    forced = check(StraightThrough, normal(3), clauses=QUICK, gradient="exact")
+    assert forced["derivative"].verdict is Verdict.BROKEN
+
+
+def test_an_integer_function_has_nothing_to_check():
+    report = check(torch.sign, torch.arange(3))
+    assert report.ok
+    assert report["derivative"].verdict is Verdict.SKIPPED
+
+
+def test_a_none_for_an_input_that_was_not_asked_for_is_a_constant():
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, w):
+            ctx.save_for_backward(w)
+            return x * w
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return cotangent * ctx.saved_tensors[0], None
+
+    x, w = torch.randn(3), torch.randn(3)
+    report = check(Scale, x, w, clauses=QUICK)
+    assert report.ok
+    assert "args[1]" in report["derivative"].detail
+    asked = check(Scale, x.requires_grad_(), w.requires_grad_(), clauses=QUICK)
+    assert asked["derivative"].verdict is Verdict.BROKEN
+    assert asked["derivative"].input == "args[1]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error"),
+    [
+        ((3, normal(2)), {}, ArgumentTypeError),
+        ((Cube, normal(2)), {"gradient": "right"}, ArgumentError),
+        ((Cube, normal(2)), {"clauses": ["derivatives"]}, ArgumentError),
+        ((Cube, normal(2)), {"clauses": []}, ArgumentError),
+        ((Cube, normal(2)), {"seed": 1.5}, ArgumentError),
+        ((Cube, normal(2)), {"timeout": 0}, ArgumentError),
+        ((Cube, normal(2)), {"timeout": float("nan")}, ArgumentError),
+        ((Cube, normal(2)), {"kwargs": [1]}, ArgumentTypeError),
+        ((Cube,), {}, ArgumentError),
+        ((Cube, normal(2), normal(2)), {}, ArgumentError),
+    ],
+)
+def test_bad_input_is_refused_by_name(arguments, options, error):
+    with pytest.raises(error):
+        check(*arguments, **options)
+
+
+class Rude(torch.autograd.Function):
+    """Changes whatever is global."""
+
+    @staticmethod
+    def forward(ctx, x):
+        torch.manual_seed(1)
+        random.seed(1)
+        np.random.seed(1)
+        torch.set_default_dtype(torch.float16)
+        warnings.warn("noise", stacklevel=1)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * 2
+
+
+def test_the_process_is_left_as_it_was():
+    x = normal(3)
+    before = x.detach().clone()
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
+    grad = torch.is_grad_enabled()
+    check(Rude, x)
+    assert torch.get_default_dtype() == torch.float32
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert random.getstate() == states[1]
+    assert np.array_equal(np.random.get_state()[1], states[2])
+    assert torch.is_grad_enabled() == grad
+    assert torch.equal(x, before)
+    assert x.grad is None
+
+
+def test_inputs_are_never_changed_by_the_checked_code():
+    from tests.specimens.wrong.memory import NumpyWritesInput
+
+    x = normal(3)
+    before = x.detach().clone()
+    check(NumpyWritesInput, x)
+    assert torch.equal(x, before)

@@ -1,0 +1,156 @@
+"""A crash or a hang of the checked code is a verdict, not the end."""
+
+import ctypes
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+from tests.specimens.right.edges import NoiseFromGenerator
+from tests.specimens.right.smooth import Cube, WeightsInside
+
+from pullback.conformance import Verdict, check
+from pullback.errors import ArgumentError
+
+
+class DiesUnderFake(torch.autograd.Function):
+    """Reads memory by its address, which a fake tensor does not have."""
+
+    @staticmethod
+    def forward(ctx, x):
+        if type(x) is not torch.Tensor:
+            ctypes.string_at(0)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * 2
+
+
+class HangsTwice(torch.autograd.Function):
+    """Hangs when backward is called with a cotangent that requires a gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**2
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        if cotangent.requires_grad:
+            time.sleep(600)
+        return 2 * x * cotangent
+
+
+class ExitsInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        sys.exit(3)
+
+
+def points():
+    return torch.tensor([0.3, -1.2, 2.0], dtype=torch.float64, requires_grad=True)
+
+
+def test_a_process_that_dies_is_a_verdict_and_the_next_clauses_run():
+    report = check(
+        DiesUnderFake, points(), isolate=True, clauses=["derivative", "fake", "structure"]
+    )
+    assert report["fake"].verdict is Verdict.CRASHES
+    assert "SIGSEGV" in report["fake"].detail
+    assert report["derivative"].verdict is Verdict.HOLDS
+    assert report["structure"].verdict is Verdict.SKIPPED
+    assert not report.ok
+
+
+def test_a_hang_is_a_verdict():
+    started = time.monotonic()
+    report = check(
+        HangsTwice, points(), isolate=True, timeout=3, clauses=["derivative", "double", "form"]
+    )
+    assert report["double"].verdict is Verdict.CRASHES
+    assert "3 s" in report["double"].detail
+    assert report["form"].verdict is Verdict.HOLDS
+    assert time.monotonic() - started < 120
+
+
+def test_a_hang_without_isolation_is_a_verdict_too():
+    report = check(HangsTwice, points(), timeout=1, clauses=["double", "form"])
+    assert report["double"].verdict is Verdict.CRASHES
+    assert report["form"].verdict is Verdict.HOLDS
+
+
+def test_an_exit_is_a_verdict_in_either_way():
+    report = check(ExitsInBackward, points(), clauses=["form", "structure"])
+    assert report["form"].verdict is Verdict.CRASHES
+
+
+def test_isolated_and_direct_reports_agree():
+    weights = {"w": points(), "b": [points()]}
+    direct = check(WeightsInside, points(), weights, clauses=["derivative", "structure", "saved"])
+    apart = check(
+        WeightsInside, points(), weights, clauses=["derivative", "structure", "saved"], isolate=True
+    )
+    assert apart.findings == direct.findings
+    assert (apart.gradient, apart.inferred) == (direct.gradient, direct.inferred)
+
+
+def test_generators_and_numbers_are_handed_over():
+    generator = torch.Generator().manual_seed(7)
+    report = check(
+        NoiseFromGenerator, points(), generator, clauses=["derivative", "deterministic"],
+        isolate=True,
+    )  # fmt: skip
+    assert [finding.verdict for finding in report] == [Verdict.HOLDS, Verdict.HOLDS]
+
+
+def test_a_local_function_cannot_be_isolated():
+    class Local(Cube):
+        pass
+
+    with pytest.raises(ArgumentError, match="cannot be found by another process"):
+        check(Local, points(), isolate=True)
+
+
+def test_an_argument_that_is_no_data_cannot_be_isolated():
+    with pytest.raises(ArgumentError, match="cannot be handed to another process"):
+        check(Cube, points(), object(), isolate=True)
+
+
+def test_inputs_that_do_not_fit_are_an_argument_error():
+    with pytest.raises(ArgumentError, match="cannot be called"):
+        check(Cube, points(), points(), isolate=True)
+
+
+def test_a_function_of_a_script_is_found_by_its_path(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import torch
+            from pullback.conformance import check
+
+            class Double(torch.autograd.Function):
+                @staticmethod
+                def forward(ctx, x): return 2 * x
+                @staticmethod
+                def backward(ctx, g): return 3 * g
+
+            if __name__ == "__main__":
+                report = check(Double, torch.ones(2), isolate=True, clauses="derivative")
+                print(report["derivative"].verdict.value, report.function)
+            """
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(script)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.stdout.strip() == "broken __main__:Double", done.stderr
