@@ -82,7 +82,7 @@ def install() -> None:
     if stamp.exists() and stamp.read_text(encoding="utf-8") == "\n".join(PINNED):
         return
     console.print(f"Installing {len(PINNED)} packages into .demo/packages ...")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
     target = ["--no-deps", "--upgrade", "--target", str(PACKAGES)]
     run([*command, *target, *PINNED], dict(os.environ))
     stamp.write_text("\n".join(PINNED), encoding="utf-8")
@@ -91,7 +91,8 @@ def install() -> None:
 def check_program(program: str, environment: dict[str, str]) -> None:
     """Run one program under ``pullback check --``; broken Functions are what is looked for."""
     command = [sys.executable, "-m", "pullback.cli", "check"]
-    kept = ["--output", f".demo/{program}.pt", "--json", f".demo/{program}.json"]
+    # Two calls of different shapes for each Function keep the whole within minutes.
+    kept = ["--calls", "2", "--output", f".demo/{program}.pt", "--json", f".demo/{program}.json"]
     after = ["--", "python", f"demo/programs/{program}.py"]
     run([*command, *kept, *after], environment, accept=(0, 1))
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from pullback.cli._tasks import Outcome
 from pullback.conformance._report import Finding, Report, Verdict
 
-__all__ = ["make_console", "print_table", "rank", "short_names", "show"]
+__all__ = ["make_console", "print_problems", "print_table", "rank", "short_names", "show"]
 
 _GLYPHS = {
     Verdict.BROKEN: ("✗", "x", "bold red"),
@@ -49,7 +49,7 @@ def show(outcomes: Sequence[Outcome], problems: Sequence[str], console: Console)
     print_table(reports, console)
     for outcome, report in checked:
         if not report.ok:
-            _print_problems(report, outcome.rerun, console)
+            print_problems(report, outcome.rerun, console)
     for outcome in outcomes:
         if outcome.report is None:
             console.print(
@@ -175,11 +175,20 @@ def _cell(report: Report, clause: str, *, plain: bool) -> Text:
     return Text(ascii_glyph if plain else glyph, style=style)
 
 
-def _print_problems(report: Report, rerun: str, console: Console) -> None:
+def print_problems(report: Report, rerun: str, console: Console) -> None:
+    """Print each broken finding of a report, and the command line that runs it again.
+
+    Arguments:
+        report: what was found.
+        rerun: a command line, or an empty text.
+        console: where to print.
+    """
     console.print(f"[bold]{escape(report.function)}[/]  (gradient: {report.gradient})")
     for finding in report.problems:
         _print_finding(finding, console)
-    console.print(f"  [dim]rerun:[/] {escape(rerun)}\n", soft_wrap=True)
+    if rerun:
+        console.print(f"  [dim]rerun:[/] {escape(rerun)}", soft_wrap=True)
+    console.print()
 
 
 def _print_finding(finding: Finding, console: Console) -> None:
@@ -205,10 +214,14 @@ def _print_finding(finding: Finding, console: Console) -> None:
 def _print_summary(
     outcomes: Sequence[Outcome], reports: Sequence[Report], console: Console
 ) -> None:
-    bad = [report for report in reports if not report.ok]
+    verdicts = [{finding.verdict for finding in report} for report in reports]
+    broken = sum(Verdict.BROKEN in found for found in verdicts)
+    crashing = sum(Verdict.CRASHES in found for found in verdicts)
+    bad = [f"[bold red]{broken} broken[/]"] if broken else []
+    bad += [f"[bold magenta]{crashing} with crashes[/]"] if crashing else []
+    state = ", ".join(bad) or "[bold green]ok[/]"
     missing = sum(outcome.report is None for outcome in outcomes)
     seconds = sum(report.seconds for report in reports)
-    state = f"[bold red]{len(bad)} broken[/]" if bad else "[bold green]ok[/]"
     plural = "" if len(reports) == 1 else "s"
     parts = [f"{len(reports)} Function{plural} checked", state]
     if missing:
