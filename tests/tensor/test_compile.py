@@ -56,3 +56,13 @@ def test_inductor():
         torch.autograd.grad(compiled(scalar, "inductor")(*args), args),
         torch.autograd.grad(scalar(*args), args),
     )
+
+
+@every_row
+def test_composed_with_jvp_alone(row):
+    args = row.arguments(SEED)
+
+    def pushed(function):
+        return lambda *args: func.jvp(function, args, args)[1]
+
+    agree(compiled(pushed(row.function))(*args), pushed(row.formula)(*args))

@@ -17,12 +17,22 @@ from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import INTERNAL, Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._levels import below_transforms, same_view
-from pullback.tensor._structure import Template, children, flatten, match, unflatten, without_values
+from pullback.tensor._structure import (
+    ONE,
+    Template,
+    children,
+    flatten,
+    match,
+    unflatten,
+    without_values,
+)
 
 __all__ = ["Call", "Meta"]
 
 # The shape, dtype and device of an output or input, as its Function sees it.
 Meta = tuple[torch.Size, torch.dtype, torch.device]
+
+_transforming = torch._C._are_functorch_transforms_active
 
 
 class _Slot:
@@ -45,6 +55,7 @@ class Call:
     __slots__ = (
         "attributes",
         "autocast",
+        "count",
         "definition",
         "dirty",
         "grad_enabled",
@@ -63,9 +74,11 @@ class Call:
         "saves",
         "single",
         "template",
+        "transformed",
     )
 
     attributes: dict[str, Any]
+    count: int  # of output tensors
     dirty: list[int]
     inputs: list[Meta]
     materialize: bool
@@ -87,17 +100,27 @@ class Call:
         names: tuple[str, ...],
         needs: Sequence[bool],
         autocast: State,
+        *,
+        transformed: bool,
     ) -> None:
         self.definition = definition
         self.template = template
         self.names = names
         self.needs = needs
         self.autocast = autocast
+        self.transformed = transformed  # by torch.func or dual numbers, at some level
         self.grad_enabled = torch.is_grad_enabled()
 
     def again(self) -> "Call":
         """A call with the same arguments that has not run yet."""
-        return Call(self.definition, self.template, self.names, self.needs, self.autocast)
+        return Call(
+            self.definition,
+            self.template,
+            self.names,
+            self.needs,
+            self.autocast,
+            transformed=self.transformed,
+        )
 
     def by_argument(self, needs: Sequence[bool]) -> tuple[bool, ...]:
         """Group flags for tensors by argument of forward: true if any tensor in it is."""
@@ -121,18 +144,25 @@ class Call:
             saves: if given, receives every tensor that forward saved, in order.
         """
         definition = self.definition
-        values = unflatten(self.template, tensors)
         context = Context(self.needs, self.by_argument)
         versions = None if definition.lenient else _versions(tensors)
-        with below_transforms():
-            if definition.setup_context is None:
-                output = definition.call(values, self.names, context)
-            else:
-                output = definition.call(values, self.names)
-                definition.setup_context(context, values, output)
+        if _transforming():
+            with below_transforms():
+                output = self._call_forward(context, tensors)
+        else:
+            output = self._call_forward(context, tensors)
         if versions is not None and versions != _versions(tensors):
             self._refuse_mutation(tensors, versions, context)
         return self.capture(context, tensors, output, saves)
+
+    def _call_forward(self, context: Context, tensors: Sequence[torch.Tensor]) -> Any:
+        definition = self.definition
+        values = unflatten(self.template, tensors)
+        if definition.setup_context is None:
+            return definition.call(values, self.names, context)
+        output = definition.call(values, self.names)
+        definition.setup_context(context, values, output)
+        return output
 
     def capture(
         self,
@@ -142,10 +172,11 @@ class Call:
         saves: list[torch.Tensor] | None = None,
     ) -> tuple[torch.Tensor, ...]:
         """Record the structure of the output and the places of all saved tensors."""
-        self.single = not isinstance(output, tuple) or hasattr(output, "_fields")
-        self.result, outputs = flatten((output,) if self.single else output)
-        self.inputs = [(t.shape, t.dtype, t.device) for t in tensors]
-        self.outputs = [(t.shape, t.dtype, t.device) for t in outputs]
+        if type(output) is torch.Tensor:
+            self.single, self.result, outputs = True, ONE, [output]
+        else:
+            self.single = not isinstance(output, tuple) or hasattr(output, "_fields")
+            self.result, outputs = flatten((output,) if self.single else output)
         self.materialize = context._materialize
         pool = _Pool(tensors, outputs)
         self.saved_for_backward = [pool.place(t) for t in context._saved_for_backward]
@@ -154,21 +185,31 @@ class Call:
         for name, value in vars(context).items():
             if name not in INTERNAL:
                 self.attributes[name] = pool.strip(value)
-        self.residuals = [(t.shape, t.dtype, t.device) for t in pool.residuals]
-        self.residual_saves = pool.residual_saves
-        self.saves = len(pool.saves)
-        if saves is not None:
-            saves.extend(pool.saves)
         self.dirty = [pool.input_place(t, self.definition.name) for t in context._dirty]
         marked = [id(t) for t in context._non_differentiable]
-        self.non_differentiable = []
-        for i, (_, dtype, _) in enumerate(self.outputs):
-            if not _differentiable(dtype) or id(outputs[i]) in marked:
-                self.non_differentiable.append(i)
-        if self.residuals and not self.definition.once and self.differentiable_residuals:
-            pool.used.update(range(len(tensors)))  # to run forward again at second order
+        self.non_differentiable = [
+            i for i, t in enumerate(outputs) if not _differentiable(t.dtype) or id(t) in marked
+        ]
+        self.count = len(outputs)
+        self._measure(tensors, outputs, pool)
+        if saves is not None:
+            saves.extend(pool.saves)
         self.needed = sorted(pool.used)
         return (*outputs, *pool.residuals)
+
+    def _measure(
+        self, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], pool: "_Pool"
+    ) -> None:
+        """Note the shapes that derivatives will need; the plain first order needs none."""
+        self.residuals = [_meta(t) for t in pool.residuals]
+        self.residual_saves = pool.residual_saves
+        self.saves = len(pool.saves)
+        if self.residuals or self.transformed:
+            self.inputs = [_meta(t) for t in tensors]
+        if len(outputs) > 1 or self.transformed:
+            self.outputs = [_meta(t) for t in outputs]
+        if self.residuals and not self.definition.once and self.differentiable_residuals:
+            pool.used.update(range(len(tensors)))  # to run forward again at second order
 
     @property
     def differentiable_residuals(self) -> list[int]:
@@ -234,10 +275,11 @@ class Call:
         return match(self.template, self._gradients(result), self._complain)
 
     def _call_backward(self, backward: Any, context: Context, arguments: Any) -> Any:
-        with below_transforms():
-            if self.definition.boxed:
-                return backward(context, list(arguments))
-            return backward(context, *arguments)
+        given = (list(arguments),) if self.definition.boxed else arguments
+        if _transforming():
+            with below_transforms():
+                return backward(context, *given)
+        return backward(context, *given)
 
     def _zeros(self, output: int) -> torch.Tensor | None:
         shape, dtype, device = self.outputs[output]
@@ -290,6 +332,8 @@ class Call:
 
 class _Pool:
     """The tensors of a call while forward runs: where a saved tensor comes from."""
+
+    __slots__ = ("_inputs", "_known", "residual_saves", "residuals", "saves", "used")
 
     def __init__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         self.residuals: list[torch.Tensor] = []
@@ -355,6 +399,10 @@ def _fill(value: Any, saved: dict[int, Any]) -> Any:
             lambda leaf: saved[leaf.place] if isinstance(leaf, _Slot) else leaf, value
         )
     return value
+
+
+def _meta(tensor: torch.Tensor) -> Meta:
+    return tensor.shape, tensor.dtype, tensor.device
 
 
 def _differentiable(dtype: torch.dtype) -> bool:

@@ -28,7 +28,8 @@ class Definition:
         mutates: positions of arguments that forward is declared to write into.
         lenient: a third-party Function, whose undeclared mutations are left as they are.
         signature: the signature of forward, without ``ctx``.
-        positional: the number of arguments of a call that needs no binding, or ``None``.
+        positional: the number of arguments of a call that needs no binding; ``None`` if any
+            number does.
     """
 
     name: str
@@ -57,7 +58,7 @@ class Definition:
         Raises:
             ArgumentTypeError: the arguments do not fit the signature of forward.
         """
-        if not kwargs and (self.positional is None or len(args) == self.positional):
+        if not kwargs and self.positional is None:
             return args, ()
         try:
             bound = self.signature.bind(*args, **kwargs)

@@ -25,7 +25,7 @@ from pullback.tensor._definition import Definition
 from pullback.tensor._forward_mode import push
 from pullback.tensor._refusal import guard
 from pullback.tensor._residuals import pull_residuals, pull_seen_through
-from pullback.tensor._structure import flatten
+from pullback.tensor._structure import ONE, flatten
 
 __all__ = ["apply", "make_engine"]
 
@@ -37,20 +37,28 @@ def apply(
     engine: Any, definition: Definition, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Apply a Function: the one way in, under every transform."""
-    values, names = definition.bind(args, kwargs)
+    if kwargs or len(args) != definition.positional:
+        values, names = definition.bind(args, kwargs)
+    else:
+        values, names = args, ()
     template, tensors = flatten(values)
-    if isinstance(definition.autocast, torch.dtype):
+    state = None
+    if _autocasting():
         tensors = cast_inputs(definition.autocast, tensors)
-    state = forward_state(definition.autocast, tensors) if _autocasting() else None
+        state = forward_state(definition.autocast, tensors)
     if _transforming():
-        call = Call(definition, template, names, [True] * len(tensors), state)
+        needs = [True] * len(tensors)
+        call = Call(definition, template, names, needs, state, transformed=True)
         results = custom_function_call(engine, call, *tensors)
     else:
+        tensors = unwrap_dead_wrappers(tuple(tensors))
         dual = forward_ad._current_level >= 0
         needs = [dual or tensor.requires_grad for tensor in tensors]
-        call = Call(definition, template, names, needs, state)
-        results = engine.enter(call, *unwrap_dead_wrappers(tuple(tensors)))
-    return call.restore(results[: len(call.outputs)])
+        call = Call(definition, template, names, needs, state, transformed=dual)
+        results = engine.enter(call, *tensors)
+    if call.single and call.result is ONE:
+        return results[0]
+    return call.restore(results[: call.count])
 
 
 def make_engine(name: str, definition: Definition) -> Any:
@@ -102,7 +110,7 @@ class _Engine(torch.autograd.Function):
         call: Call = ctx.call
         saved = dict(zip(call.needed, ctx.saved_tensors, strict=True))
         needs = ctx.needs_input_grad[1:]
-        count = len(call.outputs)
+        count = call.count
         of_outputs, of_residuals = cotangents[:count], cotangents[count:]
         gradients: list[torch.Tensor | None] = [None] * len(needs)
         if any(cotangent is not None for cotangent in of_outputs):

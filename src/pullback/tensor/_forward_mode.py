@@ -104,14 +104,14 @@ def _push_by_transposing(call: Call, saved: dict[int, Any], tangents: Tangents) 
             mend="Write jvp(ctx, *tangents).",
         )
     live = [i for i, tangent in enumerate(tangents) if tangent is not None]
-    outputs = [i for i in range(len(call.outputs)) if i not in call.non_differentiable]
-    result: list[Any] = [None] * len(call.outputs)
+    outputs = [i for i in range(call.count) if i not in call.non_differentiable]
+    result: list[Any] = [None] * call.count
     if not live or not outputs:
         return result
     needs = [i in live for i in range(len(tangents))]
 
     def pull(*cotangents: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        every: list[torch.Tensor | None] = [None] * len(call.outputs)
+        every: list[torch.Tensor | None] = [None] * call.count
         for i, cotangent in zip(outputs, cotangents, strict=True):
             every[i] = cotangent
         with Retrace(definition.name, "Forward mode", _MEND, cotangents) as retrace:

@@ -109,7 +109,7 @@ def _rerun(
             f"The second derivative of {name} needs the input that it has changed in place.",
             mend="Compute out of place, or save clones of what backward needs.",
         )
-    offset = len(call.inputs) + len(call.outputs)
+    offset = len(call.inputs) + call.count
 
     def rerun(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         inputs = [saved[i] for i in range(len(call.inputs))]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-__all__ = ["Template", "children", "flatten", "match", "unflatten", "without_values"]
+__all__ = ["ONE", "Template", "children", "flatten", "match", "unflatten", "without_values"]
 
 # A flat structure (the common case) is kept as the tuple itself, a nested one with its spec.
 Template = tuple[tuple[Any, ...], Any]
@@ -29,6 +29,9 @@ class _Hole:
 
 
 _HOLE = _Hole()
+
+# The template of a single tensor.
+ONE: Template = ((_HOLE,), None)
 
 
 def flatten(values: tuple[Any, ...]) -> tuple[Template, list[torch.Tensor]]:
@@ -54,7 +57,7 @@ def unflatten(template: Template, tensors: Sequence[Any]) -> tuple[Any, ...]:
     """Put tensors, or what stands for them, back into the places they were taken from."""
     holes, spec = template
     leaves = tensors
-    if len(tensors) != len(holes):
+    if len(tensors) != len(holes):  # else every leaf is a tensor
         following = iter(tensors)
         leaves = [next(following) if leaf is _HOLE else leaf for leaf in holes]
     if spec is None:
