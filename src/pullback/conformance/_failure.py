@@ -20,6 +20,7 @@ _REFUSALS = re.compile(
     | modified\ by\ an\ inplace | view\ and\ is\ being\ modified | is\ not\ allowed
     | no\ storage | have\ storage | storage\ that | data\ pointer | is\ refused
     | cannot\ be\ used\ with
+    | cannot\ (compute|be\ computed|take|handle|support)
     | cannot\ be\ (differentiated|batched|traced|compiled|derived|transposed)
     | takes\ no\ keyword\ arguments | data.dependent | does\ not\ require\ grad
     | must\ be\ (a\ )?(float|complex|real|double|half)\w* | not\ differentiable

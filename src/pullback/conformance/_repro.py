@@ -134,10 +134,25 @@ def _expression(value: Any, inputs: Arguments) -> str:
         return repr(value) if isinstance(value, torch.dtype) else f"torch.{value!r}"
     if isinstance(value, torch.Generator):
         return f"torch.Generator().manual_seed({value.initial_seed()})"
-    if callable(value) and getattr(value, "__module__", "").startswith("torch"):
-        return f"torch.{value.__name__}" if hasattr(torch, value.__name__) else _refuse(value)
-    ast.literal_eval(repr(value))
-    return repr(value)
+    text = repr(value)
+    try:
+        ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return _callable(value)
+    return text
+
+
+def _callable(value: Any) -> str:
+    """An expression that finds a function or class at the top level of a module or script."""
+    if not callable(value) or not Subject.of(value).importable():
+        return _refuse(value)
+    module, _, qualname = Subject.of(value).name.partition(":")
+    if module == "torch":
+        return f"torch.{qualname}"
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    if module != "__main__":
+        return f"__import__('importlib').import_module({module!r}).{qualname}"
+    return f"__import__('runpy').run_path({path!r})[{qualname!r}]" if path else _refuse(value)
 
 
 def _refuse(value: Any) -> str:
