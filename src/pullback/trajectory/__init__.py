@@ -3,7 +3,9 @@
 A trajectory is sampled joint positions ``[..., horizon, dof]`` with steps ``dt`` in seconds.
 """
 
+from pullback.trajectory._backend import Backend, backend_used
 from pullback.trajectory._bspline import bspline
+from pullback.trajectory._differentiate import differentiate
 from pullback.trajectory._motion import Motion
 from pullback.trajectory._quintic import quintic
 from pullback.trajectory._resample import resample
@@ -11,10 +13,13 @@ from pullback.trajectory._spline import Spline
 from pullback.trajectory._state import State, free, hold, rest
 
 __all__ = [
+    "Backend",
     "Motion",
     "Spline",
     "State",
+    "backend_used",
     "bspline",
+    "differentiate",
     "free",
     "hold",
     "quintic",

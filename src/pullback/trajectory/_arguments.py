@@ -1,0 +1,211 @@
+"""What `differentiate` and `integrate` check of their arguments before any kernel runs."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.trajectory._state import PARTS, State
+
+__all__ = [
+    "arithmetic_dtype",
+    "check_index",
+    "check_samples",
+    "check_state",
+    "check_steps",
+    "gather_part",
+    "readable",
+]
+
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def arithmetic_dtype(samples: Tensor) -> torch.dtype:
+    """Return the dtype to compute in: float64 for float64, float32 for all others.
+
+    Arguments:
+        samples: positions or controls.
+    """
+    return torch.float64 if samples.dtype == torch.float64 else torch.float32
+
+
+def readable(tensor: Tensor) -> Tensor | None:
+    """Return a plain tensor with the values, or ``None`` where there are none to read yet.
+
+    Under `torch.func` the values are unwrapped; while a graph is traced, and for fake and meta
+    tensors, there are none.
+
+    Arguments:
+        tensor: the tensor to look into.
+    """
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
+        return None
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor.detach() if type(tensor.detach()) is Tensor and not tensor.is_meta else None
+
+
+def check_samples(name: str, samples: Any, axis: str) -> None:
+    """Refuse what is not a floating tensor ``[..., axis, dof]``.
+
+    Arguments:
+        name: what the samples are called.
+        samples: positions or controls.
+        axis: what the second-last dimension is called.
+    """
+    if not isinstance(samples, Tensor):
+        raise ArgumentTypeError(
+            f"The {name} is not a tensor.", given=type(samples).__name__, expected="a tensor"
+        )
+    if samples.dtype not in _DTYPES:
+        raise ArgumentTypeError(
+            f"The {name} has a dtype without arithmetic for it.",
+            given=str(samples.dtype),
+            expected="float32, float64, bfloat16 or float16",
+        )
+    if samples.ndim < 2:
+        raise ArgumentError(
+            f"The {name} has too few dimensions.",
+            given=f"shape {tuple(samples.shape)}",
+            expected=f"[..., {axis}, dof]",
+        )
+
+
+def check_steps(dt: Any, samples: Tensor, steps: int) -> None:
+    """Refuse time steps that are not positive seconds of the right shape on the right device.
+
+    Arguments:
+        dt: a number, a 0-dimensional tensor, ``[steps]`` or ``[..., steps]``.
+        samples: positions or controls, ``[..., horizon, dof]``.
+        steps: how many steps there are.
+    """
+    if isinstance(dt, (int, float)) and not isinstance(dt, bool):
+        if not 0 < dt < math.inf:
+            raise _bad_step(f"dt={dt}")
+        return
+    if not isinstance(dt, Tensor) or not dt.dtype.is_floating_point:
+        given = str(dt.dtype) if isinstance(dt, Tensor) else type(dt).__name__
+        raise ArgumentTypeError(
+            "dt is neither a number nor a floating tensor.", given=given, expected="seconds"
+        )
+    if dt.device != samples.device:
+        raise ArgumentError(
+            "dt is on another device than the samples.",
+            given=f"dt on {dt.device}, samples on {samples.device}",
+            mend="Pass a Python number, or move dt.",
+        )
+    batch = samples.shape[:-2]
+    if dt.ndim and tuple(dt.shape) not in ((steps,), (*batch, steps)):
+        raise ArgumentError(
+            "dt has the wrong length.",
+            given=f"dt of shape {tuple(dt.shape)} for samples of shape {tuple(samples.shape)}",
+            expected=f"a number, [{steps}] or {[*batch, steps]}",
+        )
+    values = readable(dt)
+    if values is not None and not bool(((values > 0) & (values < math.inf)).all()):
+        wrong = values[~((values > 0) & (values < math.inf))].flatten()
+        raise _bad_step(f"dt={wrong[0].item()} among {values.numel()} steps")
+
+
+def _bad_step(given: str) -> ArgumentError:
+    return ArgumentError(
+        "A time step is not a positive, finite number of seconds.",
+        given=given,
+        expected="dt > 0, in seconds",
+    )
+
+
+def check_state(name: str, state: Any) -> None:
+    """Refuse what is not a `State`.
+
+    Arguments:
+        name: what the state is called.
+        state: what was given for it.
+    """
+    if not isinstance(state, State):
+        raise ArgumentTypeError(
+            f"The {name} is not a State.",
+            given=type(state).__name__,
+            expected="pullback.trajectory.State, such as rest or State(velocity=0.0)",
+        )
+
+
+def check_index(index: Any, state: State, batch: torch.Size, device: torch.device) -> None:
+    """Refuse an index that does not choose one row of the start's table for each trajectory.
+
+    Arguments:
+        index: integers of the shape of the batch.
+        state: the start, whose tensors are tables ``[states, dof]``.
+        batch: the batch shape of the trajectories.
+        device: where the trajectories are.
+    """
+    if not isinstance(index, Tensor) or index.dtype not in (torch.int32, torch.int64):
+        given = str(index.dtype) if isinstance(index, Tensor) else type(index).__name__
+        raise ArgumentTypeError(
+            "start_index is not a tensor of integers.", given=given, expected="int32 or int64"
+        )
+    if index.shape != batch or index.device != device:
+        raise ArgumentError(
+            "start_index does not fit the trajectories.",
+            given=f"shape {tuple(index.shape)} on {index.device}",
+            expected=f"shape {tuple(batch)} on {device}, one start for each trajectory",
+        )
+    tables = [getattr(state, name) for name in PARTS]
+    tables = [table for table in tables if isinstance(table, Tensor)]
+    for table in tables:
+        if table.ndim != 2:
+            raise ArgumentError(
+                "With start_index, the parts of start are tables.",
+                given=f"shape {tuple(table.shape)}",
+                expected="[states, dof]",
+            )
+    values = readable(index)
+    if values is None or values.numel() == 0:
+        return
+    least, most = int(values.min()), int(values.max())
+    for table in tables:
+        if least < 0 or most >= table.shape[0]:
+            raise ArgumentError(
+                "start_index is out of range.",
+                given=f"indices from {least} to {most}",
+                expected=f"0 to {table.shape[0] - 1}, for a table of {table.shape[0]} states",
+            )
+
+
+def gather_part(name: str, part: Tensor | float, samples: Tensor, index: Tensor | None) -> Tensor:
+    """Return one part of a state as ``[*batch, dof]`` in the dtype of the samples.
+
+    Arguments:
+        name: what the part is called, for messages.
+        part: a number, ``[dof]``, ``[..., dof]``, or with ``index`` a table ``[states, dof]``.
+        samples: positions or controls, ``[*batch, horizon, dof]``.
+        index: ``[*batch]`` rows of the table, or ``None``.
+    """
+    shape = (*samples.shape[:-2], samples.shape[-1])
+    if not isinstance(part, Tensor):
+        return torch.full(shape, float(part), dtype=samples.dtype, device=samples.device)
+    if part.device != samples.device:
+        raise ArgumentError(
+            f"The {name} is on another device than the samples.",
+            given=f"{part.device}, samples on {samples.device}",
+        )
+    if part.dtype != samples.dtype:
+        raise ArgumentTypeError(
+            f"The {name} has another dtype than the samples.",
+            given=f"{part.dtype}, samples {samples.dtype}",
+            expected=str(samples.dtype),
+        )
+    if index is not None:
+        part = part.index_select(0, index.flatten()).unflatten(0, index.shape)
+    fits = part.ndim <= len(shape) and all(
+        have in (1, want) for have, want in zip(part.shape[::-1], shape[::-1], strict=False)
+    )
+    if not fits or (part.ndim and part.shape[-1] != shape[-1]):
+        raise ArgumentError(
+            f"The {name} does not fit the trajectories.",
+            given=f"shape {tuple(part.shape)}",
+            expected=f"[{shape[-1]}] or {list(shape)}: the batch and dof of the samples",
+        )
+    return part.expand(shape)

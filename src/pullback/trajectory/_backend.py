@@ -1,0 +1,102 @@
+"""Which implementation of a kernel runs, asked for or chosen."""
+
+import importlib.util
+import os
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError, MissingExtraError, UnsupportedError
+
+__all__ = ["Backend", "backend_used", "choose_backend", "is_plain"]
+
+Backend = Literal["auto", "reference", "cpu", "triton"]
+
+_BACKENDS = ("auto", "reference", "cpu", "triton")
+_HAS_NUMBA = importlib.util.find_spec("numba") is not None
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
+
+
+def backend_used(position: Tensor, backend: Backend = "auto") -> str:
+    """Return the backend that `differentiate` and `integrate` use for a tensor.
+
+    ``"auto"`` is numba's ``"cpu"`` for CPU tensors and ``"triton"`` for CUDA tensors; where the
+    package is not installed, and on any other device, it is ``"reference"``, plain torch.
+
+    Arguments:
+        position: the tensor that the function is given.
+        backend: what the function is asked for.
+
+    Raises:
+        ArgumentError: the backend is unknown.
+        MissingExtraError: the backend asked for is not installed.
+        UnsupportedError: the backend asked for does not run on the tensor's device.
+
+    Example:
+        >>> import torch
+        >>> from pullback.trajectory import backend_used
+        >>> backend_used(torch.zeros(5, 7)), backend_used(torch.zeros(5, 7), "reference")
+        ('cpu', 'reference')
+    """
+    return choose_backend(position.device, backend)
+
+
+def choose_backend(device: torch.device, backend: str) -> str:
+    """Return the backend for a device, or refuse the one that was asked for.
+
+    Arguments:
+        device: where the tensors are.
+        backend: one of ``"auto"``, ``"reference"``, ``"cpu"``, ``"triton"``.
+    """
+    if backend not in _BACKENDS:
+        raise ArgumentError(
+            "The backend is unknown.", given=repr(backend), expected=f"one of {_BACKENDS}"
+        )
+    if backend == "auto":
+        if device.type == "cpu" and _HAS_NUMBA:
+            return "cpu"
+        return "triton" if device.type == "cuda" and _HAS_TRITON else "reference"
+    if backend == "cpu":
+        _require(_HAS_NUMBA, "numba", "cpu")
+        _accept(device.type == "cpu", backend, device, "tensors on the CPU")
+    if backend == "triton":
+        _require(_HAS_TRITON, "triton", "triton")
+        runs = device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
+        _accept(runs, backend, device, "tensors on a CUDA device, or TRITON_INTERPRET=1")
+    return backend
+
+
+def _require(installed: bool, package: str, backend: str) -> None:
+    if not installed:
+        raise MissingExtraError(
+            f"The backend {backend!r} needs the package {package}, which is not installed.",
+            mend=f"pip install {package}, or pass backend='auto'.",
+        )
+
+
+def _accept(accepted: bool, backend: str, device: torch.device, expected: str) -> None:
+    if not accepted:
+        raise UnsupportedError(
+            f"The backend {backend!r} does not run on this device.",
+            given=f"device={device}",
+            expected=expected,
+            mend="Pass backend='auto'.",
+        )
+
+
+def is_plain(*tensors: Tensor) -> bool:
+    """Return whether a kernel may read the tensors' memory as it is.
+
+    It may not while a graph is traced, under a transform, or under a mode such as fake tensors;
+    then the registered operator must be called.
+
+    Arguments:
+        tensors: the inputs of the kernel.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and all(type(tensor) is Tensor for tensor in tensors)
+    )

@@ -1,0 +1,133 @@
+"""The stencil as two `torch.library` operators over three implementations.
+
+The operators carry kernels and no rule of differentiation: that is `_function`'s.
+"""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback.trajectory._backend import is_plain
+from pullback.trajectory.stencil import _reference
+
+__all__ = ["stencil", "stencil_adjoint"]
+
+
+def _implementation(backend: str) -> ModuleType:
+    # Late imports: numba alone costs half a second, triton is often not installed.
+    if backend == "cpu":
+        from pullback.trajectory.stencil import _cpu as implementation
+    elif backend == "triton":
+        from pullback.trajectory.stencil import _triton as implementation
+    else:
+        implementation = _reference
+    return implementation
+
+
+def stencil(
+    x: Tensor, conditions: Tensor, weights: Tensor, geometry: list[int], backend: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`_reference.apply_stencil` by a chosen backend.
+
+    Arguments:
+        x: ``[batch, horizon, dof]`` positions.
+        conditions: ``[batch, conditions, dof]`` boundary values.
+        weights: ``[1 or batch, rows, 3, width + conditions]``.
+        geometry: `Layout.geometry`.
+        backend: as `choose_backend` returns it.
+    """
+    if is_plain(x, conditions, weights):
+        return _implementation(backend).apply_stencil(x, conditions, weights, geometry)
+    return _stencil(x, conditions, weights, geometry, backend)
+
+
+def stencil_adjoint(
+    cotangents: tuple[Tensor, Tensor, Tensor, Tensor],
+    weights: Tensor,
+    geometry: list[int],
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    """`_reference.apply_stencil_adjoint` by a chosen backend.
+
+    Arguments:
+        cotangents: of position, velocity, acceleration and jerk.
+        weights: as in `stencil`.
+        geometry: as in `stencil`.
+        backend: as in `stencil`.
+    """
+    if is_plain(*cotangents, weights):
+        return _implementation(backend).apply_stencil_adjoint(cotangents, weights, geometry)
+    return _stencil_adjoint(*cotangents, weights, geometry, backend)
+
+
+@torch.library.custom_op("pullback::stencil", mutates_args=())
+def _stencil(
+    x: Tensor, conditions: Tensor, weights: Tensor, geometry: list[int], backend: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _implementation(backend).apply_stencil(x, conditions, weights, geometry)
+
+
+@_stencil.register_fake
+def _(
+    x: Tensor, conditions: Tensor, weights: Tensor, geometry: list[int], backend: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(x.shape)
+
+
+@torch.library.custom_op("pullback::stencil_adjoint", mutates_args=())
+def _stencil_adjoint(
+    position: Tensor,
+    velocity: Tensor,
+    acceleration: Tensor,
+    jerk: Tensor,
+    weights: Tensor,
+    geometry: list[int],
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    cotangents = (position, velocity, acceleration, jerk)
+    return _implementation(backend).apply_stencil_adjoint(cotangents, weights, geometry)
+
+
+@_stencil_adjoint.register_fake
+def _(
+    position: Tensor,
+    velocity: Tensor,
+    acceleration: Tensor,
+    jerk: Tensor,
+    weights: Tensor,
+    geometry: list[int],
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    batch, _, dof = position.shape
+    conditions = weights.shape[3] - geometry[1]
+    return position.new_empty(position.shape), position.new_empty(batch, conditions, dof)
+
+
+def _batch_by_folding(operator: Callable[..., Any], tensors: int) -> Callable[..., Any]:
+    """Fold the mapped dimension into the batch; the last tensor is the weights."""
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        size = info.batch_size
+        moved = [
+            arg.movedim(dim, 0) if dim is not None else arg.expand(size, *arg.shape)
+            for arg, dim in zip(args[:tensors], in_dims[:tensors], strict=True)
+        ]
+        batch = moved[0].shape[1]
+        weights = moved.pop()
+        if in_dims[tensors - 1] is None and weights.shape[1] == 1:
+            weights = args[tensors - 1]
+        else:
+            weights = weights.expand(size, batch, *weights.shape[2:]).flatten(0, 1)
+        folded = [tensor.reshape(size * batch, *tensor.shape[2:]) for tensor in moved]
+        outputs = operator(*folded, weights, *args[tensors:])
+        unfolded = tuple(output.unflatten(0, (size, batch)) for output in outputs)
+        return unfolded, (0,) * len(unfolded)
+
+    return rule
+
+
+_stencil.register_vmap(_batch_by_folding(_stencil, 3))
+_stencil_adjoint.register_vmap(_batch_by_folding(_stencil_adjoint, 5))

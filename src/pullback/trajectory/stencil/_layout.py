@@ -1,0 +1,130 @@
+"""`Layout`: which samples and boundary values each derivative is computed from.
+
+A derivative of order ``k`` at a sample is the ``k``-th derivative of the polynomial through a few
+*conditions*: sampled positions near it and, at the ends, given velocities, accelerations and
+jerks. This file only chooses the conditions; `_weights` turns them into numbers.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["SCHEMES", "Condition", "Layout", "Scheme", "choose_conditions"]
+
+Scheme = Literal["backward", "central"]
+Side = Literal["left", "inside", "right"]
+Condition = tuple[int, int]
+"""A sample relative to the row's anchor, and the order of the derivative that is known there."""
+
+SCHEMES: tuple[Scheme, ...] = ("backward", "central")
+ORDERS = (1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The geometry of a stencil over a horizon.
+
+    Row ``h`` reads the window of ``width`` samples that begins ``before`` samples before it,
+    moved inwards at the ends. Rows ``0 .. left - 1`` and the last ``right`` rows have weights of
+    their own.
+
+    Arguments:
+        scheme: ``"backward"`` or ``"central"``.
+        start: the orders (0 to 3) of the values given at sample 0.
+        goal: the orders given at the last sample.
+    """
+
+    scheme: Scheme
+    start: tuple[int, ...]
+    goal: tuple[int, ...]
+
+    @property
+    def before(self) -> int:
+        """How many samples before its row a window begins."""
+        return 2 if self.scheme == "central" else 3
+
+    @property
+    def width(self) -> int:
+        """The number of samples in a window, and so the least horizon."""
+        return 5 if self.scheme == "central" else 4
+
+    @property
+    def left(self) -> int:
+        """How many first rows have weights of their own."""
+        return 2 if self.scheme == "central" else 3
+
+    @property
+    def right(self) -> int:
+        """How many last rows have weights of their own."""
+        return 2 if self.scheme == "central" else 1
+
+    @property
+    def conditions(self) -> int:
+        """How many boundary values there are."""
+        return len(self.start) + len(self.goal)
+
+    @property
+    def geometry(self) -> list[int]:
+        """The integers that a kernel needs, as a `torch.library` operator takes them.
+
+        Before, width, left, right, and the columns of the boundary values that replace the first
+        and the last sample (-1: none does).
+        """
+        first = 0 if 0 in self.start else -1
+        last = len(self.start) if 0 in self.goal else -1
+        return [self.before, self.width, self.left, self.right, first, last]
+
+    def column(self, side: Side, sample: int, order: int) -> int:
+        """Return the column of a row's weights that a condition belongs to.
+
+        Arguments:
+            side: ``"left"`` (samples count from 0), ``"right"`` (from the last, so 0, -1, ...) or
+                ``"inside"`` (from the row itself).
+            sample: the sample, relative to that anchor.
+            order: 0 for a position, else the order of the boundary value.
+        """
+        if order == 0:
+            offset = {"left": 0, "inside": self.before, "right": self.width - 1}[side]
+            return sample + offset
+        if side == "left":
+            return self.width + self.start.index(order)
+        return self.width + len(self.start) + self.goal.index(order)
+
+
+def choose_conditions(layout: Layout, side: Side, row: int, order: int) -> list[Condition]:
+    """Return the conditions for the derivative of an order at a row.
+
+    Backward: the ``order + 1`` newest; velocity is exact on lines, acceleration on parabolas,
+    jerk on cubics. Central: symmetric inside; at an end as many as make velocity exact on
+    parabolas, acceleration on cubics and jerk on quartics, as they are inside.
+
+    Arguments:
+        layout: the scheme and the values given at the ends.
+        side: the anchor that samples are counted from, as in `Layout.column`.
+        row: the row, counted inwards from the end (0 inside).
+        order: 1, 2 or 3.
+    """
+    given = layout.goal if side == "right" else layout.start
+    if side != "inside" and row == 0 and order in given:
+        return [(0, order)]
+    if layout.scheme == "backward":
+        return _backward(given, side, row, order)
+    if side == "inside":
+        reach = 2 if order == 3 else 1
+        return [(sample, 0) for sample in range(-reach, reach + 1)]
+    sign = -1 if side == "right" else 1
+    # The samples around the row come first, then what is given, then samples further inside.
+    near = [0] if row == 0 else [0, 1, 2]
+    far = range(len(near), layout.width)
+    known = [(0, known) for known in given if 0 < known <= order + 1]
+    candidates = [(sign * sample, 0) for sample in near]
+    candidates += known + [(sign * sample, 0) for sample in far]
+    return candidates[: order + 2]
+
+
+def _backward(given: tuple[int, ...], side: Side, row: int, order: int) -> list[Condition]:
+    if side != "left":
+        return [(-sample, 0) for sample in range(order + 1)]
+    past = [(sample, 0) for sample in range(row, -1, -1)]
+    known = [(0, known) for known in given if 0 < known <= order]
+    future = [(sample, 0) for sample in range(row + 1, 4)]
+    return (past + known + future)[: order + 1]
