@@ -1,0 +1,117 @@
+"""``pullback track -- python train.py`` and ``pullback track diff a.jsonl b.jsonl``."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from pullback.errors import ArgumentError, ProgramError
+
+__all__ = ["app"]
+
+
+class _ProgramOrCommand(TyperGroup):
+    """A group whose command line may also be a program, after ``--``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--" in args and args[0] not in self.commands:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    help="Track the values and gradients of a program, or compare two recordings.",
+    no_args_is_help=True,
+    cls=_ProgramOrCommand,
+)
+
+
+@app.command("run")
+def _run(  # noqa: PLR0917 - typer reads the options off the parameters
+    program: Annotated[
+        list[str], typer.Argument(help="The program, as in: -- python train.py --lr 0.1")
+    ],
+    every: Annotated[int, typer.Option(help="Measure each so many steps.")] = 1,
+    names: Annotated[
+        list[str] | None, typer.Option("--name", help="Only modules like this, e.g. 'Net.enc*'.")
+    ] = None,
+    html: Annotated[Path, typer.Option(help="The report.")] = Path("scales.html"),
+    jsonl: Annotated[Path, typer.Option(help="The recording.")] = Path("scales.jsonl"),
+    history: Annotated[int, typer.Option(help="How many moments the report shows.")] = 1000,
+) -> None:
+    """Run a program, track all of its modules, and write the report."""
+    from pullback.tracking import diagnose, read_run
+    from pullback.tracking._html import write_html
+    from pullback.tracking._record import check_cadence
+
+    check_cadence(every)
+    if history < 1:
+        raise ArgumentError("The report shows at least one moment.", given=f"--history {history}")
+    interpreter, command = _split(program)
+    options: dict[str, Any] = {
+        "every": every,
+        "names": names or [],
+        "history": history,
+        "jsonl": str(jsonl),
+        "title": " ".join(command)[:80],
+    }
+    code = subprocess.run(  # noqa: S603 - the user's own program is what is to be run
+        [interpreter, "-m", "pullback.tracking._program", json.dumps(options), *command],
+        check=False,
+    ).returncode
+    if not jsonl.exists():
+        raise ProgramError(
+            "The program could not be started.",
+            given=" ".join(program),
+            expected="a Python program, and pullback installed for its interpreter",
+        )
+    run = read_run(jsonl)
+    write_html(run, html)
+    for finding in diagnose(run)[:20]:
+        typer.echo(str(finding))
+    typer.echo(f"{len(run.series)} tensors in {jsonl}, report in {html}")
+    raise typer.Exit(code if code >= 0 else 128 - code)
+
+
+@app.command("diff")
+def _diff(
+    before: Annotated[Path, typer.Argument(help="A recording.")],
+    after: Annotated[Path, typer.Argument(help="Another recording.")],
+    threshold: Annotated[
+        float, typer.Option(help="How far a scale may move, in octaves (1 is a factor of two).")
+    ] = 1.0,
+) -> None:
+    """Compare two recordings; exit with 1 if the scale of any tensor moved too far."""
+    from pullback.tracking import diff, read_run
+
+    changes = diff(read_run(before), read_run(after), threshold)
+    for change in changes:
+        typer.echo(str(change))
+    typer.echo(f"{len(changes)} tensors moved by more than {threshold:g} octaves")
+    raise typer.Exit(1 if changes else 0)
+
+
+def _split(program: list[str]) -> tuple[str, list[str]]:
+    """The interpreter, and what it is to run."""
+    first, *rest = program
+    if Path(first).name.startswith("python"):
+        found = shutil.which(first)
+        if found is None or not rest:
+            raise ArgumentError(
+                "There is no such Python program.",
+                given=" ".join(program),
+                expected="for example: pullback track -- python train.py",
+            )
+        return found, rest
+    if first.endswith(".py"):
+        return sys.executable, program
+    raise ArgumentError(
+        "Only Python programs can be tracked.",
+        given=" ".join(program),
+        expected="python SCRIPT ..., python -m MODULE ... or SCRIPT.py ...",
+    )
