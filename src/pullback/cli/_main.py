@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         if describe is None:
             _say(f"A fault of pullback: {type(error).__name__}: {error}\n{_REPORT}")
-        else:
+        elif describe():  # without a message the help has been printed
             _say(f"{describe()}\n  mend:     See: pullback --help")
         return _USAGE_ERROR
     return status if isinstance(status, int) else 0

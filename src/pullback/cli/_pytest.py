@@ -23,6 +23,7 @@ from pullback.conformance._check import select_clauses
 from pullback.conformance._html import render
 from pullback.conformance._recorder import Call, Limits, Record, Recorder
 from pullback.errors import PullbackError
+from pullback.tensor import Function
 
 __all__ = ["Controller", "Session"]
 
@@ -75,7 +76,8 @@ class Session:
         self._config = config
         self._calls: dict[type, list[_Kept]] = {}
         self._recorder = Recorder(_snapshot, self._keep, Limits(calls=2))
-        self._recorder.install(torch.autograd.Function, torch.Tensor)
+        for base in (torch.autograd.Function, Function):
+            self._recorder.install(base, torch.Tensor)
         self.reports: list[Report] = []
         self.missing: dict[str, str] = {}
         clauses = config.getoption("--pullback-clauses")

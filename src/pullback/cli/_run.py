@@ -148,7 +148,7 @@ def merge_reports(reports: Sequence[Report]) -> Report:
 def _named_call(finding: Finding, number: int, count: int) -> Finding:
     if finding.ok:
         return finding
-    return replace(finding, detail=f"{finding.detail} (recorded call {number + 1} of {count})")
+    return replace(finding, detail=f"{finding.detail} (call {number + 1} of {count})")
 
 
 def _with_progress(

@@ -116,8 +116,9 @@ def print_table(reports: Sequence[Report], console: Console) -> None:
         console.print(_legend(plain=plain))
     rest = [clause for clause in every if clause not in shown]
     if rest:
-        lead = "The other clauses hold" if shown else f"All {len(reports)} Functions: clauses hold"
-        console.print(f"[green]{lead} or do not apply:[/] {', '.join(rest)}.")
+        lead = "The other clauses hold" if shown else "Every clause holds"
+        tail = "does not apply" if not shown else "do not apply"
+        console.print(f"[green]{lead} or {tail}:[/] {', '.join(rest)}.")
     console.print()
 
 

@@ -107,6 +107,7 @@ def _identity(function: Any) -> dict[str, Any]:
         "file": getattr(module, "__file__", None),
         "run_as": None,
         "path": [],
+        "completed": False,
     }
 
 

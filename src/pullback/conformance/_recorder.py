@@ -27,8 +27,9 @@ from typing import Any
 __all__ = ["Call", "Limits", "Record", "Recorder", "record_this_process"]
 
 _TARGET = "torch.autograd.function"
-# Functions that torch builds itself around compiled graphs, checkpoints and the like.
-_NOT_CUSTOM = ("torch.", "torch", "torch_geometric.compile")
+# Functions that torch and pullback build themselves, around compiled graphs, checkpoints, batches.
+_NOT_CUSTOM = ("torch.", "pullback.tensor.")
+_OWN_BASE = "pullback.tensor._function"  # replaces `apply`, and enters torch below it
 _SIGNATURE_LIMIT = 64
 
 
@@ -76,14 +77,14 @@ class Recorder:
 
     Arguments:
         snapshot: turns ``(args, kwargs, byte limit)`` into a `Call`, or raises an exception
-            whose message is the reason why the call cannot be replayed.
+            whose message is the reason why the call cannot be replayed; ``None`` is no call at all.
         keep: receives the record of the Function and the call, once it has succeeded.
         limits: how much to keep.
     """
 
     def __init__(
         self,
-        snapshot: Callable[[tuple[Any, ...], dict[str, Any], int], Call],
+        snapshot: Callable[[tuple[Any, ...], dict[str, Any], int], Call | None],
         keep: Callable[[Record, Call], None],
         limits: Limits | None = None,
     ) -> None:
@@ -93,13 +94,17 @@ class Recorder:
         self._snapshot = snapshot
         self._keep = keep
         self._lock = threading.RLock()
-        self._original: Any = None
-        self._base: Any = None
+        self._replaced: list[tuple[Any, Any]] = []
 
     def install(self, base: Any, tensor: type) -> None:
-        """Put the layer over ``base.apply``; ``base`` is `torch.autograd.Function`."""
+        """Put the layer over ``base.apply``.
+
+        Arguments:
+            base: `torch.autograd.Function`, or a base class that replaces its ``apply``.
+            tensor: the class of tensors.
+        """
         original = base.__dict__["apply"]
-        self._original, self._base = original, base
+        self._replaced.append((base, original))
         call = original.__func__
         records, see = self.records, self._see
 
@@ -123,10 +128,10 @@ class Recorder:
         base.apply = classmethod(apply)
 
     def uninstall(self) -> None:
-        """Take the layer off again."""
-        if self._base is not None:
-            self._base.apply = self._original
-            self._base = None
+        """Take every layer off again."""
+        while self._replaced:
+            base, original = self._replaced.pop()
+            base.apply = original
 
     def _see(
         self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type
@@ -135,7 +140,7 @@ class Recorder:
             record = self.records.get(cls)
             if record is None:
                 record = self.records[cls] = Record(cls, _identity(cls), applied=1)
-                if cls.__module__.startswith(_NOT_CUSTOM[0]) or cls.__module__ in _NOT_CUSTOM:
+                if cls.__module__.startswith(_NOT_CUSTOM):
                     record.ignored = record.full = True
             if record.full:
                 return None
@@ -147,7 +152,11 @@ class Recorder:
                 record.full = True
             limit = min(self.limits.call_bytes, self.limits.total_bytes - self.bytes)
             try:
-                return record, self._snapshot(args, kwargs, limit)
+                call = self._snapshot(args, kwargs, limit)
+                if call is None:  # tensors without data: a tracer passes through, nobody calls
+                    record.signatures.discard(signature)
+                    return None
+                return record, call
             except Exception as reason:  # the program must run on whatever the snapshot meets
                 text = str(reason) or type(reason).__name__
                 record.reasons[text] = record.reasons.get(text, 0) + 1
@@ -270,12 +279,16 @@ def _identity(function: type) -> dict[str, Any]:
         "file": os.path.abspath(file) if file else None,
         "run_as": spec.name if function.__module__ == "__main__" and spec is not None else None,
         "path": [os.path.abspath(entry) for entry in sys.path],
+        # What `pullback.complete` made goes by the name of the Function that it wraps.
+        "completed": isinstance(function.__dict__.get("__wrapped__"), type),
     }
 
 
 def _plain_torch(torch: Any) -> Any:
-    """Leave dispatch modes (fake tensors, profilers of operations) while copying and writing."""
+    """Leave dispatch modes and torch.func transforms while copying and writing."""
     stack = contextlib.ExitStack()
+    functorch = torch._functorch.pyfunctorch
+    stack.enter_context(functorch.temporarily_clear_interpreter_stack())
     stack.enter_context(torch.no_grad())
     stack.enter_context(torch.utils._python_dispatch._disable_current_modes())
     return stack
@@ -285,23 +298,28 @@ def record_this_process(directory: str, limits: Limits) -> None:
     """Record this process into ``directory`` as soon as it imports torch."""
     spool = _Spool(directory)
 
-    def snapshot(args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Call:
+    def snapshot(args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Call | None:
         import torch
 
-        taken = _snapshot_module().Snapshot(limit)
+        module = _snapshot_module()
+        taken = module.Snapshot(limit)
         with _plain_torch(torch):
-            arguments = [taken.encode(item) for item in args]
-            keywords = [(name, taken.encode(item)) for name, item in kwargs.items()]
+            try:
+                arguments = [taken.encode(item) for item in args]
+                keywords = [(name, taken.encode(item)) for name, item in kwargs.items()]
+            except module.Traced:
+                return None
         return Call(arguments, keywords, taken.tensors, taken.bytes)
 
+    recorder = spool.recorder = Recorder(snapshot, spool.keep, limits)
+
     def install(module: ModuleType) -> None:
-        recorder = Recorder(snapshot, spool.keep, limits)
-        spool.recorder = recorder
         # torch itself is only half imported here, but its extension module is there.
         recorder.install(module.Function, sys.modules["torch._C"].TensorBase)
-        atexit.register(spool.finish)
 
     sys.meta_path.insert(0, _WhenImported(_TARGET, install))
+    sys.meta_path.insert(0, _WhenImported(_OWN_BASE, install))
+    atexit.register(spool.finish)
 
 
 @functools.cache

@@ -17,6 +17,7 @@ import torch
 from pullback.conformance._program import load_function, load_module
 from pullback.conformance._restore import restore
 from pullback.errors import RecordingError
+from pullback.tensor import complete
 
 __all__ = ["RecordedCall", "RecordedFunction", "Recording", "load_call"]
 
@@ -28,6 +29,7 @@ _IDENTITY = {
     "file": (str, type(None)),
     "run_as": (str, type(None)),
     "path": list,
+    "completed": bool,
 }
 
 
@@ -82,7 +84,8 @@ class RecordedFunction:
         module = self.identity["module"]
         if module == "__main__":
             module = self.identity["run_as"] or self.identity["file"] or module
-        return f"{module}:{self.identity['qualname']}"
+        suffix = " (completed)" if self.identity["completed"] else ""
+        return f"{module}:{self.identity['qualname']}{suffix}"
 
     def load(self) -> Any:
         """Import the Function.
@@ -90,7 +93,10 @@ class RecordedFunction:
         Raises:
             RecordingError: it cannot be found, with the reason.
         """
-        return load_function(self.identity)
+        function = load_function(self.identity)
+        if not self.identity["completed"]:
+            return function
+        return complete(function)
 
 
 @dataclass
@@ -242,7 +248,7 @@ def _read(path: Path) -> Any:
 def _entry(
     functions: dict[tuple[Any, ...], RecordedFunction], item: dict[str, Any]
 ) -> RecordedFunction:
-    key = (item["module"], item["qualname"], item["file"], item["run_as"])
+    key = tuple(item[name] for name in ("module", "qualname", "file", "run_as", "completed"))
     if key not in functions:
         functions[key] = RecordedFunction({name: item[name] for name in _IDENTITY})
     return functions[key]

@@ -17,8 +17,10 @@ import types
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
-__all__ = ["NotReplayable", "Snapshot", "is_plain_class"]
+__all__ = ["NotReplayable", "Snapshot", "Traced", "is_plain_class"]
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
@@ -38,6 +40,10 @@ _STATE_DICT_HOOKS = frozenset(
 
 class NotReplayable(Exception):
     """An argument has no form as plain data; the message is the reason."""
+
+
+class Traced(NotReplayable):
+    """An argument is a tensor without data: the call is traced, not made."""
 
 
 def is_plain_class(kind: type) -> bool:
@@ -253,9 +259,11 @@ def _unwrap(value: torch.Tensor) -> torch.Tensor:
         if functorch.is_batchedtensor(value):
             inner = inner.select(functorch.maybe_get_bdim(value), 0)
         value = inner
+    if isinstance(value, (FakeTensor, FunctionalTensor)) or value.is_meta:
+        raise Traced("a tensor without data")
     if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         raise NotReplayable(f"a tensor of type {_name(type(value))} has no plain form")
-    if value.layout is not torch.strided or value.is_meta or value.is_quantized:
+    if value.layout is not torch.strided or value.is_quantized:
         raise NotReplayable(
             f"a tensor on {value.device} with layout {value.layout} has no plain form"
         )
