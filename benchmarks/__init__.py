@@ -1,0 +1,1 @@
+"""Every figure of the project, each one command."""

@@ -1,0 +1,388 @@
+"""Each transform of one Function: works, refuses, wrong or crashes.
+
+The first-order gradient of the Function as published, under plain autograd, is the truth that every
+transform is compared with; second order is compared with finite differences of that gradient.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from benchmarks.wild._case import Published
+
+__all__ = ["PROBES", "Subject", "prepare", "verdict_of"]
+
+SEED = 20261
+FIRST_RTOL = {torch.float64: 1e-9}
+LOOSE_RTOL = 2e-3
+SECOND_RTOL = 2e-4
+BATCH = 3
+
+# How torch says, by name, that a transform is not supported.
+REFUSAL = re.compile(
+    r"setup_context|generate_vmap_rule|vmap staticmethod|formula for jvp|jvp.{0,60}not (been )?impl"
+    r"|once_differentiable|differentiate twice|does not support|not supported|Unsupported"
+    r"|implement(ed)? the jvp|forward AD|forward mode AD|does not require grad"
+    r"|element \d+ of tensors|Batching rule not implemented|We do not support batching",
+    re.IGNORECASE,
+)
+
+
+class Wrong(Exception):
+    """An answer without an error that is not the right one."""
+
+
+@dataclass
+class Subject:
+    """A Function bound to arguments: the tensors to differentiate, and everything else fixed."""
+
+    case: Published
+    function: type[torch.autograd.Function]
+    arguments: tuple[Any, ...]
+    places: tuple[int, ...]
+    weights: list[torch.Tensor] = field(default_factory=list)
+    gradients: list[torch.Tensor] = field(default_factory=list)
+
+    @property
+    def points(self) -> list[torch.Tensor]:
+        """The tensors to differentiate, as fresh leaves; a complex one as its two real parts."""
+        values = [self.arguments[place].detach().clone() for place in self.places]
+        return [torch.view_as_real(value) if value.is_complex() else value for value in values]
+
+    def __call__(self, *points: torch.Tensor) -> list[torch.Tensor]:
+        """The differentiable outputs."""
+        if not torch.compiler.is_compiling():
+            torch.manual_seed(SEED)
+        arguments = list(self.arguments)
+        for place, point in zip(self.places, points, strict=True):
+            complex_ = self.arguments[place].is_complex()
+            arguments[place] = torch.view_as_complex(point) if complex_ else point
+        call = self.case.call or (lambda apply, *given: apply(*given))
+        answer = call(self.function.apply, *arguments)
+        return _leaves(answer)
+
+    def objective(self, *points: torch.Tensor) -> torch.Tensor:
+        """The weighted sum of the outputs, linear in them."""
+        outputs = self._weighted(self(*points))
+        return sum(_inner(weight, output) for weight, output in outputs)
+
+    def squared(self, *points: torch.Tensor) -> torch.Tensor:
+        """The outputs used nonlinearly, so that the cotangent depends on the point."""
+        outputs = self._weighted(self(*points))
+        return sum(
+            _inner(weight, output) + 0.5 * _inner(output, output) for weight, output in outputs
+        )
+
+    def _weighted(self, outputs: Sequence[torch.Tensor]):
+        return [
+            (weight, output)
+            for weight, output in zip(self.weights, outputs, strict=True)
+            if weight is not None
+        ]
+
+    def pull(self, points, cotangents, reread=None) -> list[torch.Tensor]:
+        """The Function's own backward under plain autograd, zeros where it gives None.
+
+        `reread` replaces the outputs that backward reads again from what it saved.
+        """
+        leaves = [point.detach().clone().requires_grad_() for point in points]
+        outputs: list[torch.Tensor] = []
+
+        def unpack(saved: torch.Tensor) -> torch.Tensor:
+            for output, other in zip(outputs, reread or (), strict=False):
+                if output.data_ptr() == saved.data_ptr() and output.shape == saved.shape:
+                    return other
+            return saved
+
+        with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved.detach(), unpack):
+            outputs += self(*leaves)
+        pairs = [
+            (output, cotangent)
+            for output, cotangent in zip(outputs, cotangents, strict=True)
+            if cotangent is not None and output.requires_grad
+        ]
+        found = torch.autograd.grad(
+            [output for output, _ in pairs],
+            leaves,
+            [cotangent for _, cotangent in pairs],
+            allow_unused=True,
+        )
+        return _filled(found, leaves)
+
+
+def prepare(case: Published, seed: int = SEED) -> Subject:
+    """Bind a case to its inputs and take the truth from plain autograd."""
+    function = case.load()
+    arguments = case.inputs(torch.Generator().manual_seed(seed))
+    places = tuple(
+        place
+        for place, value in enumerate(arguments)
+        if isinstance(value, torch.Tensor) and value.requires_grad
+    )
+    subject = Subject(case, function, arguments, places)
+    leaves = [point.requires_grad_() for point in subject.points]
+    outputs = subject(*leaves)
+    generator = torch.Generator().manual_seed(seed + 1)
+    subject.weights = [
+        torch.randn(output.shape, generator=generator, dtype=torch.float64).to(output.dtype)
+        if output.requires_grad
+        else None
+        for output in outputs
+    ]
+    if not any(weight is not None for weight in subject.weights):
+        raise ValueError(f"{case.name}: no output requires a gradient")
+    subject.gradients = subject.pull(subject.points, subject.weights)
+    return subject
+
+
+def probe_first_order(subject: Subject, truth: Subject) -> None:
+    """Outputs and gradients equal the published ones bit for bit."""
+    for got, expected in zip(subject(*subject.points), truth(*truth.points), strict=True):
+        _same_bits(got, expected, "output")
+    found = subject.pull(subject.points, subject.weights)
+    for got, expected in zip(found, truth.gradients, strict=True):
+        _same_bits(got, expected, "gradient")
+
+
+def probe_grad(subject: Subject, truth: Subject) -> None:
+    """`torch.func.grad` equals autograd."""
+    order = tuple(range(len(truth.places)))
+    found = torch.func.grad(subject.objective, argnums=order)(*subject.points)
+    _close(found, truth.gradients, "torch.func.grad")
+
+
+def probe_forward(subject: Subject, truth: Subject) -> None:
+    """`torch.func.jvp` is the transpose of backward."""
+    tangents = _like(subject.points)
+    outputs, moved = torch.func.jvp(
+        lambda *points: tuple(subject(*points)), tuple(subject.points), tuple(tangents)
+    )
+    _close(outputs, truth(*truth.points), "the value under jvp")
+    pairs = [pair for pair in zip(truth.weights, moved, strict=True) if pair[0] is not None]
+    got = sum(_inner(weight, tangent) for weight, tangent in pairs)
+    pairs = list(zip(truth.gradients, tangents, strict=True))
+    expected = sum(_inner(gradient, tangent) for gradient, tangent in pairs)
+    scale = sum(_inner(gradient.abs(), tangent.abs()) for gradient, tangent in pairs)
+    _close([got], [expected], "<w, Jv> against <J'w, v>", scale=scale)
+
+
+def probe_vmap(subject: Subject, truth: Subject) -> None:
+    """`torch.vmap`, and backward through it, equal a loop."""
+    others = [truth, *(prepare(truth.case, SEED + 10 * item) for item in range(1, BATCH))]
+    rows = [list(other.points) for other in others]
+    batch = [torch.stack(column).requires_grad_() for column in zip(*rows, strict=True)]
+    outputs = torch.vmap(lambda *points: tuple(subject(*points)), randomness="same")(*batch)
+    loop = [truth(*row) for row in rows]
+    for place, output in enumerate(outputs):
+        _close([output], [torch.stack([item[place] for item in loop])], "the value under vmap")
+    pairs = [pair for pair in zip(outputs, truth.weights, strict=True) if pair[1] is not None]
+    found = torch.autograd.grad(
+        [output for output, _ in pairs],
+        batch,
+        [weight.expand(output.shape).contiguous() for output, weight in pairs],
+        allow_unused=True,
+    )
+    pulled = [truth.pull(row, truth.weights) for row in rows]
+    expected = [torch.stack(column) for column in zip(*pulled, strict=True)]
+    _close(_filled(found, batch), expected, "the gradient through vmap")
+
+
+def probe_hessian(subject: Subject, truth: Subject) -> None:
+    """`torch.func.hessian` is the derivative of the Function's own backward."""
+    points = subject.points
+    order = tuple(range(len(points)))
+    # What torch.func.hessian is, with the randomness that it does not let one choose.
+    once = torch.func.jacrev(subject.squared, argnums=order)
+    blocks = torch.func.jacfwd(once, argnums=order, randomness="same")(*points)
+    directions = _like(points)
+    got = [
+        sum(
+            (block * direction).flatten(point.dim()).sum(-1)
+            for block, direction in zip(row, directions, strict=True)
+        ).reshape(point.shape)
+        for row, point in zip(blocks, points, strict=True)
+    ]
+    _close(got, second_order(truth, directions), "torch.func.hessian", rtol=SECOND_RTOL)
+
+
+def probe_double(subject: Subject, truth: Subject) -> None:
+    """Reverse over reverse is the derivative of the Function's own backward."""
+    leaves = [point.requires_grad_() for point in subject.points]
+    directions = _like(leaves)
+    first = torch.autograd.grad(
+        subject.squared(*leaves), leaves, create_graph=True, allow_unused=True
+    )
+    pairs = [pair for pair in zip(first, directions, strict=True) if pair[0] is not None]
+    projected = sum(_inner(gradient, direction) for gradient, direction in pairs)
+    if not projected.requires_grad:
+        got = [torch.zeros_like(leaf) for leaf in leaves]
+    else:
+        got = _filled(torch.autograd.grad(projected, leaves, allow_unused=True), leaves)
+    # <H v, .> by rows: the Hessian of a right backward may be asymmetric (a surrogate), so the
+    # transposed product is what reverse over reverse gives.
+    expected = second_order(truth, directions, transposed=True)
+    _close(got, expected, "reverse over reverse", rtol=SECOND_RTOL)
+
+
+def probe_compile(subject: Subject, truth: Subject) -> None:
+    """`torch.compile(fullgraph=True)` equals eager, forward and backward."""
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda *points: tuple(subject(*points)), fullgraph=True, backend="aot_eager"
+    )
+    leaves = [point.requires_grad_() for point in subject.points]
+    outputs = compiled(*leaves)
+    _close(outputs, truth(*truth.points), "the compiled value")
+    pairs = [pair for pair in zip(outputs, truth.weights, strict=True) if pair[1] is not None]
+    found = torch.autograd.grad(
+        [output for output, _ in pairs],
+        leaves,
+        [weight for _, weight in pairs],
+        allow_unused=True,
+    )
+    _close(_filled(found, leaves), truth.gradients, "the compiled gradient")
+
+
+PROBES: dict[str, Callable[[Subject, Subject], None]] = {
+    "first_order": probe_first_order,
+    "grad": probe_grad,
+    "forward": probe_forward,
+    "vmap": probe_vmap,
+    "hessian": probe_hessian,
+    "compile": probe_compile,
+    "double": probe_double,
+}
+
+
+def verdict_of(error: BaseException | None) -> tuple[str, str]:
+    """`works`, `refuses`, `wrong` or `crashes`, and the first line of what was said."""
+    if error is None:
+        return "works", ""
+    said = f"{type(error).__name__}: {error}".strip()
+    line = " ".join(said.split())[:220]
+    if isinstance(error, Wrong):
+        return "wrong", line
+    if type(error).__module__.startswith("pullback") or REFUSAL.search(said):
+        return "refuses", line
+    return "crashes", line
+
+
+def second_order(truth: Subject, directions, transposed: bool = False) -> list[torch.Tensor]:
+    """H v (or H' v) of `squared`, from the Function's own first-order backward alone.
+
+    With cotangent g(x) = w + y(x) the gradient is B(x, y(x), g(x)), where y is an output that
+    backward reads again. Its derivative along v is that of B at a fixed cotangent, by central
+    differences, with y moving by J v, plus B(x, J v). J is the transpose of B: an output changes as
+    backward says that it does, which for an exact backward is how it changes.
+    """
+    points = truth.points
+    outputs = [output.detach() for output in truth(*points)]
+    cotangents = [
+        None if weight is None else weight + output
+        for weight, output in zip(truth.weights, outputs, strict=True)
+    ]
+    rows = _backward_rows(truth, points)
+    fixed = _difference_rows(truth, points, cotangents, outputs, rows)
+    vector = torch.cat([direction.reshape(-1) for direction in directions])
+    matrix = (fixed.T if transposed else fixed) + rows.T @ rows
+    flat = matrix @ vector.to(matrix.dtype)
+    sizes = [point.numel() for point in points]
+    return [
+        part.reshape(point.shape) for part, point in zip(flat.split(sizes), points, strict=True)
+    ]
+
+
+def _difference_rows(truth: Subject, points, cotangents, outputs, rows) -> torch.Tensor:
+    """d B(x, y, g) / d x at a fixed cotangent, `[inputs, inputs]`, by central differences."""
+    columns = []
+    for index, point in enumerate(points):
+        step = 1e-6 if point.dtype == torch.float64 else 1e-3
+        for element in range(point.numel()):
+            sides = []
+            for sign in (1, -1):
+                moved = [other.clone() for other in points]
+                moved[index].view(-1)[element] += sign * step
+                reread = _moved_outputs(truth, outputs, sign * step * rows[:, len(columns)])
+                pulled = truth.pull(moved, cotangents, reread)
+                sides.append(torch.cat([part.reshape(-1).double() for part in pulled]))
+            columns.append((sides[0] - sides[1]) / (2 * step))
+    return torch.stack(columns, dim=1)
+
+
+def _moved_outputs(truth: Subject, outputs, change: torch.Tensor) -> list[torch.Tensor]:
+    moved, used = [], 0
+    for weight, output in zip(truth.weights, outputs, strict=True):
+        size = 0 if weight is None else output.numel()
+        part = change[used : used + size].reshape(output.shape) if size else 0
+        moved.append((output + part).to(output.dtype))
+        used += size
+    return moved
+
+
+def _backward_rows(truth: Subject, points) -> torch.Tensor:
+    """B(x, e_i) for every basis cotangent, `[outputs, inputs]`."""
+    rows = []
+    for index, weight in enumerate(truth.weights):
+        for element in range(0 if weight is None else weight.numel()):
+            basis = [None if other is None else torch.zeros_like(other) for other in truth.weights]
+            basis[index].view(-1)[element] = 1
+            pulled = truth.pull(points, basis)
+            rows.append(torch.cat([part.reshape(-1).double() for part in pulled]))
+    return torch.stack(rows)
+
+
+def _leaves(answer: Any) -> list[torch.Tensor]:
+    if isinstance(answer, torch.Tensor):
+        if answer.is_complex():
+            return [torch.view_as_real(answer.resolve_conj())]
+        return [answer] if answer.is_floating_point() else []
+    if isinstance(answer, tuple | list):
+        return [leaf for item in answer for leaf in _leaves(item)]
+    return []
+
+
+def _inner(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return (left * right).sum()
+
+
+def _like(points: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(SEED + 2)
+    return [
+        torch.randn(point.shape, generator=generator, dtype=torch.float64).to(point.dtype)
+        for point in points
+    ]
+
+
+def _filled(found, like) -> list[torch.Tensor]:
+    return [
+        torch.zeros_like(leaf) if gradient is None else gradient
+        for gradient, leaf in zip(found, like, strict=True)
+    ]
+
+
+def _same_bits(got: torch.Tensor, expected: torch.Tensor, what: str) -> None:
+    if got.dtype != expected.dtype or got.shape != expected.shape:
+        raise Wrong(f"{what}: {got.dtype} {tuple(got.shape)}, not {expected.dtype}")
+    if not torch.equal(got.nan_to_num(nan=7.0), expected.nan_to_num(nan=7.0)):
+        raise Wrong(f"{what}: not the published bits")
+
+
+def _close(found, expected, what: str, rtol: float | None = None, scale=None) -> None:
+    for got, right in zip(found, expected, strict=True):
+        if not isinstance(got, torch.Tensor):
+            raise Wrong(f"{what}: {got!r}, not a tensor")
+        if got.shape != right.shape:
+            raise Wrong(f"{what}: shape {tuple(got.shape)}, not {tuple(right.shape)}")
+        tolerance = FIRST_RTOL.get(right.dtype, LOOSE_RTOL) if rtol is None else rtol
+        if got.dtype not in FIRST_RTOL:
+            tolerance = max(tolerance, LOOSE_RTOL)
+        if not right.numel():
+            continue
+        size = right.detach().abs().max() if scale is None else scale
+        error = (got.detach().to(right.dtype) - right.detach()).abs().max()
+        # The error is measured against the largest entry, and against 1e-3 where all are tiny.
+        if not error <= tolerance * max(float(size), 1e-3):
+            raise Wrong(f"{what}: off by {float(error):.3g} where the size is {float(size):.3g}")

@@ -1,0 +1,24 @@
+"""memory-efficient-attention-pytorch: attention by blocks."""
+
+import torch
+
+from benchmarks.wild._case import Published, randn
+
+PACKAGE = "memory-efficient-attention-pytorch"
+_PACKAGE = "memory_efficient_attention_pytorch"
+
+
+def _heads(generator):
+    return [randn(generator, 1, 2, 4, 3, dtype=torch.float32) for _ in range(3)]
+
+
+CASES = [
+    Published(
+        f"{_PACKAGE}.flash_attention:FlashAttentionFunction",
+        lambda g: (*_heads(g), None, False, 2, 2),
+    ),
+    Published(
+        f"{_PACKAGE}.cosine_sim_flash_attention:FlashAttentionFunction",
+        lambda g: (*_heads(g), None, 8.0, False, 2, 2),
+    ),
+]

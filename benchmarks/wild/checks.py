@@ -1,0 +1,73 @@
+"""`python -m benchmarks.wild.checks`: what `pullback check` finds in published Functions.
+
+Runs the command of every case that has one, as a reader would type it, and writes
+benchmarks/results/wild_check.csv. Run it in `.benchmark-venv`.
+"""
+
+import csv
+import importlib
+import importlib.metadata
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).parent
+RESULTS = HERE.parent / "results" / "wild_check.csv"
+COLUMNS = ["package", "version", "function", "clause", "verdict", "detail", "lacking", "command"]
+SECONDS = 600
+
+
+def check(stem: str, name: str, expression: str) -> list[dict[str, str]]:
+    """Run the command and return one row for each broken clause, or one without a clause."""
+    package = importlib.import_module(f"benchmarks.wild.cases_{stem}").PACKAGE
+    command = ["pullback", "check", name, "--input", expression]
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        program = Path(sys.executable).with_name("pullback")
+        done = subprocess.run(
+            [str(program), *command[1:], "--json", str(answer)],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        if done.returncode not in (0, 1):
+            raise SystemExit(f"{shlex.join(command)}\n{done.stdout}{done.stderr}")
+        findings = json.loads(answer.read_text())["functions"][0]["findings"]
+    common = {
+        "package": package,
+        "version": importlib.metadata.version(package),
+        "function": name,
+        "lacking": " ".join(item["clause"] for item in findings if item["verdict"] == "lacking"),
+        "command": shlex.join(command),
+    }
+    bad = [item for item in findings if item["verdict"] in ("broken", "crashes")]
+    if not bad:
+        return [common | {"clause": "", "verdict": "", "detail": ""}]
+    return [common | {key: item[key] for key in ("clause", "verdict", "detail")} for item in bad]
+
+
+def main() -> None:
+    tasks = []
+    for path in sorted(HERE.glob("cases_*.py")):
+        stem = path.stem.removeprefix("cases_")
+        cases = importlib.import_module(f"benchmarks.wild.cases_{stem}").CASES
+        tasks += [(stem, case.name, case.command) for case in cases if case.command]
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda task: check(*task), tasks))
+    rows = [row for answer in answers for row in answer]
+    rows.sort(key=lambda row: (row["package"].lower(), row["function"]))
+    with RESULTS.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    packages = {row["package"] for row in rows if row["clause"]}
+    print(f"{len(tasks)} Functions; something is broken in {len(packages)} packages")
+
+
+if __name__ == "__main__":
+    main()
