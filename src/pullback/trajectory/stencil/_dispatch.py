@@ -3,14 +3,13 @@
 The operators carry kernels and no rule of differentiation: that is `_function`'s.
 """
 
-from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from pullback.trajectory._backend import is_plain
+from pullback.trajectory._folding import fold_batch
 from pullback.trajectory.stencil import _reference
 
 __all__ = ["stencil", "stencil_adjoint"]
@@ -106,28 +105,5 @@ def _(
     return position.new_empty(position.shape), position.new_empty(batch, conditions, dof)
 
 
-def _batch_by_folding(operator: Callable[..., Any], tensors: int) -> Callable[..., Any]:
-    """Fold the mapped dimension into the batch; the last tensor is the weights."""
-
-    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        size = info.batch_size
-        moved = [
-            arg.movedim(dim, 0) if dim is not None else arg.expand(size, *arg.shape)
-            for arg, dim in zip(args[:tensors], in_dims[:tensors], strict=True)
-        ]
-        batch = moved[0].shape[1]
-        weights = moved.pop()
-        if in_dims[tensors - 1] is None and weights.shape[1] == 1:
-            weights = args[tensors - 1]
-        else:
-            weights = weights.expand(size, batch, *weights.shape[2:]).flatten(0, 1)
-        folded = [tensor.reshape(size * batch, *tensor.shape[2:]) for tensor in moved]
-        outputs = operator(*folded, weights, *args[tensors:])
-        unfolded = tuple(output.unflatten(0, (size, batch)) for output in outputs)
-        return unfolded, (0,) * len(unfolded)
-
-    return rule
-
-
-_stencil.register_vmap(_batch_by_folding(_stencil, 3))
-_stencil_adjoint.register_vmap(_batch_by_folding(_stencil_adjoint, 5))
+_stencil.register_vmap(fold_batch(_stencil, 3))
+_stencil_adjoint.register_vmap(fold_batch(_stencil_adjoint, 5))

@@ -42,7 +42,8 @@ def _load_sample(
 
 @triton.jit
 def _forward(
-    x, values, weights, position, velocity, acceleration, jerk, horizon, dof, count, rows, stride,
+    x, values, weights, position, velocity, acceleration, jerk, horizon, dof, rows, stride,
+    COUNT: tl.constexpr,
     BEFORE: tl.constexpr, WIDTH: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     FIRST: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -51,23 +52,23 @@ def _forward(
     live = i < horizon * dof
     h, d = i // dof, i % dof
     begin = tl.minimum(tl.maximum(h - BEFORE, 0), horizon - WIDTH)
-    columns = WIDTH + count
+    columns = WIDTH + COUNT
     table = weights + b * stride + _row_of(h, horizon, rows, LEFT, RIGHT) * (3 * columns)
     dtype = weights.dtype.element_ty
-    here = _load_sample(x, values, b, h, d, live, horizon, dof, count, FIRST, LAST).to(dtype)
+    here = _load_sample(x, values, b, h, d, live, horizon, dof, COUNT, FIRST, LAST).to(dtype)
     v = tl.zeros([BLOCK], dtype)
     a = tl.zeros([BLOCK], dtype)
     j = tl.zeros([BLOCK], dtype)
     for k in tl.static_range(WIDTH):
         near = begin + k
-        away = _load_sample(x, values, b, near, d, live, horizon, dof, count, FIRST, LAST)
+        away = _load_sample(x, values, b, near, d, live, horizon, dof, COUNT, FIRST, LAST)
         away = away.to(dtype) - here
         v += tl.load(table + k, mask=live, other=0.0) * away
         a += tl.load(table + columns + k, mask=live, other=0.0) * away
         j += tl.load(table + 2 * columns + k, mask=live, other=0.0) * away
     edge = live & ((h < LEFT) | (h >= horizon - RIGHT))
-    for m in range(count):
-        value = tl.load(values + (b * count + m) * dof + d, mask=edge, other=0.0).to(dtype)
+    for m in tl.static_range(COUNT):
+        value = tl.load(values + (b * COUNT + m) * dof + d, mask=edge, other=0.0).to(dtype)
         v += tl.load(table + WIDTH + m, mask=edge, other=0.0) * value
         a += tl.load(table + columns + WIDTH + m, mask=edge, other=0.0) * value
         j += tl.load(table + 2 * columns + WIDTH + m, mask=edge, other=0.0) * value
@@ -80,7 +81,7 @@ def _forward(
 
 @triton.jit
 def _adjoint(
-    gp, gv, ga, gj, weights, gradient, horizon, dof, count, rows, stride,
+    gp, gv, ga, gj, weights, gradient, horizon, dof, rows, stride, COUNT: tl.constexpr,
     BEFORE: tl.constexpr, WIDTH: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     FIRST: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -88,7 +89,7 @@ def _adjoint(
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     live = i < horizon * dof
     h, d = i // dof, i % dof
-    columns = WIDTH + count
+    columns = WIDTH + COUNT
     dtype = weights.dtype.element_ty
     base = b * horizon * dof
     total = tl.load(gp + base + i, mask=live, other=0.0).to(dtype)
@@ -123,7 +124,7 @@ def _constants(geometry: list[int]) -> dict[str, Any]:
 
 def _sizes(weights: Tensor, horizon: int, dof: int, count: int) -> tuple[int, ...]:
     stride = 0 if weights.shape[0] == 1 else weights.stride(0)
-    return horizon, dof, count, weights.shape[1], stride
+    return horizon, dof, weights.shape[1], stride, count
 
 
 def apply_stencil(

@@ -1,0 +1,113 @@
+"""The chain of sums in plain torch: the oracle, for any device and dtype.
+
+States ``z_0 .. z_(order - 1)`` (position first) follow a control ``u = z_order`` that is held over
+each step, ``z_i[h + 1] = z_i[h] + sum_k e_k[h] z_(i + k)[h]``. The highest state is a running sum of
+the control, the next one a running sum of that: no loop over time is needed.
+"""
+
+import torch
+from torch import Tensor
+
+__all__ = ["accumulate", "accumulate_adjoint", "steps_adjoint"]
+
+
+def _total(parts: list[Tensor]) -> Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def _running_sum(first: Tensor, increments: Tensor) -> Tensor:
+    return torch.cat([first[:, None], increments], dim=1).cumsum(1)
+
+
+def _running_sum_back(increments: Tensor) -> Tensor:
+    return increments.flip(1).cumsum(1).flip(1)
+
+
+def accumulate(
+    control: Tensor, initial: Tensor, steps: Tensor, order: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return position, velocity, acceleration and jerk, ``[batch, steps + 1, dof]``.
+
+    The control's own order repeats its last value at the last sample; orders above are zero.
+
+    Arguments:
+        control: ``[batch, steps, dof]``.
+        initial: ``[batch, order, dof]`` states at sample 0, position first.
+        steps: ``[1 or batch, steps or 1, 3]`` coefficients e_k.
+        order: 1, 2 or 3, what the control is a derivative of.
+    """
+    dtype = steps.dtype
+    held = control.to(dtype)
+    levels = [torch.cat([held, held[:, -1:]], dim=1)]
+    for state in reversed(range(order)):
+        increments = _total([steps[:, :, k, None] * z[:, :-1] for k, z in enumerate(levels)])
+        levels.insert(0, _running_sum(initial[:, state].to(dtype), increments))
+    while len(levels) < 4:
+        levels.append(torch.zeros_like(levels[0]))
+    position, velocity, acceleration, jerk = (level.to(control.dtype) for level in levels)
+    return position, velocity, acceleration, jerk
+
+
+def _costates(cotangents: tuple[Tensor, ...], steps: Tensor, order: int) -> list[Tensor]:
+    """Gradients of the states at each sample, position first, in the dtype of the steps."""
+    costates: list[Tensor] = []
+    for state in range(order):
+        own = cotangents[state].to(steps.dtype)
+        if state:
+            later = [
+                steps[:, :, state - lower - 1, None] * costate[:, 1:]
+                for lower, costate in enumerate(costates)
+            ]
+            own = own + torch.nn.functional.pad(_total(later), (0, 0, 0, 1))
+        costates.append(_running_sum_back(own))
+    return costates
+
+
+def accumulate_adjoint(
+    cotangents: tuple[Tensor, Tensor, Tensor, Tensor], steps: Tensor, order: int
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of control and initial states: the transpose of `accumulate`.
+
+    Arguments:
+        cotangents: of position, velocity, acceleration and jerk, ``[batch, steps + 1, dof]``.
+        steps: as in `accumulate`.
+        order: as in `accumulate`.
+    """
+    dtype = cotangents[0].dtype
+    costates = _costates(cotangents, steps, order)
+    held = cotangents[order].to(steps.dtype)
+    control = torch.cat([held[:, :-2], held[:, -2:].sum(1, keepdim=True)], dim=1)
+    for state, costate in enumerate(costates):
+        control = control + steps[:, :, order - state - 1, None] * costate[:, 1:]
+    initial = torch.stack([costate[:, 0] for costate in costates], dim=1)
+    return control.to(dtype), initial.to(dtype)
+
+
+def steps_adjoint(
+    cotangents: tuple[Tensor, ...], control: Tensor, initial: Tensor, steps: Tensor, order: int
+) -> Tensor:
+    """Return the gradient of the coefficients, in their shape, in differentiable operations.
+
+    Arguments:
+        cotangents: as in `accumulate_adjoint`.
+        control: as in `accumulate`.
+        initial: as in `accumulate`.
+        steps: as in `accumulate`.
+        order: as in `accumulate`.
+    """
+    levels = accumulate(control.to(steps.dtype), initial, steps, order)
+    costates = _costates(cotangents, steps, order)
+    gradients = []
+    for k in range(1, 4):
+        pairs = [
+            (costate[:, 1:] * levels[state + k][:, :-1]).sum(-1)
+            for state, costate in enumerate(costates)
+            if state + k <= order
+        ]
+        gradients.append(_total(pairs) if pairs else torch.zeros_like(costates[0][:, 1:, 0]))
+    gradient = torch.stack(gradients, dim=-1)
+    gradient = gradient.sum(0, keepdim=True) if steps.shape[0] == 1 else gradient
+    return gradient.sum(1, keepdim=True) if steps.shape[1] == 1 else gradient
