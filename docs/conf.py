@@ -1,5 +1,6 @@
 """The site: sphinx, furo and MyST, built strict (`make docs`)."""
 
+import re
 from importlib.metadata import version as installed_version
 
 project = "pullback"
@@ -24,9 +25,24 @@ exclude_patterns = ["_build"]
 default_role = "code"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True
 napoleon_custom_sections = ["Formula", "Source", "Shape"]
 autodoc_member_order = "groupwise"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_default_options = {"members": True, "show-inheritance": True}
 python_use_unqualified_type_names = True
+
+
+def escape_bars(*event):
+    """A bar in a docstring is an absolute value, not a substitution."""
+    lines = event[-1]
+    for number, line in enumerate(lines):
+        if not line.lstrip().startswith((">>>", "...", "|", "+")):
+            pieces = re.split(r"(`+[^`]*`+)", line)
+            pieces[::2] = [piece.replace("|", r"\|") for piece in pieces[::2]]
+            lines[number] = "".join(pieces)
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", escape_bars)
