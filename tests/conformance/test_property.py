@@ -5,11 +5,11 @@ import os
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.specimens._specimen import normal
 
 from pullback import Function
 from pullback.conformance import check
 from pullback.conformance.clauses import CLAUSES
-from tests.specimens._specimen import normal
 
 EXAMPLES = int(os.environ.get("PULLBACK_EXAMPLES", "8"))  # more when fuzzing for minutes
 CHEAP = [clause.id for clause in CLAUSES if clause.id not in ("compile", "cuda-graph")]

@@ -123,7 +123,10 @@ def _name(target: Any) -> str:
     while isinstance(target, partial):
         target = target.func
     module = getattr(target, "__module__", None) or type(target).__module__
-    qualname = getattr(target, "__qualname__", None) or getattr(target, "__name__", None)
+    qualname = getattr(target, "__qualname__", None)
+    short = getattr(target, "__name__", None)
+    if short and getattr(sys.modules.get(module), short, None) is target:
+        qualname = short  # torch.sin calls itself torch:_VariableFunctionsClass.sin
     return f"{module}:{qualname or type(target).__qualname__}"
 
 

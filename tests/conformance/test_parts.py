@@ -1,0 +1,108 @@
+"""The small parts: nested arguments, error messages, contexts, documentation."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from pullback.conformance import Verdict
+from pullback.conformance._arguments import Arguments
+from pullback.conformance._failure import classify, describe
+from pullback.conformance._held import held_tensors
+from pullback.conformance._subject import Subject
+from pullback.conformance._tree import replace, tensors, walk
+from pullback.conformance.clauses import CLAUSES
+from pullback.errors import UnsupportedError
+
+DOCS = Path(__file__).parents[2] / "docs" / "clauses.md"
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict"),
+    [
+        (NotImplementedError(), Verdict.LACKING),
+        (
+            RuntimeError("You must implement the jvp function for custom autograd.Function"),
+            "lacking",
+        ),
+        (RuntimeError("it must override the setup_context staticmethod"), "lacking"),
+        (RuntimeError("it does not have vmap support. Please override"), "lacking"),
+        (RuntimeError("RBFCovariance cannot compute gradients with respect to x1"), "lacking"),
+        (RuntimeError("\"lu_factor\" not implemented for 'Half'"), "lacking"),
+        (TypeError("apply() takes no keyword arguments"), "lacking"),
+        (ValueError("x must be contiguous"), "lacking"),
+        (UnsupportedError("no second derivative"), "lacking"),
+        (TypeError("unsupported operand type(s) for *: 'NoneType' and 'int'"), "crashes"),
+        (AttributeError("'NoneType' object has no attribute 'is not supported'"), "crashes"),
+        (IndexError("tuple index out of range"), "crashes"),
+        (RuntimeError("expected m1 and m2 to have the same dtype"), "crashes"),
+        (TimeoutError("no answer within 3 s"), "crashes"),
+        (ZeroDivisionError("division by zero"), "crashes"),
+    ],
+)
+def test_clear_and_unclear_errors(error, verdict):
+    assert classify(error) == verdict
+
+
+def test_a_long_message_is_cut():
+    assert len(describe(RuntimeError("x" * 1000))) < 300
+    assert describe(KeyError()) == "KeyError"
+
+
+def test_paths_are_expressions():
+    args = (torch.ones(1), {"w": [torch.ones(2), (torch.ones(3), 4)]}, None)
+    for path, leaf in walk(args, "args"):
+        assert eval(path, {"args": args}) is leaf
+    assert [t.numel() for t in tensors(args)] == [1, 2, 3]
+    fresh = replace(args, iter([torch.zeros(1), torch.zeros(2), torch.zeros(3)]))
+    assert fresh[1]["w"][1][1] == 4
+    assert type(fresh[1]["w"][1]) is tuple
+
+
+def test_arguments_are_copies_and_generators_start_again():
+    x, generator = torch.ones(2), torch.Generator().manual_seed(3)
+    arguments = Arguments.of((x, generator), {"scale": torch.ones(1, requires_grad=True)})
+    assert arguments.names() == ["kwargs['scale']"]
+    draws = []
+    for _ in range(2):
+        (first, same), kwargs = arguments.build([torch.zeros(1)])
+        draws.append(torch.rand(1, generator=same))
+        first.add_(1)
+        assert kwargs["scale"].item() == 0
+    assert torch.equal(*draws)
+    assert torch.equal(x, torch.ones(2))
+
+
+def test_everything_a_context_can_hide_is_found():
+    @dataclass
+    class Box:
+        inside: torch.Tensor
+
+    x = torch.ones(3)
+    node = SimpleNamespace(
+        plain=x, listed=[1, (x,)], named={"a": {"b": x}}, rule=lambda g: g * x,
+        bound=partial(torch.add, x), box=Box(x), text="nothing",
+    )  # fmt: skip
+    paths = [path for path, _ in held_tensors(node)]
+    assert paths == [
+        "ctx.plain", "ctx.listed[1][0]", "ctx.named['a']['b']", "ctx.rule closure over x",
+        "ctx.bound.args[0]", "ctx.box.inside",
+    ]  # fmt: skip
+
+
+def test_subjects_know_their_name_source_and_intent():
+    subject = Subject.of(Subject.of)
+    assert subject.name == "pullback.conformance._subject:Subject.of"
+    assert Subject.of(torch.sin).name.endswith(":sin")
+    assert Subject.of(partial(torch.sin)).name == Subject.of(torch.sin).name
+    assert Subject.of(torch.sin, "surrogate").gradient == "surrogate"
+
+
+def test_every_clause_has_a_section_in_the_documentation():
+    sections = [line[3:] for line in DOCS.read_text().splitlines() if line.startswith("## ")]
+    assert sections[:-1] == [clause.id for clause in CLAUSES]
+    for part in ("**Promise.**", "**Why.**", "**A breach shows**", "**Mend.**"):
+        assert DOCS.read_text().count(part) == len(CLAUSES)
