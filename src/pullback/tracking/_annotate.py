@@ -176,7 +176,11 @@ class ScalesInterpreter(fx.Interpreter):
 
 
 def measure_scales(
-    interpreter: ScalesInterpreter, inputs: tuple[Any, ...], cotangent: Tensor | None
+    interpreter: ScalesInterpreter,
+    inputs: tuple[Any, ...],
+    cotangent: Tensor | None,
+    *,
+    every_input: bool = True,
 ) -> Scales:
     """Run a graph forward and backward and return its scales; the model is left as it was.
 
@@ -184,13 +188,16 @@ def measure_scales(
         interpreter: the graph's interpreter.
         inputs: the positional arguments of the graph.
         cotangent: what is fed back; see `annotate`.
+        every_input: give each floating input a gradient, or only those that require one.
 
     Raises:
         ArgumentError: the cotangent does not fit the output.
     """
     leaves: list[Tensor] = []
     # An in-place operation of the model must not reach the caller's data, nor a leaf.
-    copies = tuple(_map_tensors(value, lambda tensor: _copy(tensor, leaves)) for value in inputs)
+    copies = tuple(
+        _map_tensors(value, lambda tensor: _copy(tensor, leaves, every_input)) for value in inputs
+    )
     with _undisturbed(interpreter.module), torch.enable_grad():
         result = interpreter.run(*copies)
         outputs = [tensor for tensor in _tensors_in(result) if tensor.requires_grad]
@@ -203,9 +210,9 @@ def measure_scales(
     return interpreter.scales
 
 
-def _copy(tensor: Tensor, leaves: list[Tensor]) -> Tensor:
-    if not _is_floating(tensor):
-        return tensor.clone()
+def _copy(tensor: Tensor, leaves: list[Tensor], every_input: bool) -> Tensor:
+    if not _is_floating(tensor) or not (every_input or tensor.requires_grad):
+        return tensor.detach().clone()
     leaf = tensor.detach().clone().requires_grad_()
     leaves.append(leaf)
     return leaf.clone()

@@ -97,8 +97,8 @@ def round_values(
     r"""Return the values rounded to a format, in their own dtype.
 
     With the quantum :math:`q = 2^{\max(e, e_{min}) - M}` of the binade of x, the result is
-    :math:`q \operatorname{round}(x / q)`, to nearest even, or :math:`q \lfloor x/q + u \rfloor`
-    with noise u. Computed in float64, where every step is exact: there is no double rounding.
+    :math:`q \operatorname{round}(x / q)`, to nearest even, or, of the magnitude,
+    :math:`q \lfloor x/q + u \rfloor` with noise u. Computed in float64, where every step is exact: there is no double rounding.
 
     Arguments:
         values: shape (...), any floating or complex dtype; complex values are rounded by parts.
@@ -129,8 +129,9 @@ def round_values(
     if noise is None:
         steps = torch.round(steps)
     else:
-        below = torch.floor(steps)
-        steps = below + (noise >= 1 - (steps - below))
+        size = steps.abs()
+        below = torch.floor(size)
+        steps = torch.copysign(below + (noise >= 1 - (size - below)), steps)
     rounded = torch.where(wide.isfinite(), steps * quantum, wide)
     rounded = _overflow(rounded, number_format, overflow)
     if not number_format.signed_zero:

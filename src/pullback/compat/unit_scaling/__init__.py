@@ -1,0 +1,85 @@
+"""The names of unit-scaling 0.3.5, over ours; every difference with its reason.
+
+What is not listed gives the same results. Names of its modules are flat here.
+
+``ScaleTracker``
+    Returns a view, not the tensor itself. Scales of half-precision tensors are taken in float32:
+    there ``std`` is rounded to the dtype. One element or none gives NaN without torch's warning.
+    Integers are refused by name. Under vmap and torch.compile it is refused by name, where there
+    it fails inside of torch; forward mode and ``torch.func.grad`` work.
+``ScaleTrackingInterpreter``, ``analyse_module``
+    Values are seen by tensor hooks, so that in-place operations on tracked values work; there
+    they raise. ``analyse_module`` leaves ``.grad``, buffers and the random state alone; there
+    they change. Without ``backward``, an output that is not a scalar gets normal numbers; there
+    it raises. Batch normalisation and attention layers, which torch.fx cannot enter, stay one
+    line; there they raise. ``autowrap_modules=None`` stands for math, einops if installed, and
+    unit_scaling.functional if loaded: neither is a dependency. Functions passed as arguments of
+    traced functions are refused by torch.fx.
+``track_scales``
+    A plain ``nn.Sequential`` root is tracked; there silently nothing is. After a graph break
+    ``scales_graph`` joins the graphs of the last forward; there only the last graph survives.
+    The caller's inputs are not told to require a gradient; there they are. Views and in-place
+    operations keep their meaning, as values are not cloned; there a view changed in place leaves
+    its base as it was. Nothing of torch.compile's caches is reset; there all of them are.
+``Metrics``
+    Computed in float32 or wider. An empty tensor gives NaN; there it raises.
+``prune_selected_nodes``
+    Returns a copy; there the graph it is given is changed. The other two already copy.
+``prune_non_float_tensors``, ``prune_same_scale_tensors``
+    A graph that was not tracked raises ``ArgumentError``; there ``RuntimeError`` or ``KeyError``.
+    Nested arguments are pruned as well.
+``graph_to_dataframe``
+    Needs pandas (extra ``pandas``). Nodes without metrics are left out; there they raise.
+``plot``
+    Needs matplotlib (extra ``plot``) alone; there seaborn, pandas and datasets as well. The names
+    of metrics in words work with arrows; there they raise.
+``scale_fwd``, ``scale_bwd``
+    The factor is kept in float32 or wider: 1e-9 does not become 0 in float16. ``scale_bwd``
+    returns a view; there a copy. Integers are refused by name; there they turn into floats.
+``FPFormat``
+    ``nearest`` rounds ties to even; there toward zero. float16, bfloat16 and float64 work; there
+    they crash. Tiny values are not flushed through float32 subnormals first. Stochastic rounding
+    draws the same bits, so that equal seeds give equal results for float32 values in the range
+    of normal numbers; a gradient's bits are drawn in forward, so that two backward passes agree.
+    Bad arguments raise ``ArgumentError``; there ``AssertionError``.
+``simulate_format``, ``simulate_fp8``
+    ``rounding`` and ``srbits`` of the formats are kept; there they are lost on the way and
+    rounding is always stochastic. Keyword arguments work. A plain ``nn.Linear`` root works.
+    unit_scaling's own products are rounded as well if it is loaded.
+"""
+
+from pullback.compat.unit_scaling._analyse import ScaleTrackingInterpreter, analyse_module
+from pullback.compat.unit_scaling._formats import FPFormat, format_to_tuple, tuple_to_format
+from pullback.compat.unit_scaling._frame import graph_to_dataframe
+from pullback.compat.unit_scaling._metrics import Metrics
+from pullback.compat.unit_scaling._plot import plot
+from pullback.compat.unit_scaling._prune import (
+    prune_non_float_tensors,
+    prune_same_scale_tensors,
+    prune_selected_nodes,
+)
+from pullback.compat.unit_scaling._scale import scale_bwd, scale_fwd
+from pullback.compat.unit_scaling._simulate import simulate_format, simulate_fp8
+from pullback.compat.unit_scaling._track_scales import track_scales
+from pullback.compat.unit_scaling._tracker import ScalePair, ScaleTracker
+
+__all__ = [
+    "FPFormat",
+    "Metrics",
+    "ScalePair",
+    "ScaleTracker",
+    "ScaleTrackingInterpreter",
+    "analyse_module",
+    "format_to_tuple",
+    "graph_to_dataframe",
+    "plot",
+    "prune_non_float_tensors",
+    "prune_same_scale_tensors",
+    "prune_selected_nodes",
+    "scale_bwd",
+    "scale_fwd",
+    "simulate_format",
+    "simulate_fp8",
+    "track_scales",
+    "tuple_to_format",
+]

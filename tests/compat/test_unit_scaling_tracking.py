@@ -1,0 +1,180 @@
+"""`track_scales` where unit-scaling goes wrong, and the table and picture of its graph."""
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from pullback.compat import unit_scaling as us
+from pullback.errors import ArgumentError, ArgumentTypeError, MissingExtraError
+
+
+def metrics_of(model):
+    return {
+        node.meta["clean_name"]: node.meta["metrics"]
+        for node in model.scales_graph().nodes
+        if "metrics" in node.meta
+    }
+
+
+def test_a_plain_sequential_root_is_tracked():
+    model = us.track_scales(nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True)))
+    x = torch.randn(2, 3)
+    model(x).sum().backward()
+    found = metrics_of(model)
+    assert len(found) == 5
+    assert found["input"].fwd.std == pytest.approx(float(x.std()))
+    assert all(metrics.bwd is not None for metrics in found.values())
+    assert not x.requires_grad
+    assert x.grad is None
+
+
+# torch.compile itself looks at .grad of what crosses a graph break.
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
+def test_all_graphs_survive_a_graph_break():
+    class Breaking(nn.Module):
+        def forward(self, x):
+            y = x * 2
+            torch._dynamo.graph_break()
+            return (y + 1).relu()
+
+    model = us.track_scales(Breaking())
+    x = torch.randn(5)
+    model(x).sum().backward()
+    graph = model.scales_graph()
+    graph.lint()
+    names = [node.name for node in graph.nodes]
+    assert len(names) == len(set(names)) == 6
+    targets = [str(node.target) for node in graph.nodes]
+    assert any("mul" in target for target in targets)
+    assert any("add" in target for target in targets)
+    assert all(m.bwd is not None for m in metrics_of(model).values())
+    us.prune_same_scale_tensors(us.prune_non_float_tensors(graph))
+
+
+def test_many_shapes_and_many_models_are_all_tracked():
+    # Past torch.compile's limit of recompilations it would silently run untracked.
+    for count in range(12):
+        model = us.track_scales(nn.Sequential(nn.ReLU()))
+        for size in (1, count + 2):
+            model(torch.randn(size))
+            assert metrics_of(model)["input"].fwd.numel == size
+
+
+def test_views_changed_in_place_keep_their_base():
+    class Row(nn.Module):
+        def forward(self, x):
+            y = x * 1
+            row = y[0]
+            row.add_(1)
+            return y * 2
+
+    model = us.track_scales(Row())
+    x = torch.zeros(2, 3)
+    got = model(x)
+    assert torch.equal(got, Row()(x))
+    got.sum().backward()
+
+
+def test_results_are_those_of_the_model():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2))
+    tracked = us.track_scales(model)
+    x = torch.randn(6, 3)
+    expected, got = model(x), tracked(x)
+    assert torch.equal(got, expected)
+    expected.sum().backward()
+    got.sum().backward()
+    for one, other in zip(model.parameters(), tracked.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+    assert torch.equal(model[1].running_mean, tracked[1].running_mean)
+
+
+def test_transforms_chain():
+    model = us.track_scales(us.simulate_fp8(nn.Sequential(nn.Linear(4, 4), nn.Tanh())))
+    model(torch.randn(3, 4)).sum().backward()
+    targets = {getattr(n.target, "__name__", n.target) for n in model.scales_graph().nodes}
+    assert "quantised_linear" in targets
+
+
+def test_without_gradients():
+    model = us.track_scales(nn.Sequential(nn.Linear(3, 2)))
+    with torch.no_grad():
+        model(torch.randn(2, 3))
+    assert all(metrics.bwd is None for metrics in metrics_of(model).values())
+
+
+def test_only_modules():
+    with pytest.raises(ArgumentTypeError):
+        us.track_scales(torch.relu)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    model = us.track_scales(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)))
+    model(torch.randn(5, 6)).sum().backward()
+    return model.scales_graph()
+
+
+def test_the_table(graph, monkeypatch):
+    class Table:
+        def __init__(self, rows, columns):
+            self.rows, self.columns = rows, columns
+
+    # pandas is no dependency: what it would be given is looked at instead.
+    monkeypatch.setitem(sys.modules, "pandas", type("pandas", (), {"DataFrame": Table}))
+    table = us.graph_to_dataframe(graph)
+    assert table.columns == [
+        "layer", "weight tensor", "direction", "tensor type", *us.Metrics.full_names(),
+    ]  # fmt: skip
+    kinds = {row[3] for row in table.rows}
+    assert kinds == {"x", "w", "grad_x", "grad_w"}
+    assert all(len(row) == len(table.columns) for row in table.rows)
+    nodes = [node for node in graph.nodes if "metrics" in node.meta]
+    assert len(table.rows) == 2 * len(nodes)
+    assert table.rows[0][4] == nodes[0].meta["metrics"].fwd.mean_abs
+
+
+def test_without_pandas_the_extra_is_named(graph, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match=r"pullback\[pandas\]"):
+        us.graph_to_dataframe(graph)
+
+
+def test_the_picture(graph):
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    axes = us.plot(graph, "demo", metric="standard deviation", xmin=2**-20, xmax=2**10)
+    assert axes.get_title() == "demo"
+    assert axes.get_xlim() == (2**-20, 2**10)
+    assert axes.get_xlabel() == "standard deviation"
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert len(labels) == len(us.prune_same_scale_tensors(graph).nodes) - 1
+    assert any("weight" in label for label in labels)
+    plain = us.plot(graph, show_arrows=False, show_error_bars=False, prune_same_scale=False)
+    assert not [text for text in plain.texts if text.get_text() == ""]
+    pyplot.close("all")
+
+
+def test_a_picture_of_zeros_and_nan():
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    class Odd(nn.Module):
+        def forward(self, x):
+            return (x * 0).sum() + (x * float("nan")).sum()
+
+    model = us.track_scales(Odd())
+    model(torch.randn(4)).backward()
+    axes = us.plot(model.scales_graph(), show_zero_tensors=True)
+    assert "0" in [text.get_text() for text in axes.texts]
+    pyplot.close("all")
+
+
+def test_bad_arguments_of_the_picture(graph):
+    with pytest.raises(ArgumentError, match="no such metric"):
+        us.plot(graph, metric="variance")
