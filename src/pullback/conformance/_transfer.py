@@ -6,13 +6,14 @@ import runpy
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._subject import Subject
 from pullback.errors import ArgumentError
+from pullback.tensor import complete
 
 __all__ = ["find_target", "pack", "target_name", "unpack"]
 
@@ -75,9 +76,7 @@ def find_target(where: Mapping[str, str]) -> Any:
     for part in rest:
         value = getattr(value, part)
     if where["how"] == "complete":
-        import pullback
-
-        return pullback.complete(value)  # type: ignore[attr-defined]
+        return complete(cast(type[torch.autograd.Function], value))
     return value
 
 

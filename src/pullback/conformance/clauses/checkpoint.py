@@ -22,19 +22,7 @@ def checkpoint(probe: Probe) -> Finding:
     expected = probe.backward(points, cotangents)
     often = _unpacked_often(probe, cotangents)
     if often:
-        return probe.broken(
-            f"Backward unpacks a saved tensor {often} times; checkpointing allows once.",
-            expected="ctx.saved_tensors read once",
-            got=f"read {often} times",
-            hint="Read ctx.saved_tensors once in backward and keep the tuple in a variable.",
-            repro=[
-                "seen = []",
-                "with torch.autograd.graph.saved_tensors_hooks(lambda t: t, "
-                "lambda t: seen.append(id(t)) or t): ys = outs()",
-                "torch.autograd.grad(ys, xs, [torch.ones_like(y) for y in ys], allow_unused=True)",
-                "print('unpacked', len(seen), 'times,', len(set(seen)), 'different tensors')",
-            ],
-        )
+        return _often(probe, often)
     leaves = probe.leaves()
     reseed(probe.seed)
     outputs = run_checkpointed(
@@ -58,6 +46,22 @@ def checkpoint(probe: Probe) -> Finding:
             "ys = checkpoint(lambda: call(*args, **kwargs), use_reentrant=False)",
             "ys = [y for y in torch.utils._pytree.tree_leaves(ys) if y.requires_grad]",
             "print('checkpointed', ys, torch.autograd.grad(ys, xs, w, allow_unused=True))",
+        ],
+    )
+
+
+def _often(probe: Probe, often: int) -> Finding:
+    return probe.broken(
+        f"Backward unpacks a saved tensor {often} times; checkpointing allows once.",
+        expected="ctx.saved_tensors read once",
+        got=f"read {often} times",
+        hint="Read ctx.saved_tensors once in backward and keep the tuple in a variable.",
+        repro=[
+            "seen = []",
+            "with torch.autograd.graph.saved_tensors_hooks(lambda t: t, "
+            "lambda t: seen.append(id(t)) or t): ys = outs()",
+            "torch.autograd.grad(ys, xs, [torch.ones_like(y) for y in ys], allow_unused=True)",
+            "print('unpacked', len(seen), 'times,', len(set(seen)), 'different tensors')",
         ],
     )
 

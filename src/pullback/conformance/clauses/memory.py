@@ -126,14 +126,18 @@ def hooks(probe: Probe) -> Finding:
             repro=_twice(),
         )
     if packed and _second_backward(probe, cotangents):
-        return probe.broken(
-            "A second backward without retain_graph does not raise.",
-            expected="an error: backward through the graph a second time",
-            got="a gradient, from buffers that should be freed",
-            hint="Read ctx.saved_tensors inside backward.",
-            repro=_twice(),
-        )
+        return _not_freed(probe)
     return probe.holds(f"Hooks saw {len(packed)} saved tensor(s); buffers are freed by backward.")
+
+
+def _not_freed(probe: Probe) -> Finding:
+    return probe.broken(
+        "A second backward without retain_graph does not raise.",
+        expected="an error: backward through the graph a second time",
+        got="a gradient, from buffers that should be freed",
+        hint="Read ctx.saved_tensors inside backward.",
+        repro=_twice(),
+    )
 
 
 def _second_backward(probe: Probe, cotangents: Tensors) -> bool:

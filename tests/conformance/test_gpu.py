@@ -1,0 +1,35 @@
+"""The clause that needs a GPU."""
+
+import pytest
+import torch
+from tests.specimens._specimen import normal
+from tests.specimens.right.smooth import Cube, Linear, Softmax
+from tests.specimens.wrong import machines
+
+from pullback.conformance import Verdict, check
+
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+@NEEDS_GPU
+@pytest.mark.parametrize("specimen", machines.ON_A_GPU, ids=lambda specimen: specimen.id)
+def test_a_wrong_specimen_is_caught_on_a_gpu(specimen):
+    finding = check(specimen.function, *specimen.inputs(), clauses="cuda-graph")["cuda-graph"]
+    assert finding.verdict.is_bad or finding.verdict is Verdict.LACKING, finding
+
+
+@NEEDS_GPU
+@pytest.mark.parametrize("function", [Cube, Linear, Softmax])
+def test_a_right_specimen_holds_on_a_gpu(function):
+    inputs = (normal(4, 3),)
+    if function is Linear:
+        inputs = normal(4, 3), normal(2, 3, seed=2), normal(2, seed=3)
+    report = check(function, *inputs, clauses="cuda-graph")
+    assert report["cuda-graph"].verdict is Verdict.HOLDS, report
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_gpu_the_clause_is_skipped_and_says_why():
+    finding = check(Cube, normal(3), clauses="cuda-graph")["cuda-graph"]
+    assert finding.verdict is Verdict.SKIPPED
+    assert "CUDA" in finding.detail
