@@ -12,7 +12,7 @@ from pullback.errors import ArgumentTypeError, DefinitionError, UnsupportedError
     "attributes",
     [
         {"gradient": "approximate"},
-        {"batching": "auto"},
+        {"batching": "sometimes"},
         {"autocast": "float16"},
         {"autocast": torch.int32},
     ],

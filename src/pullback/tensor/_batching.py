@@ -7,12 +7,13 @@ import torch
 from torch._functorch.vmap import restore_vmap
 from torch.utils import _pytree as pytree
 
-from pullback.errors import DefinitionError, UnsupportedError
+from pullback.errors import DefinitionError, PullbackError, UnsupportedError
 from pullback.tensor._call import Call
 from pullback.tensor._context import Context
+from pullback.tensor._definition import Definition
 from pullback.tensor._structure import flatten, unflatten, without_values
 
-__all__ = ["batch_by_rule", "per_item"]
+__all__ = ["batch_by_rule", "batched"]
 
 
 def batch_by_rule(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: torch.Tensor) -> Any:
@@ -55,7 +56,36 @@ def _flat_dims(dims: Any, template: Any, count: int) -> list[int | None]:
     )
 
 
-def per_item(run: Callable[..., Any], name: str) -> Callable[..., Any]:
+def batched(run: Callable[..., Any], definition: Definition) -> Callable[..., Any]:
+    """Make author code run under vmap as its Function declares."""
+    if definition.batching == "derived":
+        return run
+    looped = _per_item(run, definition)
+    if definition.batching == "loop":
+        return looped
+
+    def either(*arguments: Any) -> Any:
+        if not _batching():
+            return run(*arguments)
+        try:
+            return run(*arguments)
+        except PullbackError:
+            raise
+        except Exception as error:
+            # vmap is told by its caller what randomness means; a loop would not ask.
+            if "randomness" in str(error):
+                raise
+            return looped(*arguments)
+
+    return either
+
+
+def _batching() -> bool:
+    interpreter = torch._C._functorch.peek_interpreter_stack()
+    return interpreter is not None and interpreter.key() == torch._C._functorch.TransformType.Vmap
+
+
+def _per_item(run: Callable[..., Any], definition: Definition) -> Callable[..., Any]:
     """Make a runner of author code that sees one item of a batch at a time.
 
     The arguments of the runner are trees of tensors; so is its result.
@@ -74,7 +104,7 @@ def per_item(run: Callable[..., Any], name: str) -> Callable[..., Any]:
             kept["template"], found = flatten(tuple(result))
             return tuple(found)
 
-        results = _Item.apply(flat, name, *(leaves[i] for i in places))
+        results = _Item.apply(flat, definition, *(leaves[i] for i in places))
         return unflatten(kept["template"], results)
 
     return looped
@@ -84,7 +114,7 @@ class _Item(torch.autograd.Function):
     """Author code that torch must not look into, run once for each item of a batch."""
 
     @staticmethod
-    def forward(run: Callable[..., Any], name: str, *tensors: torch.Tensor) -> Any:
+    def forward(run: Callable[..., Any], definition: Definition, *tensors: torch.Tensor) -> Any:
         return tuple(
             result.view_as(result) if any(result is t for t in tensors) else result
             for result in run(*tensors)
@@ -92,7 +122,7 @@ class _Item(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.name = inputs[1]
+        ctx.name = inputs[1].name
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Never:
@@ -104,21 +134,22 @@ class _Item(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
-        run, name, *tensors = args
+        run, definition, *tensors = args
         if info.batch_size == 0:
             raise UnsupportedError(
-                f"{name} batches item by item, and the batch is empty.",
+                f"{definition.name} batches item by item, and the batch is empty.",
                 expected="at least one item",
             )
         dims: Sequence[int | None] = in_dims[2:]
+        # Torch code can be differentiated by the levels below this one; a kernel cannot.
+        transparent = definition.batching == "auto" and not _batching()
+        item = run if transparent else lambda *given: _Item.apply(run, definition, *given)
         items = [
-            _Item.apply(
-                run,
-                name,
+            item(
                 *(
                     tensor if dim is None else tensor.select(dim, i)
                     for tensor, dim in zip(tensors, dims, strict=True)
-                ),
+                )
             )
             for i in range(info.batch_size)
         ]

@@ -16,7 +16,8 @@ from pullback.errors import DefinitionError
 from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import INTERNAL, Context
 from pullback.tensor._definition import Definition
-from pullback.tensor._levels import below_transforms, same_view
+from pullback.tensor._habits import old_habits
+from pullback.tensor._levels import same_view
 from pullback.tensor._structure import (
     ONE,
     Template,
@@ -31,6 +32,10 @@ __all__ = ["Call", "Meta"]
 
 # The shape, dtype and device of an output or input, as its Function sees it.
 Meta = tuple[torch.Size, torch.dtype, torch.device]
+
+# Where a saved tensor is in the pool. A tensor that forward computed with gradients switched on
+# has a graph of its own, which the engine could not return: it is kept as it is.
+Place = int | torch.Tensor | None
 
 _transforming = torch._C._are_functorch_transforms_active
 
@@ -88,8 +93,8 @@ class Call:
     residual_saves: list[int]  # for each residual, when it was saved, counting all saves
     residuals: list[Meta]
     result: Template
-    saved_for_backward: list[int | None]
-    saved_for_forward: list[int | None]
+    saved_for_backward: list[Place]
+    saved_for_forward: list[Place]
     saves: int
     single: bool
 
@@ -147,7 +152,7 @@ class Call:
         context = Context(self.needs, self.by_argument)
         versions = None if definition.lenient else _versions(tensors)
         if _transforming():
-            with below_transforms():
+            with old_habits(tensors, self.needs, published=definition.lenient):
                 output = self._call_forward(context, tensors)
         else:
             output = self._call_forward(context, tensors)
@@ -232,7 +237,7 @@ class Call:
         places = self.saved_for_backward
         if forward_mode and self.saved_for_forward:
             places = self.saved_for_forward
-        found = tuple(None if place is None else saved[place] for place in places)
+        found = tuple(saved[place] if isinstance(place, int) else place for place in places)
         context = Context(needs, self.by_argument, found)
         for name, value in self.attributes.items():
             setattr(context, name, _fill(value, saved))
@@ -277,7 +282,7 @@ class Call:
     def _call_backward(self, backward: Any, context: Context, arguments: Any) -> Any:
         given = (list(arguments),) if self.definition.boxed else arguments
         if _transforming():
-            with below_transforms():
+            with old_habits(published=self.definition.lenient):
                 return backward(context, *given)
         return backward(context, *given)
 
@@ -344,7 +349,7 @@ class _Pool:
         self._known = [*inputs, *outputs]
         self._inputs = len(inputs)
 
-    def place(self, tensor: torch.Tensor | None) -> int | None:
+    def place(self, tensor: torch.Tensor | None) -> Place:
         if tensor is None:
             return None
         self.saves.append(tensor)
@@ -352,6 +357,8 @@ class _Pool:
             if known is tensor:
                 self.used.add(place)
                 return place
+        if tensor.grad_fn is not None:
+            return tensor
         place = self._new(tensor)
         self.used.add(place)
         return place
@@ -370,7 +377,7 @@ class _Pool:
         """Replace the tensors in an attribute by their places."""
         if isinstance(value, torch.Tensor):
             place = self.place(value)
-            return None if place is None else _Slot(place)
+            return _Slot(place) if isinstance(place, int) else place
         if isinstance(value, (list, tuple, dict)) and any(
             isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value)
         ):
@@ -381,7 +388,7 @@ class _Pool:
 
     def input_place(self, tensor: torch.Tensor, name: str) -> int:
         place = self.place(tensor)
-        if place is None or place >= self._inputs:
+        if not isinstance(place, int) or place >= self._inputs:
             raise DefinitionError(
                 f"The forward of {name} marks a tensor as dirty that is not an input.",
                 expected="ctx.mark_dirty names inputs that forward changed in place and returns",

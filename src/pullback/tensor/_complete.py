@@ -1,17 +1,22 @@
 """`complete`: give any `torch.autograd.Function` the transforms it lacks."""
 
+import ast
 import contextlib
+import functools
 import importlib
+import inspect
 import pkgutil
 import sys
+import textwrap
 import types
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import torch
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.tensor import _habits
 from pullback.tensor._case import Intent
 from pullback.tensor._definition import without_once
 from pullback.tensor._function import Function
@@ -26,6 +31,7 @@ def complete(
     function: type[torch.autograd.Function],
     *,
     gradient: Intent | None = None,
+    batching: Literal["auto", "derived", "loop"] = "auto",
 ) -> type[Function]:
     """Return a Function with the same values and gradients that works under every transform.
 
@@ -39,6 +45,8 @@ def complete(
     Arguments:
         function: a subclass of `torch.autograd.Function`, old style or new, yours or not.
         gradient: its intent, if you want to declare one.
+        batching: how vmap runs its rules: ``"derived"`` on batched tensors, ``"loop"`` item by
+            item, ``"auto"`` on batched tensors where torch can and item by item where not.
 
     Returns:
         A subclass of both `pullback.Function` and ``function``.
@@ -75,9 +83,10 @@ def complete(
             f"{function.__name__} defines its own apply, which complete would bypass.",
             mend="Complete the Function that its apply calls, or write a pullback.Function.",
         )
-    found = _known.get(function)
-    if gradient is None and found is not None:
-        return found
+    plain = gradient is None and batching == "auto"
+    if plain and function in _known:
+        return _known[function]
+    traced = _calls_an_argument(function)
     body: dict[str, Any] = {
         "__module__": function.__module__,
         "__qualname__": function.__qualname__,
@@ -85,8 +94,12 @@ def complete(
         "__wrapped__": function,
         "gradient": gradient or getattr(function, "gradient", None),
         "autocast": "ambient",
+        "batching": batching,
         "_lenient": True,
+        "_traced": traced,
     }
+    if traced:
+        body["forward"] = staticmethod(_refuse_composition(function))
     for name in ("backward", "vjp"):
         rule = getattr(function, name)
         if rule is not getattr(_base, name):
@@ -94,9 +107,12 @@ def complete(
     result = types.new_class(
         function.__name__, (Function, function), exec_body=lambda namespace: namespace.update(body)
     )
-    if gradient is None:
+    if plain:
         _known[function] = result
     return result
+
+
+_habits.completer = complete
 
 
 @contextlib.contextmanager
@@ -149,6 +165,38 @@ def completed(package: types.ModuleType | str) -> Iterator[list[type[Function]]]
             del original.apply
         for module, name, value in aliases:
             setattr(module, name, value)
+
+
+def _calls_an_argument(function: Any) -> bool:
+    """Whether forward calls one of its arguments.
+
+    `torch.compile` can put tensors and numbers into a graph, not functions or modules. A Function
+    that takes one is traced rule by rule, as torch does without pullback.
+    """
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function.forward)))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    names = set(inspect.signature(function.forward).parameters)
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return any(isinstance(called, ast.Name) and called.id in names for called in calls)
+
+
+def _refuse_composition(function: Any) -> Callable[..., Any]:
+    """The forward of a traced Function: below `torch.func`, Dynamo would drop its backward."""
+    forward, name = function.forward, function.__name__
+
+    @functools.wraps(forward)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling() and torch._C._are_functorch_transforms_active():
+            raise UnsupportedError(
+                f"torch.compile of a torch.func transform of {name} is refused: {name} takes a "
+                "function as argument, and its backward would be dropped.",
+                mend="Compile the function without the transform, or transform without compiling.",
+            )
+        return forward(*args, **kwargs)
+
+    return guarded
 
 
 def _modules(package: types.ModuleType | str) -> list[types.ModuleType]:

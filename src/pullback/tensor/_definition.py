@@ -43,7 +43,7 @@ class Definition:
     once: bool
     boxed: bool
     gradient: Literal["exact", "surrogate", "nonlinear"] | None
-    batching: Literal["derived", "loop"]
+    batching: Literal["derived", "loop", "auto"]
     autocast: Policy
     mutates: frozenset[int]
     lenient: bool

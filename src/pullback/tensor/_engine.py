@@ -10,6 +10,7 @@ beside them, the residuals. The rules that the author left out are derived:
 - ``vmap`` by torch's generated rule over the engine, or item by item (`pullback.tensor._batching`).
 """
 
+import functools
 from typing import Any
 
 import torch
@@ -19,10 +20,11 @@ from torch.autograd import forward_ad
 
 from pullback.errors import UnsupportedError
 from pullback.tensor._autocast import cast_inputs, forward_state, scope
-from pullback.tensor._batching import batch_by_rule, per_item
+from pullback.tensor._batching import batch_by_rule, batched
 from pullback.tensor._call import Call
 from pullback.tensor._definition import Definition
 from pullback.tensor._forward_mode import push
+from pullback.tensor._levels import is_differentiated
 from pullback.tensor._refusal import guard
 from pullback.tensor._residuals import pull_residuals, pull_seen_through
 from pullback.tensor._structure import ONE, flatten
@@ -47,7 +49,7 @@ def apply(
         tensors = cast_inputs(definition.autocast, tensors)
         state = forward_state(definition.autocast, tensors)
     if _transforming():
-        needs = [True] * len(tensors)
+        needs = [is_differentiated(tensor) for tensor in tensors]
         call = Call(definition, template, names, needs, state, transformed=True)
         results = custom_function_call(engine, call, *tensors)
     else:
@@ -77,8 +79,8 @@ class _Engine(torch.autograd.Function):
     @staticmethod
     def forward(call: Call, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         run = call.run_forward
-        if call.definition.batching == "loop" and _transforming():
-            run = per_item(run, call.definition.name)
+        if _transforming():
+            run = batched(run, call.definition)
         if call.definition.autocast in ("inherit", "ambient"):
             results = run(tensors)
         else:
@@ -132,14 +134,14 @@ def _pull(
 ) -> list[torch.Tensor | None]:
     definition = call.definition
     run = call.pull
-    if definition.batching == "loop" and _transforming():
-        run = per_item(run, definition.name)
+    if definition.lenient and torch.is_grad_enabled() and definition.batching != "loop":
+        run = functools.partial(pull_seen_through, call)
+    if _transforming():
+        run = batched(run, definition)
     if definition.once:
         with torch.no_grad():
             gradients = run(saved, cotangents, needs)
         return guard(gradients, [*cotangents, *saved.values()], _once(definition.name))
-    if definition.lenient and torch.is_grad_enabled() and definition.batching != "loop":
-        return pull_seen_through(call, saved, cotangents, needs)
     return run(saved, cotangents, needs)
 
 

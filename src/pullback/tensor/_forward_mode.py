@@ -121,7 +121,11 @@ def _push_by_transposing(call: Call, saved: dict[int, Any], tangents: Tangents) 
     probes = [_probe(call.outputs[i]) for i in outputs]
     gradients, transpose = vjp(pull, *probes)
     pushed = transpose(tuple(tangents[i] for i in live))
-    _confirm(definition.name, probes, pushed, gradients, [tangents[i] for i in live])
+    given = [tangents[i] for i in live]
+    _confirm(definition.name, probes, pushed, gradients, given)
+    if definition.gradient is None:  # nothing is declared: look from another side too
+        opposite = [-probe for probe in probes]
+        _confirm(definition.name, opposite, pushed, pull(*opposite), given)
     for i, tangent in zip(outputs, pushed, strict=True):
         result[i] = tangent
     return result

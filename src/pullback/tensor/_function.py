@@ -32,7 +32,8 @@ class Function(torch.autograd.Function):
         autocast: ``"inherit"``, ``"ambient"``, ``"disable"`` or a dtype; see
             `pullback.tensor._autocast`.
         batching: ``"derived"`` runs the rules on batched tensors, ``"loop"`` runs them item by
-            item, for kernels that torch cannot look into.
+            item, for kernels that torch cannot look into; ``"auto"`` tries the first, and loops
+            where torch cannot batch an operation.
         mutates: names of arguments that forward writes into as buffers.
         random: forward draws random numbers, so that two runs differ.
 
@@ -63,19 +64,21 @@ class Function(torch.autograd.Function):
 
     gradient: ClassVar[Literal["exact", "surrogate", "nonlinear"] | None] = "exact"
     autocast: ClassVar[Any] = "inherit"
-    batching: ClassVar[Literal["derived", "loop"]] = "derived"
+    batching: ClassVar[Literal["derived", "loop", "auto"]] = "derived"
     mutates: ClassVar[tuple[str, ...]] = ()
     random: ClassVar[bool] = False
     _lenient: ClassVar[bool] = False
+    _traced: ClassVar[bool] = False
     _compiled: ClassVar[tuple[Any, Definition] | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         _one_of(cls, "gradient", ("exact", "surrogate", "nonlinear", None))
-        _one_of(cls, "batching", ("derived", "loop"))
+        _one_of(cls, "batching", ("derived", "loop", "auto"))
         _autocast.validate(cls.__name__, cls.autocast)
         cls._compiled = None
-        allow_in_graph(cls)
+        if not cls._traced:
+            allow_in_graph(cls)
 
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:

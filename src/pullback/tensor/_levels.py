@@ -1,15 +1,13 @@
 """Look below the wrappers that transforms put around tensors."""
 
-import contextlib
 from typing import Any
 
 import torch
 from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
-from torch.overrides import TorchFunctionMode
 
-__all__ = ["below_transforms", "concrete", "primal", "requires_grad_somewhere", "same_view", "vjp"]
+__all__ = ["concrete", "is_differentiated", "primal", "requires_grad_somewhere", "same_view", "vjp"]
 
 # torch.func.vjp without auxiliary output: its annotation does not tell the two apart.
 vjp: Any = torch.func.vjp
@@ -50,7 +48,11 @@ def same_view(tensor: torch.Tensor, other: torch.Tensor) -> bool:
         and not tensor.is_complex()
         and tensor.layout is other.layout is torch.strided
         and tensor.device == other.device
-        and tensor.is_set_to(other)
+        and tensor.shape == other.shape
+        and tensor.stride() == other.stride()
+        and tensor.storage_offset() == other.storage_offset()
+        # Not is_set_to, which torch.func.vmap cannot pass on.
+        and tensor.untyped_storage()._cdata == other.untyped_storage()._cdata
     )
 
 
@@ -75,21 +77,10 @@ def primal(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if value is inside else _functorch._add_batch_dim(value, dim, level)
 
 
-class _DataIsDetach(TorchFunctionMode):
-    """Reads ``x.data``, which torch.func.vmap does not allow, as ``x.detach()``."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if func == _data:
-            return args[0].detach()
-        return func(*args, **(kwargs or {}))
-
-
-_data = torch.Tensor.data.__get__  # type: ignore[missing-attribute]
-_NOTHING = contextlib.nullcontext()
-
-
-def below_transforms() -> contextlib.AbstractContextManager[Any]:
-    """Run an author's rule so that old habits work under `torch.func` too."""
-    return _DataIsDetach() if torch._C._are_functorch_transforms_active() else _NOTHING
+def is_differentiated(tensor: torch.Tensor) -> bool:
+    """Whether a gradient or tangent of the tensor is tracked at any level of transforms."""
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        if _functorch.is_gradtrackingtensor(tensor):
+            return True
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor.requires_grad
