@@ -11,6 +11,7 @@ from pullback.trajectory._limits import Limits
 from pullback.trajectory._minimum_jerk import minimum_acceleration, minimum_jerk
 from pullback.trajectory._minimum_time import minimum_time
 from pullback.trajectory._motion import Motion
+from pullback.trajectory._preconditioner import Preconditioner
 from pullback.trajectory._quintic import quintic
 from pullback.trajectory._resample import resample
 from pullback.trajectory._spline import Spline
@@ -20,6 +21,7 @@ __all__ = [
     "Backend",
     "Limits",
     "Motion",
+    "Preconditioner",
     "Spline",
     "State",
     "backend_used",

@@ -3,5 +3,20 @@
 from pullback.trajectory.banded._dispatch import backend_used
 from pullback.trajectory.banded._product import banded_product
 from pullback.trajectory.banded._solve import BandedSolve, banded_solve
+from pullback.trajectory.banded._triangular import (
+    TriangularSolve,
+    banded_factor,
+    triangular_product,
+    triangular_solve,
+)
 
-__all__ = ["BandedSolve", "backend_used", "banded_product", "banded_solve"]
+__all__ = [
+    "BandedSolve",
+    "TriangularSolve",
+    "backend_used",
+    "banded_factor",
+    "banded_product",
+    "banded_solve",
+    "triangular_product",
+    "triangular_solve",
+]

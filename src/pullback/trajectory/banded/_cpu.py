@@ -5,7 +5,7 @@ import math
 import numba
 import numpy as np
 
-__all__ = ["solve_batch"]
+__all__ = ["factorise_batch", "solve_batch", "substitute_batch"]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -25,7 +25,7 @@ def _factorise(band: np.ndarray, factor: np.ndarray) -> None:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _substitute(factor: np.ndarray, x: np.ndarray) -> None:
+def _forwards(factor: np.ndarray, x: np.ndarray) -> None:
     size, width, columns = factor.shape[0], factor.shape[1] - 1, x.shape[1]
     for i in range(size):
         for d in range(1, min(width, i) + 1):
@@ -35,6 +35,11 @@ def _substitute(factor: np.ndarray, x: np.ndarray) -> None:
         scale = 1 / factor[i, 0]
         for c in range(columns):
             x[i, c] *= scale
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _backwards(factor: np.ndarray, x: np.ndarray) -> None:
+    size, width, columns = factor.shape[0], factor.shape[1] - 1, x.shape[1]
     for i in range(size - 1, -1, -1):
         for d in range(1, min(width, size - 1 - i) + 1):
             weight = factor[i + d, d]
@@ -54,4 +59,22 @@ def solve_batch(band: np.ndarray, x: np.ndarray) -> None:
     factor = np.zeros(band.shape[1:], band.dtype)
     for item in range(band.shape[0]):
         _factorise(band[item], factor)
-        _substitute(factor, x[item])
+        _forwards(factor, x[item])
+        _backwards(factor, x[item])
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def factorise_batch(band: np.ndarray, factor: np.ndarray) -> None:
+    """Write the Cholesky factors of ``band [batch, n, width + 1]`` into zeros of its shape."""
+    for item in range(band.shape[0]):
+        _factorise(band[item], factor[item])
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def substitute_batch(factor: np.ndarray, x: np.ndarray, transposed: bool) -> None:
+    """Overwrite ``x [batch, n, columns]`` by ``L^-1 x``, or ``L^-T x`` if transposed."""
+    for item in range(factor.shape[0]):
+        if transposed:
+            _backwards(factor[item], x[item])
+        else:
+            _forwards(factor[item], x[item])

@@ -1,14 +1,16 @@
 """The banded solve as one operator: it chooses a backend and folds the batch dimensions."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
+from pullback.trajectory.banded._reference import factorise, substitute
 from pullback.trajectory.banded._reference import solve as solve_reference
 
-__all__ = ["backend_used", "solve_operator"]
+__all__ = ["backend_used", "factor_operator", "solve_operator", "substitute_operator"]
 
 
 def backend_used(device: torch.device, dtype: torch.dtype) -> Literal["cpu", "reference"]:
@@ -33,20 +35,57 @@ def solve_operator(band: Tensor, right: Tensor, strict: bool) -> Tensor:
         ArgumentError: ``strict``, and a matrix is not positive definite.
     """
     batch = torch.broadcast_shapes(band.shape[:-2], right.shape[:-2])
+    x = _fold(band, right, batch, _solve)
+    if strict and not bool(torch.isfinite(x).all()):
+        _complain(band, right)
+    return x
+
+
+def _fold(
+    band: Tensor, right: Tensor, batch: torch.Size, run: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Run on ``[batch, n, ...]`` what is asked for ``[..., n, ...]``."""
     count, (size, columns) = batch.numel(), right.shape[-2:]
     if band.shape[:-2].numel() == 1:
         # One matrix: every batch item is a column, so that it is factorised once.
         wide = right.expand(*batch, size, columns).reshape(count, size, columns)
         wide = wide.movedim(1, 0).reshape(1, size, count * columns)
-        x = _solve(band.reshape(1, *band.shape[-2:]), wide)
+        x = run(band.reshape(1, *band.shape[-2:]), wide)
         x = x.reshape(size, count, columns).movedim(0, 1)
     else:
         bands = band.expand(*batch, *band.shape[-2:]).reshape(count, *band.shape[-2:])
-        x = _solve(bands, right.expand(*batch, size, columns).reshape(count, size, columns))
-    x = x.reshape(*batch, size, columns).contiguous()
-    if strict and not bool(torch.isfinite(x).all()):
-        _complain(band, right)
-    return x
+        x = run(bands, right.expand(*batch, size, columns).reshape(count, size, columns))
+    return x.reshape(*batch, size, columns).contiguous()
+
+
+@torch.library.custom_op("pullback_trajectory::banded_factor", mutates_args=())
+def factor_operator(band: Tensor) -> Tensor:
+    """The Cholesky factor of ``band [..., n, width + 1]``; NaN where it is not definite."""
+    bands = band.detach().reshape(band.shape[:-2].numel(), *band.shape[-2:])
+    if backend_used(band.device, band.dtype) == "reference":
+        return factorise(bands).reshape(band.shape).clone()
+    from pullback.trajectory.banded._cpu import factorise_batch
+
+    factor = torch.zeros_like(bands, memory_format=torch.contiguous_format)
+    factorise_batch(bands.contiguous().numpy(), factor.numpy())
+    return factor.reshape(band.shape)
+
+
+@torch.library.custom_op("pullback_trajectory::banded_substitute", mutates_args=())
+def substitute_operator(factor: Tensor, right: Tensor, transposed: bool) -> Tensor:
+    """Solve ``L X = B``, or ``L' X = B`` if transposed; batch dimensions are broadcast."""
+    batch = torch.broadcast_shapes(factor.shape[:-2], right.shape[:-2])
+
+    def run(factor: Tensor, right: Tensor) -> Tensor:
+        if backend_used(factor.device, factor.dtype) == "reference":
+            return substitute(factor, right, transposed=transposed)
+        from pullback.trajectory.banded._cpu import substitute_batch
+
+        x = right.detach().clone(memory_format=torch.contiguous_format)
+        substitute_batch(factor.detach().contiguous().numpy(), x.numpy(), transposed)
+        return x
+
+    return _fold(factor, right, batch, run)
 
 
 def _solve(band: Tensor, right: Tensor) -> Tensor:
@@ -72,6 +111,18 @@ def _complain(band: Tensor, right: Tensor) -> None:
         )
 
 
+@factor_operator.register_fake
+def _(band: Tensor) -> Tensor:
+    return torch.empty_like(band, memory_format=torch.contiguous_format)
+
+
+@factor_operator.register_vmap
+def _(info: Any, in_dims: Any, band: Tensor) -> tuple[Tensor, int]:
+    return factor_operator(band.movedim(in_dims[0], 0)), 0
+
+
+# The two solves have the same shapes: the last argument is a flag of each.
+@substitute_operator.register_fake
 @solve_operator.register_fake
 def _(band: Tensor, right: Tensor, strict: bool) -> Tensor:
     batch = torch.broadcast_shapes(band.shape[:-2], right.shape[:-2])
@@ -80,9 +131,20 @@ def _(band: Tensor, right: Tensor, strict: bool) -> Tensor:
 
 @solve_operator.register_vmap
 def _(info: Any, in_dims: Any, band: Tensor, right: Tensor, strict: bool) -> tuple[Tensor, int]:
-    band = _batch_first(band, in_dims[0], right.dim() - (in_dims[1] is not None))
-    right = _batch_first(right, in_dims[1], band.dim() - (in_dims[0] is not None))
-    return solve_operator(band, right, strict), 0
+    return solve_operator(*_both_first(in_dims, band, right), strict), 0
+
+
+@substitute_operator.register_vmap
+def _(
+    info: Any, in_dims: Any, factor: Tensor, right: Tensor, transposed: bool
+) -> tuple[Tensor, int]:
+    return substitute_operator(*_both_first(in_dims, factor, right), transposed), 0
+
+
+def _both_first(in_dims: Any, band: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    first = _batch_first(band, in_dims[0], right.dim() - (in_dims[1] is not None))
+    second = _batch_first(right, in_dims[1], band.dim() - (in_dims[0] is not None))
+    return first, second
 
 
 def _batch_first(tensor: Tensor, dim: int | None, rank: int) -> Tensor:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-__all__ = ["factorise", "solve"]
+__all__ = ["factorise", "solve", "substitute"]
 
 
 def factorise(band: Tensor) -> Tensor:
@@ -49,20 +49,24 @@ def solve(band: Tensor, right: Tensor) -> Tensor:
     Returns:
         ``[batch, n, columns]``; NaN where a matrix is not positive definite.
     """
-    size, width = band.shape[-2], band.shape[-1] - 1
-    if size == 0:
-        return right.clone()
     factor = factorise(band)
-    down: list[Tensor] = []
-    for i in range(size):
+    return substitute(factor, substitute(factor, right, transposed=False), transposed=True)
+
+
+def substitute(factor: Tensor, right: Tensor, *, transposed: bool) -> Tensor:
+    """Solve ``L X = B``, or ``L' X = B`` if transposed, for a lower factor.
+
+    Arguments:
+        factor: ``[batch, n, width + 1]``.
+        right: ``[batch, n, columns]``, with the same batch.
+        transposed: which of the two.
+    """
+    size, width = factor.shape[-2], factor.shape[-1] - 1
+    found: list[Tensor] = [right.new_empty(0)] * size
+    for i in reversed(range(size)) if transposed else range(size):
         value = right[:, i]
-        for d in range(1, min(width, i) + 1):
-            value = value - factor[:, i, d, None] * down[i - d]
-        down.append(value / factor[:, i, 0, None])
-    up: list[Tensor] = [right.new_empty(0)] * size
-    for i in reversed(range(size)):
-        value = down[i]
-        for d in range(1, min(width, size - 1 - i) + 1):
-            value = value - factor[:, i + d, d, None] * up[i + d]
-        up[i] = value / factor[:, i, 0, None]
-    return torch.stack(up, dim=-2)
+        for d in range(1, min(width, size - 1 - i if transposed else i) + 1):
+            row, other = (i + d, i + d) if transposed else (i, i - d)
+            value = value - factor[:, row, d, None] * found[other]
+        found[i] = value / factor[:, i, 0, None]
+    return torch.stack(found, dim=-2) if size else right.clone()

@@ -23,37 +23,37 @@ class BandedSolve(Function):
     """
 
     @staticmethod
-    def forward(band: Tensor, right: Tensor) -> Tensor:
-        return solve_operator(band, right, True)
+    def forward(band: Tensor, right: Tensor, strict: bool = True) -> Tensor:
+        return solve_operator(band, right, strict)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        band, right = inputs
+        band, right, ctx.strict = inputs
         ctx.right_shape = right.shape
         ctx.save_for_backward(band, output)
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> tuple[Tensor | None, Tensor | None]:
+    def backward(ctx: Any, *cotangents: Any) -> tuple[Tensor | None, Tensor | None, None]:
         (cotangent,) = cotangents
         band, x = ctx.saved_tensors
-        dual = BandedSolve.apply(band, cotangent)
+        dual = BandedSolve.apply(band, cotangent, ctx.strict)
         of_band = of_right = None
         if ctx.needs_input_grad[0]:
             of_band = -outer_band(dual, x, band.shape[-1] - 1).sum_to_size(band.shape)
         if ctx.needs_input_grad[1]:
             of_right = dual.sum_to_size(ctx.right_shape)
-        return of_band, of_right
+        return of_band, of_right, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         # Written out: the derived rule compares <w, Jv> with <J'w, v> to a few rounding errors,
         # and a badly conditioned system differs by its condition.
-        of_band, of_right = tangents
+        of_band, of_right, _ = tangents
         band, x = ctx.saved_tensors
-        return BandedSolve.apply(band, of_right - banded_product(of_band, x))
+        return BandedSolve.apply(band, of_right - banded_product(of_band, x), ctx.strict)
 
 
-def banded_solve(band: Tensor, right: Tensor) -> Tensor:
+def banded_solve(band: Tensor, right: Tensor, *, strict: bool = True) -> Tensor:
     """Solve ``A X = B`` for a symmetric positive definite banded matrix, in time linear in ``n``.
 
     Differentiable with respect to both arguments, to any order, in both modes and batched.
@@ -62,6 +62,7 @@ def banded_solve(band: Tensor, right: Tensor) -> Tensor:
         band: ``[..., n, width + 1]``, the lower diagonals: ``band[i, d] = A[i, i - d]``. Entries
             that lie outside the matrix (``d > i``) are ignored.
         right: ``[..., n, columns]``, of the same dtype; batch dimensions are broadcast.
+        strict: whether a matrix that is not positive definite is an error, or gives NaN.
 
     Returns:
         ``[..., n, columns]``.
@@ -90,4 +91,4 @@ def banded_solve(band: Tensor, right: Tensor) -> Tensor:
             given=f"band {band.dtype}, right {right.dtype}",
             mend="Convert one of them with .to(dtype).",
         )
-    return BandedSolve.apply(band, right)
+    return BandedSolve.apply(band, right, strict)
