@@ -4,8 +4,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.utils import unwrap_dead_wrappers
+from torch.autograd import forward_ad
 
-from pullback.gradients._check import check_tensor
+from pullback.gradients._check import check_tensor, join_batch
 from pullback.gradients._factor import Factor, check_factor, multiply
 from pullback.gradients._module import GradientModule
 from pullback.tensor import Function
@@ -21,7 +23,7 @@ class ScaleGradientFunction(Function):
     @staticmethod
     def forward(x: Tensor, factor: Factor) -> Tensor:
         """Return a view of ``x``: no copy."""
-        return x.view_as(x)
+        return join_batch(x.view_as(x), factor)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -45,6 +47,30 @@ class ScaleGradientFunction(Function):
             multiply(cotangent, factor) if ctx.needs_input_grad[0] else None,
             torch.zeros_like(factor) if ctx.needs_input_grad[1] else None,
         )
+
+
+class _EagerScaleGradient(torch.autograd.Function):
+    """The same rule straight in autograd, for a number outside of every transform.
+
+    An eager call is all overhead: on one element torch's own machinery takes about 5 us, that
+    which serves every transform about 17 us (benchmarks/bench_gradients.py).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float | complex) -> Tensor:
+        ctx.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    # torch declares (ctx, *grad_outputs); the rule names its one cotangent.
+    # pyrefly: ignore[bad-override]
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
+        return multiply(cotangent, ctx.factor), None
+
+
+# The entry point in C++; torch's own `apply` asks about transforms, which is done here.
+_enter: Any = super(torch.autograd.Function, _EagerScaleGradient).apply  # type: ignore[misc]
+_transforming = torch._C._are_functorch_transforms_active
 
 
 def scale_gradient(x: Tensor, factor: Factor, *, allow_nan: bool = False) -> Tensor:
@@ -84,6 +110,13 @@ def scale_gradient(x: Tensor, factor: Factor, *, allow_nan: bool = False) -> Ten
     """
     check_tensor(x, "scale_gradient")
     factor = check_factor(factor, x, "scale_gradient", allow_nan=allow_nan)
+    if not (
+        isinstance(factor, Tensor)
+        or torch.compiler.is_compiling()
+        or _transforming()
+        or forward_ad._current_level >= 0
+    ):
+        return _enter(*unwrap_dead_wrappers((x,)), factor)
     return ScaleGradientFunction.apply(x, factor)
 
 
