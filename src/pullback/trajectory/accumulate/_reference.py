@@ -1,8 +1,8 @@
 """The chain of sums in plain torch: the oracle, for any device and dtype.
 
 States ``z_0 .. z_(order - 1)`` (position first) follow a control ``u = z_order`` that is held over
-each step, ``z_i[h + 1] = z_i[h] + sum_k e_k[h] z_(i + k)[h]``. The highest state is a running sum of
-the control, the next one a running sum of that: no loop over time is needed.
+each step, ``z_i[h + 1] = z_i[h] + sum_k e_k[h] z_(i + k)[h]``. The highest state is a running sum
+of the control, the next one a running sum of that: no loop over time is needed.
 """
 
 import torch

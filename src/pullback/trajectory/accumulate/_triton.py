@@ -16,7 +16,7 @@ def _forward(
     control, initial, steps, p, v, a, j, horizon, lanes, dof, rows, stride,
     ORDER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    lane = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(BLOCK)
+    lane = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     live = lane < lanes
     b, d = lane // dof, lane % dof
     dtype = steps.dtype.element_ty
@@ -28,7 +28,7 @@ def _forward(
     s1 = tl.load(base + dof, mask=live, other=0.0).to(dtype) if ORDER > 1 else zero
     s2 = tl.load(base + 2 * dof, mask=live, other=0.0).to(dtype) if ORDER > 2 else zero
     u = zero
-    for h in range(horizon + 1):
+    for h in tl.range(0, horizon + 1):
         # The last sample repeats the last control.
         row = tl.minimum(h, horizon - 1)
         u = tl.load(read + row * dof, mask=live, other=0.0).to(dtype)
@@ -56,7 +56,7 @@ def _adjoint(
     gp, gv, ga, gj, steps, control, initial, horizon, lanes, dof, rows, stride,
     ORDER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    lane = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(BLOCK)
+    lane = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     live = lane < lanes
     b, d = lane // dof, lane % dof
     dtype = steps.dtype.element_ty
@@ -68,7 +68,7 @@ def _adjoint(
     c3 = tl.load(gj + at, mask=live, other=0.0).to(dtype)
     # The last control is also the value of its own order at the last sample.
     held = c1 if ORDER == 1 else (c2 if ORDER == 2 else c3)
-    for back in range(horizon):
+    for back in tl.range(0, horizon):
         h = horizon - 1 - back
         at -= dof
         table = steps + b * stride + tl.minimum(h, rows - 1) * 3

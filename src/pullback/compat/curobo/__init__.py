@@ -1,0 +1,117 @@
+"""The names of cuRobo's ``rollout.dynamics_model.integration_utils``, over ours.
+
+Numbers are those of cuRobo v0.7.8 wherever it is right: from rest, and at every sample whose
+stencil stays inside the horizon. The differences:
+
+=====================================  ==========================================================
+cuRobo v0.7.8                          here
+=====================================  ==========================================================
+kernels need CUDA, horizon <= 100,     any device, horizon and floating dtype
+float32
+outputs are the caller's buffers, so   outputs are fresh tensors; the same values are also
+a second call changes the first        written into the buffers, outside of the graph; a buffer
+one's results                          may be ``None``
+``out_grad_position`` is overwritten   left alone: the gradient is a fresh tensor
+by every backward
+gradients reach ``u_act`` only         they reach ``u_act``, every start value and ``traj_dt``,
+                                       to any order, in either mode, batched and compiled
+backward difference: values before     they continue the start's parabola with dt, so that
+the start use 1/dt where dt is meant   constant acceleration stays constant
+central difference: they put the       all start values hold at one instant, that of ``q0``
+start velocity two samples earlier
+central difference: the gradients of   kept; horizons from 5 on are right
+velocity, acceleration and jerk of
+the last action are dropped; horizons
+6 and 7 read out of bounds
+``AccelerationTensorStepKernel``       ``v(T) = a T`` and ``q(T) = a T^2 / 2``: exact for an
+advances velocity by half of ``a dt``  acceleration that is held over each step
+acceleration steps have no backward    they are differentiable
+``CliqueTensorStep`` drops the start   kept
+gradient
+``tensor_step_jerk``, ``_acc`` add a   a start state ``[batch, n]`` is one for each trajectory
+start ``[batch, n]`` along the horizon
+``action_interpolate_kernel`` holds    every block holds its own last column; ``offset`` is an
+column 1, right for ``h = 2`` only     argument
+=====================================  ==========================================================
+
+``traj_dt`` keeps its two meanings: the position kernels take ``1/dt`` and read its first element;
+the acceleration kernels take seconds, one for each sample, of which the first is not used. The
+indexed acceleration kernel is semi-implicit Euler, as there. The classes of kernels here hold
+``apply`` alone: their backward is that of the operations they are made of. ``tensor_args`` is any
+object with ``device`` and ``dtype``, a joint state any object with ``position``, ``velocity``,
+``acceleration`` and ``jerk``.
+
+Example:
+    >>> import torch
+    >>> from pullback.compat.curobo import tensor_linspace
+    >>> tensor_linspace(torch.tensor(0.0), torch.tensor(1.0), 5)
+    tensor([0.2000, 0.4000, 0.6000, 0.8000, 1.0000])
+"""
+
+from pullback.compat.curobo._kernels import (
+    AccelerationTensorStepIdxKernel,
+    AccelerationTensorStepKernel,
+    CliqueTensorStep,
+    CliqueTensorStepCentralDifferenceKernel,
+    CliqueTensorStepCoalesceKernel,
+    CliqueTensorStepIdxCentralDifferenceKernel,
+    CliqueTensorStepIdxKernel,
+    CliqueTensorStepKernel,
+)
+from pullback.compat.curobo._matrices import (
+    action_interpolate_kernel,
+    build_clique_matrix,
+    build_fd_matrix,
+    build_int_matrix,
+    build_start_state_mask,
+    interpolate_kernel,
+    sum_matrix,
+    tensor_linspace,
+)
+from pullback.compat.curobo._steps import (
+    euler_integrate,
+    jit_backward_pos_clique,
+    jit_backward_pos_clique_contiguous,
+    jit_tensor_step_pos_clique,
+    jit_tensor_step_pos_clique_contiguous,
+    step_acc_semi_euler,
+    tensor_step_acc,
+    tensor_step_acc_semi_euler,
+    tensor_step_jerk,
+    tensor_step_pos,
+    tensor_step_pos_clique,
+    tensor_step_pos_ik,
+    tensor_step_vel,
+)
+
+__all__ = [
+    "AccelerationTensorStepIdxKernel",
+    "AccelerationTensorStepKernel",
+    "CliqueTensorStep",
+    "CliqueTensorStepCentralDifferenceKernel",
+    "CliqueTensorStepCoalesceKernel",
+    "CliqueTensorStepIdxCentralDifferenceKernel",
+    "CliqueTensorStepIdxKernel",
+    "CliqueTensorStepKernel",
+    "action_interpolate_kernel",
+    "build_clique_matrix",
+    "build_fd_matrix",
+    "build_int_matrix",
+    "build_start_state_mask",
+    "euler_integrate",
+    "interpolate_kernel",
+    "jit_backward_pos_clique",
+    "jit_backward_pos_clique_contiguous",
+    "jit_tensor_step_pos_clique",
+    "jit_tensor_step_pos_clique_contiguous",
+    "step_acc_semi_euler",
+    "sum_matrix",
+    "tensor_linspace",
+    "tensor_step_acc",
+    "tensor_step_acc_semi_euler",
+    "tensor_step_jerk",
+    "tensor_step_pos",
+    "tensor_step_pos_clique",
+    "tensor_step_pos_ik",
+    "tensor_step_vel",
+]

@@ -1,0 +1,215 @@
+"""The builders of dense matrices."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError
+
+__all__ = [
+    "action_interpolate_kernel",
+    "build_clique_matrix",
+    "build_fd_matrix",
+    "build_int_matrix",
+    "build_start_state_mask",
+    "interpolate_kernel",
+    "sum_matrix",
+    "tensor_linspace",
+]
+
+
+def _check_count(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ArgumentError(
+            f"The {name} cannot be used.", given=repr(value), expected=f"an integer from {least}"
+        )
+
+
+def _shift(horizon: int, device: Any, dtype: torch.dtype) -> Tensor:
+    """Ones below the diagonal: row h takes sample h - 1, row 0 nothing."""
+    return torch.eye(horizon, device=device, dtype=dtype).roll(1, 0).tril(-1)
+
+
+def build_clique_matrix(
+    horizon: int, dt: Tensor, device: Any = "cpu", dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Return shift, first difference / dt, and that / dt, stacked to ``[3 horizon, horizon]``.
+
+    Arguments:
+        horizon: the number of samples.
+        dt: ``[horizon]`` seconds.
+        device: of the result.
+        dtype: of the result.
+    """
+    _check_count("horizon", horizon, 1)
+    if dt.shape != (horizon,):
+        raise ArgumentError(
+            "dt has the wrong length.", given=f"shape {tuple(dt.shape)}", expected=f"[{horizon}]"
+        )
+    shift = _shift(horizon, device, dtype)
+    rate = (1 / dt).to(device=device, dtype=dtype)[:, None]
+    difference = torch.eye(horizon, device=device, dtype=dtype) - shift
+    inner = torch.ones_like(rate)
+    inner[0] = 0
+    velocity = rate * inner * difference
+    return torch.cat([shift, velocity, rate * velocity])
+
+
+def build_fd_matrix(
+    horizon: int,
+    device: Any = "cpu",
+    dtype: torch.dtype = torch.float32,
+    order: int = 1,
+    PREV_STATE: bool = False,
+    FULL_RANK: bool = False,
+    SHIFT: bool = False,
+) -> Tensor:
+    """Return the matrix of forward differences of an order, the power of that of the first.
+
+    Arguments:
+        horizon: the number of samples.
+        device: of the result.
+        dtype: of the result.
+        order: how often to take differences.
+        PREV_STATE: return ``[horizon, horizon + order]``, negated, for samples that begin with
+            ``order`` earlier ones.
+        FULL_RANK: forward differences in the first half, backward ones in the second, central in
+            the middle; of first order, and for an odd horizon from 3 on.
+        SHIFT: move the rows down, so that they are backward differences with row 0 zero.
+    """
+    _check_count("horizon", horizon, 1)
+    _check_count("order", order, 1)
+    if PREV_STATE:
+        longer = build_fd_matrix(horizon + order, device, dtype, order)
+        return -longer[:horizon]
+    if FULL_RANK:
+        return _full_rank(horizon, device, dtype)
+    step = torch.eye(horizon, device=device, dtype=dtype)
+    if SHIFT:
+        first = step - _shift(horizon, device, dtype)
+        first[0] = 0
+    else:
+        first = _shift(horizon, device, dtype).T - step
+        first[-1] = 0
+    return torch.linalg.matrix_power(first, order)
+
+
+def _full_rank(horizon: int, device: Any, dtype: torch.dtype) -> Tensor:
+    if horizon < 3 or horizon % 2 == 0:
+        raise ArgumentError(
+            "FULL_RANK needs a middle sample.", given=f"horizon={horizon}", expected="3, 5, 7, ..."
+        )
+    middle = horizon // 2
+    matrix = torch.zeros(horizon, horizon, device=device, dtype=dtype)
+    for row in range(horizon):
+        if row == middle:
+            matrix[row, row - 1], matrix[row, row + 1] = -1, 1
+        else:
+            matrix[row, row] = 1
+            matrix[row, row + 1 if row < middle else row - 1] = -1
+    return matrix
+
+
+def build_int_matrix(
+    horizon: int,
+    diagonal: int = 0,
+    device: Any = "cpu",
+    dtype: torch.dtype = torch.float32,
+    order: int = 1,
+    traj_dt: Tensor | None = None,
+) -> Tensor:
+    """Return ``(tril(ones, diagonal) diag(traj_dt)) ** order``.
+
+    Arguments:
+        horizon: the number of samples.
+        diagonal: the last diagonal that is summed.
+        device: of the result.
+        dtype: of the result.
+        order: how often to integrate; 0 gives the identity.
+        traj_dt: ``[horizon]`` seconds, or ``None`` for plain sums.
+    """
+    _check_count("horizon", horizon, 1)
+    _check_count("order", order, 0)
+    single = torch.ones(horizon, horizon, device=device, dtype=dtype).tril(diagonal)
+    if traj_dt is not None:
+        single = single * traj_dt
+    return torch.linalg.matrix_power(single, order)
+
+
+def build_start_state_mask(horizon: int, tensor_args: Any) -> tuple[Tensor, Tensor]:
+    """Return the first unit column ``[horizon, 1]`` and the shift ``[horizon, horizon]``.
+
+    Arguments:
+        horizon: the number of samples.
+        tensor_args: any object with ``device`` and ``dtype``.
+    """
+    _check_count("horizon", horizon, 1)
+    device, dtype = tensor_args.device, tensor_args.dtype
+    return torch.eye(horizon, 1, device=device, dtype=dtype), _shift(horizon, device, dtype)
+
+
+def tensor_linspace(start_tensor: Tensor, end_tensor: Tensor, steps: int = 10) -> Tensor:
+    """Return the ends of ``steps`` equal parts from start (left out) to end.
+
+    Arguments:
+        start_tensor: broadcasts against ``[steps]``.
+        end_tensor: the same.
+        steps: how many.
+    """
+    _check_count("steps", steps, 1)
+    part = torch.arange(1, steps + 1, device=start_tensor.device, dtype=start_tensor.dtype) / steps
+    return start_tensor + part * (end_tensor - start_tensor)
+
+
+def sum_matrix(h: int, int_steps: int, tensor_args: Any) -> Tensor:
+    """Return ``[(h - 1) int_steps, h]`` that repeats each value but the last ``int_steps`` times.
+
+    Arguments:
+        h: the number of values.
+        int_steps: repetitions.
+        tensor_args: any object with ``device`` and ``dtype``.
+    """
+    _check_count("h", h, 1)
+    _check_count("int_steps", int_steps, 1)
+    unit = torch.eye(h, device=tensor_args.device, dtype=tensor_args.dtype)[:-1]
+    return unit.repeat_interleave(int_steps, 0)
+
+
+def interpolate_kernel(h: int, int_steps: int, tensor_args: Any) -> Tensor:
+    """Return ``[(h - 1) int_steps, h]`` that blends each pair of neighbours, ends included.
+
+    Arguments:
+        h: the number of values.
+        int_steps: samples between two of them, at least 2.
+        tensor_args: any object with ``device`` and ``dtype``.
+    """
+    _check_count("h", h, 1)
+    _check_count("int_steps", int_steps, 2)
+    device, dtype = tensor_args.device, tensor_args.dtype
+    blend = torch.arange(int_steps, device=device, dtype=dtype) / (int_steps - 1)
+    return _blend_pairs(h, blend, device, dtype)
+
+
+def action_interpolate_kernel(h: int, int_steps: int, tensor_args: Any, offset: int = 4) -> Tensor:
+    """Return ``[(h - 1) int_steps, h]`` that blends neighbours, then holds the later one.
+
+    Arguments:
+        h: the number of values.
+        int_steps: samples between two of them, more than ``offset``.
+        tensor_args: any object with ``device`` and ``dtype``.
+        offset: how many samples hold the later value.
+    """
+    _check_count("h", h, 1)
+    _check_count("offset", offset, 0)
+    _check_count("int_steps", int_steps, offset + 1)
+    device, dtype = tensor_args.device, tensor_args.dtype
+    steps = int_steps - offset
+    blend = torch.arange(1, int_steps + 1, device=device, dtype=dtype) / steps
+    return _blend_pairs(h, blend.clamp(max=1), device, dtype)
+
+
+def _blend_pairs(h: int, blend: Tensor, device: Any, dtype: torch.dtype) -> Tensor:
+    unit = torch.eye(h, device=device, dtype=dtype)
+    earlier, later = unit[:-1, None], unit[1:, None]
+    return ((1 - blend)[:, None] * earlier + blend[:, None] * later).flatten(0, 1)

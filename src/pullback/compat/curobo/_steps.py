@@ -1,0 +1,317 @@
+"""The steps that multiply by dense matrices.
+
+They return fresh tensors and write the same values into the sequence that they are given.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError
+
+__all__ = [
+    "euler_integrate",
+    "jit_backward_pos_clique",
+    "jit_backward_pos_clique_contiguous",
+    "jit_tensor_step_pos_clique",
+    "jit_tensor_step_pos_clique_contiguous",
+    "step_acc_semi_euler",
+    "tensor_step_acc",
+    "tensor_step_acc_semi_euler",
+    "tensor_step_jerk",
+    "tensor_step_pos",
+    "tensor_step_pos_clique",
+    "tensor_step_pos_ik",
+    "tensor_step_vel",
+    "write",
+]
+
+Four = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def write(buffer: Tensor | None, values: Tensor) -> None:
+    """Copy values into a caller's buffer, outside of the graph.
+
+    Arguments:
+        buffer: the tensor to fill, or ``None``.
+        values: of the same shape.
+    """
+    if buffer is None:
+        return
+    if buffer.shape != values.shape:
+        raise ArgumentError(
+            "An out buffer has the wrong shape.",
+            given=f"{tuple(buffer.shape)}",
+            expected=f"{tuple(values.shape)}",
+        )
+    with torch.no_grad():
+        buffer.detach().copy_(values.detach())
+
+
+def _start_row(part: Tensor, act: Tensor) -> Tensor:
+    """One row of state for each trajectory, ``[..., 1, n]``."""
+    return part.unsqueeze(-2) if part.ndim == act.ndim - 1 else part
+
+
+def _join(state_seq: Tensor, parts: Sequence[Tensor]) -> Tensor:
+    used = sum(part.shape[-1] for part in parts)
+    rows = state_seq.shape[:-1]
+    kept = state_seq.detach()[..., used:].clone()
+    fresh = torch.cat([*(part.expand(*rows, part.shape[-1]) for part in parts), kept], dim=-1)
+    write(state_seq, fresh)
+    return fresh
+
+
+def euler_integrate(q_0: Tensor, u: Tensor, diag_dt: Any, integrate_matrix: Tensor) -> Tensor:
+    """Return ``q_0 + integrate_matrix u``; dt is expected in the matrix.
+
+    Arguments:
+        q_0: ``[..., 1, n]`` start.
+        u: ``[..., horizon, n]`` rates.
+        diag_dt: not used, as in cuRobo.
+        integrate_matrix: ``[horizon, horizon]``, from `build_int_matrix` with ``traj_dt``.
+    """
+    return q_0 + integrate_matrix @ u
+
+
+def tensor_step_jerk(
+    state: Tensor,
+    act: Tensor,
+    state_seq: Tensor,
+    dt_h: Tensor,
+    n_dofs: int,
+    integrate_matrix: Tensor,
+    fd_matrix: Any = None,
+) -> Tensor:
+    """Integrate jerk three times; dt comes from ``dt_h``, the matrix only sums.
+
+    Arguments:
+        state: ``[batch, 3 n]`` position, velocity, acceleration.
+        act: ``[batch, horizon, n]`` jerk.
+        state_seq: ``[batch, horizon, >= 3 n]``, filled.
+        dt_h: ``[horizon]`` seconds.
+        n_dofs: n.
+        integrate_matrix: ``[horizon, horizon]``.
+        fd_matrix: not used.
+    """
+    position, velocity, acceleration = (
+        _start_row(state[..., part * n_dofs : (part + 1) * n_dofs], act) for part in range(3)
+    )
+    step = dt_h[:, None]
+    acceleration = acceleration + integrate_matrix @ (step * act)
+    velocity = velocity + integrate_matrix @ (step * acceleration)
+    position = position + integrate_matrix @ (step * velocity)
+    return _join(state_seq, [position, velocity, acceleration])
+
+
+def tensor_step_acc(
+    state: Tensor,
+    act: Tensor,
+    state_seq: Tensor,
+    dt_h: Any,
+    n_dofs: int,
+    integrate_matrix: Tensor,
+    fd_matrix: Any = None,
+) -> Tensor:
+    """Integrate acceleration twice; dt is expected in the matrix.
+
+    Arguments:
+        state: ``[..., 2 n]`` or more, position and velocity.
+        act: ``[..., horizon, n]`` acceleration.
+        state_seq: ``[..., horizon, >= 3 n]``, filled.
+        dt_h: not used, as in cuRobo.
+        n_dofs: n.
+        integrate_matrix: ``[horizon, horizon]``.
+        fd_matrix: not used.
+    """
+    stepped = step_acc_semi_euler(state, act, dt_h, n_dofs, integrate_matrix)
+    return _join(state_seq, [stepped])
+
+
+def step_acc_semi_euler(
+    state: Tensor, act: Tensor, diag_dt: Any, n_dofs: int, integrate_matrix: Tensor
+) -> Tensor:
+    """Return position, velocity and acceleration joined, ``[..., horizon, 3 n]``.
+
+    Arguments:
+        state: ``[..., 2 n]`` or more, position and velocity.
+        act: ``[..., horizon, n]`` acceleration.
+        diag_dt: not used, as in cuRobo.
+        n_dofs: n.
+        integrate_matrix: ``[horizon, horizon]``.
+    """
+    position = _start_row(state[..., :n_dofs], act)
+    velocity = _start_row(state[..., n_dofs : 2 * n_dofs], act)
+    velocity = euler_integrate(velocity, act, diag_dt, integrate_matrix)
+    position = euler_integrate(position, velocity, diag_dt, integrate_matrix)
+    return torch.cat([position, velocity, act], dim=-1)
+
+
+def tensor_step_acc_semi_euler(
+    state: Any,
+    act: Tensor,
+    state_seq: Any,
+    diag_dt: Any,
+    integrate_matrix: Tensor,
+    integrate_matrix_pos: Tensor,
+) -> Any:
+    """Set position, velocity and acceleration of a sequence and return it.
+
+    Arguments:
+        state: a joint state, ``[batch, n]``.
+        act: ``[batch, horizon, n]`` acceleration.
+        state_seq: the joint state to set.
+        diag_dt: not used, as in cuRobo.
+        integrate_matrix: for velocity, ``[horizon, horizon]``.
+        integrate_matrix_pos: for position.
+    """
+    velocity = _start_row(state.velocity, act)
+    state_seq.acceleration = act
+    state_seq.velocity = euler_integrate(velocity, act, diag_dt, integrate_matrix)
+    position = _start_row(state.position, act)
+    state_seq.position = euler_integrate(
+        position, state_seq.velocity, diag_dt, integrate_matrix_pos
+    )
+    return state_seq
+
+
+def tensor_step_vel(
+    state: Tensor,
+    act: Tensor,
+    state_seq: Tensor,
+    dt_h: Tensor,
+    n_dofs: int,
+    integrate_matrix: Tensor,
+    fd_matrix: Tensor,
+) -> Tensor:
+    """Integrate velocity and take its difference; the last action is not used.
+
+    Arguments:
+        state: ``[batch, 3 n]`` or ``[batch, 1, 3 n]``.
+        act: ``[batch, horizon, n]`` velocity.
+        state_seq: ``[batch, horizon, >= 3 n]``, filled.
+        dt_h: ``[horizon]`` seconds.
+        n_dofs: n.
+        integrate_matrix: ``[horizon, horizon]``.
+        fd_matrix: ``[horizon, horizon]`` from `build_fd_matrix`.
+    """
+    rows = _start_row(state, act)
+    position, velocity, acceleration = (
+        rows[..., part * n_dofs : (part + 1) * n_dofs] for part in range(3)
+    )
+    velocity = torch.cat([velocity, act[:, :-1]], dim=1)
+    position = euler_integrate(position, velocity, None, integrate_matrix)
+    change = (1 / dt_h)[:, None] * (fd_matrix @ velocity)
+    acceleration = torch.cat([acceleration, change[:, :-1]], dim=1)
+    return _join(state_seq, [position, velocity, acceleration])
+
+
+def tensor_step_pos(state: Any, act: Tensor, state_seq: Any, fd_matrix: Tensor) -> Any:
+    """Set position, velocity and acceleration of a sequence from positions; return it.
+
+    Arguments:
+        state: a joint state, ``[batch, n]``.
+        act: ``[batch, horizon, n]`` positions; the last is not used.
+        state_seq: the joint state to set; tensors that it holds are filled.
+        fd_matrix: ``[horizon, horizon]``, dt included.
+    """
+    inner = act[:, :-1]
+    for name in ("position", "velocity", "acceleration"):
+        first = _start_row(getattr(state, name), act)
+        values = torch.cat([first, inner], dim=1)
+        write(getattr(state_seq, name, None), values)
+        setattr(state_seq, name, values)
+        inner = (fd_matrix @ values)[:, :-1]
+    return state_seq
+
+
+def tensor_step_pos_ik(act: Tensor, state_seq: Any) -> Any:
+    """Set the positions of a sequence and return it.
+
+    Arguments:
+        act: positions.
+        state_seq: the joint state to set.
+    """
+    state_seq.position = act
+    return state_seq
+
+
+def jit_tensor_step_pos_clique(
+    pos_act: Tensor,
+    start_position: Tensor,
+    mask: Tensor,
+    n_mask: Tensor,
+    fd_1: Tensor,
+    fd_2: Tensor,
+    fd_3: Tensor,
+) -> Four:
+    """Return positions ``mask q0 + n_mask u`` and their differences by three matrices.
+
+    Arguments:
+        pos_act: ``[batch, horizon, n]`` positions u.
+        start_position: ``[batch, n]`` q0.
+        mask: ``[horizon, 1]`` from `build_start_state_mask`.
+        n_mask: ``[horizon, horizon]`` from the same.
+        fd_1: ``[horizon, horizon]`` velocity from position.
+        fd_2: acceleration from position.
+        fd_3: jerk from position.
+    """
+    position = mask @ start_position.unsqueeze(1) + n_mask @ pos_act
+    return position, fd_1 @ position, fd_2 @ position, fd_3 @ position
+
+
+# There the two differ in memory traffic only.
+jit_tensor_step_pos_clique_contiguous = jit_tensor_step_pos_clique
+
+
+def jit_backward_pos_clique(
+    grad_p: Tensor,
+    grad_v: Tensor,
+    grad_a: Tensor,
+    grad_j: Tensor,
+    n_mask: Tensor,
+    fd_1: Tensor,
+    fd_2: Tensor,
+    fd_3: Tensor,
+) -> Tensor:
+    """Return the gradient of the actions of `jit_tensor_step_pos_clique`.
+
+    Arguments:
+        grad_p: of position, ``[batch, horizon, n]``.
+        grad_v: of velocity.
+        grad_a: of acceleration.
+        grad_j: of jerk.
+        n_mask: as there.
+        fd_1: as there.
+        fd_2: as there.
+        fd_3: as there.
+    """
+    return n_mask.mT @ (grad_p + fd_1.mT @ grad_v + fd_2.mT @ grad_a + fd_3.mT @ grad_j)
+
+
+jit_backward_pos_clique_contiguous = jit_backward_pos_clique
+
+
+def tensor_step_pos_clique(
+    state: Any,
+    act: Tensor,
+    state_seq: Any,
+    mask_matrix: Sequence[Tensor],
+    fd_matrix: Sequence[Tensor],
+) -> Any:
+    """Set position, velocity, acceleration and jerk of a sequence and return it.
+
+    Arguments:
+        state: a joint state with ``position [batch, n]``.
+        act: ``[batch, horizon, n]`` positions.
+        state_seq: the joint state to set.
+        mask_matrix: the two of `build_start_state_mask`.
+        fd_matrix: three matrices, as in `jit_tensor_step_pos_clique`.
+    """
+    values = jit_tensor_step_pos_clique(act, state.position, *mask_matrix[:2], *fd_matrix[:3])
+    names = ("position", "velocity", "acceleration", "jerk")
+    for name, value in zip(names, values, strict=True):
+        setattr(state_seq, name, value)
+    return state_seq
