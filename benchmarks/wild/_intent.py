@@ -18,11 +18,11 @@ def _is_linear(truth: Subject) -> bool:
     points = truth.points
     other = [None if weight is None else weight.flip(0) if weight.dim() else weight * 3
              for weight in truth.weights]  # fmt: skip
-    mixed = [None if weight is None else 2.5 * weight - 1.5 * change
+    mixed = [None if weight is None else 2.5 * weight - 0.5 * change
              for weight, change in zip(truth.weights, other, strict=True)]  # fmt: skip
     joint = truth.pull(points, mixed)
     parts = [
-        2.5 * left - 1.5 * right
+        2.5 * left - 0.5 * right
         for left, right in zip(truth.gradients, truth.pull(points, other), strict=True)
     ]
     return all(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.wild._case import Published
+from benchmarks.wild._second_order import push_forward, second_order
 
 __all__ = ["PROBES", "Subject", "prepare", "verdict_of"]
 
@@ -45,6 +46,7 @@ class Subject:
     places: tuple[int, ...]
     weights: list[torch.Tensor] = field(default_factory=list)
     gradients: list[torch.Tensor] = field(default_factory=list)
+    intent: str = "surrogate"
 
     @property
     def points(self) -> list[torch.Tensor]:
@@ -161,6 +163,11 @@ def probe_forward(subject: Subject, truth: Subject) -> None:
         lambda *points: tuple(subject(*points)), tuple(subject.points), tuple(tangents)
     )
     _close(outputs, truth(*truth.points), "the value under jvp")
+    if truth.intent == "nonlinear":  # it has no transpose: a tangent can only be the derivative
+        _close(
+            moved, push_forward(truth, tangents), "Jv against finite differences", rtol=SECOND_RTOL
+        )
+        return
     pairs = [pair for pair in zip(truth.weights, moved, strict=True) if pair[0] is not None]
     got = sum(_inner(weight, tangent) for weight, tangent in pairs)
     pairs = list(zip(truth.gradients, tangents, strict=True))
@@ -268,70 +275,6 @@ def verdict_of(error: BaseException | None) -> tuple[str, str]:
     if type(error).__module__.startswith("pullback") or REFUSAL.search(said):
         return "refuses", line
     return "crashes", line
-
-
-def second_order(truth: Subject, directions, transposed: bool = False) -> list[torch.Tensor]:
-    """H v (or H' v) of `squared`, from the Function's own first-order backward alone.
-
-    With cotangent g(x) = w + y(x) the gradient is B(x, y(x), g(x)), where y is an output that
-    backward reads again. Its derivative along v is that of B at a fixed cotangent, by central
-    differences, with y moving by J v, plus B(x, J v). J is the transpose of B: an output changes as
-    backward says that it does, which for an exact backward is how it changes.
-    """
-    points = truth.points
-    outputs = [output.detach() for output in truth(*points)]
-    cotangents = [
-        None if weight is None else weight + output
-        for weight, output in zip(truth.weights, outputs, strict=True)
-    ]
-    rows = _backward_rows(truth, points)
-    fixed = _difference_rows(truth, points, cotangents, outputs, rows)
-    vector = torch.cat([direction.reshape(-1) for direction in directions])
-    matrix = (fixed.T if transposed else fixed) + rows.T @ rows
-    flat = matrix @ vector.to(matrix.dtype)
-    sizes = [point.numel() for point in points]
-    return [
-        part.reshape(point.shape) for part, point in zip(flat.split(sizes), points, strict=True)
-    ]
-
-
-def _difference_rows(truth: Subject, points, cotangents, outputs, rows) -> torch.Tensor:
-    """d B(x, y, g) / d x at a fixed cotangent, `[inputs, inputs]`, by central differences."""
-    columns = []
-    for index, point in enumerate(points):
-        step = 1e-6 if point.dtype == torch.float64 else 1e-3
-        for element in range(point.numel()):
-            sides = []
-            for sign in (1, -1):
-                moved = [other.clone() for other in points]
-                moved[index].view(-1)[element] += sign * step
-                reread = _moved_outputs(truth, outputs, sign * step * rows[:, len(columns)])
-                pulled = truth.pull(moved, cotangents, reread)
-                sides.append(torch.cat([part.reshape(-1).double() for part in pulled]))
-            columns.append((sides[0] - sides[1]) / (2 * step))
-    return torch.stack(columns, dim=1)
-
-
-def _moved_outputs(truth: Subject, outputs, change: torch.Tensor) -> list[torch.Tensor]:
-    moved, used = [], 0
-    for weight, output in zip(truth.weights, outputs, strict=True):
-        size = 0 if weight is None else output.numel()
-        part = change[used : used + size].reshape(output.shape) if size else 0
-        moved.append((output + part).to(output.dtype))
-        used += size
-    return moved
-
-
-def _backward_rows(truth: Subject, points) -> torch.Tensor:
-    """B(x, e_i) for every basis cotangent, `[outputs, inputs]`."""
-    rows = []
-    for index, weight in enumerate(truth.weights):
-        for element in range(0 if weight is None else weight.numel()):
-            basis = [None if other is None else torch.zeros_like(other) for other in truth.weights]
-            basis[index].view(-1)[element] = 1
-            pulled = truth.pull(points, basis)
-            rows.append(torch.cat([part.reshape(-1).double() for part in pulled]))
-    return torch.stack(rows)
 
 
 def _leaves(answer: Any) -> list[torch.Tensor]:

@@ -32,7 +32,8 @@ def run_child(case: Published, state: str, names: list[str], pipe: int) -> None:
     torch.manual_seed(0)
     try:
         truth = prepare(case)
-        send(probe="intent", verdict=intent_of(truth), detail="")
+        truth.intent = intent_of(truth)
+        send(probe="intent", verdict=truth.intent, detail="")
     except Exception as error:
         traceback.print_exc()
         send(probe="prepare", verdict="crashes", detail=f"{type(error).__name__}: {error}")
@@ -110,6 +111,13 @@ def survey_state(case: Published, state: str) -> dict[str, str]:
             details.append(f"{current}: {why}")
     row["detail"] = " | ".join(details)
     return row
+
+
+def warm_up() -> None:
+    """Compile and transform something once, so that the children find everything imported."""
+    torch.compile(torch.sin, fullgraph=True, backend="aot_eager")(torch.ones(1, requires_grad=True))
+    torch.func.hessian(lambda x: x.sin().sum())(torch.ones(1))
+    torch._dynamo.reset()
 
 
 def main(stem: str, states: tuple[str, ...]) -> None:

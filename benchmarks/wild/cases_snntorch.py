@@ -11,7 +11,7 @@ def _surrogate(name, *settings):
     return Published(
         f"{_MODULE}:{name}",
         lambda g: (randn(g, 3, 4), *settings),
-        command=expression if name in ("Triangular", "LeakySpikeOperator", "ATan") else "",
+        command=expression if name in ("Triangular", "ATan") else "",
     )
 
 
@@ -27,7 +27,6 @@ CASES = [
     _surrogate("Heaviside"),
     _surrogate("Sigmoid", 25.0),
     _surrogate("SpikeRateEscape", 1.0, 25.0),
-    _surrogate("LeakySpikeOperator", 0.1),
     _surrogate("SparseFastSigmoid", 25.0, 1.0),
     _surrogate("CustomSurrogate", _fast_sigmoid),
     Published("snntorch.functional.quant:StateQuant", lambda g: (randn(g, 3, 4), _levels())),
