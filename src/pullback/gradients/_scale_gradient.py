@@ -53,7 +53,7 @@ class _EagerScaleGradient(torch.autograd.Function):
     """The same rule straight in autograd, for a number outside of every transform.
 
     An eager call is all overhead: on one element torch's own machinery takes about 5 us, that
-    which serves every transform about 17 us (benchmarks/bench_gradients.py).
+    which serves every transform about 13 us (benchmarks/bench_gradients.py).
     """
 
     @staticmethod
