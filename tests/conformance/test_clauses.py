@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from tests.specimens.right import edges, smooth
+from tests.specimens.right import edges, numbers, smooth
 from tests.specimens.wrong import calculus, calls, machines, memory
 
 from pullback.conformance import check
@@ -14,7 +14,7 @@ RIGHT = [*smooth.SPECIMENS, *edges.SPECIMENS]
 ELSEWHERE = [clause.id for clause in CLAUSES if clause.id != "compile"]
 
 
-@pytest.mark.parametrize("specimen", RIGHT, ids=lambda specimen: specimen.id)
+@pytest.mark.parametrize("specimen", [*RIGHT, *numbers.SPECIMENS], ids=lambda specimen: specimen.id)
 def test_a_right_specimen_is_not_flagged(specimen):
     report = check(
         specimen.function, *specimen.inputs(), gradient=specimen.gradient, clauses=ELSEWHERE

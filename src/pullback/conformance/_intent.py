@@ -58,7 +58,7 @@ def _infer(probe: Probe) -> tuple[str, str]:
     if trial.match != "mismatch":
         return "exact", "backward agrees with the derivative"
     flat = [try_derivative(probe, number).estimate for number in (0, 1, 2, 3)]
-    zeros = [e for e in flat if e.error < 1e-8 and abs(e.value) + e.magnitude == 0.0]
+    zeros = [e for e in flat if e.error <= e.noise and abs(e.value) + e.magnitude == 0.0]
     if len(zeros) >= 3:
         return "surrogate", "forward is constant almost everywhere, backward is not zero"
     if _is_identity(probe):

@@ -41,7 +41,8 @@ def custom_nodes(outputs: Sequence[torch.Tensor]) -> list[Any]:
 
 def call_backward(node: Any, cotangents: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
     """What the author's backward returns, before autograd reshapes, casts or drops it."""
-    returned = BackwardCFunction.apply(node, *cotangents)
+    with torch.no_grad():  # as the engine calls it when no graph of backward is asked for
+        returned = BackwardCFunction.apply(node, *cotangents)
     return returned if isinstance(returned, tuple) else (returned,)
 
 

@@ -45,7 +45,8 @@ def prepare(subject: Subject, arguments: Arguments, seed: int) -> Probe:
             )
         every = probe.run(probe.leaves())
         outputs = tuple(k for k, y in enumerate(every) if y.requires_grad and is_continuous(y))
-        return replace(probe, outputs=outputs, random=_is_random(probe))
+        probe = replace(probe, outputs=outputs, random=_is_random(probe))
+        return replace(probe, rough=_is_rough(probe))
 
 
 def _settle(subject: Subject, arguments: Arguments, seed: int) -> Arguments:
@@ -126,3 +127,20 @@ def _is_random(probe: Probe) -> bool:
     first = probe.run(probe.leaves(), seeded=False)
     second = probe.run(probe.leaves(), seeded=False)
     return not all(same_bits(a, b) for a, b in zip(first, second, strict=False))
+
+
+def _is_rough(probe: Probe) -> bool:
+    """Whether float64 outputs hold nothing but float32 numbers, at a point that does not."""
+    points = probe.point(2)
+    if not probe.outputs or all(_fits(x) for x in points):
+        return False
+    try:
+        outputs = probe.evaluate(probe.leaves(points))
+    except Exception:  # not defined beside the point
+        return False
+    return all(_fits(y.detach()) for y in outputs)
+
+
+def _fits(tensor: torch.Tensor) -> bool:
+    low = torch.complex64 if tensor.is_complex() else torch.float32
+    return same_bits(tensor, tensor.to(low).to(tensor.dtype))

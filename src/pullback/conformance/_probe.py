@@ -35,6 +35,7 @@ class Probe:
         seed: the seed of every random choice.
         outputs: positions among the output tensors that are differentiated.
         random: whether the function draws from a global generator.
+        rough: whether it computes in float32 although its outputs are float64.
         clause: the clause that is running.
     """
 
@@ -47,6 +48,7 @@ class Probe:
     seed: int = 0
     outputs: tuple[int, ...] = ()
     random: bool = False
+    rough: bool = False
     clause: str = ""
 
     @property
@@ -59,6 +61,8 @@ class Probe:
     @property
     def dtype(self) -> torch.dtype:
         """The lowest precision among the differentiated inputs, as a real dtype."""
+        if self.rough:
+            return torch.float32
         found = [point.dtype.to_real() for point in self.inputs.points()]
         return max(found, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float64)
 
@@ -168,8 +172,9 @@ class Probe:
         self, got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], looser: float = 1.0
     ) -> int | None:
         """The position of the first tensor that differs beyond rounding, or ``None``."""
+        least = torch.finfo(torch.float32).eps if self.rough else 0.0
         for k, (one, other) in enumerate(zip(got, expected, strict=True)):
-            if one.shape != other.shape or not _close(one, other, looser):
+            if one.shape != other.shape or not _close(one, other, looser, least):
                 return k
         return None
 
@@ -239,7 +244,8 @@ class Probe:
 
         def at(t: float) -> torch.Tensor:
             moved = [x + t * v if t else x.clone() for x, v in zip(points, step, strict=True)]
-            return flatten(function(moved))
+            found = flatten(function(moved))
+            return found.float() if self.rough else found
 
         return at
 
@@ -317,11 +323,12 @@ def _structured(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
     return step
 
 
-def _close(one: torch.Tensor, other: torch.Tensor, looser: float) -> bool:
+def _close(one: torch.Tensor, other: torch.Tensor, looser: float, least: float) -> bool:
     """Equal up to rounding, relative to the largest entry; NaN and infinity must coincide."""
     if one.numel() == 0:
         return True
-    eps = max(torch.finfo(t.dtype).eps if is_continuous(t) else 0.0 for t in (one, other))
+    found = [torch.finfo(t.dtype).eps for t in (one, other) if is_continuous(t)]
+    eps = max([least, *found])
     wide = torch.complex128 if one.is_complex() or other.is_complex() else torch.float64
     a, b = one.detach().to(wide), other.detach().to(wide)
     finite = torch.isfinite(b)

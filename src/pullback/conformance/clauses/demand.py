@@ -93,15 +93,16 @@ def undefined(probe: Probe) -> Finding:
             except Exception as error:  # judged by its message
                 return _fails(probe, error, f"only output {k} is used")
             total = [a + b.detach() for a, b in zip(total, alone, strict=True)]
-        place = probe.differ(total, joint, looser=1e3)
+        settled = all(g.isfinite().all() for g in joint)
+        place = probe.differ(total, joint, looser=1e3) if settled else None
         if place is not None:
             return _broken(probe, joint[place], total[place], place)
-    return _none_at_all(probe) or probe.holds(
+    return _none_at_all(probe, joint) or probe.holds(
         "Gradients by one output at a time sum to the joint one; no cotangent gives no gradient."
     )
 
 
-def _none_at_all(probe: Probe) -> Finding | None:
+def _none_at_all(probe: Probe, joint: Tensors) -> Finding | None:
     leaves = probe.leaves()
     found = [_Nothing.apply(y) for y in probe.evaluate(leaves)]
     try:
@@ -109,7 +110,9 @@ def _none_at_all(probe: Probe) -> Finding | None:
     except Exception as error:  # judged by its message
         return _fails(probe, error, "every cotangent is undefined")
     for k, gradient in enumerate(gradients):
-        if bool(gradient.ne(0).any()) and probe.intent != "nonlinear":
+        # Zero times a slope that is infinite there is NaN in torch's own functions too.
+        wrong = gradient.ne(0) & joint[k].isfinite()
+        if bool(wrong.any()) and probe.intent != "nonlinear":
             return _broken(probe, torch.zeros_like(gradient), gradient, k)
     return None
 

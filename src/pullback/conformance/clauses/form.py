@@ -112,15 +112,22 @@ def non_differentiable(probe: Probe) -> Finding:
 
 
 def _no_history(probe: Probe, every: Tensors) -> Finding:
-    floats = [k for k, y in enumerate(every) if is_continuous(y)]
+    """No output carries history: right where none can, or where that is declared."""
+    floats = tuple(k for k, y in enumerate(every) if is_continuous(y))
     if not floats:
         return probe.holds("No output is floating, so that none can carry history.")
+    if probe.intent != "exact":
+        return probe.holds(f"No output carries history; the gradient is {probe.intent}.")
+    trial = decide(lambda number: try_derivative(replace(probe, outputs=floats), number))
+    if trial is None or trial.match == "match":
+        return probe.holds("No output carries history, and none has a derivative other than zero.")
     return _broken(
         probe,
-        "No output carries history although an input requires a gradient.",
-        "at least one output that requires a gradient",
+        "No output carries history although forward depends on an input that requires a gradient.",
+        f"a derivative of {trial.estimate.value:.6g} (finite differences)",
         f"{len(floats)} floating output(s), all detached or marked",
-        "Remove the detach (.detach(), .data, numpy, no_grad) or the mark.",
+        "Remove the detach (.detach(), .data, numpy, no_grad) or the mark, or declare "
+        'gradient = "surrogate".',
     )
 
 

@@ -39,7 +39,7 @@ def forward(probe: Probe) -> Finding:
                     "A nonlinear backward has no transpose, and forward a kink here."
                 )
             expected = _true_derivative(probe, points, step, weights)
-        tolerance = max(magnitude, scale) * torch.finfo(outputs[0].dtype).eps ** 0.6
+        tolerance = max(magnitude, scale) * torch.finfo(probe.dtype).eps ** 0.6
         if abs(got - expected) > tolerance:
             return _broken(probe, expected, got, any(t is None for t in tangents))
     return probe.holds("<w, Jv> = <J'w, v>: the tangent is the transpose of backward.")

@@ -1,5 +1,6 @@
 """`double` and `once`: the second derivative is right, or loudly refused."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -41,9 +42,10 @@ def double(probe: Probe) -> Finding:
 def _broken(probe: Probe, trial: Trial, only: int, count: int) -> Finding:
     place = probe.path(only) if only < count else f"the cotangent of output {only - count}"
     source = f"xs[{only}]" if only < count else f"w[{only - count}]"
+    what = "is NaN" if math.isnan(trial.value) else "does not change as backward itself does"
     return probe.broken(
-        "The second derivative is silently wrong: backward, differentiated by autograd, "
-        f"does not change with {place} as backward itself does.",
+        "The second derivative is silently wrong: backward, differentiated by autograd with "
+        f"respect to {place}, {what}.",
         expected=f"{trial.estimate.value:.8g} +- {trial.estimate.error:.1g} "
         "(finite differences of backward)",
         got=f"{trial.value:.8g} (backward of backward)",

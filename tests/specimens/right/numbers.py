@@ -1,0 +1,64 @@
+"""Right Functions where numbers are hard: singular points, scales, low precision, ties."""
+
+import torch
+from tests.specimens._specimen import Specimen, normal
+
+
+def function_of(formula, name):
+    """The Function of a formula, with autograd's own rule for backward."""
+
+    class Formula(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *inputs):
+            ctx.save_for_backward(*inputs)
+            return formula(*inputs)
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return torch.func.vjp(formula, *ctx.saved_tensors)[1](cotangent)
+
+    Formula.__name__ = name
+    return Formula
+
+
+def at(*numbers):
+    return torch.tensor(numbers, dtype=torch.float64, requires_grad=True)
+
+
+def only_single(x):
+    if x.dtype != torch.float32:
+        raise RuntimeError("This kernel only supports float32.")
+    return x.sin()
+
+
+def symmetric():
+    x = normal(4, 4).detach()
+    return (x + x.mT).requires_grad_()
+
+
+ROWS = {
+    "SingleInside": (lambda x: x.float().sin().double(), lambda: (normal(4),)),
+    "OnlySingle": (only_single, lambda: (normal(4, dtype=torch.float32),)),
+    "LargeScale": (lambda x: (x / 1e6).sin() * 1e9, lambda: (at(1e6, -2e5),)),
+    "SmallScale": (lambda x: (x * 1e8).sin(), lambda: (at(1e-8, -3e-9),)),
+    "Fast": (lambda x: (300 * x).sin(), lambda: (normal(4),)),
+    "SquareRootAtZero": (torch.sqrt, lambda: (at(0.0, 1.0, 4.0),)),
+    "NormAtZero": (torch.linalg.vector_norm, lambda: (at(0.0, 0.0, 0.0),)),
+    "ArcCosineAtOne": (torch.acos, lambda: (at(1.0, -1.0, 0.2),)),
+    "LogarithmNearZero": (torch.log, lambda: (at(1e-12, 1e-3, 5.0),)),
+    "PoolingOfTies": (
+        lambda x: torch.nn.functional.max_pool1d(x, 2),
+        lambda: (torch.ones(1, 2, 6, dtype=torch.float64, requires_grad=True),),
+    ),
+    "CumulativeProductOfZero": (lambda x: x.cumprod(-1), lambda: (at(1.0, 0.0, 2.0, 3.0),)),
+    "Eigenvectors": (lambda a: torch.linalg.eigh(a)[1], lambda: (symmetric(),)),
+    "Solve": (torch.linalg.solve, lambda: (normal(3, 3), normal(3, 2, seed=2))),
+    "Steps": (lambda x: x.relu() + x.floor().detach(), lambda: (normal(6),)),
+    "Empty": (torch.sin, lambda: (torch.zeros(0, 3, dtype=torch.float64, requires_grad=True),)),
+    "ZeroDimensional": (torch.sin, lambda: (torch.tensor(0.3, requires_grad=True),)),
+    "OneElement": (torch.exp, lambda: (at(0.7),)),
+    "ConstantInOne": (lambda x, y: x * 1 + 0 * y, lambda: (normal(3), normal(3, seed=2))),
+}
+SPECIMENS = [
+    Specimen(function_of(formula, name), inputs) for name, (formula, inputs) in ROWS.items()
+]
