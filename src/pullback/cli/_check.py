@@ -19,6 +19,7 @@ from pullback.cli._targets import (
 )
 from pullback.cli._tasks import Task, tasks_of_recording
 from pullback.cli._write import write_json, write_junit
+from pullback.conformance._check import select_clauses
 from pullback.conformance._html import render
 from pullback.conformance._launch import record_program
 from pullback.conformance._recorder import Limits
@@ -156,6 +157,7 @@ def _clauses(text: str | None) -> tuple[str, ...] | None:
     chosen = tuple(part.strip() for part in text.split(",") if part.strip())
     if not chosen:
         raise ArgumentError("--clauses names no clause.", given=repr(text))
+    select_clauses(chosen)
     return chosen
 
 

@@ -158,11 +158,7 @@ def _parameters(function: Any) -> list[inspect.Parameter]:
 def _fault(function: Any, args: tuple[Any, ...]) -> str:
     """Why a call and its backward do not work with these arguments; empty if they do."""
     torch.manual_seed(0)
-    fresh = [
-        item.clone().requires_grad_(item.requires_grad) if isinstance(item, torch.Tensor) else item
-        for item in (value.detach().requires_grad_(value.requires_grad)
-                     if isinstance(value, torch.Tensor) else value for value in args)
-    ]  # fmt: skip
+    fresh = [_differentiable(item) if isinstance(item, torch.Tensor) else item for item in args]
     try:
         output = function.apply(*fresh)
         leaves = torch.utils._pytree.tree_leaves(output)
@@ -181,6 +177,10 @@ def _fault(function: Any, args: tuple[Any, ...]) -> str:
         text = " ".join(str(error).split())
         return f"{type(error).__name__}: {text[:120]}"
     return ""
+
+
+def _differentiable(value: torch.Tensor) -> torch.Tensor:
+    return value.clone().requires_grad_(value.is_floating_point())
 
 
 def _spool(path: Path, identity: dict[str, Any], args: tuple[Any, ...]) -> None:

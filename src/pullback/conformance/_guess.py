@@ -19,7 +19,7 @@ _NUMBERS: tuple[tuple[tuple[str, ...], tuple[Any, ...]], ...] = (
     (("kernel_size", "kernel"), (2, (2, 2))),
     (("stride", "dilation", "groups", "padding"), (1, (1, 1), 0)),
     (("num", "n", "k", "size", "length", "topk", "step", "steps", "order"), (2, 3, 1)),
-    (("p", "nu"), (2.5, 0.5, 2)),
+    (("p", "nu", "power", "exponent", "degree"), (2, 2.5, 0.5)),
     (("reduction",), ("mean", "sum", "none")),
     (("shape",), ((3, 4),)),
     (("dtype",), (torch.float64,)),
@@ -41,7 +41,8 @@ def guesses(parameters: Sequence[inspect.Parameter]) -> Iterator[tuple[Any, ...]
         parameters: the parameters of a forward, without the context.
 
     Yields:
-        Positional arguments; floating tensors are float64 and require a gradient.
+        Positional arguments; floating tensors are float64. Which of them are differentiated is
+        left to the checker, which asks backward.
 
     Example:
         >>> names = inspect.signature(lambda x, alpha: x).parameters.values()
@@ -125,12 +126,11 @@ def _words(name: str) -> set[str]:
 
 
 def _tensor(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_(True)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def _positive(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    value = 0.1 + 0.8 * torch.rand(shape, generator=generator, dtype=torch.float64)
-    return value.requires_grad_(True)
+    return 0.1 + 0.8 * torch.rand(shape, generator=generator, dtype=torch.float64)
 
 
 def _index(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:

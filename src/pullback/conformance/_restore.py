@@ -115,15 +115,16 @@ class _Reader:
         return functools.partial(function, *args, **keywords)
 
     def _closure(self, module: str, qualname: str, line: int, *bound: Any) -> types.FunctionType:
-        cells, defaults, keywords = bound
+        cells, defaults, keywords, variables = bound
         loaded = self._load(module)
         code = _find_code(loaded, qualname, line)
         closure = tuple(types.CellType(item) for item in self._many(cells))
         if len(closure) != len(code.co_freevars):
             raise ValueError(f"{module}.{qualname} has changed since it was recorded")
-        function = types.FunctionType(
-            code, vars(loaded), code.co_name, self.decode(defaults), closure
-        )
+        names = vars(loaded)
+        if variables:
+            names = {**names, **{name: self.decode(item) for name, item in variables}}
+        function = types.FunctionType(code, names, code.co_name, self.decode(defaults), closure)
         function.__kwdefaults__ = self.decode(keywords)
         function.__qualname__ = qualname
         return function

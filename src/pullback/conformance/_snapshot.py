@@ -174,7 +174,7 @@ class Snapshot:
 
     def _builtin(self, value: types.BuiltinFunctionType, depth: int) -> Any:
         owner = value.__self__
-        if owner is None or isinstance(owner, types.ModuleType):
+        if owner is None or isinstance(owner, (type, types.ModuleType)):
             return ("named", *_reference(value))
         return ("method", self.encode(owner, depth), value.__name__)
 
@@ -194,15 +194,20 @@ class Snapshot:
         defaults = self.encode(value.__defaults__, depth)
         keywords = self.encode(value.__kwdefaults__, depth)
         code = value.__code__
-        return (
-            "closure",
-            value.__module__,
-            code.co_qualname,
-            code.co_firstlineno,
-            cells,
-            defaults,
-            keywords,
-        )
+        place = (value.__module__, code.co_qualname, code.co_firstlineno)
+        return ("closure", *place, cells, defaults, keywords, self._script_globals(value, depth))
+
+    def _script_globals(self, value: types.FunctionType, depth: int) -> list[tuple[str, Any]]:
+        """The variables of a script that a function reads: the script is not run again."""
+        if value.__module__ != "__main__":
+            return []
+        definitions = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+        found = []
+        for name in value.__code__.co_names:
+            item = value.__globals__.get(name, int)
+            if not isinstance(item, definitions):
+                found.append((name, self.encode(item, depth)))
+        return found
 
     def _named(self, value: Any, depth: int) -> Any:
         del depth
@@ -274,18 +279,26 @@ def _reference(value: Any) -> tuple[str, str]:
     """Return the module and qualified name under which ``value`` is found again."""
     module = getattr(value, "__module__", None) or ""
     name = getattr(value, "__qualname__", getattr(value, "__name__", ""))
+    last = name.rpartition(".")[2]
+    # What torch makes in C says nothing, or something else, about where it is found.
+    places = [(module, name), ("torch", last), ("torch", f"Tensor.{last}")]
+    for place in [*places, ("torch.nn.functional", last)]:
+        if _look_up(*place) is value:
+            return place
+    label = f"{module}.{name}".strip(".") or repr(value)
+    raise NotReplayable(f"{label} cannot be found again by its name")
+
+
+def _look_up(module: str, name: str) -> Any:
     found: Any = sys.modules.get(module)
     if found is None and module:
         try:
             found = importlib.import_module(module)
         except ImportError:
-            found = None
+            return None
     for part in name.split("."):
         found = getattr(found, part, None)
-    if found is not value:
-        label = f"{module}.{name}".strip(".") or repr(value)
-        raise NotReplayable(f"{label} cannot be found again by its name")
-    return module, name
+    return found
 
 
 def _name(kind: type) -> str:

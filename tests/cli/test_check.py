@@ -1,0 +1,256 @@
+"""``pullback check`` and ``pullback record`` on Functions, packages, recordings and programs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from pullback.cli import main
+
+FUNCTIONS = '''
+import torch
+
+class Good(torch.autograd.Function):
+    """Right."""
+    @staticmethod
+    def forward(ctx, x, power):
+        ctx.save_for_backward(x)
+        ctx.power = power
+        return x**power
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return cotangent * ctx.power * x ** (ctx.power - 1), None
+
+class Wrong(torch.autograd.Function):
+    """Too large by a factor."""
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return 3 * x * cotangent
+
+class Half(torch.autograd.Function):
+    """Right for one call, a deliberate surrogate at another."""
+    @staticmethod
+    def forward(ctx, x, up, down):
+        ctx.down = down
+        return x * up
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * ctx.down, None, None
+
+class Fatal(torch.autograd.Function):
+    """Kills the process in backward, in the double precision of a check only."""
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+    @staticmethod
+    def backward(ctx, cotangent):
+        if ctx.saved_tensors[0].dtype == torch.float64:
+            import os
+            os._exit(9)
+        return cotangent * 2
+'''
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """A folder with a module of Functions, which one stands in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    name = f"functions_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(FUNCTIONS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "name.txt").write_text(name)
+    return tmp_path
+
+
+@pytest.fixture
+def module(folder) -> str:
+    return (folder / "name.txt").read_text()
+
+
+QUICK = ["--clauses", "derivative,linear", "--no-isolate"]
+
+
+def test_a_right_function(module, capsys) -> None:
+    words = ["check", f"{module}:Good", "--input", "torch.randn(3, 4), 2", *QUICK]
+    assert main(words) == 0
+    assert "1 Function checked, ok" in capsys.readouterr().out
+
+
+def test_a_wrong_function_with_its_mend_and_rerun_line(module, capsys) -> None:
+    words = ["check", f"{module}:Wrong", "--input", "torch.randn(3)", "--seed", "5", *QUICK]
+    assert main(words) == 1
+    out = capsys.readouterr().out
+    assert "✗" in out
+    assert "derivative broken" in out
+    assert "mend" in out
+    assert f"pullback check {module}:Wrong --input 'torch.randn(3)' --seed 5" in out
+    assert max(len(line) for line in out.splitlines() if "rerun" not in line) <= 100
+
+
+def test_the_intent_is_handed_on(module, capsys) -> None:
+    words = ["check", f"{module}:Wrong", "--input", "torch.randn(3)", *QUICK]
+    assert main([*words, "--gradient", "surrogate"]) == 0
+    assert "inferred" not in capsys.readouterr().out
+
+
+def test_inputs_are_found_when_none_are_given(module, capsys) -> None:
+    assert main(["check", f"{module}:Wrong", *QUICK]) == 1
+    assert "derivative broken" in capsys.readouterr().out
+
+
+def test_a_package_is_checked_whole(module, capsys) -> None:
+    assert main(["check", module, "--only", "o", *QUICK]) == 1
+    out = capsys.readouterr().out
+    assert out.index(":Wrong") < out.index(":Good")
+
+
+def test_several_targets(module, capsys) -> None:
+    assert main(["check", f"{module}:Good", f"{module}:Wrong", *QUICK]) == 1
+    assert "2 Functions checked, 1 broken" in capsys.readouterr().out
+
+
+def test_a_crash_is_a_verdict(module, capsys) -> None:
+    words = ["check", f"{module}:Fatal", "--input", "torch.ones(2)", "--clauses", "linear"]
+    assert main(words) == 1
+    out = capsys.readouterr().out
+    assert "crashes" in out
+    assert "status 9" in out
+
+
+def test_what_pullback_ships_holds(folder, capsys) -> None:
+    assert main(["check", "--clauses", "linear", "--only", "scale"]) == 0
+    assert "ok" in capsys.readouterr().out
+    assert main(["check", "--clauses", "linear", "--only", "no such case"]) == 2
+
+
+# Outputs --------------------------------------------------------------------------------------
+
+
+def test_json_on_stdout_is_alone_there(module, capsys) -> None:
+    words = ["check", f"{module}:Wrong", "--input", "torch.randn(3)", "--json", "-", *QUICK]
+    assert main(words) == 1
+    captured = capsys.readouterr()
+    data = json.loads(captured.out)
+    assert data["ok"] is False
+    assert data["functions"][0]["findings"][0]["verdict"] == "broken"
+    assert data["functions"][0]["rerun"].startswith("pullback check")
+    assert "derivative broken" in captured.err
+
+
+def test_html_and_junit(module, folder, capsys) -> None:
+    words = ["check", f"{module}:Wrong", f"{module}:Good", *QUICK]
+    assert main([*words, "--html", "report.html", "--junit", "junit.xml"]) == 1
+    assert "1 of 2 Functions" in Path("report.html").read_text()
+    root = ElementTree.parse("junit.xml").getroot()
+    suites = {suite.get("name"): suite for suite in root}
+    assert suites[f"{module}:Wrong"].get("failures") == "1"
+    assert suites[f"{module}:Good"].get("failures") == "0"
+    failure = suites[f"{module}:Wrong"].find("testcase/failure")
+    assert "import torch" in failure.text
+
+
+def test_the_repro_runs_and_shows_it(module, folder, capsys) -> None:
+    words = ["check", f"{module}:Wrong", "--input", "torch.randn(3)", "--json", "out.json", *QUICK]
+    assert main(words) == 1
+    (finding,) = [
+        item
+        for item in json.loads(Path("out.json").read_text())["functions"][0]["findings"]
+        if item["verdict"] == "broken"
+    ]
+    assert len(finding["repro"].splitlines()) <= 15
+    Path("repro.py").write_text(finding["repro"])
+    done = subprocess.run([sys.executable, "repro.py"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+# Programs -------------------------------------------------------------------------------------
+
+PROGRAM = """
+import torch
+from {module} import Good, Half
+
+class Mine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, change):
+        ctx.save_for_backward(x)
+        return change(x)
+    @staticmethod
+    def backward(ctx, cotangent):
+        return 5 * ctx.saved_tensors[0] * cotangent, None
+
+def run():
+    offset = torch.tensor(0.5)
+    for step in range(4):
+        x = torch.randn(3, requires_grad=True)
+        Good.apply(x, 2).sum().backward()
+        Half.apply(x, 1.0, 0.5).sum().backward()
+        Half.apply(torch.randn(2, requires_grad=True), 0.5, 1.0).sum().backward()
+        Mine.apply(x, lambda value: value * value + offset).sum().backward()
+    print("trained")
+
+if __name__ == "__main__":
+    run()
+"""
+
+
+def test_a_program_is_run_recorded_and_checked(module, folder, capfd) -> None:
+    Path("train.py").write_text(PROGRAM.format(module=module))
+    words = ["check", "--clauses", "derivative,linear", "--json", "out.json"]
+    assert main([*words, "--", "python", "train.py"]) == 1
+    out = capfd.readouterr().out
+    assert "trained" in out
+    assert "3 Functions checked, 1 broken" in out
+    data = json.loads(Path("out.json").read_text())["functions"]
+    by_name = {item["function"].rpartition(":")[2]: item for item in data}
+    assert by_name["Good"]["ok"]
+    # One call shows a surrogate, the other alone would look wrong: the intent is the Function's.
+    assert (by_name["Half"]["gradient"], by_name["Half"]["inferred"]) == ("surrogate", True)
+    assert by_name["Half"]["ok"]
+    mine = by_name["Mine"]
+    assert mine["function"] == f"{folder / 'train.py'}:Mine"
+    assert Path(".pullback/.gitignore").read_text() == "*\n"
+    # The repro loads the lambda from the recording and the Function from the script.
+    (finding,) = [item for item in mine["findings"] if item["verdict"] == "broken"]
+    assert "load_call" in finding["repro"]
+    assert "load_script" in finding["repro"]
+    Path("repro.py").write_text(finding["repro"])
+    done = subprocess.run([sys.executable, "repro.py"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "trained" not in done.stdout
+    # The rerun line checks it alone again, out of the kept recording.
+    rerun = mine["rerun"].split()[1:]
+    assert main([*rerun, "--clauses", "derivative"]) == 1
+    assert "1 Function checked, 1 broken" in capfd.readouterr().out
+
+
+def test_record_and_check_in_two_steps(module, folder, capfd) -> None:
+    Path("train.py").write_text(PROGRAM.format(module=module))
+    assert main(["record", "-o", "calls.pt", "--calls", "1", "--", "python", "train.py"]) == 0
+    assert "applied 8 times, 1 kept" in capfd.readouterr().err
+    assert main(["check", "calls.pt", "--only", "Good", *QUICK]) == 0
+
+
+def test_a_call_that_cannot_be_replayed_is_reported(module, folder, capfd) -> None:
+    Path("train.py").write_text(
+        f"import torch\nfrom {module} import Good, Wrong\n"
+        "Wrong.apply(torch.tensor([0.5, 2.0], requires_grad=True))\n"
+        "class Two(float):\n    __slots__ = ()\n    def __del__(self): pass\n"
+        "Good.apply(torch.ones(2, requires_grad=True), Two(2))\n"
+    )
+    assert main(["check", "--clauses", "derivative", "--", "python", "train.py"]) == 1
+    out = capfd.readouterr().out
+    assert f"not checked {module}:Good" in out
+    assert "has no plain form" in out
+    assert "1 not checked" in out

@@ -1,0 +1,139 @@
+"""Bad input: one clear line and the mend on stderr, no traceback, exit status 2."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pullback.cli import main
+
+MODULE = """
+import torch
+
+class F(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, dim):
+        return x.cumsum(dim)
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent, None
+
+class NotAFunction:
+    pass
+
+VALUE = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "errors_module.py").write_text(MODULE)
+    (tmp_path / "raises_at_import.py").write_text("raise RuntimeError('no')\n")
+    (tmp_path / "fails.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / "idle.py").write_text("import torch\n")
+    (tmp_path / "text.pt").write_text("hello")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("errors_module", None)
+    return tmp_path
+
+
+INPUT = ["check", "errors_module:F", "--no-isolate", "--input"]
+CASES = {
+    "unknown package": (["check", "no_such_package"], "no package no_such_package", "pip install"),
+    "unknown module": (["check", "no_such_module:F"], "no module no_such_module", "spelling"),
+    "import fails": (["check", "raises_at_import:F"], "cannot be imported", "RuntimeError: no"),
+    "unknown name": (["check", "errors_module:G"], "has no G", "F"),
+    "not a Function": (["check", "errors_module:NotAFunction"], "not a Function", "subclass"),
+    "not callable": (["check", "errors_module:VALUE"], "not a Function", "int"),
+    "no name": (["check", "errors_module:"], "names no Function", "package.module:Function"),
+    "does not parse": ([*INPUT, "torch.ones(3"], "does not parse", "never closed"),
+    "does not evaluate": ([*INPUT, "nonsense"], "cannot be evaluated", "NameError"),
+    "does not fit": ([*INPUT, "torch.ones(3), 7"], "could not be checked", "7"),
+    "wrong number": ([*INPUT, "torch.ones(3)"], "could not be checked", "forward"),
+    "inputs of a package": (["check", "errors_module", "--input", "1"], "one Function", "--input"),
+    "unknown clause": ([*INPUT, "torch.ones(3), 0", "--clauses", "nope"], "no such clause", "vmap"),
+    "no clause": ([*INPUT, "torch.ones(3), 0", "--clauses", ","], "names no clause", "','"),
+    "unknown intent": (["check", "x", "--gradient", "maybe"], "intent is unknown", "surrogate"),
+    "bad timeout": (["check", "x", "--timeout", "-1"], "not positive", "-1"),
+    "timeout alone": (["check", "x", "--timeout", "1", "--no-isolate"], "process", "Leave out"),
+    "bad seed": (["check", "x", "--seed", "many"], "--seed", "--help"),
+    "unknown option": (["check", "--frobnicate"], "frobnicate", "--help"),
+    "unknown command": (["chekc"], "chekc", "--help"),
+    "target and program": (["check", "x", "--", "python", "a.py"], "both given", "one after"),
+    "output without program": (["check", "x", "-o", "a.pt"], "go with a program", "-- python"),
+    "no recording": (["check", "missing.pt"], "no recording at missing.pt", "pullback record"),
+    "unreadable recording": (["check", "text.pt"], "text.pt", "pullback record"),
+    "no program": (["record", "-o", "a.pt"], "no program to record", "-- python train.py"),
+    "empty program": (["check", "--"], "No program", "-- python train.py"),
+    "program missing": (["check", "--", "no-such-program"], "does not exist", "PATH"),
+    "script as program": (["check", "--", "missing.py"], "does not exist", "python missing.py"),
+    "program fails": (["check", "--", "python", "fails.py"], "status 3", "by itself first"),
+    "nothing applied": (["check", "--", "python", "idle.py"], "applied no custom", "--eager"),
+    "html nowhere": (["check", "x", "--html", "no/where.html"], "folder", "mkdir"),
+    "json nowhere": (["check", "x", "--json", "no/where.json"], "folder", "mkdir"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_line_and_the_mend(case, capfd) -> None:
+    words, what, mend = CASES[case]
+    assert main(words) == 2
+    captured = capfd.readouterr()
+    first, *rest = captured.err[captured.err.index("pullback: ") :].splitlines()
+    assert what in first
+    assert mend in "\n".join([first, *rest])
+    assert "Traceback" not in captured.err + captured.out
+
+
+def test_a_recording_that_cannot_be_written(folder, capfd) -> None:
+    (folder / "apply.py").write_text(
+        "import torch\nfrom errors_module import F\nF.apply(torch.ones(2, requires_grad=True), 0)\n"
+    )
+    assert main(["record", "-o", "no/a.pt", "--", "python", "apply.py"]) == 2
+    assert "cannot be written" in capfd.readouterr().err
+
+
+class Exploit:
+    def __reduce__(self):
+        return os.system, ("touch pwned",)
+
+
+def test_a_malicious_recording_is_refused(folder, capfd) -> None:
+    torch.save(Exploit(), "evil.pt")
+    assert main(["check", "evil.pt"]) == 2
+    assert "more than plain data" in capfd.readouterr().err
+    assert not (folder / "pwned").exists()
+
+
+def test_debug_shows_the_traceback() -> None:
+    with pytest.raises(Exception, match="no_such_package"):
+        main(["check", "no_such_package", "--debug"])
+
+
+def test_the_console_script_gives_the_status(folder) -> None:
+    command = [sys.executable, "-m", "pullback.cli", "check", "no_such_package"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("pullback: There is no package")
+    assert "Traceback" not in done.stderr
+
+
+def test_help_needs_no_torch() -> None:
+    code = (
+        "import sys; from pullback.cli import main; status = main(['--help']);"
+        "sys.exit(9 if 'torch' in sys.modules else status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "check" in done.stdout
+
+
+def test_version_shows_the_environment(capsys) -> None:
+    assert main(["--version"]) == 0
+    out = capsys.readouterr().out
+    for part in ("pullback", "python", "torch 2", "platform"):
+        assert part in out

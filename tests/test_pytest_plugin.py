@@ -1,0 +1,101 @@
+"""The pytest plugin, in runs of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = """
+import torch
+
+class Wrong(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+    @staticmethod
+    def backward(ctx, cotangent):
+        return {factor} * ctx.saved_tensors[0] * cotangent
+
+def test_one():
+    Wrong.apply(torch.tensor([0.5, 2.0, 3.0], requires_grad=True)).sum().backward()
+
+def test_two():
+    Wrong.apply(torch.full((2, 2), 0.7, requires_grad=True)).sum().backward()
+"""
+FIXTURE = """
+import pytest
+import torch
+from pullback.errors import BrokenContractError
+from test_functions import Wrong
+
+def test_right(check_function):
+    assert check_function(torch.sin, torch.randn(3), clauses="derivative").ok
+
+def test_wrong(check_function):
+    with pytest.raises(BrokenContractError, match="derivative"):
+        check_function(Wrong, torch.randn(3), clauses="derivative")
+"""
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    (tmp_path / "test_functions.py").write_text(TESTS.format(factor=3))
+    return tmp_path
+
+
+QUICK = ("--pullback", "--pullback-clauses", "derivative,linear")
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["one process", "xdist"])
+def test_a_broken_function_fails_the_run(folder, workers) -> None:
+    done = run(folder, *QUICK, *workers, "--pullback-html", "out.html")
+    assert "2 passed" in done.stdout
+    assert "test_functions:Wrong" in done.stdout
+    assert "derivative broken" in done.stdout
+    assert done.returncode == 1
+    assert "1 of 1 Function" in (folder / "out.html").read_text()
+
+
+def test_a_right_function_leaves_the_run_alone(folder) -> None:
+    (folder / "test_functions.py").write_text(TESTS.format(factor=2))
+    done = run(folder, *QUICK)
+    assert done.returncode == 0, done.stdout
+    assert "Every clause holds" in done.stdout
+
+
+def test_without_the_option_nothing_is_checked(folder) -> None:
+    done = run(folder)
+    assert done.returncode == 0
+    assert "pullback" not in done.stdout
+
+
+def test_a_run_without_functions_says_so(folder) -> None:
+    (folder / "test_functions.py").write_text("def test_nothing():\n    pass\n")
+    done = run(folder, *QUICK)
+    assert "applied no custom Function" in done.stdout
+    assert done.returncode == 0
+
+
+def test_an_unknown_clause_is_a_usage_error(folder) -> None:
+    done = run(folder, "--pullback", "--pullback-clauses", "nope")
+    assert done.returncode == 4
+    assert "no such clause" in done.stderr
+
+
+def test_the_fixture(folder) -> None:
+    (folder / "test_fixture.py").write_text(FIXTURE)
+    done = run(folder, "test_fixture.py")
+    assert "2 passed" in done.stdout, done.stdout
+
+
+def test_the_plugin_imports_nothing_heavy() -> None:
+    code = "import sys, pullback.pytest_plugin; print(sorted({'torch', 'rich'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
