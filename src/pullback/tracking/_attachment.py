@@ -7,7 +7,7 @@ from weakref import ref
 import torch
 from torch import nn
 
-from pullback.tracking._hooks import BeginHook, OutputHook, Sightings
+from pullback.tracking._hooks import BeginHook, EndHook, OutputHook, Sightings
 from pullback.tracking._store import Store
 
 __all__ = ["ROOT", "Attachment"]
@@ -38,9 +38,13 @@ class Attachment:
 
     def attach(self, model: nn.Module, choose: Choose, prefix: str = "") -> int:
         """Hang hooks on a model and its modules; give how many modules are watched."""
-        self._handles.append(
-            model.register_forward_pre_hook(BeginHook(self._store, prefix), prepend=True)
-        )
+        parts = [(prefix, model), *((prefix + name, part) for name, part in model.named_children())]
+        for name, part in parts:
+            if not isinstance(part, torch.jit.ScriptModule):
+                begin = BeginHook(self._store, name, part is model)
+                self._handles.append(part.register_forward_pre_hook(begin, prepend=True))
+        if not isinstance(model, torch.jit.ScriptModule):
+            self._handles.append(model.register_forward_hook(EndHook(self._store)))
         watched = 0
         for path, module in model.named_modules():
             name = (prefix + path).rstrip(".") or ROOT

@@ -19,7 +19,7 @@ from pullback.tracking._outputs import replace_tensors, tensors_in
 from pullback.tracking._store import Store
 from pullback.tracking._track import pass_through
 
-__all__ = ["BeginHook", "OutputHook", "Sightings"]
+__all__ = ["BeginHook", "EndHook", "OutputHook", "Sightings"]
 
 
 class _Inert:
@@ -156,12 +156,9 @@ class OutputHook(_Hook):
         if torch.compiler.is_compiling():
             return replace_tensors(output, self._pass_through)
         if not self.store.active:
+            self.store.touched = True
             return None
-        if torch._C._functorch.peek_interpreter_stack() is not None:
-            return replace_tensors(output, self._pass_through)
-        for path, values in tensors_in(output):
-            self.sightings.see(values, self.name + path, inputs)
-        return None
+        return _measure(self, inputs, output)
 
     def _pass_through(self, path: str, values: torch.Tensor) -> torch.Tensor:
         # A copy: what follows may change the output in place, which a view of a custom
@@ -170,14 +167,66 @@ class OutputHook(_Hook):
 
 
 class BeginHook(_Hook):
-    """Before a root's forward: the next pass begins."""
+    """Before the forward of a model, or of a part that is called by itself: a pass begins.
 
-    def __init__(self, store: Store, root: str) -> None:
+    A Lightning module, for one, is never called; its ``training_step`` calls its parts.
+
+    Arguments:
+        store: what counts the passes.
+        root: the name of the model or part.
+        whole: it is the model itself; its parts begin nothing until its forward is over.
+    """
+
+    def __init__(self, store: Store, root: str, whole: bool) -> None:
         self.store = store
         self.root = root
+        self.whole = whole
 
     def __call__(self, module: nn.Module, inputs: Any) -> None:
-        if torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling():
+            _begin(self)
+        elif self.whole:
             begin_operator(self.store.handle, self.root)
-        elif not in_backward():
-            self.store.begin(self.root)
+
+
+class EndHook(_Hook):
+    """After a model's forward: its parts may be called by themselves again."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self.store.inside = False
+
+
+def _measure(hook: OutputHook, inputs: Any, output: Any) -> Any:
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return replace_tensors(output, hook._pass_through)
+    for path, values in tensors_in(output):
+        hook.sightings.see(values, hook.name + path, inputs)
+    return None
+
+
+def _begin(hook: BeginHook) -> None:
+    if in_backward() or (hook.store.inside and not hook.whole):
+        return
+    hook.store.begin(hook.root)
+    hook.store.inside = hook.whole
+
+
+def _keep_whole(function: Any) -> None:
+    """Let Dynamo trace a function as a piece of something, and never compile it by itself.
+
+    Dynamo enters the hooks of a compiled module in two ways. Those of its parts it traces as a
+    piece of the forward. Those of the module itself torch calls outside of it, in Python, where
+    Dynamo would make a graph of each function that they call.
+    """
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameAction.SKIP
+    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+
+
+_keep_whole(OutputHook.__call__)
+_keep_whole(BeginHook.__call__)
+_keep_whole(EndHook.__call__)

@@ -47,6 +47,7 @@ class Record:
 
     def step(self) -> None:
         """End a step: number the next one, and bring what was measured to the host."""
+        self.store.touched = True
         self.store.advance()
 
     def flush(self) -> None:

@@ -69,6 +69,8 @@ class Store:
         self.step = 0
         self.microbatch = 0
         self.active = True
+        self.touched = False  # whether anything happened in this step, measured or not
+        self.inside = False  # a model's own forward is running
         self.between: Callable[[], None] = lambda: None  # called where one pass ends
         self.loss_scale: Callable[[], torch.Tensor | None] = lambda: None
         self._absorb = absorb
@@ -80,7 +82,7 @@ class Store:
         self._visits: dict[tuple[Key, Place], int] = {}
         self._where: dict[tuple[Key, Place], tuple[torch.device, int]] = {}
         self._seen_roots: set[str] = set()
-        self._dirty = False
+        self.touched = False
         _stores[self.handle] = self
 
     def begin(self, root: str = "") -> None:
@@ -89,7 +91,7 @@ class Store:
         The same model starting again before a step ends means the next microbatch.
         """
         with self._lock:
-            self._dirty = True
+            self.touched = True
             if root in self._seen_roots:
                 self._seen_roots.clear()
                 self.microbatch += 1
@@ -105,10 +107,10 @@ class Store:
         recomputed: bool = False,
     ) -> Ticket:
         """Measure a value, number its call, and return what its gradient has to know."""
+        self.touched = True
         if not self.active:
             return _IDLE
         with self._lock:
-            self._dirty = True
             ticket = self._number(name, direction, recomputed)
             self._write(values, name, direction, 0, ticket)
         return ticket
@@ -148,14 +150,15 @@ class Store:
 
     def advance(self) -> None:
         """End the step, if anything happened in it, and flush what it measured."""
-        if not self._dirty:
+        if not self.touched:
             return
         self.flush()
         with self._lock:
             self.between()
             self.step += 1
             self.microbatch = 0
-            self._dirty = False
+            self.inside = False
+            self.touched = False
             self._calls.clear()
             self._visits.clear()
             self._seen_roots.clear()

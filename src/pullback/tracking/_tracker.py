@@ -115,6 +115,7 @@ class Tracker:
             self._ledger.sinks.append(self._journal.absorb)
         model = getattr(self._model, "_orig_mod", self._model)
         if not self._attachment.attach(model, self._chosen) and self._names is not None:
+            self._attachment.detach()
             raise ArgumentError(
                 "No module has such a name.",
                 given=f"names={self._names!r}",
@@ -146,6 +147,7 @@ class Tracker:
 
     def step(self) -> None:
         """End a step, in a loop without an optimizer."""
+        self._store.touched = True
         self._store.advance()
 
     @property

@@ -20,7 +20,7 @@ SCALARS = tl.constexpr(10)
 
 
 @triton.jit
-def _partial(  # noqa: PLR0915, PLR0917 - a kernel is one function, called by position
+def _partial(  # noqa: PLR0915 - a kernel is one function
     values,
     factor,
     rows,

@@ -1,0 +1,103 @@
+"""Compiled models: no graph breaks, one graph, the numbers of eager code."""
+
+from typing import Any
+
+import pytest
+import torch
+from tests.tracking.models import HuggingFaceStyle, Tied, sequential, train
+from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from pullback.tracking import Tracker
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> Any:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def compare(one: Tracker, other: Tracker) -> None:
+    ours, theirs = one.totals(), other.totals()
+    assert set(ours) == set(theirs)
+    for key, total in ours.items():
+        assert theirs[key].count == total.count
+        assert theirs[key].scale == pytest.approx(total.scale, rel=1e-6)
+
+
+@pytest.mark.parametrize("make", [sequential, Tied, HuggingFaceStyle])
+@pytest.mark.parametrize("first", ["tracker", "compiler"])
+def test_one_graph_over_twenty_steps_with_changing_cadence(make: Any, first: str) -> None:
+    eager, compiled = make(), make()
+    with Tracker(eager, every=3) as plain:
+        expected = train(eager)
+    counter = CompileCounterWithBackend("aot_eager")
+    called = torch.compile(compiled, backend=counter, fullgraph=True)
+    before = 0
+    if first == "compiler":
+        called(torch.ones(4, 5))
+        before = counter.frame_count
+    with Tracker(called, every=3) as tracker:
+        found = train(compiled, called=called)
+    assert counter.frame_count - before == 1
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(expected, found, strict=True))
+    compare(plain, tracker)
+
+
+def test_inductor() -> None:
+    eager, compiled = sequential(), sequential()
+    with Tracker(eager) as plain:
+        train(eager, 4)
+    with Tracker(compiled) as tracker:
+        train(compiled, 4, called=torch.compile(compiled, fullgraph=True))
+    compare(plain, tracker)
+
+
+def test_after_tracking_the_old_code_is_used_again() -> None:
+    model = sequential()
+    counter = CompileCounterWithBackend("aot_eager")
+    called = torch.compile(model, backend=counter, fullgraph=True)
+    train(model, 2, called=called)
+    once = counter.frame_count
+    with Tracker(model):
+        train(model, 2, called=called)
+    assert counter.frame_count == once + 1
+    train(model, 2, called=called)
+    assert counter.frame_count == once + 1
+
+
+# Dynamo reads .grad of every tensor that enters a graph, and torch warns of that for a non-leaf.
+looks_at_gradients = pytest.mark.filterwarnings("ignore:The .grad attribute")
+
+
+@looks_at_gradients
+def test_a_graph_break_loses_nothing() -> None:
+    class Breaking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.one, self.two = nn.Linear(5, 5), nn.Linear(5, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.one(x)
+            torch._dynamo.graph_break()
+            return self.two(x)
+
+    eager, compiled = Breaking(), Breaking()
+    with Tracker(eager) as plain:
+        train(eager, 3)
+    with Tracker(compiled) as tracker:
+        train(compiled, 3, called=torch.compile(compiled, backend="aot_eager"))
+    compare(plain, tracker)
+
+
+@looks_at_gradients
+def test_only_a_part_is_compiled() -> None:
+    eager, compiled = sequential(), sequential()
+    with Tracker(eager) as plain:
+        train(eager, 3)
+    compiled[2].compile(backend="aot_eager")
+    with Tracker(compiled) as tracker:
+        train(compiled, 3)
+    compare(plain, tracker)

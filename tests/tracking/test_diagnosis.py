@@ -1,0 +1,154 @@
+import math
+from typing import Any
+
+import pytest
+import torch
+from tests.tracking.models import sequential, train
+from torch import nn
+
+from pullback.errors import ArgumentError
+from pullback.tracking import Tracker, diagnose, diff
+from pullback.tracking._table import render_table
+
+
+class Chain(nn.Module):
+    """Ten layers, any of which can be told to spoil its value or its gradient at a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(10))
+        self.spoil: tuple[int, str, float] | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for index, layer in enumerate(self.layers):
+            x = torch.tanh(layer(x))
+            if self.spoil and self.spoil[:2] == (index, "backward"):
+                x.register_hook(
+                    lambda gradient, bad=self.spoil[2]: gradient.index_fill(
+                        0, torch.tensor([0]), bad
+                    )
+                )
+        return x
+
+
+@pytest.mark.parametrize("case", range(50))
+def test_each_injected_infinity_is_named(case: int) -> None:
+    generator = torch.Generator().manual_seed(case)
+    layer, step = (int(torch.randint(n, (1,), generator=generator)) for n in (10, 3))
+    direction = ("forward", "backward")[case % 2]
+    layer = layer % 9 if direction == "backward" else layer  # the last tanh is the model's output
+    bad = (math.inf, -math.inf, math.nan)[case % 3]
+    model = Chain()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Tracker(model) as tracker:
+        for now in range(4):
+            if now == step and direction == "forward":
+                with torch.no_grad():
+                    model.layers[layer].bias[0] = bad
+            model.spoil = (layer, direction, bad) if now == step else None
+            optimizer.zero_grad()
+            model(torch.randn(3, 6, generator=generator)).sum().backward()
+            optimizer.step()
+    first = tracker.run().first_nonfinite
+    assert first is not None, f"case {case}"
+    found = (first.key.name, first.key.direction, first.place.step)
+    assert found == (f"layers.{layer}", direction, step), f"case {case}"
+    worst = tracker.diagnose()[0]
+    assert (worst.problem, worst.key.name) == ("non-finite", f"layers.{layer}")
+    before = [key.name for key, _ in first.predecessors]
+    if direction == "forward" and layer:
+        assert before[-1] == f"layers.{layer - 1}"
+    if direction == "backward":
+        assert before[-1] == f"layers.{layer + 1}"
+
+
+def findings(model: nn.Module, steps: int = 12, **options: Any) -> set[tuple[str, str, str]]:
+    with Tracker(model) as tracker:
+        train(model, steps, **options)
+    return {(one.problem, one.key.name, one.key.direction) for one in diagnose(tracker.run())}
+
+
+def test_a_healthy_model_has_no_findings() -> None:
+    assert findings(sequential()) == set()
+
+
+def test_dead_layers() -> None:
+    model = sequential()
+    with torch.no_grad():
+        model[0].bias.fill_(-100.0)
+    found = findings(model)
+    assert ("dead", "1", "forward") in found
+    assert ("no gradient", "0", "backward") in found
+
+
+def test_saturated_layers() -> None:
+    model = sequential()
+    with torch.no_grad():
+        model[2].weight.mul_(1000.0)
+    assert ("saturated", "3.0", "forward") in findings(model)
+
+
+def test_drifting_layers() -> None:
+    model = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5))
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    free = nn.Parameter(torch.ones(1))
+    model.register_parameter("free", free)
+
+    def grow() -> None:
+        with torch.no_grad():
+            model[0].weight.mul_(1.5)
+            model[0].bias.mul_(1.5)
+
+    optimizer = torch.optim.SGD([free], lr=0.0)
+    with Tracker(model) as tracker:
+        for _ in range(14):
+            model(torch.ones(3, 5))
+            free.grad = torch.zeros(1)
+            optimizer.step()
+            grow()
+    found = {(one.problem, one.key.name) for one in tracker.diagnose()}
+    assert ("drifting", "0") in found
+
+
+def test_diff_finds_what_moved() -> None:
+    runs = []
+    for factor in (1.0, 1.0, 8.0):
+        model = sequential()
+        with torch.no_grad():
+            model[2].weight.mul_(factor)
+        with Tracker(model) as tracker:
+            train(model, 2)
+        runs.append(tracker.run())
+    assert diff(runs[0], runs[1], 0.0) == []
+    changes = diff(runs[0], runs[2], 1.0)
+    assert ("2", "forward") in {(one.key.name, one.key.direction) for one in changes}
+    assert all(abs(one.octaves) > 1.0 for one in changes)
+    assert [abs(one.octaves) for one in changes] == sorted(
+        (abs(one.octaves) for one in changes), reverse=True
+    )
+    with pytest.raises(ArgumentError):
+        diff(runs[0], runs[1], -1.0)
+    with pytest.raises(ArgumentError):
+        diff(runs[0], runs[1], math.nan)
+
+
+def test_diff_tells_what_only_one_run_has() -> None:
+    model = sequential()
+    with Tracker(model, names=["0"]) as one:
+        train(model, 1)
+    with Tracker(model, names=["2"]) as other:
+        train(model, 1)
+    changes = diff(one.run(), other.run())
+    assert len(changes) == 4
+    assert all(math.isinf(change.octaves) for change in changes)
+
+
+def test_the_table_has_a_line_for_each_tensor() -> None:
+    model = sequential()
+    with Tracker(model) as tracker:
+        train(model, 2)
+    lines = render_table(tracker.run()).splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["0", "1", "2", "3.0", "3", "(root)"]
+    assert len({len(line) for line in lines}) == 1

@@ -1,0 +1,103 @@
+"""Two ranks together equal the data concatenated; a rank that dies is named."""
+
+import datetime
+import os
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pullback.errors import ProgramError, UnsupportedError
+from pullback.tracking import Statistics, Tracker
+
+SHARES = {"equal": (4, 4), "unequal": (1, 7), "empty": (0, 5)}
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def data(rank: int, share: str) -> torch.Tensor:
+    whole = torch.randn(sum(SHARES[share]), 5, generator=torch.Generator().manual_seed(7))
+    return whole.split(SHARES[share])[rank]
+
+
+def make() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 2))
+
+
+def start(rank: int, port: int) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    dist.init_process_group("gloo", rank=rank, world_size=2, timeout=datetime.timedelta(seconds=20))
+
+
+def reduce_on_a_rank(rank: int, port: int, share: str, folder: str) -> None:
+    start(rank, port)
+    model = DistributedDataParallel(make())
+    with Tracker(model) as tracker:
+        model(data(rank, share)).square().sum().backward()
+        merged = tracker.reduce()
+    torch.save(
+        {tuple(key): value.to_dict() for key, value in merged.items()}, f"{folder}/{rank}.pt"
+    )
+    dist.destroy_process_group()
+
+
+def die_or_reduce(rank: int, port: int, folder: str) -> None:
+    start(rank, port)
+    model = make()
+    with Tracker(model, jsonl=f"{folder}/{rank}.jsonl") as tracker:
+        model(torch.ones(3, 5)).sum().backward()
+        tracker.step()
+        if rank == 1:
+            os._exit(9)
+        try:
+            tracker.reduce()
+        except ProgramError:
+            Path(folder, "refused").write_text(str(tracker.total("0").count))
+    os._exit(0)
+
+
+@pytest.mark.parametrize("share", list(SHARES))
+def test_two_ranks_equal_the_concatenated_data(share: str, tmp_path: Path) -> None:
+    mp.spawn(reduce_on_a_rank, (free_port(), share, str(tmp_path)), nprocs=2)
+    found = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
+    assert found[0] == found[1]
+    model = make()
+    with Tracker(model) as tracker:
+        model(torch.cat([data(0, share), data(1, share)])).square().sum().backward()
+    for key, total in tracker.totals().items():
+        name = "module" if key.name == "(root)" else f"module.{key.name}"
+        merged = Statistics.from_dict(found[0][(name, *key[1:])])
+        assert merged.count == total.count
+        for field in ("mean", "std", "mean_abs", "max_abs", "min_abs"):
+            assert getattr(merged, field) == pytest.approx(
+                getattr(total, field), rel=1e-5, abs=1e-6
+            )
+
+
+def test_a_rank_that_dies_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
+    context = mp.spawn(die_or_reduce, (free_port(), str(tmp_path)), nprocs=2, join=False)
+    for process in context.processes:
+        process.join(60)
+    with pytest.raises(mp.ProcessExitedException):
+        context.join()
+    assert (tmp_path / "refused").read_text() == "18"
+    lines = (tmp_path / "1.jsonl").read_text().splitlines()
+    assert sum('"seen"' in line for line in lines) == 8
+
+
+def test_without_other_ranks_it_is_refused() -> None:
+    model = make()
+    with Tracker(model) as tracker:
+        model(torch.ones(1, 5))
+        with pytest.raises(UnsupportedError, match="no other ranks"):
+            tracker.reduce()

@@ -1,0 +1,152 @@
+"""Nothing overwrites: calls, microbatches, recomputation, orders and visits are kept apart."""
+
+import pytest
+import torch
+from tests.tracking.models import Tied, loss_of, sequential, train
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from pullback.tracking import Key, Tracker
+
+
+def test_tied_modules_number_their_calls() -> None:
+    model = Tied()
+    x = torch.randn(2, 5, generator=torch.Generator().manual_seed(0))
+    values, gradients = [], []
+    model.layer.register_forward_hook(lambda m, i, o: values.append(o))
+    with Tracker(model) as tracker:
+        output = model(x)
+        for value in values:
+            value.retain_grad()
+        output.sum().backward()
+    gradients = [value.grad for value in values]
+    for call in range(3):
+        assert tracker.total("layer", call=call).mean == pytest.approx(
+            values[call].mean().item(), abs=1e-7
+        )
+        found = tracker.total("layer", "backward", call=call)
+        assert found.mean == pytest.approx(gradients[call].mean().item(), rel=1e-5)
+
+
+def test_microbatches_are_numbered_and_merged() -> None:
+    model = sequential()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Tracker(model, every=2) as tracker:
+        for _ in range(4):
+            for _ in range(3):
+                model(torch.randn(2, 5)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        (series,) = [s for s in tracker.run().series if s.key == Key("0", 0, "backward", 1)]
+    assert list(zip(series.points.steps, series.points.microbatches, strict=True)) == [
+        (step, batch) for step in (0, 2) for batch in range(3)
+    ]
+    assert series.total.count == 6 * 2 * 7
+
+
+def test_a_gradient_belongs_to_the_microbatch_of_its_value() -> None:
+    model = sequential()
+    with Tracker(model) as tracker:
+        losses = [model(torch.randn(2, 5)).sum() for _ in range(2)]
+        losses[0].backward()
+        losses[1].backward()
+        seen = [
+            (one.key.direction, one.place.microbatch)
+            for one in (tracker._store.flush(), tracker.latest())[1]
+            if one.key.name == "0"
+        ]
+    assert seen == [("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1)]
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(5, 5), nn.Linear(5, 5)
+        self.reentrant = reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def body(x: torch.Tensor) -> torch.Tensor:
+            return self.second(torch.sin(self.first(x)))
+
+        return checkpoint(body, x, use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recomputation_is_marked(reentrant: bool) -> None:
+    model = Checkpointed(reentrant)
+    with Tracker(model) as tracker:
+        model(torch.randn(2, 5, requires_grad=True)).square().sum().backward()
+    totals = tracker.totals()
+    first = totals[Key("first")]
+    assert totals[Key("first", recomputed=True)] == first
+    gradients = [key for key in totals if key.name == "first" and key.direction == "backward"]
+    assert gradients == [Key("first", 0, "backward", 1, recomputed=reentrant)]
+
+
+def test_second_order_passes_are_kept_apart() -> None:
+    model = sequential()
+    x = torch.randn(2, 5, requires_grad=True)
+    with Tracker(model) as tracker:
+        (gradient,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+        gradient.square().sum().backward()
+    orders = {(key.order, key.visit) for key in tracker.totals() if key.name == "0"}
+    assert orders == {(0, 0), (1, 0), (1, 1), (2, 0)}
+
+
+def test_a_retained_graph_is_visited_twice() -> None:
+    model = sequential()
+    loss = None
+    with Tracker(model) as tracker:
+        loss = model(torch.randn(2, 5)).sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+    totals = tracker.totals()
+    assert totals[Key("0", 0, "backward", 1)] == totals[Key("0", 0, "backward", 1, visit=1)]
+
+
+def test_a_container_shares_the_row_of_its_last_module() -> None:
+    model = sequential()
+    with Tracker(model) as tracker:
+        train(model, 3)
+    for direction in ("forward", "backward"):
+        assert tracker.total("3.0", direction) == tracker.total("(root)", direction)
+
+
+def test_a_history_is_a_ring_of_five_bytes_a_point() -> None:
+    model = nn.Sequential(*(nn.Identity() for _ in range(999)))
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    with Tracker(model, history=100) as tracker:
+        for _ in range(130):
+            model(torch.ones(2, requires_grad=True) * 2).sum().backward()
+            tracker.step()
+    assert len({key.name for key in tracker.totals()}) == 1000
+    assert tracker.history_bytes <= 2**20
+    assert tracker.run().dropped == 30
+    (series,) = [s for s in tracker.run().series if s.key == Key("5")]
+    assert series.points.steps.tolist() == list(range(30, 130))
+    assert series.total.count == 260
+    assert series.points.scale.tolist() == [1.0] * 100
+    del optimizer
+
+
+def test_a_buffer_that_runs_full_loses_nothing() -> None:
+    model = nn.Sequential(*(nn.Identity() for _ in range(700)))
+    with Tracker(model) as tracker:
+        model(torch.ones(2, requires_grad=True) * 2).sum().backward()
+    totals = tracker.totals()
+    assert len(totals) == 1402
+    assert {total.count for total in totals.values()} == {2}
+
+
+def test_two_optimizers_end_one_step() -> None:
+    model = sequential()
+    halves = [torch.optim.SGD(model[i].parameters(), lr=0.1) for i in (0, 2)]
+    other = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    with Tracker(model) as tracker:
+        for _ in range(3):
+            loss_of(model(torch.randn(2, 5))).backward()
+            other.step()
+            for optimizer in halves:
+                optimizer.step()
+    assert tracker.steps == 3

@@ -1,0 +1,86 @@
+"""Training loops of others: Hugging Face's way to call a model, and Lightning's hooks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tests.tracking.models import HuggingFaceStyle, sequential
+from torch import nn
+
+from pullback.tracking import Tracker
+
+
+def test_a_model_that_returns_its_loss_in_a_dataclass() -> None:
+    model = HuggingFaceStyle()
+    optimizer = torch.optim.AdamW(model.parameters())
+    with Tracker(model) as tracker:
+        for _ in range(3):
+            output = model(inputs=torch.randn(4, 5), labels=torch.tensor([0, 1, 1, 0]))
+            output.loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    names = {key.name for key in tracker.totals()}
+    assert {"(root).logits", "(root).loss", "encoder[hidden][0]", "encoder[hidden][1]"} <= names
+    assert tracker.total("(root).loss", "backward").mean == 1.0
+    assert tracker.total("encoder[hidden][0]", "backward").count == 3 * 12
+    assert tracker.steps == 3
+
+
+class Lit(nn.Module):
+    """A module as Lightning trains it: it is never called, only its training_step is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = sequential()
+
+    def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
+        return self.net(batch).square().mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def fit(module: Lit, batches: list[torch.Tensor], accumulate: int, clip: float) -> None:
+    """Lightning's automatic optimisation: the optimizer calls a closure that does the step.
+
+    The closure runs training_step, zero_grad and backward, so that forward and backward happen
+    inside of ``optimizer.step``; batches before the last of an accumulation run it by themselves.
+    """
+    optimizer = module.configure_optimizers()
+
+    def closure_of(batch: torch.Tensor, index: int) -> Callable[[], Any]:
+        def closure() -> torch.Tensor:
+            loss = module.training_step(batch, index) / accumulate
+            if index % accumulate == 0:
+                optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(module.parameters(), clip)
+            return loss
+
+        return closure
+
+    module.train()
+    for index, batch in enumerate(batches):
+        closure = closure_of(batch, index)
+        if (index + 1) % accumulate:
+            closure()
+        else:
+            optimizer.step(closure)
+
+
+def test_lightnings_loop() -> None:
+    module = Lit()
+    batches = [torch.randn(4, 5) for _ in range(6)]
+    with Tracker(module) as tracker:
+        fit(module, batches, accumulate=2, clip=1.0)
+    assert tracker.steps == 3
+    assert tracker.total("net.0").count == 6 * 28
+    assert tracker.total("net.0", "backward").count == 6 * 28
+    assert {key.name for key in tracker.totals()} == {
+        "net",
+        "net.0",
+        "net.1",
+        "net.2",
+        "net.3",
+        "net.3.0",
+    }
