@@ -28,7 +28,11 @@ from pullback.tensor import Case
 __all__ = ["cases"]
 
 _FORWARD = "the backward is not linear in the cotangent, so it has no transpose"
-_NONLINEAR = {"forward": _FORWARD, "forward-over-forward": _FORWARD}
+_NONLINEAR = {
+    "forward": _FORWARD,
+    "forward-over-forward": _FORWARD,
+    "transforms": f"torch.func.hessian runs forward mode: {_FORWARD}",
+}
 
 Inputs = Callable[[Generator], tuple[Any, ...]]
 

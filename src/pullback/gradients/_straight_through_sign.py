@@ -16,7 +16,7 @@ __all__ = ["StraightThroughSign", "straight_through_sign"]
 def straight_through_sign(x: Tensor, *, window: float | None = None) -> Tensor:
     r"""Return the sign of ``x``, with the gradient of ``x``, inside of a window if one is given.
 
-    .. math:: y = \operatorname{sign}(x), \qquad \bar x = \bar y \, [\,|x| \le w\,]
+    .. math:: y = \operatorname{sign}(x), \qquad \bar x = \bar y \, [\,\lvert x \rvert \le w\,]
 
     With ``window=1`` the gradient is that of the hard tanh, as in Courbariaux et al.,
     "Binarized Neural Networks" (2016, https://arxiv.org/abs/1602.02830).

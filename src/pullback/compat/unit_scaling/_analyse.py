@@ -96,7 +96,7 @@ def analyse_module(
         >>> print(analyse_module(torch.nn.Tanh(), x, torch.ones(3), syntax_highlight=False))
         def forward(self, input : torch.Tensor) -> torch.Tensor:
             input_1 = input;  (-> 2.0, <- 0.237)
-            tanh = torch.tanh(input_1);  (-> 0.997, <- 0.0)
+            tanh = torch.tanh(input_1);  (-> 0.954, <- 0.0)
             return tanh
     """
     modules = _known_modules() if autowrap_modules is None else autowrap_modules

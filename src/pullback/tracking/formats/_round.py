@@ -115,8 +115,8 @@ def round_values(
     Example:
         >>> import torch
         >>> from pullback.tracking.formats import E4M3, round_values
-        >>> round_values(torch.tensor([0.3, 17.0, 1000.0]), E4M3)
-        tensor([  0.3125,  16.0000, 448.0000])
+        >>> round_values(torch.tensor([0.3, 17.0, 1000.0]), E4M3).tolist()
+        [0.3125, 16.0, 448.0]
     """
     if values.is_complex():
         wide = torch.complex64 if values.dtype == torch.complex32 else values.dtype
