@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Start recording when ``--pullback`` is given."""
     if not config.getoption("--pullback"):
         return
-    from pullback.cli._pytest import Controller, Session  # imports torch
+    from pullback.conformance._session import Controller, Session  # imports torch
 
     # pytest-xdist decides in a later hook; its options say already that workers will run the tests.
     spread = config.getoption("dist", "no") != "no" or config.getoption("numprocesses", None)

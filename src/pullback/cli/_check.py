@@ -9,7 +9,7 @@ from rich.console import Console
 
 from pullback.cli._record import keep, say_recorded
 from pullback.cli._run import run_tasks
-from pullback.cli._show import make_console, show
+from pullback.cli._show import show
 from pullback.cli._targets import (
     function_task,
     is_recording,
@@ -17,11 +17,12 @@ from pullback.cli._targets import (
     recording_tasks,
     shipped_tasks,
 )
-from pullback.cli._tasks import Task, tasks_of_recording
+from pullback.cli._tasks import Outcome, Task, tasks_of_recording
 from pullback.cli._write import write_json, write_junit
 from pullback.conformance._check import select_clauses
 from pullback.conformance._html import render
 from pullback.conformance._launch import record_program
+from pullback.conformance._printing import make_console
 from pullback.conformance._recorder import Limits
 from pullback.errors import ArgumentError
 
@@ -84,16 +85,28 @@ def run_check(options: Options) -> int:
         timeout=options.timeout,
         isolate=options.isolate,
     )
-    if not any(outcome.report for outcome in outcomes):
-        first = outcomes[0]
-        raise ArgumentError(
-            "No Function could be checked."
-            if len(outcomes) > 1
-            else f"{first.name} could not be checked.",
-            given="; ".join(f"{item.name}: {item.reason}" for item in outcomes[:5]),
-            mend='Give inputs: pullback check package.module:Function --input "torch.randn(3, 4)"',
-        )
+    _refuse_nothing(outcomes)
     show(outcomes, problems, console)
+    _write_files(options, outcomes, problems, console)
+    return 0 if all(outcome.report is None or outcome.report.ok for outcome in outcomes) else 1
+
+
+def _refuse_nothing(outcomes: list[Outcome]) -> None:
+    if any(outcome.report for outcome in outcomes):
+        return
+    first = outcomes[0]
+    raise ArgumentError(
+        "No Function could be checked."
+        if len(outcomes) > 1
+        else f"{first.name} could not be checked.",
+        given="; ".join(f"{item.name}: {item.reason}" for item in outcomes[:5]),
+        mend='Give inputs: pullback check package.module:Function --input "torch.randn(3, 4)"',
+    )
+
+
+def _write_files(
+    options: Options, outcomes: list[Outcome], problems: list[str], console: Console
+) -> None:
     if options.json is not None:
         write_json(outcomes, problems, options.json)
     if options.html is not None:
@@ -108,7 +121,6 @@ def run_check(options: Options) -> int:
         console.print(f"Wrote {options.html}")
     if options.junit is not None:
         _write(options.junit, write_junit(outcomes))
-    return 0 if all(outcome.report is None or outcome.report.ok for outcome in outcomes) else 1
 
 
 def _refuse_conflicts(options: Options) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from pullback.cli._show import make_console
 from pullback.conformance._launch import record_program
+from pullback.conformance._printing import make_console
 from pullback.conformance._recorder import Limits
 from pullback.conformance._recording import Recording
 from pullback.errors import ProgramError

@@ -14,21 +14,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pullback.cli._repros import portable
 from pullback.cli._tasks import Outcome, Task
-from pullback.conformance import Finding, Report, Verdict, check
+from pullback.conformance import Report, check
+from pullback.conformance._merge import merge_reports
 from pullback.errors import PullbackError
 
-__all__ = ["merge_reports", "run_tasks"]
+__all__ = ["run_tasks"]
 
 _WORKERS = 2
 _LOADING = threading.Lock()  # imports of foreign packages and the filters of warnings are global
 _INTENTS = ("exact", "surrogate", "nonlinear")
-_WEIGHT = {
-    Verdict.BROKEN: 4,
-    Verdict.CRASHES: 3,
-    Verdict.LACKING: 2,
-    Verdict.HOLDS: 1,
-    Verdict.SKIPPED: 0,
-}
 
 
 def run_tasks(
@@ -119,36 +113,6 @@ def _portable(report: Report, task: Task, place: int) -> Report:
 
 def _one_line(error: PullbackError) -> str:
     return " ".join(part for part in (error.what, error.given) if part)
-
-
-def merge_reports(reports: Sequence[Report]) -> Report:
-    """Put the reports of several calls of one Function together, the worst of each clause.
-
-    Arguments:
-        reports: at least one, of the same Function.
-
-    Returns:
-        A report whose finding for each clause is the most serious one, naming its call.
-    """
-    first = reports[0]
-    if len(reports) == 1:
-        return first
-    findings = []
-    for clause in dict.fromkeys(item.clause for report in reports for item in report):
-        found = [(k, report[clause]) for k, report in enumerate(reports) if clause in report]
-        number, worst = max(found, key=lambda pair: _WEIGHT[pair[1].verdict])
-        findings.append(_named_call(worst, number, len(reports)))
-    return replace(
-        first,
-        findings=tuple(findings),
-        seconds=sum(report.seconds for report in reports),
-    )
-
-
-def _named_call(finding: Finding, number: int, count: int) -> Finding:
-    if finding.ok:
-        return finding
-    return replace(finding, detail=f"{finding.detail} (call {number + 1} of {count})")
 
 
 def _with_progress(

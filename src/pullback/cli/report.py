@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pullback.cli._show import print_table
 from pullback.conformance._html import render
+from pullback.conformance._printing import print_table
 from pullback.conformance._report import Report
 from pullback.errors import ArgumentError
 

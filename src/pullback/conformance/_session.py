@@ -16,12 +16,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from pullback.cli._run import merge_reports
-from pullback.cli._show import print_problems, print_table, rank
-from pullback.conformance import Report, check
-from pullback.conformance._check import select_clauses
+from pullback.conformance._check import check, select_clauses
 from pullback.conformance._html import render
+from pullback.conformance._merge import merge_reports
+from pullback.conformance._printing import print_problems, print_table, rank
 from pullback.conformance._recorder import Call, Limits, Record, Recorder
+from pullback.conformance._report import Report
 from pullback.errors import PullbackError
 from pullback.tensor import Function
 
