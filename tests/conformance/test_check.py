@@ -186,3 +186,13 @@ def test_inputs_are_never_changed_by_the_checked_code():
     before = x.detach().clone()
     check(NumpyWritesInput, x)
     assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize(
+    "mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)]
+)
+def test_the_modes_around_a_check_do_not_matter(mode):
+    with mode():
+        x = torch.linspace(-1, 1, 4)
+        report = check(Cube, x, clauses=[*QUICK, "double", "dtype", "autocast"])
+    assert {finding.verdict for finding in report} == {Verdict.HOLDS}

@@ -51,3 +51,9 @@ def test_raising():
     report(Verdict.HOLDS, Verdict.LACKING, Verdict.SKIPPED).raise_if_broken()
     with pytest.raises(BrokenContractError, match="clause-1, clause-2"):
         report(Verdict.HOLDS, Verdict.BROKEN, Verdict.CRASHES).raise_if_broken()
+
+
+def test_the_page_names_the_function_and_its_faults():
+    page = report(Verdict.HOLDS, Verdict.BROKEN).to_html()
+    assert "package.module:Name" in page
+    assert "clause-1" in page

@@ -80,10 +80,12 @@ class Arguments:
         chosen = [k for k, (_, leaf) in enumerate(pairs) if leaf.requires_grad]
         every = [k for k, (_, leaf) in enumerate(pairs) if is_continuous(leaf)]
         generators = [leaf for _, leaf in found if isinstance(leaf, torch.Generator)]
+        with torch.inference_mode(False):
+            copies = tuple(leaf.detach().clone() for _, leaf in pairs)
         return cls(
             tuple(args),
             dict(named),
-            tuple(leaf.detach().clone() for _, leaf in pairs),
+            copies,
             tuple(path for path, _ in pairs),
             tuple(chosen or every),
             bool(chosen),

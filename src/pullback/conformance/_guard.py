@@ -1,4 +1,4 @@
-"""Keep the checked code from changing the process: seeds, defaults, grad mode, warnings."""
+"""Keep the checked code and the process apart: seeds, defaults, modes, warnings."""
 
 import logging
 import random
@@ -55,7 +55,9 @@ def guarded() -> Iterator[list[warnings.WarningMessage]]:
             logger.setLevel(logging.CRITICAL)
         with (
             torch.random.fork_rng(devices),
+            torch.inference_mode(False),
             torch.enable_grad(),
+            torch.autocast("cpu", enabled=False),
             warnings.catch_warnings(record=True) as caught,
         ):
             warnings.simplefilter("always")

@@ -191,7 +191,7 @@ class Report:
 
         Example:
             >>> report = Report("a:F", "exact", False, (), 0)
-            >>> "a:F" in report.to_html()  # doctest: +SKIP
+            >>> "a:F" in report.to_html()
             True
         """
         # Found by name: the page is drawn by a module that reads reports, and Jinja2 is needed
