@@ -11,6 +11,7 @@ from pullback.trajectory._limits import Limits
 from pullback.trajectory._minimum_jerk import minimum_acceleration, minimum_jerk
 from pullback.trajectory._minimum_time import minimum_time
 from pullback.trajectory._motion import Motion
+from pullback.trajectory._plot import plot
 from pullback.trajectory._preconditioner import Preconditioner
 from pullback.trajectory._quintic import quintic
 from pullback.trajectory._resample import resample
@@ -33,6 +34,7 @@ __all__ = [
     "minimum_acceleration",
     "minimum_jerk",
     "minimum_time",
+    "plot",
     "quintic",
     "resample",
     "rest",

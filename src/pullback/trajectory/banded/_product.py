@@ -13,6 +13,8 @@ def shift_rows(x: Tensor, by: int) -> Tensor:
         x: ``[..., n, columns]``.
         by: how many rows, at most ``n`` either way.
     """
+    if by == 0:
+        return x
     size = x.shape[-2]
     kept = min(abs(by), size)
     if by >= 0:

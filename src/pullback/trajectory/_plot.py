@@ -1,0 +1,187 @@
+"""`plot`: position, velocity, acceleration and jerk of a motion over time."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._extras import require
+from pullback.trajectory._limits import Limits, check_limits, limit_of
+from pullback.trajectory._motion import Motion
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["plot"]
+
+_LABELS = {
+    "position": "position\n[rad]",
+    "velocity": "velocity\n[rad/s]",
+    "acceleration": "acceleration\n[rad/s²]",
+    "jerk": "jerk\n[rad/s³]",
+}
+_FORBIDDEN = "#c0392b"
+_LEGEND_COLUMNS = 8
+
+
+def plot(
+    motion: Motion,
+    limits: Limits | None = None,
+    *,
+    points: Tensor | None = None,
+    times: Tensor | Sequence[float] | None = None,
+    labels: Sequence[str] | None = None,
+    title: str | None = None,
+) -> "Figure":
+    """Draw a motion: four panels over one time axis, one line for each joint.
+
+    What lies beyond a limit is shaded. Where joints have different limits, the shade begins at
+    the widest one, and each narrower limit is a dashed line in the colour of its joint. The jerk
+    is drawn in steps, as `minimum_jerk` holds it, from each sample to the next.
+
+    Arguments:
+        motion: ``[horizon, dof]``, one trajectory.
+        limits: for one trajectory.
+        points: ``[count, dof]``, marked in the first panel at their times.
+        times: ``[count]`` seconds, with points.
+        labels: a name for each joint.
+        title: above the panels.
+
+    Returns:
+        a figure of its own (no global state of matplotlib is touched): call ``savefig``, or show
+        it as the last value of a notebook's cell.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+        ArgumentError: a batch of trajectories, or parts that do not fit the motion.
+        ArgumentTypeError: not a motion.
+
+    Example:
+        >>> import torch
+        >>> from pullback.trajectory import Limits, minimum_jerk, plot
+        >>> motion = minimum_jerk(torch.tensor([[0.0], [1.0]]), 1.0)
+        >>> figure = plot(motion, Limits(velocity=2.0))
+        >>> [axes.get_ylabel().split()[0] for axes in figure.axes]
+        ['position', 'velocity', 'acceleration', 'jerk']
+    """
+    names = _check(motion, limits, points, times, labels)
+    require("matplotlib", extra="plot", purpose="plot")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.5, 8.0), layout="constrained")
+    panels = figure.subplots(4, 1, sharex=True)
+    seconds = motion.times.detach().cpu().double()
+    for axes, kind in zip(panels, _LABELS, strict=True):
+        values = getattr(motion, kind).detach().cpu().double()
+        style = "steps-post" if kind == "jerk" else "default"
+        for joint, name in enumerate(names):
+            axes.plot(
+                seconds,
+                values[:, joint],
+                color=_colour(joint),
+                label=name,
+                linewidth=1.6,
+                drawstyle=style,
+            )
+        if limits is not None and kind in limits.given:
+            _shade(axes, limit_of(limits, kind, motion.position), values)
+        _dress(axes, kind, float(seconds[-1]))
+    if points is not None:
+        _mark(panels[0], points, times)
+    panels[-1].set_xlabel("time [s]")
+    handles = panels[0].get_lines()[: len(names)]
+    columns = min(len(names), _LEGEND_COLUMNS)
+    figure.legend(
+        handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=9
+    )
+    if title is not None:
+        figure.suptitle(title, fontsize=12, x=0.01, ha="left")
+    return figure
+
+
+def _colour(joint: int) -> str:
+    return f"C{joint % 10}"
+
+
+def _dress(axes: Any, kind: str, end: float) -> None:
+    axes.set_ylabel(_LABELS[kind], fontsize=9)
+    axes.set_xlim(0, end)
+    axes.axhline(0, color="0.75", linewidth=0.7, zorder=0)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.tick_params(labelsize=8)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _shade(axes: Any, limit: Tensor, values: Tensor) -> None:
+    bounds = limit.detach().cpu().double().expand(values.shape[-1])
+    widest = float(bounds.max())
+    top = 1.15 * max(widest, float(values.abs().max()))
+    for sign in (1, -1):
+        axes.axhspan(sign * widest, sign * top, color=_FORBIDDEN, alpha=0.12, linewidth=0)
+        axes.axhline(sign * widest, color=_FORBIDDEN, linewidth=0.9, alpha=0.7)
+        for joint, bound in enumerate(bounds.tolist()):
+            if bound < widest:
+                axes.axhline(
+                    sign * bound, color=_colour(joint), linewidth=0.9, linestyle="--", alpha=0.7
+                )
+    axes.set_ylim(-top, top)
+
+
+def _mark(axes: Any, points: Tensor, times: Tensor | Sequence[float] | None) -> None:
+    at = torch.as_tensor(times).detach().cpu().double()
+    for joint, column in enumerate(points.detach().cpu().double().unbind(-1)):
+        axes.plot(
+            at,
+            column,
+            linestyle="none",
+            marker="o",
+            markersize=5,
+            markerfacecolor="white",
+            markeredgecolor=_colour(joint),
+            clip_on=False,
+            zorder=5,
+        )
+
+
+def _check(
+    motion: Any,
+    limits: Limits | None,
+    points: Tensor | None,
+    times: Tensor | Sequence[float] | None,
+    labels: Sequence[str] | None,
+) -> list[str]:
+    """Refuse what cannot be drawn; returns the names of the joints."""
+    if not isinstance(motion, Motion):
+        raise ArgumentTypeError(
+            "Only a motion can be drawn.", given=type(motion).__name__, expected="a Motion"
+        )
+    if motion.position.dim() != 2 or motion.horizon < 2:
+        raise ArgumentError(
+            "One trajectory of two samples or more can be drawn.",
+            given=f"shape {tuple(motion.position.shape)}",
+            expected="[horizon, dof]",
+            mend="Choose one of the batch.",
+        )
+    if limits is not None:
+        check_limits(limits, motion.position)
+    if (points is None) != (times is None):
+        raise ArgumentError("Points are marked at their times: give both or neither.")
+    if points is not None and (
+        points.dim() != 2
+        or points.shape[-1] != motion.dof
+        or torch.as_tensor(times).shape != points.shape[:1]
+    ):
+        raise ArgumentError(
+            "The points do not fit the motion.",
+            given=f"points {tuple(points.shape)}, times {tuple(torch.as_tensor(times).shape)}",
+            expected=f"[count, {motion.dof}] and [count]",
+        )
+    names = [f"joint {i + 1}" for i in range(motion.dof)] if labels is None else list(labels)
+    if len(names) != motion.dof:
+        raise ArgumentError(
+            "There must be one label for each joint.", given=f"{len(names)} for {motion.dof}"
+        )
+    return names

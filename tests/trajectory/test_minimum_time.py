@@ -1,0 +1,112 @@
+"""Time scaling: the limit is met exactly, derivatives, bad input; and `Limits` itself."""
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.trajectory import Limits, State, free, hold, minimum_jerk, minimum_time, rest
+
+
+def points(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+LIMITS = [
+    Limits(velocity=1.3),
+    Limits(acceleration=2.0),
+    Limits(jerk=7.0),
+    Limits(velocity=1.0, acceleration=3.0, jerk=9.0),
+    Limits(velocity=torch.tensor([0.5, 2.0]).double(), jerk=torch.tensor([90.0, 5.0]).double()),
+]
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("order", [2, 3])
+def test_one_limit_is_met_and_none_exceeded(limits: Limits, order: int) -> None:
+    through = points(3, 4, 2)
+    motion = minimum_time(through, limits, samples=50, order=order)
+    fullest = torch.zeros(3).double()
+    for kind in limits.given:
+        parts = getattr(motion, kind).abs() / torch.as_tensor(getattr(limits, kind))
+        assert (parts <= 1).all()
+        fullest = torch.maximum(fullest, parts.amax((-2, -1)))
+    torch.testing.assert_close(fullest, torch.ones(3).double(), rtol=1e-6, atol=0)
+
+
+def test_it_is_the_least_jerk_motion_of_its_duration() -> None:
+    through = points(4, 2)
+    times = torch.tensor([0.0, 0.2, 0.7, 1.0]).double()
+    motion = minimum_time(through, LIMITS[3], times=times, samples=50, start=hold, goal=rest)
+    duration = motion.times[-1]
+    same = minimum_jerk(through, times * duration, samples=50, start=hold)
+    for part in ("position", "velocity", "acceleration", "jerk"):
+        torch.testing.assert_close(getattr(motion, part), getattr(same, part), rtol=1e-6, atol=1e-6)
+    # The same limits let minimum_jerk be at least as fast.
+    minimum_jerk(through, times * duration * 0.999, samples=50, limits=LIMITS[3])
+
+
+def test_every_derivative() -> None:
+    through = points(2, 3, 1).requires_grad_()
+    times = torch.tensor([0.0, 0.4, 1.0], dtype=torch.float64, requires_grad=True)
+    limit = torch.tensor([2.0], dtype=torch.float64, requires_grad=True)
+
+    def run(
+        through: torch.Tensor, times: torch.Tensor, limit: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        motion = minimum_time(through, Limits(jerk=limit), times=times, samples=10)
+        return motion.dt, motion.position[:, ::3], motion.velocity[:, ::3]
+
+    def duration(*inputs: torch.Tensor) -> torch.Tensor:
+        return run(*inputs)[0]
+
+    inputs = (through, times, limit)
+    assert torch.autograd.gradcheck(run, inputs, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(duration, inputs)
+
+
+def test_vmap_equals_a_batch() -> None:
+    through = points(3, 4, 2)
+
+    def run(through: torch.Tensor) -> torch.Tensor:
+        return minimum_time(through, LIMITS[3], samples=20).velocity
+
+    torch.testing.assert_close(torch.func.vmap(run)(through), run(through))
+
+
+def test_bad_input() -> None:
+    through = points(3, 2)
+    with pytest.raises(ArgumentError, match="Without limits"):
+        minimum_time(through, Limits())
+    with pytest.raises(ArgumentTypeError, match="not a Limits"):
+        minimum_time(through, 2.0)
+    with pytest.raises(ArgumentError, match="order is out of range"):
+        minimum_time(through, LIMITS[0], order=4)
+    with pytest.raises(ArgumentError, match="velocity of the start is not zero"):
+        minimum_time(through, LIMITS[0], start=State(velocity=1.0))
+    with pytest.raises(ArgumentError, match="stands still"):
+        minimum_time(torch.ones(3, 2), LIMITS[0])
+    with pytest.raises(ArgumentError, match="increase strictly"):
+        minimum_time(through, LIMITS[0], times=[0.0, 0.0, 1.0])
+    minimum_time(through, LIMITS[0], start=free, samples=20)
+
+
+def test_limits_are_validated() -> None:
+    for wrong in (0.0, -1.0, float("nan"), float("inf"), torch.tensor([1.0, -1.0])):
+        for kind in ("velocity", "acceleration", "jerk"):
+            with pytest.raises(ArgumentError, match=f"limit on {kind} must be positive"):
+                Limits(**{kind: wrong})
+    for wrong in ("1", True, torch.tensor([1])):
+        with pytest.raises(ArgumentTypeError, match="limit on jerk is not a number"):
+            Limits(jerk=wrong)
+
+
+def test_limits_are_a_pytree_of_their_tensors() -> None:
+    limits = Limits(velocity=torch.ones(2), acceleration=3.0)
+    leaves, spec = pytree.tree_flatten(limits)
+    assert len(leaves) == 1
+    again = pytree.tree_unflatten([leaves[0] * 2], spec)
+    assert again.given == ("velocity", "acceleration")
+    assert again.acceleration == 3.0
+    assert torch.equal(again.velocity, 2 * torch.ones(2))

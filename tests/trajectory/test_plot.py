@@ -1,0 +1,74 @@
+"""The picture of a motion: panels, lines, shades, and what cannot be drawn."""
+
+import sys
+
+import pytest
+import torch
+
+from pullback.errors import ArgumentError, ArgumentTypeError, MissingExtraError
+from pullback.trajectory import Limits, Motion, minimum_jerk, plot
+
+POINTS = torch.tensor([[0.0, 1.0], [1.0, -1.0], [0.5, 0.0]])
+
+
+@pytest.fixture
+def motion() -> Motion:
+    return minimum_jerk(POINTS, 2.0, samples=40)
+
+
+def test_every_joint_is_drawn_in_every_panel(motion: Motion) -> None:
+    figure = plot(motion)
+    kinds = ("position", "velocity", "acceleration", "jerk")
+    assert [axes.get_ylabel().split()[0] for axes in figure.axes] == list(kinds)
+    for axes, kind in zip(figure.axes, kinds, strict=True):
+        for joint in range(2):
+            drawn = torch.as_tensor(axes.get_lines()[joint].get_ydata())
+            torch.testing.assert_close(drawn, getattr(motion, kind)[:, joint].double())
+            steps = axes.get_lines()[joint].get_drawstyle()
+            assert steps == ("steps-post" if kind == "jerk" else "default")
+
+
+def test_what_lies_beyond_a_limit_is_shaded(motion: Motion) -> None:
+    limits = Limits(velocity=torch.tensor([5.0, 3.0]), jerk=80.0)
+    figure = plot(motion, limits)
+    assert [len(axes.patches) for axes in figure.axes] == [0, 2, 0, 2]
+    low, high = figure.axes[1].patches[0].get_extents().intervaly
+    top = figure.axes[1].transData.inverted().transform([[0, low], [0, high]])[:, 1]
+    assert top[0] == pytest.approx(5.0)
+    dashed = [line for line in figure.axes[1].get_lines() if line.get_linestyle() == "--"]
+    assert sorted(line.get_ydata()[0] for line in dashed) == [-3.0, 3.0]
+
+
+def test_points_labels_and_a_file(motion: Motion, tmp_path: object) -> None:
+    figure = plot(motion, points=POINTS, times=[0.0, 1.0, 2.0], labels=["hip", "knee"], title="A")
+    marks = [line for line in figure.axes[0].get_lines() if line.get_marker() == "o"]
+    assert [list(line.get_ydata()) for line in marks] == POINTS.T.double().tolist()
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["hip", "knee"]
+    path = f"{tmp_path}/motion.png"
+    figure.savefig(path)
+    with open(path, "rb") as file:
+        assert file.read(8) == b"\x89PNG\r\n\x1a\n"
+
+
+def test_gradients_and_short_types_are_drawn() -> None:
+    points = POINTS.double().requires_grad_()
+    figure = plot(minimum_jerk(points, 2.0, samples=8))
+    assert len(figure.axes) == 4
+
+
+def test_bad_input(motion: Motion, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ArgumentTypeError, match="Only a motion"):
+        plot(motion.position)
+    with pytest.raises(ArgumentError, match="One trajectory"):
+        plot(minimum_jerk(POINTS.expand(2, 3, 2), 2.0, samples=8))
+    with pytest.raises(ArgumentError, match="another number of joints"):
+        plot(motion, Limits(jerk=torch.ones(3)))
+    with pytest.raises(ArgumentError, match="both or neither"):
+        plot(motion, points=POINTS)
+    with pytest.raises(ArgumentError, match="points do not fit"):
+        plot(motion, points=POINTS, times=[0.0, 1.0])
+    with pytest.raises(ArgumentError, match="one label for each"):
+        plot(motion, labels=["hip"])
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtraError, match=r"plot needs the package matplotlib"):
+        plot(motion)

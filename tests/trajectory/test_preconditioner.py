@@ -1,0 +1,169 @@
+"""The metric of smoothness: its algebra, its halves, and what it does for L-BFGS."""
+
+import pytest
+import torch
+
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.trajectory import Preconditioner
+from pullback.trajectory.banded import (
+    banded_factor,
+    banded_product,
+    triangular_product,
+    triangular_solve,
+)
+
+ENDS = [("fixed", "fixed"), ("fixed", "free"), ("free", "fixed"), ("free", "free")]
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize("horizon", [1, 2, 5, 17])
+def test_the_metric_is_the_sum_of_squared_differences(
+    order: int, ends: tuple[str, str], horizon: int
+) -> None:
+    dt = 0.1
+    generator = torch.Generator().manual_seed(horizon)
+    x = torch.randn(horizon, 2, generator=generator, dtype=torch.float64)
+    metric = Preconditioner(horizon, dt, order=order, start=ends[0], goal=ends[1])
+    pad = [order if end == "fixed" else 0 for end in ends]
+    padded = torch.nn.functional.pad(x, (0, 0, *pad))
+    expected = padded.diff(n=order, dim=0).square().sum() * dt ** (1 - 2 * order)
+    if ends == ("free", "free"):
+        expected = expected + dt * (dt * horizon) ** (-2 * order) * x.square().sum()
+    torch.testing.assert_close((x * metric.multiply(x)).sum(), expected)
+    torch.testing.assert_close(metric.invert(metric.multiply(x)), x, rtol=1e-7, atol=1e-7)
+    z = metric.variables(x)
+    torch.testing.assert_close(z.square().sum(), expected)
+    torch.testing.assert_close(metric.positions(z), x, rtol=1e-7, atol=1e-7)
+
+
+def test_the_halves_have_every_derivative() -> None:
+    generator = torch.Generator().manual_seed(0)
+    band = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    band[:, 0] = 7
+    factor = banded_factor(band)
+    right = torch.randn(2, 5, 2, generator=generator, dtype=torch.float64)
+    once = triangular_product(factor, right, transposed=True)
+    twice = triangular_product(factor, once, transposed=False)
+    torch.testing.assert_close(twice, banded_product(band, right))
+    factor.requires_grad_()
+    right.requires_grad_()
+    for transposed in (False, True):
+
+        def run(
+            factor: torch.Tensor, right: torch.Tensor, transposed: bool = transposed
+        ) -> torch.Tensor:
+            return triangular_solve(factor, right, transposed=transposed)
+
+        product = triangular_product(factor, run(factor, right), transposed=transposed)
+        torch.testing.assert_close(product, right)
+        assert torch.autograd.gradcheck(
+            run, (factor, right), check_forward_ad=True, check_batched_grad=True
+        )
+        assert torch.autograd.gradgradcheck(run, (factor, right))
+        single = torch.func.vmap(run, (None, 0))(factor, right)
+        torch.testing.assert_close(single, run(factor, right))
+
+
+def evaluations(*, preconditioned: bool, most: int) -> tuple[int, float]:
+    """L-BFGS on squared jerk, two via points and a posture: evaluations and cost."""
+    horizon, dt = 96, 2 / 97
+    generator = torch.Generator().manual_seed(4)
+    goal, first, second = torch.randn(3, 7, generator=generator, dtype=torch.float64)
+    weights = torch.zeros(horizon, dtype=torch.float64)
+    weights[[31, 63]] = 1e5
+    metric = Preconditioner(horizon, dt, weights=weights)
+    s = ((torch.arange(horizon, dtype=torch.float64) + 1) / (horizon + 1)).unsqueeze(-1)
+    base = (10 * s**3 - 15 * s**4 + 6 * s**5) * goal
+
+    def cost(x: torch.Tensor) -> torch.Tensor:
+        padded = torch.cat([x.new_zeros(3, 7), x, goal.expand(3, 7)])
+        jerk = padded.diff(n=3, dim=0) / dt**3
+        misses = (x[31] - first).square().sum() + (x[63] - second).square().sum()
+        posture = 20 * dt * (1 - torch.cos(2 * x)).sum()
+        return 0.5 * dt * jerk.square().sum() + 0.5e5 * misses + posture
+
+    z = (torch.zeros_like(base) if preconditioned else base.clone()).requires_grad_()
+    optimiser = torch.optim.LBFGS(
+        [z],
+        max_iter=most,
+        max_eval=most,
+        history_size=20,
+        line_search_fn="strong_wolfe",
+        tolerance_grad=1e-4,
+        tolerance_change=1e-12,
+    )
+    costs: list[float] = []
+
+    def closure() -> torch.Tensor:
+        optimiser.zero_grad()
+        value = cost(base + metric.positions(z) if preconditioned else z)
+        value.backward()
+        costs.append(value.item())
+        return value
+
+    optimiser.step(closure)
+    return len(costs), min(costs)
+
+
+def test_ten_evaluations_do_what_two_thousand_do_not() -> None:
+    few, least = evaluations(preconditioned=True, most=2000)
+    assert few <= 10
+    many, raw = evaluations(preconditioned=False, most=2000)
+    assert many >= 2000
+    assert raw > 1.05 * least
+
+
+def test_step_replaces_gradients_for_a_plain_optimiser() -> None:
+    metric = Preconditioner(40, 0.05)
+    goal = torch.sin(torch.linspace(0, 3, 40, dtype=torch.float64)).unsqueeze(-1)
+    x = torch.zeros(40, 1, dtype=torch.float64, requires_grad=True)
+    unused = torch.zeros(40, 1, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.SGD([x], lr=1.0)
+    loss = 0.5 * ((x - goal) * metric.multiply(x - goal)).sum()
+    loss.backward()
+    raw = x.grad
+    assert raw is not None
+    kept = raw.clone()
+    metric.step([x, unused])
+    torch.testing.assert_close(raw, kept)  # the gradient is replaced, not written into
+    assert unused.grad is None
+    optimiser.step()
+    torch.testing.assert_close(x.detach(), goal, rtol=1e-6, atol=1e-6)
+
+
+def test_float32_and_compile() -> None:
+    metric = Preconditioner(12, 0.1, dtype=torch.float32)
+    wide = Preconditioner(12, 0.1)
+    z = torch.randn(3, 12, 2, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(metric.positions(z), wide.positions(z.double()).float())
+    compiled = torch.compile(metric.positions, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(z), metric.positions(z))
+
+
+def test_bad_input() -> None:
+    for horizon in (0, -1, 2.0, True):
+        with pytest.raises(ArgumentError, match="horizon is out of range"):
+            Preconditioner(horizon, 0.1)
+    for dt in (0.0, -1.0, float("nan"), "1"):
+        with pytest.raises(ArgumentError, match="step must be positive"):
+            Preconditioner(5, dt)
+    with pytest.raises(ArgumentError, match="order is out of range"):
+        Preconditioner(5, 0.1, order=4)
+    with pytest.raises(ArgumentError, match="goal is of an unknown kind"):
+        Preconditioner(5, 0.1, goal="rest")
+    with pytest.raises(ArgumentTypeError, match="no such dtype"):
+        Preconditioner(5, 0.1, dtype=torch.bfloat16)
+    for weights in (torch.ones(4), -torch.ones(5), 1.0):
+        with pytest.raises(ArgumentError, match="weights do not fit"):
+            Preconditioner(5, 0.1, weights=weights)
+    metric = Preconditioner(5, 0.1)
+    with pytest.raises(ArgumentError, match="does not fit the horizon"):
+        metric.positions(torch.zeros(4, 1, dtype=torch.float64))
+    with pytest.raises(ArgumentTypeError, match="another dtype or device"):
+        metric.invert(torch.zeros(5, 1))
+    band = torch.ones(2, 1, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(ArgumentError, match="factor is a constant"):
+        banded_factor(band)
+    with pytest.raises(ArgumentError, match="not positive definite"):
+        banded_factor(-band.detach())
