@@ -1,9 +1,8 @@
 """The cost of tracking a train step, beside plain training and, where installed, unit-scaling.
 
 ``python -m benchmarks.bench_tracking`` prints a table and writes ``results/bench_tracking.csv``.
-Every figure is a ratio to plain training in the same run: the variants take turns, and the
-median over rounds of the ratio of neighbours is shown, so that a machine that is busy with other
-work disturbs all of them alike. Peers are measured if they can be imported.
+Every time is a ratio to plain training in the same run, in which the variants take turns step by
+step. Peers are measured if they can be imported.
 """
 
 import argparse
@@ -26,7 +25,7 @@ from pullback.tracking._html import write_html
 from pullback.tracking._points import Points
 
 RESULTS = Path(__file__).parent / "results" / "bench_tracking.csv"
-WIDTH, HEADS, BLOCKS, BATCH, LENGTH = 256, 4, 4, 16, 128
+WIDTH, HEADS, BLOCKS, BATCH, LENGTH = 256, 4, 4, 8, 128
 
 
 class Block(nn.Module):
@@ -75,28 +74,31 @@ class Setup:
         self.optimizer.step()
 
 
-def timed(step: Callable[[], None], repeats: int) -> float:
-    start = time.perf_counter()
-    for _ in range(repeats):
-        step()
-    return (time.perf_counter() - start) / repeats
+def ratios(variants: dict[str, Callable[[], None]], steps: int) -> dict[str, float]:
+    """For each variant, its median time a step over that of plain steps.
 
-
-def ratios(variants: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """For each round and variant, its time over that of plain steps just before and after."""
-    found: dict[str, list[float]] = {name: [] for name in variants}
-    plain = Setup()
-    for step in (plain.step, *variants.values()):
-        timed(step, 2)
-    for _ in range(rounds):
-        for name, step in variants.items():
-            # every=10 is measured over whole cadences, so that its mean is what is compared
-            repeats = 10 if "10" in name else 2
-            before = timed(plain.step, repeats)
-            middle = timed(step, repeats)
-            after = timed(plain.step, repeats)
-            found[name].append(2 * middle / (before + after))
-    return found
+    Variants take turns step by step, so that other work on the machine slows all of them alike.
+    With ``every=10`` a step is measured or not: the mean is made of the median of either kind.
+    """
+    turns = {"plain": Setup().step, **variants}
+    times: dict[str, list[float]] = {name: [] for name in turns}
+    for index in range(steps + 10):
+        for name, step in turns.items():
+            start = time.perf_counter()
+            step()
+            if index >= 10:  # the first ones warm up; ten keep the cadence in phase
+                times[name].append(time.perf_counter() - start)
+    plain = statistics.median(times["plain"])
+    found = {}
+    for name in variants:
+        each = times[name]
+        if "every=10" in name:
+            measured = statistics.median(each[::10])
+            others = statistics.median(t for i, t in enumerate(each) if i % 10)
+            found[name] = (0.1 * measured + 0.9 * others) / plain
+        else:
+            found[name] = statistics.median(each) / plain
+    return {"plain, seconds a step": plain, **found}
 
 
 def peers() -> dict[str, Callable[[], None]]:
@@ -169,8 +171,8 @@ def page() -> tuple[float, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=15)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--steps", type=int, default=100)
+    steps = parser.parse_args().steps
     torch.set_num_threads(2)
     each, tenth, bare = Setup(), Setup(), Setup()
     trackers = [
@@ -186,26 +188,24 @@ def main() -> None:
         "pullback every=10": tenth.step,
         **peers(),
     }
-    found = ratios(variants, rounds)
+    found = ratios(variants, steps)
     rows: list[tuple[str, Any, str]] = []
-    for name, values in found.items():
-        rows.append(
-            (f"{name}: step time over plain, median", round(statistics.median(values), 3), "")
-        )
-        rows.append((f"{name}: step time over plain, least", round(min(values), 3), ""))
+    for name, value in found.items():
+        unit = "s" if "seconds" in name else "x plain, median"
+        rows.append((name, round(value, 3), unit))
     for name, step in variants.items():
         if "every=10" not in name:
-            rows.append((f"{name}: host reads a step", host_reads(step), ""))
-    rows.append(("plain: host reads a step", host_reads(Setup().step), ""))
+            rows.append((name, host_reads(step), "host reads a step"))
+    rows.append(("plain", host_reads(Setup().step), "host reads a step"))
     for tracker in trackers:
         tracker.__exit__(None, None, None)
     compiled, breaks = graphs()
     seconds, size = page()
     rows += [
-        ("pullback: graphs in 20 compiled steps", compiled, ""),
-        ("pullback: graph breaks in 20 compiled steps", breaks, ""),
-        ("pullback: HTML of 1,000 tensors x 100 steps", round(seconds, 2), "s"),
-        ("pullback: HTML of 1,000 tensors x 100 steps", round(size / 1e6, 2), "MB"),
+        ("pullback, 20 compiled steps", compiled, "graphs"),
+        ("pullback, 20 compiled steps", breaks, "graph breaks"),
+        ("pullback, HTML of 1,000 tensors x 100 steps", round(seconds, 2), "s"),
+        ("pullback, HTML of 1,000 tensors x 100 steps", round(size / 1e6, 2), "MB"),
     ]
     RESULTS.parent.mkdir(exist_ok=True)
     with RESULTS.open("w", newline="") as file:
@@ -213,7 +213,7 @@ def main() -> None:
         writer.writerow(("what", "value", "unit"))
         writer.writerows(rows)
     for what, value, unit in rows:
-        print(f"{what:<55} {value} {unit}")
+        print(f"{what:<48} {value} {unit}")
 
 
 if __name__ == "__main__":

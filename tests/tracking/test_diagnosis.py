@@ -6,7 +6,7 @@ import torch
 from tests.tracking.models import sequential, train
 from torch import nn
 
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, UnsupportedError
 from pullback.tracking import Tracker, diagnose, diff
 from pullback.tracking._table import render_table
 
@@ -152,3 +152,32 @@ def test_the_table_has_a_line_for_each_tensor() -> None:
     lines = render_table(tracker.run()).splitlines()
     assert [line.split()[0] for line in lines[2:]] == ["0", "1", "2", "3.0", "3", "(root)"]
     assert len({len(line) for line in lines}) == 1
+
+
+def test_advice_bounds_what_a_cast_loses() -> None:
+    model = sequential()
+    with Tracker(model) as tracker:
+        train(model, 3)
+    gradients = []
+    twin = sequential()
+    twin[2].register_forward_hook(lambda m, i, o: o.register_hook(gradients.append) and None)
+    train(twin, 3)
+    values = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    for name, dtype in (
+        ("fp16", torch.float16),
+        ("E5M2", torch.float8_e5m2),
+        ("E4M3", torch.float8_e4m3fn),
+    ):
+        advice = tracker.advise("2", "backward")[name]
+        lost = int(((values.to(dtype).float() == 0) & (values != 0)).sum())
+        assert advice.underflow <= lost <= advice.underflow_at_most
+    with pytest.raises(ArgumentError):
+        tracker.advise("nothing")
+
+
+def test_advice_needs_exponents() -> None:
+    model = sequential()
+    with Tracker(model, statistics=("moments",)) as tracker:
+        train(model, 1)
+    with pytest.raises(UnsupportedError, match="exponents"):
+        tracker.advise("2")

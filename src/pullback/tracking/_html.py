@@ -20,6 +20,8 @@ from pullback.tracking._thinning import thin
 __all__ = ["render_html", "write_html"]
 
 SHOWN_FINDINGS = 12
+TILES = ("fp16", "bf16", "E4M3", "E5M2")
+LOSS = 0.01  # of the nonzero values
 FIGURES = ("scale", "mean", "max |x|", "min |x| > 0", "zeros, %", "non-finite")
 
 
@@ -62,7 +64,7 @@ def render_html(run: Run) -> str:
         findings=[_finding(finding, numbers) for finding in findings[:SHOWN_FINDINGS]],
         more_findings=max(0, len(findings) - SHOWN_FINDINGS),
         formats=RANGES,
-        chosen="float16",
+        chosen="fp16",
         notes=_notes(run),
         style=(page / "report.css").read_text("utf-8"),
         script=(page / "report.js").read_text("utf-8"),
@@ -117,17 +119,15 @@ def _tiles(run: Run, names: list[str], findings: list[Finding]) -> list[dict[str
     else:
         where = f"first with NaN or infinity, {first.key.direction}, step {first.place.step}"
         tiles.append({"value": str(first.key), "label": where, "tone": "bad"})
-    for reach in RANGES[:4]:
-        lost, tensors = 0.0, 0
-        for series in run.series:
-            outside = sum(share_outside(dict(series.total.exponents), reach))
-            tensors += outside > 0.01
-            lost = max(lost, outside)
+    for reach in RANGES:
+        if reach.name not in TILES:
+            continue
+        losing = sum(share_outside(one.total.exponents, reach) > LOSS for one in run.series)
         tiles.append(
             {
-                "value": str(tensors),
-                "label": f"lose over 1 % of their values in {reach.label}, unscaled",
-                "tone": "warn" if tensors else "good",
+                "value": str(losing),
+                "label": f"values or gradients lose over 1 % in {reach.name}, unscaled",
+                "tone": "warn" if losing else "good",
             }
         )
     return tiles

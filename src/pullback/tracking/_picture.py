@@ -54,7 +54,7 @@ def write_png(run: Run, path: str | Path) -> None:
         grid[-1][column].set_xlabel("step", fontsize=9)
     left = f", {len(order) - len(rows)} layers more in the HTML report" if len(order) > ROWS else ""
     figure.suptitle(
-        f"{run.title}: log2 of the scale, and the normal range of float16{left}", y=1 - 0.2 / height
+        f"{run.title}: log2 of the scale, and the normal range of fp16{left}", y=1 - 0.2 / height
     )
     figure.subplots_adjust(0.05, 0.5 / height, 0.98, 1 - 0.7 / height, 0.1, 0.4)
     try:

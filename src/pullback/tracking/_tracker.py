@@ -25,6 +25,7 @@ from pullback.tracking._statistics import Statistics
 from pullback.tracking._steps import StepWatch
 from pullback.tracking._store import Store
 from pullback.tracking._table import render_table
+from pullback.tracking.formats import FormatAdvice, advise_from_exponents
 
 __all__ = ["Tracker"]
 
@@ -211,6 +212,35 @@ class Tracker:
                 expected=", ".join(near[:20]) or "a step that ran before",
             )
         return found
+
+    def advise(self, name: str, direction: str = "forward") -> dict[str, FormatAdvice]:
+        """What each number format would lose of a tensor, and the scale that loses least.
+
+        Arguments:
+            name: of the module, as `total` takes it.
+            direction: ``"forward"`` or ``"backward"``.
+
+        Returns:
+            The advice by the format's name, bounds taken from the histogram of exponents.
+
+        Raises:
+            ArgumentError: no such tensor was measured.
+            UnsupportedError: it was measured without exponents.
+        """
+        total = self.total(name, direction)
+        if not self._store.exponents:
+            raise UnsupportedError(
+                "Advice on formats needs the histogram of exponents.",
+                given="statistics without 'exponents'",
+                mend="Track with statistics=('moments', 'exponents').",
+            )
+        known = bool(total.exponents)
+        return advise_from_exponents(
+            total.exponents,
+            total.zeros,
+            largest=total.max_abs if known else None,
+            smallest=total.min_abs if known else None,
+        )
 
     def reduce(self, group: Any = None) -> dict[Key, Statistics]:
         """Merge the totals of all ranks; each rank must call this, and each gets the result.
