@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "transforms.csv"
 PAGE = ROOT / "README.md"
 COLUMNS = {
-    "linear": "reverse",
+    "form": "reverse",
     "double": "twice reverse",
     "forward": "forward",
     "forward-over-forward": "twice forward",

@@ -15,7 +15,7 @@ import traceback
 import torch
 
 import pullback
-from benchmarks.wild.__main__ import COLUMNS
+from benchmarks.wild.__main__ import COLUMNS, STATES
 from benchmarks.wild._case import Published
 from benchmarks.wild._intent import intent_of
 from benchmarks.wild._probe import PROBES, prepare, verdict_of
@@ -137,4 +137,4 @@ def main(stem: str, states: tuple[str, ...]) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(sys.argv[1], tuple(sys.argv[2:]) or ("published", "completed"))
+    main(sys.argv[1], tuple(sys.argv[2:]) or STATES)
