@@ -7,7 +7,7 @@ TORCH := 2.13.0
 ROUNDS ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint types imports docs bench fuzz readme survey
+.PHONY: help setup demo test lint types imports docs bench fuzz readme survey
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[tensor,plot]" --group dev
 	@touch $@
 
+demo: $(STAMP) ## check five published packages at work; ends with report.html
+	$(BIN)/python demo/run.py
+
 lint: $(STAMP) ## ruff: format and lint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -32,7 +35,7 @@ imports: $(STAMP) ## the arrows between the rooms
 	$(BIN)/lint-imports
 
 test: lint types imports ## lint, types, import rules, tests, doc examples
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2
 
 docs: $(STAMP) ## the site, built strict, into docs/_build/html
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html

@@ -200,6 +200,8 @@ class Call:
         if saves is not None:
             saves.extend(pool.saves)
         self.needed = sorted(pool.used)
+        if not self.dirty:  # torch wants an input that is returned and saved to be a view
+            outputs = [t.view_as(t) if any(t is x for x in tensors) else t for t in outputs]
         return (*outputs, *pool.residuals)
 
     def _measure(

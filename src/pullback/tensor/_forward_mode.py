@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from pullback.errors import DefinitionError, UnsupportedError
 from pullback.tensor._autocast import scope
 from pullback.tensor._call import Call, Meta
-from pullback.tensor._levels import concrete, primal, vjp
+from pullback.tensor._levels import concrete, out_of_place, primal, vjp
 from pullback.tensor._residuals import push_residuals
 from pullback.tensor._retrace import Retrace
 from pullback.tensor._structure import children, match, unflatten, without_values
@@ -119,9 +119,13 @@ def _push_by_transposing(call: Call, saved: dict[int, Any], tangents: Tangents) 
         return tuple(_fit(gradients[i], call.inputs[i], retrace) for i in live)
 
     probes = [_probe(call.outputs[i]) for i in outputs]
-    gradients, transpose = vjp(pull, *probes)
-    pushed = transpose(tuple(tangents[i] for i in live))
-    given = [tangents[i] for i in live]
+    given = tuple(tangents[i] for i in live)
+
+    def transpose(wrap: Any) -> tuple[Any, Any]:
+        pulled, transposed = vjp(wrap(pull), *probes)
+        return pulled, transposed(given)
+
+    gradients, pushed = out_of_place(transpose)
     _confirm(definition.name, probes, pushed, gradients, given)
     if definition.gradient is None:  # nothing is declared: look from another side too
         opposite = [-probe for probe in probes]

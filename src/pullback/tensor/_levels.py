@@ -1,19 +1,44 @@
 """Look below the wrappers that transforms put around tensors."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
-__all__ = ["concrete", "is_differentiated", "primal", "requires_grad_somewhere", "same_view", "vjp"]
+__all__ = [
+    "concrete",
+    "is_differentiated",
+    "out_of_place",
+    "primal",
+    "requires_grad_somewhere",
+    "same_view",
+    "vjp",
+]
 
 # torch.func.vjp without auxiliary output: its annotation does not tell the two apart.
 vjp: Any = torch.func.vjp
 
 
 _functorch = torch._C._functorch
+
+T = TypeVar("T")
+
+
+def out_of_place(derive: Callable[[Callable[..., Any]], T]) -> T:
+    """Derive something of a rule; if its changes in place stand in the way, of a pure copy of it.
+
+    Arguments:
+        derive: does the work, given what wraps the rule.
+    """
+    try:
+        return derive(lambda rule: rule)
+    except RuntimeError as error:
+        if not any(sign in str(error) for sign in ("inplace operation", "written-to tensor")):
+            raise
+    return derive(torch.func.functionalize)
 
 
 def concrete(tensor: torch.Tensor) -> torch.Tensor | None:

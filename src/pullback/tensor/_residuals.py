@@ -14,7 +14,7 @@ import torch
 from pullback.errors import UnsupportedError
 from pullback.tensor._autocast import scope
 from pullback.tensor._call import Call
-from pullback.tensor._levels import concrete, vjp
+from pullback.tensor._levels import concrete, out_of_place, vjp
 from pullback.tensor._refusal import guard
 from pullback.tensor._retrace import Retrace
 
@@ -39,8 +39,12 @@ def pull_residuals(
     if not live or not wanted:
         return gradients
     rerun = _rerun(call, saved, live, wanted)
-    _, pull = vjp(rerun, *(saved[i] for i in live))
-    for i, gradient in zip(live, pull(tuple(cotangents[k] for k in wanted)), strict=True):
+    given = tuple(cotangents[k] for k in wanted)
+
+    def pull(wrap: Any) -> tuple[torch.Tensor, ...]:
+        return vjp(wrap(rerun), *(saved[i] for i in live))[1](given)
+
+    for i, gradient in zip(live, out_of_place(pull), strict=True):
         gradients[i] = gradient
     return gradients
 
@@ -82,10 +86,16 @@ def push_residuals(
     live = [i for i in _differentiable_inputs(call) if tangents[i] is not None]
     if not wanted or not live or call.definition.once:
         return pushed
+    rerun = _rerun(call, saved, live, wanted)
+    given = tuple(tangents[i] for i in live)
+
     # Reverse mode twice: torch.func.jvp inside a jvp cannot be traced by torch.compile.
-    values, pull = vjp(_rerun(call, saved, live, wanted), *(saved[i] for i in live))
-    _, transpose = vjp(pull, tuple(torch.zeros_like(value) for value in values))
-    (results,) = transpose(tuple(tangents[i] for i in live))
+    def push(wrap: Any) -> tuple[torch.Tensor, ...]:
+        values, pull = vjp(wrap(rerun), *(saved[i] for i in live))
+        _, transpose = vjp(pull, tuple(torch.zeros_like(value) for value in values))
+        return transpose(given)[0]
+
+    results = out_of_place(push)
     for k, tangent in zip(wanted, results, strict=True):
         pushed[k] = tangent
     return pushed
