@@ -127,6 +127,19 @@ def test_a_none_for_an_input_that_was_not_asked_for_is_a_constant():
     assert asked["derivative"].input == "args[1]"
 
 
+def test_a_backward_that_answers_nothing_is_wrong_not_constant():
+    class Lost(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return None
+
+    assert check(Lost, torch.randn(3), clauses=QUICK)["derivative"].verdict is Verdict.BROKEN
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "error"),
     [

@@ -118,7 +118,9 @@ def _answered(probe: Probe) -> list[int]:
     except (Exception, SystemExit):  # a backward that fails is for the clauses to report
         return list(probe.inputs.differentiable)
     pairs = zip(probe.inputs.differentiable, gradients, strict=True)
-    return [k for k, gradient in pairs if gradient is not None]
+    kept = [k for k, gradient in pairs if gradient is not None]
+    # A backward that answers for no input at all declares no constants: it has lost its gradient.
+    return kept or list(probe.inputs.differentiable)
 
 
 def _is_random(probe: Probe) -> bool:
