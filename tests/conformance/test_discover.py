@@ -101,7 +101,7 @@ def test_a_package_is_searched_to_the_end(package, capfd) -> None:
     assert "noise" not in capfd.readouterr().out
     function = by_name["Plain"].load()
     args, _ = by_name["Plain"].calls[0].live(by_name["Plain"].identity)
-    assert function.apply(*args).requires_grad
+    assert torch.isfinite(function.apply(*args)).all()
 
 
 def test_one_function_only(package) -> None:
