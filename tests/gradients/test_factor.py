@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pullback.gradients as room
@@ -103,6 +103,7 @@ def test_the_gradient_of_a_half_precision_factor_has_its_dtype(dtype):
 @given(
     a=st.floats(-1e3, 1e3), b=st.floats(-1e3, 1e3), size=st.integers(0, 7), seed=st.integers(0, 99)
 )
+@settings(deadline=None)
 def test_scalings_compose_by_multiplication(a, b, size, seed):
     x = torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     x.requires_grad_()

@@ -63,15 +63,21 @@ def test_gradients_of_each_sample(row):
 
 @each(FLOWING)
 def test_gradients_through_the_batch(row):
-    places = (0,) * len(row.shapes)
-    tensors = tuple(tensor.requires_grad_() for tensor in batched(row, places))
-    output = vmap(row.call, places)(*tensors)
-    weight = row.cotangent(output)
-    got = torch.autograd.grad(output, tensors, weight, allow_unused=True, materialize_grads=True)
-    for index in range(BATCH):
-        expected = row.backward(weight[index], *item(tensors, places, index))
-        for a, b in zip(got, expected, strict=True):
-            torch.testing.assert_close(a[index].detach(), b.detach())
+    # What is not batched gets the sum over the samples, each with its own cotangent.
+    for places in all_places(row):
+        tensors = tuple(tensor.requires_grad_() for tensor in batched(row, places))
+        output = vmap(row.call, places)(*tensors)
+        weight = row.cotangent(output)
+        got = torch.autograd.grad(
+            output, tensors, weight, allow_unused=True, materialize_grads=True
+        )
+        rules = [
+            row.backward(weight[index], *item(tensors, places, index)) for index in range(BATCH)
+        ]
+        for a, place, samples in zip(got, places, zip(*rules, strict=True), strict=True):
+            stack = torch.stack([sample.detach() for sample in samples], place or 0)
+            expected = stack.sum(0) if place is None else stack
+            torch.testing.assert_close(a.detach(), expected, msg=f"in_dims={places}")
 
 
 def test_noise_follows_the_randomness_that_vmap_is_told():

@@ -1,8 +1,10 @@
 """Rounding to number formats equals a brute-force search of each format's values."""
 
+from functools import cache
+
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
@@ -27,6 +29,7 @@ EVERY_BFLOAT16 = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(tor
 each_format = pytest.mark.parametrize("known", FORMATS, ids=str)
 
 
+@cache
 def table_of(known):
     """Every finite value >= 0 of a format, in order: decoded from torch's bits, or built."""
     if known.dtype is None:  # E2M1 has eight
@@ -117,6 +120,7 @@ def test_the_values_of_a_format_stay(known):
 
 
 @given(value=st.floats(-1e6, 1e6), known=st.sampled_from(FORMATS), noise=st.floats(0, 1 - 2**-24))
+@settings(deadline=None)
 def test_stochastic_rounding_gives_a_neighbour(value, known, noise):
     x = torch.tensor([value], dtype=torch.float64)
     got = round_values(x, known, torch.tensor([noise], dtype=torch.float64))

@@ -8,7 +8,15 @@ from torch import Tensor
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.tracking.formats._number_format import NumberFormat
 
-__all__ = ["Overflow", "Rounding", "check_choices", "check_values", "draw_noise", "round_values"]
+__all__ = [
+    "Overflow",
+    "Rounding",
+    "check_choices",
+    "check_noise",
+    "check_values",
+    "draw_noise",
+    "round_values",
+]
 
 Rounding = Literal["nearest", "stochastic"]
 Overflow = Literal["saturate", "cast"]
@@ -88,6 +96,26 @@ def draw_noise(values: Tensor, generator: torch.Generator | None = None) -> Tens
     return torch.rand(shape, generator=generator, device=values.device)
 
 
+def check_noise(values: Tensor, noise: Tensor | None) -> None:
+    """Refuse noise that is not one number for each real number.
+
+    Arguments:
+        values: shape (...), floating or complex.
+        noise: what `draw_noise` gives for them, or ``None``.
+
+    Raises:
+        ArgumentError: another shape.
+    """
+    expected = (*values.shape, 2) if values.is_complex() else tuple(values.shape)
+    if noise is not None and tuple(noise.shape) != expected:
+        raise ArgumentError(
+            "The noise of stochastic rounding does not fit the values.",
+            given=f"noise of shape {tuple(noise.shape)} for values of shape {tuple(values.shape)}",
+            expected=f"shape {expected}",
+            mend="Draw it with draw_noise(values).",
+        )
+
+
 def round_values(
     values: Tensor,
     number_format: NumberFormat,
@@ -98,7 +126,8 @@ def round_values(
 
     With the quantum :math:`q = 2^{\max(e, e_{min}) - M}` of the binade of x, the result is
     :math:`q \operatorname{round}(x / q)`, to nearest even, or, of the magnitude,
-    :math:`q \lfloor x/q + u \rfloor` with noise u. Computed in float64, where every step is exact: there is no double rounding.
+    :math:`q \lfloor x/q + u \rfloor` with noise u. Computed in float64, where every step is exact:
+    there is no double rounding.
 
     Arguments:
         values: shape (...), any floating or complex dtype; complex values are rounded by parts.
@@ -112,6 +141,9 @@ def round_values(
         Shape and dtype of ``values``. NaN stays NaN, also where the format has none. A dtype
         with fewer values than the format rounds once more.
 
+    Raises:
+        ArgumentError: the noise does not have the shape of the values.
+
     Example:
         >>> import torch
         >>> from pullback.tracking.formats import E4M3, round_values
@@ -123,6 +155,7 @@ def round_values(
         parts = torch.view_as_real(values.to(wide))
         rounded = round_values(parts, number_format, noise, overflow)
         return torch.view_as_complex(rounded.contiguous()).to(values.dtype)
+    check_noise(values, noise)
     wide = values.to(torch.float64)
     quantum = _quantum(wide, number_format)
     steps = wide / quantum

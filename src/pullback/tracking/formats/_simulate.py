@@ -7,7 +7,13 @@ from torch import Tensor
 
 from pullback.tensor import Function
 from pullback.tracking.formats._number_format import NumberFormat
-from pullback.tracking.formats._round import Overflow, Rounding, draw_noise, round_values
+from pullback.tracking.formats._round import (
+    Overflow,
+    Rounding,
+    check_noise,
+    draw_noise,
+    round_values,
+)
 
 __all__ = ["RoundGradientFunction", "RoundValueFunction", "simulate_tensor"]
 
@@ -50,7 +56,8 @@ class RoundGradientFunction(Function):
         x: Tensor, noise: Tensor | None, number_format: NumberFormat, overflow: Overflow
     ) -> Tensor:
         """Return a view of ``x``: no copy."""
-        return x.view_as(x)
+        check_noise(x, noise)
+        return _join_batch(x.view_as(x), noise)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -66,6 +73,19 @@ class RoundGradientFunction(Function):
         (noise,) = ctx.saved_tensors
         rounded = RoundValueFunction.apply(cotangent, noise, ctx.number_format, ctx.overflow)
         return rounded, None, None, None
+
+
+def _join_batch(value: Tensor, noise: Tensor | None) -> Tensor:
+    """Return the value, batched if the noise is: only the gradient depends on the noise.
+
+    Unbatched, its cotangents would be summed over the batch before they are rounded.
+    """
+    if noise is None or not torch._C._are_functorch_transforms_active():
+        return value
+    always = torch.ones_like(noise, dtype=torch.bool)
+    if value.is_complex():
+        always = always[..., 0]
+    return torch.where(always, value, value)
 
 
 def simulate_tensor(
