@@ -1,0 +1,283 @@
+"""Golden values from cuRobo's published formulas, computed here by loops over samples."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+from pullback.compat import curobo
+from pullback.errors import ArgumentError
+
+F64 = {"dtype": torch.float64}
+ARGS = SimpleNamespace(device="cpu", dtype=torch.float64)
+ZERO = torch.zeros(2, 3, **F64)
+RATE = torch.tensor([20.0, -1.0, -1.0], **F64)
+
+
+def backward_golden(u, q0, v0, a0, dt):
+    _batch, horizon, _dof = u.shape
+    x = {-1: q0 - v0 * dt + a0 * dt**2 / 2, -2: q0 - 2 * v0 * dt + 2 * a0 * dt**2, 0: q0}
+    x |= {h: u[:, h - 1] for h in range(1, horizon)}
+    rows = [(q0, v0, a0, ZERO)]
+    for h in range(1, horizon):
+        rows.append(
+            (
+                x[h],
+                (x[h] - x[h - 1]) / dt,
+                (x[h] - 2 * x[h - 1] + x[h - 2]) / dt**2,
+                (x[h] - 3 * x[h - 1] + 3 * x[h - 2] - x.get(h - 3, q0)) / dt**3,
+            )
+        )
+    return [torch.stack(part, 1) for part in zip(*rows, strict=True)]
+
+
+def central_golden(u, q0, dt):
+    line = [q0] * 4 + list(u.unbind(1)) + [u[:, -1]] * 4
+    weights = ((1, -8, 0, 8, -1), (-1, 16, -30, 16, -1), (-0.5, 1, 0, -1, 0.5))
+    scales = (1 / (12 * dt), 1 / (12 * dt**2), 1 / dt**3)
+    rows = []
+    for h in range(u.shape[1] + 4):
+        window = line[h : h + 5]
+        rows.append(
+            [window[2]]
+            + [
+                s * sum(w * x for w, x in zip(ws, window, strict=False))
+                for ws, s in zip(weights, scales, strict=False)
+            ]
+        )
+    return [torch.stack(part, 1) for part in zip(*rows, strict=True)]
+
+
+def check(got, want):
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-6)
+
+
+def buffers(horizon, batch=2):
+    return [torch.full((batch, horizon, 3), -7.0, **F64) for _ in range(4)]
+
+
+@pytest.mark.parametrize("horizon", [1, 2, 3, 5, 6, 7, 30, 250])
+@pytest.mark.parametrize("name", ["CliqueTensorStepKernel", "CliqueTensorStepCoalesceKernel"])
+def test_backward_difference(horizon, name):
+    u, q0 = torch.randn(2, horizon, 3, **F64), torch.randn(2, 3, **F64)
+    out = buffers(horizon)
+    got = getattr(curobo, name).apply(u, q0, ZERO, ZERO, *out, RATE, None)
+    check(got, backward_golden(u, q0, ZERO, ZERO, 0.05))
+    for value, buffer in zip(got, out, strict=True):
+        assert torch.equal(value, buffer)
+        assert value.data_ptr() != buffer.data_ptr()
+
+
+@pytest.mark.parametrize("actions", [1, 2, 3, 4, 26, 250])
+def test_central_difference(actions):
+    u, q0 = torch.randn(2, actions, 3, **F64), torch.randn(2, 3, **F64)
+    out = buffers(actions + 4)
+    apply = curobo.CliqueTensorStepCentralDifferenceKernel.apply
+    got = apply(u, q0, ZERO, ZERO, *out, RATE, None)
+    check(got, central_golden(u, q0, 0.05))
+    assert torch.equal(got[3], out[3])
+
+
+def test_constant_acceleration_stays_constant():
+    time = torch.arange(1, 8, **F64)[:, None] * 0.05
+    u = (time + time**2).expand(2, 7, 3)
+    start = (ZERO, ZERO + 1, ZERO + 2)
+    _, v, a, j = curobo.CliqueTensorStepKernel.apply(u, *start, *[None] * 4, RATE, None)
+    torch.testing.assert_close(a, torch.full_like(a, 2.0))
+    torch.testing.assert_close(j, torch.zeros_like(j), atol=1e-8, rtol=0)
+    _p, v, a, j = curobo.CliqueTensorStepCentralDifferenceKernel.apply(
+        u, *start, *[None] * 4, RATE, None
+    )
+    inside = slice(0, 6)
+    torch.testing.assert_close(a[:, inside], torch.full_like(a, 2.0)[:, inside])
+    torch.testing.assert_close(j[:, inside], torch.zeros_like(j)[:, inside], atol=1e-8, rtol=0)
+    want = 1 + 2 * 0.05 * torch.arange(-1, 5, **F64)[:, None]
+    torch.testing.assert_close(v[0, inside], want.expand(6, 3))
+
+
+def test_accelerations():
+    u, dt = torch.full((2, 6, 3), 2.0, **F64), torch.full((6,), 0.2, **F64)
+    got = curobo.AccelerationTensorStepKernel.apply(u, ZERO, ZERO, ZERO, *[None] * 4, dt, None)
+    torch.testing.assert_close(got[1][:, -1], torch.full_like(ZERO, 2.0))
+    torch.testing.assert_close(got[0][:, -1], torch.full_like(ZERO, 1.0))
+    u, q = torch.randn(2, 5, 3, **F64), torch.randn(3, 3, **F64)
+    index, dt = torch.tensor([2, 0]), 0.1 + torch.rand(5, **F64)
+    got = curobo.AccelerationTensorStepIdxKernel.apply(
+        u, q, 2 * q, 3 * q, index, *[None] * 4, dt, None
+    )
+    p, v, a = q[index], 2 * q[index], 3 * q[index]
+    rows = [(p, v, a, ZERO)]
+    for h in range(1, 5):
+        j, a = (u[:, h - 1] - a) / dt[h], u[:, h - 1]
+        v = v + a * dt[h]
+        p = p + v * dt[h]
+        rows.append((p, v, a, j))
+    check(got, [torch.stack(part, 1) for part in zip(*rows, strict=True)])
+
+
+def test_indices_gather_starts():
+    u, q = torch.randn(2, 6, 3, **F64), torch.randn(4, 3, **F64)
+    index = torch.tensor([3, 1], dtype=torch.int32)
+    for name in ("CliqueTensorStep{}Kernel", "CliqueTensorStep{}CentralDifferenceKernel"):
+        plain = getattr(curobo, name.format(""))
+        table = getattr(curobo, name.format("Idx"))
+        got = table.apply(u, q, 2 * q, 3 * q, index, *[None] * 4, RATE, None)
+        rows = q[index.long()]
+        check(got, plain.apply(u, rows, 2 * rows, 3 * rows, *[None] * 4, RATE, None))
+
+
+NAMES = ["CliqueTensorStepKernel", "CliqueTensorStepCentralDifferenceKernel"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "AccelerationTensorStepKernel"])
+@pytest.mark.parametrize("horizon", [2, 6, 7])
+def test_gradients(name, horizon):
+    def run(u, q, v, a, dt):
+        return getattr(curobo, name).apply(u, q, v, a, *[None] * 4, dt, None)
+
+    used = [torch.randn(1, horizon, 1, **F64), *(torch.randn(1, 1, **F64) for _ in range(3))]
+    used = [x.requires_grad_() for x in (*used, torch.tensor([1.3], **F64))]
+    assert gradcheck(run, used, check_forward_ad=horizon == 2)
+    assert gradgradcheck(run, used, fast_mode=True)
+
+
+def test_two_forwards_share_buffers_and_not_gradients():
+    out = buffers(6)
+    u = [torch.randn(2, 6, 3, **F64, requires_grad=True) for _ in range(2)]
+    apply = curobo.CliqueTensorStepKernel.apply
+    a, b = (apply(x, ZERO, ZERO, ZERO, *out, RATE, out[0].clone()) for x in u)
+    b[3].square().sum().backward()
+    a[3].square().sum().backward()
+    alone = u[0].detach().clone().requires_grad_()
+    apply(alone, ZERO, ZERO, ZERO, *[None] * 4, RATE, None)[3].square().sum().backward()
+    torch.testing.assert_close(u[0].grad, alone.grad)
+
+
+def test_matrices():
+    fd = curobo.build_fd_matrix(5, dtype=torch.float64)
+    x = torch.randn(5, **F64)
+    torch.testing.assert_close(fd @ x, torch.cat([x.diff(), x[:1] * 0]))
+    assert torch.equal(curobo.build_fd_matrix(5, dtype=torch.float64, order=3), fd @ fd @ fd)
+    shifted = curobo.build_fd_matrix(5, dtype=torch.float64, SHIFT=True)
+    torch.testing.assert_close(shifted @ x, torch.cat([x[:1] * 0, x.diff()]))
+    longer = torch.randn(7, **F64)
+    previous = curobo.build_fd_matrix(5, dtype=torch.float64, order=2, PREV_STATE=True)
+    torch.testing.assert_close(previous @ longer, -longer.diff(n=2))
+    full = curobo.build_fd_matrix(5, FULL_RANK=True)
+    assert full[2].tolist() == [0, -1, 0, 1, 0]
+    assert full[0].tolist() == [1, -1, 0, 0, 0]
+    assert full[4].tolist() == [0, 0, 0, -1, 1]
+    dt = torch.tensor([0.1, 0.2, 0.4], **F64)
+    single = torch.ones(3, 3, **F64).tril() @ dt.diag()
+    got = curobo.build_int_matrix(3, dtype=torch.float64, order=2, traj_dt=dt)
+    torch.testing.assert_close(got, single @ single)
+    assert torch.equal(curobo.build_int_matrix(3, order=0), torch.eye(3))
+    assert curobo.build_int_matrix(3, diagonal=-1)[0].tolist() == [0, 0, 0]
+    mask, n_mask = curobo.build_start_state_mask(4, ARGS)
+    assert mask.flatten().tolist() == [1, 0, 0, 0]
+    assert torch.equal(n_mask @ x[:4], torch.cat([x[:1] * 0, x[:3]]))
+    clique = curobo.build_clique_matrix(3, dt, dtype=torch.float64) @ x[:3]
+    rise = torch.cat([x[:1] * 0, x[:3].diff()]) / dt
+    torch.testing.assert_close(clique, torch.cat([x[:1] * 0, x[:2], rise, rise / dt]))
+
+
+def test_interpolation():
+    steps = curobo.tensor_linspace(torch.zeros(1), torch.ones(1), 5)
+    torch.testing.assert_close(steps, torch.tensor([0.2, 0.4, 0.6, 0.8, 1.0]))
+    assert curobo.sum_matrix(3, 2, ARGS).tolist() == [[1, 0, 0]] * 2 + [[0, 1, 0]] * 2
+    blend = [[1, 0, 0], [0.5, 0.5, 0], [0, 1, 0], [0, 1, 0], [0, 0.5, 0.5], [0, 0, 1]]
+    assert curobo.interpolate_kernel(3, 3, ARGS).tolist() == blend
+    want = [[0.75, 0.25], [0.5, 0.5], [0.25, 0.75]] + [[0, 1]] * 5
+    assert curobo.action_interpolate_kernel(2, 8, ARGS).tolist() == want
+    three = curobo.action_interpolate_kernel(3, 6, ARGS, offset=2)
+    assert torch.equal(three.sum(1), torch.ones(12, **F64))
+    assert three[-1].tolist() == [0, 0, 1]
+
+
+def test_dense_steps():
+    mask, n_mask = curobo.build_start_state_mask(5, ARGS)
+    fd = curobo.build_fd_matrix(5, dtype=torch.float64, SHIFT=True) * 20
+    powers = (fd, fd @ fd, fd @ fd @ fd)
+    u = torch.randn(2, 5, 3, **F64, requires_grad=True)
+    q0 = torch.randn(2, 3, **F64, requires_grad=True)
+    got = curobo.CliqueTensorStep.apply(u, q0, mask, n_mask, *powers)
+    x = torch.cat([q0[:, None], u[:, :-1]], 1)
+    torch.testing.assert_close(got[0], x)
+    torch.testing.assert_close(got[1][:, 1:], x.diff(dim=1) * 20)
+    grads = [torch.randn_like(x) for _ in range(4)]
+    total = sum((a * b).sum() for a, b in zip(got, grads, strict=False))
+    [gu, gq] = torch.autograd.grad(total, (u, q0))
+    torch.testing.assert_close(gu, curobo.jit_backward_pos_clique(*grads, n_mask, *powers))
+    assert gq.abs().sum() > 0
+    state, seq = SimpleNamespace(position=q0), SimpleNamespace()
+    done = curobo.tensor_step_pos_clique(state, u, seq, (mask, n_mask), powers)
+    assert torch.equal(done.jerk, got[3])
+
+
+def test_integrating_steps():
+    dt = torch.tensor([0.1, 0.2, 0.4, 0.3], **F64)
+    state, u = torch.randn(2, 9, **F64), torch.randn(2, 4, 3, **F64)
+    q, v, a = (part[:, None] for part in state.split(3, -1))
+    sums = torch.ones(4, 4, **F64).tril()
+    step = dt[:, None]
+    seq = torch.full((2, 4, 10), 5.0, **F64)
+    got = curobo.tensor_step_jerk(state, u, seq, dt, 3, sums)
+    acceleration = a + (u * step).cumsum(1)
+    velocity = v + (acceleration * step).cumsum(1)
+    position = q + (velocity * step).cumsum(1)
+    torch.testing.assert_close(got[..., :9], torch.cat([position, velocity, acceleration], -1))
+    assert torch.equal(got, seq)
+    assert bool((got[..., 9] == 5).all())
+    matrix = curobo.build_int_matrix(4, dtype=torch.float64, traj_dt=dt)
+    velocity = v + (u * dt[:, None]).cumsum(1)
+    position = q + (velocity * dt[:, None]).cumsum(1)
+    want = torch.cat([position, velocity, u], -1)
+    torch.testing.assert_close(curobo.step_acc_semi_euler(state, u, None, 3, matrix), want)
+    torch.testing.assert_close(
+        curobo.tensor_step_acc(state, u, torch.zeros(2, 4, 9, **F64), dt, 3, matrix), want
+    )
+    joint = SimpleNamespace(position=state[:, :3], velocity=state[:, 3:6])
+    done = curobo.tensor_step_acc_semi_euler(joint, u, SimpleNamespace(), None, matrix, matrix)
+    torch.testing.assert_close(done.position, position)
+    fd = curobo.build_fd_matrix(4, dtype=torch.float64)
+    got = curobo.tensor_step_vel(state, u, torch.zeros(2, 4, 9, **F64), dt, 3, matrix, fd)
+    velocity = torch.cat([v, u[:, :-1]], 1)
+    torch.testing.assert_close(got[..., 3:6], velocity)
+    change = velocity.diff(dim=1) / dt[:-1, None]
+    torch.testing.assert_close(got[..., 6:], torch.cat([a, change], 1))
+    torch.testing.assert_close(got[..., :3], q + matrix @ velocity)
+    joint.acceleration = state[:, 6:]
+    buffer = torch.zeros(2, 4, 3, **F64)
+    done = curobo.tensor_step_pos(joint, u, SimpleNamespace(position=buffer), fd)
+    position = torch.cat([q, u[:, :-1]], 1)
+    assert torch.equal(done.position, position)
+    assert torch.equal(buffer, position)
+    velocity = torch.cat([v, position.diff(dim=1)], 1)
+    torch.testing.assert_close(done.velocity, velocity)
+    torch.testing.assert_close(done.acceleration, torch.cat([a, velocity.diff(dim=1)], 1))
+    assert curobo.tensor_step_pos_ik(u, SimpleNamespace()).position is u
+    torch.testing.assert_close(curobo.euler_integrate(q, u, None, matrix), q + matrix @ u)
+
+
+def test_bad_input():
+    u = torch.randn(2, 6, 3, **F64)
+    apply = curobo.CliqueTensorStepKernel.apply
+    with pytest.raises(ArgumentError, match="start value"):
+        apply(u, ZERO[:1], ZERO, ZERO, *[None] * 4, RATE, None)
+    with pytest.raises(ArgumentError, match="out buffer"):
+        apply(u, ZERO, ZERO, ZERO, torch.zeros(2, 5, 3), None, None, None, RATE, None)
+    with pytest.raises(ArgumentError, match="actions"):
+        apply(u[0], ZERO, ZERO, ZERO, *[None] * 4, RATE, None)
+    index = torch.tensor([0, 2])
+    with pytest.raises(ArgumentError, match="start_idx"):
+        curobo.CliqueTensorStepIdxKernel.apply(u, ZERO, ZERO, ZERO, index, *[None] * 4, RATE, None)
+    for call in (
+        lambda: curobo.build_fd_matrix(0),
+        lambda: curobo.build_fd_matrix(4, FULL_RANK=True),
+        lambda: curobo.action_interpolate_kernel(2, 4, ARGS),
+        lambda: curobo.build_clique_matrix(4, torch.ones(3)),
+    ):
+        with pytest.raises(ArgumentError):
+            call()

@@ -1,0 +1,142 @@
+"""Bad input is our error, with what was given, before any kernel runs."""
+
+import pytest
+import torch
+
+import pullback.trajectory.accumulate._dispatch as accumulate
+import pullback.trajectory.stencil._dispatch as stencil
+from pullback.errors import ArgumentError, ArgumentTypeError, PullbackError, UnsupportedError
+from pullback.trajectory import State, backend_used, differentiate, integrate
+
+X = torch.randn(2, 8, 3, dtype=torch.float64)
+START = State(0.0, 0.0)
+NAN, INFINITY = float("nan"), float("inf")
+
+
+@pytest.fixture(autouse=True)
+def no_kernel(monkeypatch):
+    def ran(*_):
+        raise AssertionError("a kernel ran")
+
+    monkeypatch.setattr(stencil, "_implementation", ran)
+    monkeypatch.setattr(accumulate, "_implementation", ran)
+
+
+def refused(call, error, *words):
+    with pytest.raises(error) as caught:
+        call()
+    text = str(caught.value)
+    assert isinstance(caught.value, PullbackError)
+    for word in words:
+        assert word in text, text
+
+
+STEPS = [
+    (0.0, ArgumentError, "dt=0.0"),
+    (-0.1, ArgumentError, "dt=-0.1"),
+    (NAN, ArgumentError, "nan"),
+    (INFINITY, ArgumentError, "inf"),
+    (torch.tensor(0.0), ArgumentError, "dt=0.0"),
+    (torch.tensor([0.1] * 6 + [-1.0]), ArgumentError, "-1.0"),
+    (torch.tensor([[0.1] * 7, [0.1] * 6 + [NAN]]), ArgumentError, "nan"),
+    (torch.ones(5), ArgumentError, "wrong length"),
+    (torch.ones(3, 7), ArgumentError, "wrong length"),
+    (torch.ones(7, device="meta"), ArgumentError, "another device"),
+    (torch.ones(7, dtype=torch.int64), ArgumentTypeError, "int64"),
+    ("fast", ArgumentTypeError, "str"),
+    (None, ArgumentTypeError, "NoneType"),
+    (True, ArgumentTypeError, "bool"),
+]
+
+
+@pytest.mark.parametrize(("dt", "error", "word"), STEPS)
+def test_time_steps(dt, error, word):
+    refused(lambda: differentiate(X, dt), error, word)
+    refused(lambda: integrate(X[:, 1:], dt, start=START), error, word)
+
+
+def test_time_steps_under_a_transform():
+    bad = torch.tensor([0.1, -0.1], dtype=torch.float64)
+    refused(lambda: torch.func.vmap(differentiate)(X, bad), ArgumentError, "-0.1")
+
+    def loss(dt):
+        return differentiate(X, dt).jerk.sum()
+
+    refused(lambda: torch.func.grad(loss)(bad[1]), ArgumentError, "-0.1")
+
+
+@pytest.mark.parametrize(("scheme", "least"), [("central", 5), ("backward", 4)])
+def test_a_short_horizon_says_the_least(scheme, least):
+    short = X[:, : least - 1]
+    refused(lambda: differentiate(short, 0.1, scheme=scheme), ArgumentError, f"at least {least}")
+
+
+DIFFERENTIATE = [
+    (lambda: differentiate(X, 0.1, scheme="forward"), ArgumentError, "'forward'"),
+    (lambda: differentiate(X[0, 0], 0.1), ArgumentError, "dimensions"),
+    (lambda: differentiate(X.int(), 0.1), ArgumentTypeError, "int32"),
+    (lambda: differentiate([[0.0]], 0.1), ArgumentTypeError, "list"),
+    (lambda: differentiate(X, 0.1, start=X[:, 0]), ArgumentTypeError, "State"),
+    (lambda: differentiate(X, 0.1, start=State(torch.zeros(2).double())), ArgumentError, "dof"),
+    (lambda: differentiate(X, 0.1, goal=State(torch.zeros(3, 3).double())), ArgumentError, "goal"),
+    (lambda: differentiate(X, 0.1, goal=State(torch.zeros(1).double())), ArgumentError, "goal"),
+    (lambda: differentiate(X, 0.1, start=State(torch.zeros(3))), ArgumentTypeError, "float32"),
+    (
+        lambda: differentiate(X, 0.1, start=State(torch.zeros(3, device="meta").double())),
+        ArgumentError,
+        "another device",
+    ),
+    (lambda: differentiate(X, 0.1, reference=torch.zeros(4).double()), ArgumentError, "reference"),
+    (lambda: differentiate(X, 0.1, backend="gpu"), ArgumentError, "'gpu'"),
+]
+
+
+@pytest.mark.parametrize("case", range(len(DIFFERENTIATE)))
+def test_differentiate(case):
+    refused(*DIFFERENTIATE[case])
+
+
+TABLE = State(torch.zeros(4, 3, dtype=torch.float64))
+INDICES = [
+    (torch.tensor([0, 4]), ArgumentError, "out of range"),
+    (torch.tensor([-1, 0]), ArgumentError, "-1"),
+    (torch.tensor([0, 1, 2]), ArgumentError, "fit"),
+    (torch.tensor([0.0, 1.0]), ArgumentTypeError, "float32"),
+    ([0, 1], ArgumentTypeError, "list"),
+]
+
+
+@pytest.mark.parametrize(("index", "error", "word"), INDICES)
+def test_start_index(index, error, word):
+    refused(lambda: differentiate(X, 0.1, start=TABLE, start_index=index), error, word)
+
+
+def test_start_index_needs_tables():
+    start = State(torch.zeros(3, dtype=torch.float64))
+    index = torch.tensor([0, 1])
+    refused(lambda: differentiate(X, 0.1, start=start, start_index=index), ArgumentError, "tables")
+
+
+INTEGRATE = [
+    (lambda: integrate(X, 0.1, start=State(0.0)), ArgumentError, "lacks its velocity"),
+    (lambda: integrate(X, 0.1, start=State(0.0, 0.0, 0.0)), ArgumentError, "acceleration"),
+    (lambda: integrate(X, 0.1, start=START, order="snap"), ArgumentError, "'snap'"),
+    (lambda: integrate(X, 0.1, start=START, method="rk2"), ArgumentError, "'rk2'"),
+    (lambda: integrate(X[:, :0], 0.1, start=START), ArgumentError, "0 steps"),
+    (lambda: integrate(X, 0.1, start=None), ArgumentTypeError, "State"),
+]
+
+
+@pytest.mark.parametrize("case", range(len(INTEGRATE)))
+def test_integrate(case):
+    refused(*INTEGRATE[case])
+
+
+def test_a_backend_that_cannot_run_is_refused():
+    refused(
+        lambda: backend_used(torch.zeros(1, device="meta"), "cpu"), UnsupportedError, "meta", "CPU"
+    )
+
+
+def test_text_is_no_state():
+    refused(lambda: State(velocity="fast"), ArgumentTypeError, "fast")

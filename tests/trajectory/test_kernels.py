@@ -1,0 +1,152 @@
+"""Every backend equals the reference; which one runs can be asked for and asked about."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+from pullback.errors import MissingExtraError, UnsupportedError
+from pullback.trajectory import State, backend_used, differentiate, integrate
+from pullback.trajectory.accumulate import METHODS, step_table
+from pullback.trajectory.accumulate import _cpu as accumulate_cpu
+from pullback.trajectory.accumulate import _reference as accumulate
+from pullback.trajectory.stencil import Layout, _cpu, _reference, nonuniform_table, uniform_table
+
+BOUNDARIES = [((), ()), ((0, 1, 2), (0,)), ((1,), (1, 2, 3)), ((0, 1, 2, 3), (2,))]
+
+
+def same_stencil(backend, horizons, dtype=torch.float64):
+    tolerance = (
+        {"rtol": 1e-11, "atol": 1e-8} if dtype == torch.float64 else {"rtol": 2e-4, "atol": 0.5}
+    )
+    for scheme in ("central", "backward"):
+        for horizon in horizons:
+            for start, goal in BOUNDARIES:
+                layout = Layout(scheme, start, goal)
+                x = torch.randn(3, horizon, 5, dtype=dtype)
+                values = torch.randn(3, layout.conditions, 5, dtype=dtype)
+                grads = tuple(torch.randn(3, horizon, 5, dtype=dtype) for _ in range(4))
+                dt = torch.rand(3, horizon - 1, dtype=torch.float64) + 0.3
+                for weights in (
+                    uniform_table(layout, 0.125, x.device),
+                    nonuniform_table(layout, dt[:1]),
+                    nonuniform_table(layout, dt),
+                ):
+                    table, geometry = weights.to(dtype), layout.geometry
+                    got = backend.apply_stencil(x, values, table, geometry)
+                    want = _reference.apply_stencil(x, values, table, geometry)
+                    torch.testing.assert_close(got, want, **tolerance)
+                    got = backend.apply_stencil_adjoint(grads, table, geometry)
+                    want = _reference.apply_stencil_adjoint(grads, table, geometry)
+                    torch.testing.assert_close(got, want, **tolerance)
+
+
+def same_accumulate(backend):
+    for order in (1, 2, 3):
+        for rows in ((1, 1), (1, 6), (3, 6), (3, 1)):
+            for method in METHODS:
+                steps = step_table(method, torch.rand(rows) + 0.3)
+                u = torch.randn(3, 6, 2, dtype=torch.float64)
+                z = torch.randn(3, order, 2, dtype=torch.float64)
+                grads = tuple(torch.randn(3, 7, 2, dtype=torch.float64) for _ in range(4))
+                want = accumulate.accumulate(u, z, steps, order)
+                torch.testing.assert_close(backend.accumulate(u, z, steps, order), want)
+                want = accumulate.accumulate_adjoint(grads, steps, order)
+                torch.testing.assert_close(backend.accumulate_adjoint(grads, steps, order), want)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_stencil_on_the_cpu(dtype):
+    torch.manual_seed(0)
+    same_stencil(_cpu, (5, 6, 7, 9, 12, 40, 600), dtype)
+
+
+def test_accumulate_on_the_cpu():
+    torch.manual_seed(0)
+    same_accumulate(accumulate_cpu)
+
+
+def test_triton_through_its_interpreter():
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("triton is not installed")
+    code = """
+import torch
+from tests.trajectory.test_kernels import same_accumulate, same_stencil
+from pullback.trajectory import State, differentiate, integrate
+from pullback.trajectory.accumulate import _triton as accumulate
+from pullback.trajectory.stencil import _triton as stencil
+torch.manual_seed(0)
+same_stencil(stencil, (5, 9, 300))
+same_accumulate(accumulate)
+x = torch.randn(2, 9, 3, dtype=torch.float64, requires_grad=True)
+for call in (lambda b: differentiate(x, 0.1, backend=b).jerk,
+             lambda b: integrate(x, 0.1, start=State(0.0, 0.0), backend=b).position):
+    a, b = call("triton"), call("reference")
+    torch.testing.assert_close(a, b)
+    g, h = (torch.autograd.grad(y.square().sum(), x)[0] for y in (a, b))
+    torch.testing.assert_close(g, h)
+print("same")
+"""
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip().endswith("same"), done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_a_backend_can_be_asked_for(backend):
+    x = torch.randn(2, 9, 3, dtype=torch.float64, requires_grad=True)
+    assert backend_used(x, backend) == backend
+    for call in (
+        lambda chosen: differentiate(x, 0.1, backend=chosen).jerk,
+        lambda chosen: integrate(x, 0.1, start=State(0.0, 0.0), backend=chosen).position,
+    ):
+        torch.testing.assert_close(call(backend), call("auto"))
+        grads = [torch.autograd.grad(call(b).square().sum(), x)[0] for b in (backend, "auto")]
+        torch.testing.assert_close(*grads)
+
+
+def test_triton_is_refused_on_the_cpu(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises((UnsupportedError, MissingExtraError), match="triton"):
+        differentiate(torch.zeros(6, 1), 0.1, backend="triton")
+
+
+def test_threads_split_the_batch_and_do_not_share_state():
+    before = torch.get_num_threads()
+    x = torch.randn(300, 256, 7)
+    try:
+        torch.set_num_threads(1)
+        want = differentiate(x, 0.1)
+        torch.set_num_threads(3)
+        results = [None] * 4
+
+        def work(i):
+            results[i] = differentiate(x, 0.1)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        torch.set_num_threads(before)
+    for result in results:
+        assert torch.equal(result.jerk, want.jerk)
+        assert torch.equal(result.position, x)
+
+
+def test_operators_pass_torchs_own_check():
+    layout = Layout("central", (1,), ())
+    weights = uniform_table(layout, 0.5, torch.device("cpu"))
+    x, c = torch.randn(2, 6, 3, dtype=torch.float64), torch.randn(2, 1, 3, dtype=torch.float64)
+    utilities = ("test_schema", "test_faketensor")
+    arguments = (x, c, weights, layout.geometry, "cpu")
+    torch.library.opcheck(torch.ops.pullback.stencil, arguments, test_utils=utilities)
+    arguments = (x, x, x, x, weights, layout.geometry, "cpu")
+    torch.library.opcheck(torch.ops.pullback.stencil_adjoint, arguments, test_utils=utilities)
