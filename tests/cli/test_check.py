@@ -58,6 +58,18 @@ class Fatal(torch.autograd.Function):
             import os
             os._exit(9)
         return cotangent * 2
+
+class Endless(torch.autograd.Function):
+    """Hangs in a backward whose cotangent is not all ones."""
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+    @staticmethod
+    def backward(ctx, cotangent):
+        import time
+        while cotangent.ne(1).any():
+            time.sleep(0.1)
+        return cotangent * 2
 '''
 
 
@@ -126,6 +138,14 @@ def test_a_crash_is_a_verdict(module, capsys) -> None:
     out = capsys.readouterr().out
     assert "crashes" in out
     assert "status 9" in out
+
+
+def test_a_hang_is_a_verdict(module, capsys) -> None:
+    words = ["check", f"{module}:Endless", "--input", "torch.ones(2)", "--clauses", "linear"]
+    assert main([*words, "--gradient", "exact", "--timeout", "3"]) == 1
+    out = capsys.readouterr().out
+    assert "crashes" in out
+    assert "no answer within 3 s" in out
 
 
 def test_what_pullback_ships_holds(folder, capsys) -> None:
