@@ -73,16 +73,16 @@ def test_a_process_that_dies_is_a_verdict_and_the_next_clauses_run():
 def test_a_hang_is_a_verdict():
     started = time.monotonic()
     report = check(
-        HangsTwice, points(), isolate=True, timeout=3, clauses=["derivative", "double", "form"]
+        HangsTwice, points(), isolate=True, timeout=10, clauses=["derivative", "double", "form"]
     )
     assert report["double"].verdict is Verdict.CRASHES
-    assert "3 s" in report["double"].detail
+    assert "10 s" in report["double"].detail
     assert report["form"].verdict is Verdict.HOLDS
     assert time.monotonic() - started < 120
 
 
 def test_a_hang_without_isolation_is_a_verdict_too():
-    report = check(HangsTwice, points(), timeout=1, clauses=["double", "form"])
+    report = check(HangsTwice, points(), timeout=5, clauses=["double", "form"])
     assert report["double"].verdict is Verdict.CRASHES
     assert report["form"].verdict is Verdict.HOLDS
 
