@@ -20,7 +20,7 @@ __all__ = ["Basis", "condition_band", "least_basis", "solve_conditioned"]
 
 # Each pass leaves of the error its product with condition and rounding: 1e-8 at 256 samples, 1e-3
 # at 2,048.
-_FEW, _PASSES, _MORE_PASSES = 512, 2, 4
+_FEW, _PASSES, _MORE_PASSES = 512, 1, 4
 
 
 class Basis(NamedTuple):

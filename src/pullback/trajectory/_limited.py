@@ -88,22 +88,55 @@ class _Solve(Function):
 
 
 def solve_problem(problem: Problem) -> tuple[Unknowns, Tensor]:
-    """Iterate to the solution; returns it and for which problems it was found."""
-    now = begin(problem)
-    idle = (problem.level.abs() <= 1).all(-1)
-    done = idle.clone()
+    """Iterate to the solution; returns it and for which problems it was found.
+
+    Only problems that are not solved yet are carried from one iteration to the next.
+    """
+    batch = problem.level.shape[:-1]
+    flat = _flat(problem)
+    result = begin(flat)
+    found = (flat.level.abs() <= 1).all(-1)
+    left = (~found).nonzero().squeeze(-1)
+    now = Unknowns(*(part[left] for part in result))
     for _ in range(_ITERATIONS):
-        if bool(done.all()):
+        if not left.numel():
             break
-        now, finished = _iterate(problem, now, done)
-        done = done | finished
-        if not bool(torch.isfinite(now.x[~done]).all()):
-            break
-    return now, done
+        now, finished = _iterate(_chosen(flat, left), now)
+        result = Unknowns(
+            *(whole.index_copy(0, left, part) for whole, part in zip(result, now, strict=True))
+        )
+        found = found.index_copy(0, left, finished)
+        # One that has left the numbers will not come back.
+        going = ~finished & torch.isfinite(now.x).all(-1)
+        left = left[going]
+        now = Unknowns(*(part[going] for part in now))
+    shaped = Unknowns(*(part.reshape(*batch, part.shape[-1]) for part in result))
+    return shaped, found.reshape(batch)
 
 
-def _iterate(problem: Problem, now: Unknowns, done: Tensor) -> tuple[Unknowns, Tensor]:
-    """One predictor and corrector step for the problems that are not done."""
+def _flat(problem: Problem) -> Problem:
+    """The same problems with one batch dimension."""
+    count = problem.level.shape[:-1].numel()
+    rows = problem.conditions
+    return problem._replace(
+        level=problem.level.reshape(count, problem.level.shape[-1]),
+        scale=problem.scale.reshape(count, problem.scale.shape[-1]),
+        conditions=rows.reshape(count, *rows.shape[-2:]),
+        energy=problem.energy.reshape(count),
+    )
+
+
+def _chosen(problem: Problem, index: Tensor) -> Problem:
+    return problem._replace(
+        level=problem.level[index],
+        scale=problem.scale[index],
+        conditions=problem.conditions[index],
+        energy=problem.energy[index],
+    )
+
+
+def _iterate(problem: Problem, now: Unknowns) -> tuple[Unknowns, Tensor]:
+    """One predictor and corrector step, and which problems it has solved."""
     zero = torch.zeros((2, 1), dtype=torch.float64, device=problem.level.device)
     mean = _mean_product(now)
     guess = newton_step(problem, now, torch.zeros_like(mean)[..., None], zero)
@@ -114,13 +147,8 @@ def _iterate(problem: Problem, now: Unknowns, done: Tensor) -> tuple[Unknowns, T
     product = torch.stack([guess.upper * guess.push_upper, guess.lower * guess.push_lower], dim=-2)
     product = torch.where((mean < 100 * GAP)[..., None, None], zero, product)
     step = newton_step(problem, now, target, product)
-    length = torch.where(done, torch.zeros_like(mean), _reach(now, step))
-    # A finished problem stays as it is, whatever its step has become.
-    moved = [
-        torch.where(done[..., None], a, a + length[..., None] * b)
-        for a, b in zip(now, step, strict=True)
-    ]
-    now = Unknowns(*moved)
+    length = _reach(now, step)
+    now = Unknowns(*(a + length[..., None] * b for a, b in zip(now, step, strict=True)))
     return now, _converged(problem, now)
 
 
