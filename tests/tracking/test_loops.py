@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from tests.tracking.models import HuggingFaceStyle, sequential
 from torch import nn
@@ -66,6 +67,35 @@ def fit(module: Lit, batches: list[torch.Tensor], accumulate: int, clip: float) 
             closure()
         else:
             optimizer.step(closure)
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning's own advice on workers, loggers and pytree
+def test_lightning_itself() -> None:
+    lightning = pytest.importorskip("pytorch_lightning", reason="Lightning is not installed")
+
+    class Module(lightning.LightningModule):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = sequential()
+
+        training_step = Lit.training_step
+        configure_optimizers = Lit.configure_optimizers
+
+    module = Module()
+    dataset = [torch.randn(5) for _ in range(24)]
+    trainer = lightning.Trainer(
+        max_epochs=1,
+        accumulate_grad_batches=2,
+        gradient_clip_val=1.0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        accelerator="cpu",
+    )
+    with Tracker(module) as tracker:
+        trainer.fit(module, torch.utils.data.DataLoader(dataset, batch_size=4))
+    assert tracker.steps == 3
+    assert tracker.total("net.0", "backward").count == 6 * 28
 
 
 def test_lightnings_loop() -> None:
