@@ -153,6 +153,11 @@ class _Item(torch.autograd.Function):
             )
             for i in range(info.batch_size)
         ]
+        if len({len(item) for item in items}) > 1:
+            raise UnsupportedError(
+                f"{definition.name} batches item by item, and saves other tensors for other items.",
+                mend="Apply it to each item, without vmap.",
+            )
         stacked = tuple(torch.stack(column) for column in zip(*items, strict=True))
         return stacked, (0,) * len(stacked)
 

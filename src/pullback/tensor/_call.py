@@ -17,7 +17,7 @@ from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import INTERNAL, Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._habits import old_habits
-from pullback.tensor._levels import same_view
+from pullback.tensor._pool import Place, Pool, fill
 from pullback.tensor._structure import (
     ONE,
     Template,
@@ -33,20 +33,7 @@ __all__ = ["Call", "Meta"]
 # The shape, dtype and device of an output or input, as its Function sees it.
 Meta = tuple[torch.Size, torch.dtype, torch.device]
 
-# Where a saved tensor is in the pool. A tensor that forward computed with gradients switched on
-# has a graph of its own, which the engine could not return: it is kept as it is.
-Place = int | torch.Tensor | None
-
 _transforming = torch._C._are_functorch_transforms_active
-
-
-class _Slot:
-    """Stands in an attribute of the context for the tensor at a place of the pool."""
-
-    __slots__ = ("place",)
-
-    def __init__(self, place: int) -> None:
-        self.place = place
 
 
 class Call:
@@ -183,7 +170,7 @@ class Call:
             self.single = not isinstance(output, tuple) or hasattr(output, "_fields")
             self.result, outputs = flatten((output,) if self.single else output)
         self.materialize = context._materialize
-        pool = _Pool(tensors, outputs)
+        pool = Pool(tensors, outputs, search_objects=self.transformed)
         self.saved_for_backward = [pool.place(t) for t in context._saved_for_backward]
         self.saved_for_forward = [pool.place(t) for t in context._saved_for_forward]
         self.attributes = {}
@@ -205,7 +192,7 @@ class Call:
         return (*outputs, *pool.residuals)
 
     def _measure(
-        self, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], pool: "_Pool"
+        self, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], pool: Pool
     ) -> None:
         """Note the shapes that derivatives will need; the plain first order needs none."""
         self.residuals = [_meta(t) for t in pool.residuals]
@@ -242,7 +229,7 @@ class Call:
         found = tuple(saved[place] if isinstance(place, int) else place for place in places)
         context = Context(needs, self.by_argument, found)
         for name, value in self.attributes.items():
-            setattr(context, name, _fill(value, saved))
+            setattr(context, name, fill(value, saved))
         return context
 
     def pull(
@@ -335,79 +322,6 @@ class Call:
                     mend="Compute out of place, call ctx.mark_dirty and return the input, or "
                     "name a buffer in the class attribute mutates.",
                 )
-
-
-class _Pool:
-    """The tensors of a call while forward runs: where a saved tensor comes from."""
-
-    __slots__ = ("_inputs", "_known", "residual_saves", "residuals", "saves", "used")
-
-    def __init__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
-        self.residuals: list[torch.Tensor] = []
-        self.residual_saves: list[int] = []
-        self.saves: list[torch.Tensor] = []
-        self.used: set[int] = set()
-        # An input that is returned counts as the input, so inputs come first.
-        self._known = [*inputs, *outputs]
-        self._inputs = len(inputs)
-
-    def place(self, tensor: torch.Tensor | None) -> Place:
-        if tensor is None:
-            return None
-        self.saves.append(tensor)
-        for place, known in enumerate(self._known):
-            if known is tensor:
-                self.used.add(place)
-                return place
-        if tensor.grad_fn is not None:
-            return tensor
-        place = self._new(tensor)
-        self.used.add(place)
-        return place
-
-    def _new(self, tensor: torch.Tensor) -> int:
-        for i in range(self._inputs):
-            if same_view(tensor, self._known[i]):
-                return i
-        # A new object: the engine returns it, and autograd writes on what is returned.
-        self.residuals.append(tensor.detach())
-        self.residual_saves.append(len(self.saves) - 1)
-        self._known.append(tensor)
-        return len(self._known) - 1
-
-    def strip(self, value: Any) -> Any:
-        """Replace the tensors in an attribute by their places."""
-        if isinstance(value, torch.Tensor):
-            place = self.place(value)
-            return _Slot(place) if isinstance(place, int) else place
-        if isinstance(value, (list, tuple, dict)) and any(
-            isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value)
-        ):
-            return pytree.tree_map(
-                lambda leaf: self.strip(leaf) if isinstance(leaf, torch.Tensor) else leaf, value
-            )
-        return value
-
-    def input_place(self, tensor: torch.Tensor, name: str) -> int:
-        place = self.place(tensor)
-        if not isinstance(place, int) or place >= self._inputs:
-            raise DefinitionError(
-                f"The forward of {name} marks a tensor as dirty that is not an input.",
-                expected="ctx.mark_dirty names inputs that forward changed in place and returns",
-            )
-        return place
-
-
-def _fill(value: Any, saved: dict[int, Any]) -> Any:
-    if isinstance(value, _Slot):
-        return saved[value.place]
-    if isinstance(value, (list, tuple, dict)) and any(
-        isinstance(leaf, _Slot) for leaf in pytree.tree_leaves(value)
-    ):
-        return pytree.tree_map(
-            lambda leaf: saved[leaf.place] if isinstance(leaf, _Slot) else leaf, value
-        )
-    return value
 
 
 def _meta(tensor: torch.Tensor) -> Meta:

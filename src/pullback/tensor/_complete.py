@@ -179,7 +179,12 @@ def _calls_an_argument(function: Any) -> bool:
         return False
     names = set(inspect.signature(function.forward).parameters)
     calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return any(isinstance(called, ast.Name) and called.id in names for called in calls)
+    return any(
+        (isinstance(called, ast.Name) and called.id in names)
+        # kept on the context first: ctx.tree = tree; ctx.tree(...)
+        or (isinstance(called, ast.Attribute) and called.attr in names)
+        for called in calls
+    )
 
 
 def _refuse_composition(function: Any) -> Callable[..., Any]:
