@@ -18,8 +18,14 @@ from rich.rule import Rule
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / ".demo"
 PACKAGES = WORK / "packages"
-PROGRAMS = ("entmax_attention", "revgrad_domains", "roma_registration", "unit_scaling_regression",
-            "gpytorch_regression")  # fmt: skip
+# Each program with the calls of different shapes that are checked for each Function.
+PROGRAMS = {
+    "entmax_attention": 1,
+    "revgrad_domains": 1,
+    "roma_registration": 1,
+    "unit_scaling_regression": 2,
+    "gpytorch_regression": 1,
+}
 # Exact versions, without the dependencies that these programs never import.
 PINNED = (
     "entmax==1.3",
@@ -91,8 +97,14 @@ def install() -> None:
 def check_program(program: str, environment: dict[str, str]) -> None:
     """Run one program under ``pullback check --``; broken Functions are what is looked for."""
     command = [sys.executable, "-m", "pullback.cli", "check"]
-    # Two calls of different shapes for each Function keep the whole within minutes.
-    kept = ["--calls", "2", "--output", f".demo/{program}.pt", "--json", f".demo/{program}.json"]
+    kept = [
+        "--calls",
+        str(PROGRAMS[program]),
+        "--output",
+        f".demo/{program}.pt",
+        "--json",
+        f".demo/{program}.json",
+    ]
     after = ["--", "python", f"demo/programs/{program}.py"]
     run([*command, *kept, *after], environment, accept=(0, 1))
 
