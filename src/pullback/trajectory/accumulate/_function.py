@@ -18,6 +18,8 @@ __all__ = ["Accumulate", "AccumulateAdjoint"]
 class Accumulate(Function):
     """Control, initial states and coefficients to position, velocity, acceleration and jerk."""
 
+    autocast = "disable"
+
     @staticmethod
     def forward(
         control: Tensor, initial: Tensor, steps: Tensor, order: int, backend: str
@@ -45,6 +47,8 @@ class Accumulate(Function):
 
 class AccumulateAdjoint(Function):
     """Cotangents and coefficients to the gradients of control and initial states."""
+
+    autocast = "disable"
 
     @staticmethod
     def forward(

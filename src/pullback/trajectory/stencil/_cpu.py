@@ -29,42 +29,30 @@ def _row_of(h, horizon, rows, left, right):
 
 
 @_compile
-def _sample(x, values, h, d, dof, geometry):
-    if h == 0 and geometry[4] >= 0:
-        return values[geometry[4] * dof + d]
-    if h * dof + dof == x.shape[0] and geometry[5] >= 0:
-        return values[geometry[5] * dof + d]
-    return x[h * dof + d]
-
-
-@_compile
-def _forward_row(x, values, weights, out, h, dof, geometry, zero):
+def _forward_row(x, values, weights, out, h, dof, geometry):
     before, width, left, right = geometry[:4]
     horizon = x.shape[0] // dof
     begin = min(max(h - before, 0), horizon - width)
     row = weights[_row_of(h, horizon, weights.shape[0], left, right)]
-    edge = h < left or h >= horizon - right
-    for d in range(dof):
-        here = _sample(x, values, h, d, dof, geometry)
-        out[0][h * dof + d] = here
-        for k in range(3):
-            total = zero
-            for j in range(width):
-                if begin + j != h:
-                    away = _sample(x, values, begin + j, d, dof, geometry) - here
-                    total += row[k, j] * away
-            if edge:
-                for m in range(row.shape[1] - width):
-                    total += row[k, width + m] * values[m * dof + d]
-            out[k + 1][h * dof + d] = total
+    base = h * dof
+    for k in range(3):
+        target = out[k + 1][base : base + dof]
+        target[:] = 0
+        for j in range(width):
+            if begin + j != h:
+                weight, away = row[k, j], (begin + j) * dof
+                for d in range(dof):
+                    target[d] += weight * (x[away + d] - x[base + d])
+        for m in range(row.shape[1] - width):
+            weight = row[k, width + m]
+            for d in range(dof):
+                target[d] += weight * values[m * dof + d]
 
 
 @_compile
 def _forward_inside(x, row, out, h, dof, before, width):
     # A row with weights of its own, away from the ends.
     base = h * dof
-    for d in range(base, base + dof):
-        out[0][d] = x[d]
     for k in range(3):
         target = out[k + 1]
         w0, w1, w2, w3 = row[k, 0], row[k, 1], row[k, 2], row[k, 3]
@@ -104,23 +92,26 @@ def _forward_backward_scheme(x, out, row, dof, start, stop):
 
 
 @_compile
-def _forward(x, values, weights, outputs, dof, geometry, zero, block, first, last):
-    before, width, left, right = geometry[:4]
+def _forward(x, values, weights, outputs, dof, geometry, block, first, last):
+    before, width, left, right, head, tail = geometry
     horizon = x.shape[1] // dof
     compact = weights.shape[1] < horizon
-    # Rows below low and from high on touch an end, where a boundary value may stand in.
-    low = before + 1
-    high = max(low, horizon - max(right, width - 1 - before) - 1)
+    low, high = left, horizon - right
     for b in range(first, last):
         table = weights[b if weights.shape[0] > 1 else 0]
-        line = x[b]
         out = (outputs[0][b], outputs[1][b], outputs[2][b], outputs[3][b])
-        for h in range(min(low, horizon)):
-            _forward_row(line, values[b], table, out, h, dof, geometry, zero)
+        # The positions with their ends replaced are what all rows read, still in cache.
+        line = out[0]
+        line[:] = x[b]
+        if head >= 0:
+            line[:dof] = values[b, head * dof : (head + 1) * dof]
+        if tail >= 0:
+            line[-dof:] = values[b, tail * dof : (tail + 1) * dof]
+        for h in range(low):
+            _forward_row(line, values[b], table, out, h, dof, geometry)
         if compact:
             for start in range(low * dof, high * dof, block):
                 stop = min(start + block, high * dof)
-                out[0][start:stop] = line[start:stop]
                 for k in range(3):
                     if width == 5:
                         _forward_central(line, out[k + 1], table[left, k], dof, start, stop)
@@ -130,7 +121,7 @@ def _forward(x, values, weights, outputs, dof, geometry, zero, block, first, las
             for h in range(low, high):
                 _forward_inside(line, table[h], out, h, dof, before, width)
         for h in range(high, horizon):
-            _forward_row(line, values[b], table, out, h, dof, geometry, zero)
+            _forward_row(line, values[b], table, out, h, dof, geometry)
 
 
 @_compile
@@ -274,10 +265,10 @@ def apply_stencil(
         line, values = _flat(x, weights.dtype), _flat(conditions, weights.dtype)
         table = weights.detach().contiguous().numpy()
         arrays = tuple(_flat(output, weights.dtype) for output in outputs)
-        ints, zero = tuple(geometry), table.dtype.type(0)
+        ints = tuple(geometry)
 
         def run(first: int, last: int) -> None:
-            _forward(line, values, table, arrays, dof, ints, zero, _BLOCK, first, last)
+            _forward(line, values, table, arrays, dof, ints, _BLOCK, first, last)
 
         run_in_slices(run, batch, x.numel())
     velocity, acceleration, jerk = (output.to(x.dtype) for output in outputs[1:])

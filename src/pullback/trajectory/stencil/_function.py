@@ -19,6 +19,8 @@ __all__ = ["Stencil", "StencilAdjoint"]
 class Stencil(Function):
     """Positions, boundary values and weights to position, velocity, acceleration and jerk."""
 
+    autocast = "disable"
+
     @staticmethod
     def forward(
         x: Tensor, conditions: Tensor, weights: Tensor, geometry: tuple[int, ...], backend: str
@@ -49,6 +51,8 @@ class Stencil(Function):
 
 class StencilAdjoint(Function):
     """Cotangents and weights to the gradients of positions and boundary values."""
+
+    autocast = "disable"
 
     @staticmethod
     def forward(
