@@ -21,6 +21,7 @@ class Published:
         inputs: makes the arguments of `apply`; tensors that require a gradient are differentiated.
         call: how to apply it where `apply(*arguments)` is not how its package does it.
         notes: what a reader of the table should know.
+        gradient: the intent that its authors document, where it is not the derivative.
         command: the arguments as one expression, for `pullback check --input`.
     """
 
@@ -28,6 +29,7 @@ class Published:
     inputs: Inputs
     call: Callable[..., Any] | None = None
     notes: str = ""
+    gradient: str = ""
     command: str = ""
 
     def load(self) -> type[torch.autograd.Function]:

@@ -9,6 +9,7 @@ CASES = [
     Published(
         f"{_FUNCTIONAL}:softmax_fn",
         lambda g: (randn(g, 3, 4), -1),
+        gradient="surrogate",
         command="torch.randn(3, 4, dtype=torch.float64), -1",
     ),
     Published(
@@ -20,6 +21,7 @@ CASES = [
     Published(
         f"{_FUNCTIONAL}:mul2_fn",
         lambda g: (randn(g, 3, 4), randn(g, 3, 4)),
+        gradient="surrogate",
         command="torch.randn(3, 4, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)",
     ),
     Published(f"{_FUNCTIONAL}:mean_fn", lambda g: (positive(g, 3, 4), -1, True)),

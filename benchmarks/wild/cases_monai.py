@@ -12,6 +12,7 @@ CASES = [
     Published(
         "monai.visualize.gradient_based:_AutoGradReLU",
         lambda g: (randn(g, 3, 4),),
+        gradient="nonlinear",
         command="torch.randn(3, 4, dtype=torch.float64)",
     ),
 ]

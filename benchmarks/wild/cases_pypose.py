@@ -33,6 +33,7 @@ def _exp(group):
     return Published(
         f"{_MODULE}:{group.lower()}_Exp",
         lambda g: (randn(g, 2, _width(group)),),
+        gradient="surrogate",
         command=f"torch.randn(2, {_width(group)}, dtype=torch.float64)",
     )
 

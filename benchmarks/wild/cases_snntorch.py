@@ -37,3 +37,13 @@ def _levels():
     import torch
 
     return torch.linspace(-2, 2, 9, dtype=torch.float64)
+
+
+# Published, and its backward cannot be called: what the checker says of it is in the second table.
+UNUSABLE = [
+    Published(
+        f"{_MODULE}:LeakySpikeOperator",
+        lambda g: (randn(g, 3, 4), 0.1),
+        command="torch.randn(3, 4, dtype=torch.float64), 0.1",
+    )
+]

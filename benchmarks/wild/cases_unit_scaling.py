@@ -7,6 +7,7 @@ CASES = [
     Published(
         "unit_scaling.scale:_ScaledGrad",
         lambda g: (randn(g, 3, 4), 0.5, 2.0),
+        gradient="surrogate",
         command="torch.randn(3, 4, dtype=torch.float64), 0.5, 2.0",
     ),
     Published(

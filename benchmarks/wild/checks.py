@@ -1,9 +1,11 @@
 """`python -m benchmarks.wild.checks`: what `pullback check` finds in published Functions.
 
 Runs the command of every case that has one, as a reader would type it, and writes
-benchmarks/results/wild_check.csv. Run it in `.benchmark-venv`.
+benchmarks/results/wild_check.csv. Run it in `.benchmark-venv`. `--only entmax,roma` checks those
+packages alone and leaves the other rows as they are.
 """
 
+import argparse
 import csv
 import importlib
 import importlib.metadata
@@ -15,17 +17,22 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from benchmarks.wild.__main__ import package_of
+from benchmarks.wild._case import Published
+
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "wild_check.csv"
 COLUMNS = ["package", "version", "function", "clause", "verdict", "detail", "lacking", "command"]
 SECONDS = 600
 
 
-def check(stem: str, name: str, expression: str) -> list[dict[str, str]]:
+def check(stem: str, case: Published) -> list[dict[str, str]]:
     """Run the command and return one row for each broken clause, or one without a clause."""
     package = importlib.import_module(f"benchmarks.wild.cases_{stem}").PACKAGE
-    command = ["pullback", "check", name, "--input", expression]
-    if "lambda" in expression:  # it cannot be handed to another process
+    command = ["pullback", "check", case.name, "--input", case.command]
+    if case.gradient:
+        command += ["--gradient", case.gradient]
+    if "lambda" in case.command:  # it cannot be handed to another process
         command.append("--no-isolate")
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
@@ -43,7 +50,7 @@ def check(stem: str, name: str, expression: str) -> list[dict[str, str]]:
     common = {
         "package": package,
         "version": importlib.metadata.version(package),
-        "function": name,
+        "function": case.name,
         "lacking": " ".join(item["clause"] for item in findings if item["verdict"] == "lacking"),
         "command": shlex.join(command),
     }
@@ -54,14 +61,24 @@ def check(stem: str, name: str, expression: str) -> list[dict[str, str]]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="packages by the name of their case file")
+    only = set(parser.parse_args().only.split(",")) - {""}
+    packages = {package_of(stem) for stem in only}
     tasks = []
     for path in sorted(HERE.glob("cases_*.py")):
         stem = path.stem.removeprefix("cases_")
-        cases = importlib.import_module(f"benchmarks.wild.cases_{stem}").CASES
-        tasks += [(stem, case.name, case.command) for case in cases if case.command]
+        if only and stem not in only:
+            continue
+        module = importlib.import_module(f"benchmarks.wild.cases_{stem}")
+        cases = [*module.CASES, *getattr(module, "UNUSABLE", [])]
+        tasks += [(stem, case) for case in cases if case.command]
     with ThreadPoolExecutor(2) as pool:
         answers = list(pool.map(lambda task: check(*task), tasks))
     rows = [row for answer in answers for row in answer]
+    if only:
+        with RESULTS.open(newline="", encoding="utf-8") as file:
+            rows += [row for row in csv.DictReader(file) if row["package"] not in packages]
     rows.sort(key=lambda row: (row["package"].lower(), row["function"]))
     with RESULTS.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")

@@ -97,17 +97,35 @@ def _change(pair: dict[str, Row], column: str) -> str:
 
 
 def findings_table(rows: Sequence[Row]) -> str:
-    """What the checker found, with the command for each."""
+    """What the checker found, one line for each Function, with its command."""
+    by_function: dict[str, list[Row]] = {}
+    for row in rows:
+        by_function.setdefault(row["function"], []).append(row)
+    found = {name: group for name, group in by_function.items() if group[0]["clause"]}
+    clean = sorted(name.partition(":")[2] for name in by_function if name not in found)
     body = [
         [
-            f"{row['package']} {row['version']}",
-            f"`{row['function'].partition(':')[2]}`",
-            f"`{row['clause']}`: {row['detail']}",
-            f"`{row['command']}`".replace("|", "\\|"),
+            f"{group[0]['package']} {group[0]['version']}",
+            f"`{name.partition(':')[2]}`",
+            _say(group),
+            f"`{group[0]['command']}`".replace("|", "\\|"),
         ]
-        for row in rows
+        for name, group in found.items()
     ]
-    return markdown(["package", "Function", "what is broken", "the command"], body)
+    packages = {group[0]["package"] for group in found.values()}
+    title = f"{len(found)} of {len(by_function)} Functions checked, in {len(packages)} packages:"
+    table = markdown(["package", "Function", "what is broken", "the command"], body)
+    rest = ", ".join(f"`{name}`" for name in clean)
+    return f"{title}\n\n{table}\n\nNothing silently wrong was found in {rest}."
+
+
+def _say(group: Sequence[Row]) -> str:
+    """What is broken; where nearly everything crashes, the one reason."""
+    crashes = [row for row in group if row["verdict"] == "crashes"]
+    said = [f"`{row['clause']}`: {row['detail']}" for row in group if row["verdict"] == "broken"]
+    if crashes:
+        said.append(f"{len(crashes)} clauses crash: {crashes[0]['detail']}")
+    return "<br>".join(said).replace("|", "\\|")
 
 
 def main() -> None:
