@@ -139,3 +139,229 @@ def test_autograd_inside_a_backward_still_works():
         torch.autograd.grad(out.sum(), value)[0].double(),
         torch.autograd.grad((value.sin() * value).sum(), value)[0].double(),
     )
+
+
+class Holder:
+    def __init__(self, matrix):
+        self.parts = (matrix,)
+
+
+class KeepsAnObject(torch.autograd.Function):
+    """An object on the context holds an input, as linear_operator does."""
+
+    @staticmethod
+    def forward(ctx, matrix, vector):
+        ctx.save_for_backward(vector)
+        ctx.holder = Holder(matrix)
+        return matrix @ vector
+
+    @staticmethod
+    def backward(ctx, g):
+        (vector,) = ctx.saved_tensors
+        return torch.outer(g, vector), ctx.holder.parts[0].T @ g
+
+
+class InPlace(torch.autograd.Function):
+    """Intermediates are changed in place, as gpytorch's Matern covariance does."""
+
+    @staticmethod
+    def forward(ctx, x):
+        root = x.sqrt()
+        kept = (-root).exp()
+        ctx.save_for_backward(root.mul_(2).mul_(kept))
+        return (x * x).mul_(3)
+
+    @staticmethod
+    def backward(ctx, g):
+        (kept,) = ctx.saved_tensors
+        result = g.clone()
+        result *= kept
+        return result
+
+
+class ReturnsItsInput(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, strength):
+        ctx.save_for_backward(x, strength)
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        _, strength = ctx.saved_tensors
+        return -strength * g, None
+
+
+class AppliesAnother(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = PublishedCube.apply(x)
+        ctx.save_for_backward(x, y)
+        return y * x
+
+    @staticmethod
+    def backward(ctx, g):
+        _, y = ctx.saved_tensors
+        return 4 * y * g
+
+
+class AsksForGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.wanted = [x.requires_grad, y.requires_grad]
+        if x.requires_grad:
+            ctx.save_for_backward(y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, g):
+        assert ctx.wanted == [True, False]
+        (y,) = ctx.saved_tensors
+        return y * g, None
+
+
+def positive():
+    return torch.tensor([0.5, 1.5, 2.5], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("published", "formula"),
+    [
+        (KeepsAnObject, None),
+        (lambda a: lambda x: pullback.complete(AppliesAnother).apply(x), lambda x: x**4),
+        (
+            lambda a: lambda x: pullback.complete(AsksForGradients).apply(x, a),
+            lambda x: x * positive(),
+        ),
+    ],
+)
+def test_habits_of_published_code(published, formula):
+    x = positive()
+    if formula is None:
+        matrix = torch.outer(x, x) + torch.eye(3, dtype=x.dtype)
+
+        def used(matrix, x):
+            return (pullback.complete(KeepsAnObject).apply(matrix, x) ** 2).sum()
+
+        def plain(matrix, x):
+            return ((matrix @ x) ** 2).sum()
+
+        agree(
+            torch.func.hessian(used, (0, 1))(matrix, x),
+            torch.func.hessian(plain, (0, 1))(matrix, x),
+        )
+        return
+    apply = published(positive())
+    for transform in (torch.func.grad, torch.func.hessian):
+        agree(
+            transform(lambda x: (apply(x) ** 2).sum())(x),
+            transform(lambda x: (formula(x) ** 2).sum())(x),
+        )
+
+
+def test_changes_in_place_are_differentiated_out_of_place():
+    completed = pullback.complete(InPlace, gradient="surrogate").apply
+    x = positive()
+
+    def formula(x):  # the gradient that InPlace.backward computes, of a sum
+        return 2 * x.sqrt() * (-x.sqrt()).exp()
+
+    agree(
+        torch.func.jacrev(torch.func.grad(lambda x: completed(x).sum()))(x),
+        torch.func.jacrev(formula)(x),
+    )
+    agree(torch.func.jvp(completed, (x,), (x,))[1], formula(x) * x)
+
+
+def test_an_input_that_is_returned_and_saved():
+    strength = torch.tensor(2.0, dtype=torch.float64)
+    completed = pullback.complete(ReturnsItsInput).apply
+    x = positive()
+    agree(torch.func.grad(lambda x: completed(x, strength).sum())(x), torch.full_like(x, -2))
+    assert completed(x, strength).data_ptr() == x.data_ptr()
+
+
+def test_a_nonlinear_backward_is_found_out():
+    class GuidedRelu(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.relu()
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return g * (x > 0) * (g > 0)
+
+    with pytest.raises(UnsupportedError, match="not linear"):
+        torch.func.jvp(pullback.complete(GuidedRelu).apply, (positive(),), (positive(),))
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # Dynamo's own doing
+def test_a_function_that_takes_a_function_compiles():
+    class Through(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, function):
+            ctx.save_for_backward(x)
+            return function(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return 2 * x * g, None
+
+    completed = pullback.complete(Through)
+    torch._dynamo.reset()
+    x = positive().requires_grad_()
+    run = torch.compile(
+        lambda x: completed.apply(x, lambda t: t * t), fullgraph=True, backend="aot_eager"
+    )
+    (g,) = torch.autograd.grad(run(x).sum(), x)
+    agree(g, 2 * x.detach())
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(
+            torch.func.grad(lambda x: completed.apply(x, lambda t: t * t).sum()),
+            fullgraph=True,
+            backend="aot_eager",
+        )(positive())
+
+
+class Covariance(torch.autograd.Function):
+    """The radial basis covariance of gpytorch: an unsummed gradient, saved in forward."""
+
+    @staticmethod
+    def forward(ctx, x, y, lengthscale, distance):
+        if any(ctx.needs_input_grad[:2]):
+            raise RuntimeError("no gradient with respect to the points")
+        squared = distance(x.div(lengthscale), y.div(lengthscale))
+        covariance = squared.clone().div_(-2.0).exp_()
+        ctx.save_for_backward(squared.mul_(covariance).div_(lengthscale))
+        return covariance
+
+    @staticmethod
+    def backward(ctx, g):
+        (derivative,) = ctx.saved_tensors
+        return None, None, g * derivative, None
+
+
+def test_a_gradient_that_autograd_sums_is_summed_before_residuals_are_added():
+    generator = torch.Generator().manual_seed(2)
+    x, y = (torch.randn(n, 1, generator=generator, dtype=torch.float64) for n in (6, 5))
+    completed = pullback.complete(Covariance).apply
+
+    def distance(a, b):
+        return (a - b.mT).square()
+
+    def used(length):
+        return completed(x, y, length, distance).square().sum()
+
+    def formula(length):
+        return torch.exp(distance(x / length, y / length) / -2).square().sum()
+
+    length = torch.tensor([[0.3]], dtype=torch.float64)
+    for outer in (torch.func.jacrev, torch.func.jacfwd):
+        for inner in (torch.func.jacrev, torch.func.jacfwd):
+            agree(outer(inner(used))(length), outer(inner(formula))(length))
+    leaf = length.requires_grad_()
+    (g,) = torch.autograd.grad(used(leaf), leaf, create_graph=True)
+    (h,) = torch.autograd.grad(g.sum(), leaf)
+    agree(h, torch.func.hessian(formula)(length.detach()).reshape(1, 1))

@@ -252,3 +252,20 @@ def test_complete_takes_classes_only():
     for wrong in (torch.sin, "Function", Once.apply, int):
         with pytest.raises(ArgumentTypeError, match="complete takes a Function class"):
             pullback.complete(wrong)
+
+
+def test_an_output_marked_non_differentiable_carries_no_history_even_as_a_view():
+    class Stop(pullback.Function):
+        @staticmethod
+        def forward(ctx, x):
+            out = x.view_as(x)
+            ctx.mark_non_differentiable(out)
+            return out, x * 2
+
+        @staticmethod
+        def backward(ctx, _, g):
+            return g * 2
+
+    stopped, doubled = Stop.apply(torch.ones(2, requires_grad=True))
+    assert not stopped.requires_grad
+    assert doubled.requires_grad

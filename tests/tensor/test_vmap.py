@@ -101,3 +101,72 @@ def test_item_by_item_refuses_what_it_cannot():
         func.vmap(Opaque.apply)(xs[:0])
     with pytest.raises(pullback.errors.UnsupportedError, match="item by item"):
         func.vmap(func.grad(lambda x: func.grad(lambda y: Opaque.apply(y).sum())(x).sum()))(xs)
+
+
+class Weighted(pullback.Function):
+    """Forward ignores the weight, backward does not."""
+
+    gradient = "surrogate"
+
+    @staticmethod
+    def forward(x, weight):
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (weight,) = ctx.saved_tensors
+        return cotangent * weight, None
+
+
+def test_a_batched_argument_that_only_backward_depends_on():
+    x = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    weights = torch.tensor([1.0, 10.0, 100.0], dtype=torch.float64)
+    outer = torch.tensor([2.0, 3.0, 5.0], dtype=torch.float64)
+
+    def total(x):
+        return (outer[:, None] * func.vmap(Weighted.apply, in_dims=(None, 0))(x, weights)).sum()
+
+    agree(func.grad(total)(x), torch.full_like(x, 2 + 30 + 500))
+    y = x.clone().requires_grad_()
+    agree(torch.autograd.grad(total(y), y)[0], torch.full_like(x, 2 + 30 + 500))
+
+
+def test_items_that_save_other_tensors_are_refused():
+    class Branching(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(*([x.exp()] if x.sum() > 0 else [x.exp(), x.sin()]))
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2
+
+    xs = torch.tensor([[1.0], [-1.0]])
+    with pytest.raises(pullback.errors.UnsupportedError, match="other tensors for other items"):
+        func.vmap(pullback.complete(Branching).apply)(xs)
+
+
+def test_completed_functions_loop_where_torch_cannot_batch():
+    class Branching(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**2 if x.sum() > 0 else x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return g * (2 * x if x.sum() > 0 else 3 * x**2)
+
+    xs = torch.tensor([[1.0, 2.0], [-1.0, -3.0]], dtype=torch.float64)
+    apply = pullback.complete(Branching).apply
+    agree(func.vmap(apply)(xs), torch.stack([xs[0] ** 2, xs[1] ** 3]))
+    agree(
+        func.vmap(func.grad(lambda x: apply(x).sum()))(xs),
+        torch.stack([2 * xs[0], 3 * xs[1] ** 2]),
+    )

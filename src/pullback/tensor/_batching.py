@@ -13,7 +13,9 @@ from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._structure import flatten, unflatten, without_values
 
-__all__ = ["batch_by_rule", "batched"]
+__all__ = ["batch_by_rule", "batched", "share_batch"]
+
+_functorch = torch._C._functorch
 
 
 def batch_by_rule(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: torch.Tensor) -> Any:
@@ -65,7 +67,8 @@ def batched(run: Callable[..., Any], definition: Definition) -> Callable[..., An
         return looped
 
     def either(*arguments: Any) -> Any:
-        if not _batching():
+        levels = _functorch.get_interpreter_stack() or ()
+        if not any(level.key() == _functorch.TransformType.Vmap for level in levels):
             return run(*arguments)
         try:
             return run(*arguments)
@@ -80,9 +83,39 @@ def batched(run: Callable[..., Any], definition: Definition) -> Callable[..., An
     return either
 
 
+def share_batch(
+    outputs: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Give every output the batch dimension that any input has, at the innermost level of vmap.
+
+    Backward may depend on a batched input that forward does not depend on. An output without the
+    batch dimension would get one cotangent, summed over the batch, before backward sees the items.
+    """
+    interpreter = _functorch.peek_interpreter_stack()
+    if interpreter is None or not _batching():
+        return list(outputs)
+    level, size = interpreter.level(), _batch_size(interpreter)
+    if not any(_batched_at(tensor, level) for tensor in tensors):
+        return list(outputs)
+    return [
+        output
+        if _batched_at(output, level)
+        else _functorch._add_batch_dim(output.unsqueeze(0).expand(size, *output.shape), 0, level)
+        for output in outputs
+    ]
+
+
+def _batch_size(interpreter: Any) -> int:
+    return _functorch.CVmapInterpreterPtr(interpreter).batchSize()
+
+
+def _batched_at(tensor: torch.Tensor, level: int) -> bool:
+    return _functorch.is_batchedtensor(tensor) and _functorch.maybe_get_level(tensor) == level
+
+
 def _batching() -> bool:
-    interpreter = torch._C._functorch.peek_interpreter_stack()
-    return interpreter is not None and interpreter.key() == torch._C._functorch.TransformType.Vmap
+    interpreter = _functorch.peek_interpreter_stack()
+    return interpreter is not None and interpreter.key() == _functorch.TransformType.Vmap
 
 
 def _per_item(run: Callable[..., Any], definition: Definition) -> Callable[..., Any]:

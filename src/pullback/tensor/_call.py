@@ -138,7 +138,7 @@ class Call:
         definition = self.definition
         context = Context(self.needs, self.by_argument)
         versions = None if definition.lenient else _versions(tensors)
-        if _transforming():
+        if self.transformed:
             with old_habits(tensors, self.needs, published=definition.lenient):
                 output = self._call_forward(context, tensors)
         else:
@@ -183,6 +183,8 @@ class Call:
             i for i, t in enumerate(outputs) if not _differentiable(t.dtype) or id(t) in marked
         ]
         self.count = len(outputs)
+        if marked:  # torch would give a view a history all the same
+            outputs = [t.detach() if id(t) in marked else t for t in outputs]
         self._measure(tensors, outputs, pool)
         if saves is not None:
             saves.extend(pool.saves)

@@ -100,10 +100,7 @@ def complete(
     }
     if traced:
         body["forward"] = staticmethod(_refuse_composition(function))
-    for name in ("backward", "vjp"):
-        rule = getattr(function, name)
-        if rule is not getattr(_base, name):
-            body[name] = staticmethod(without_once(rule))
+    body |= _rules_without_once(function)
     result = types.new_class(
         function.__name__, (Function, function), exec_body=lambda namespace: namespace.update(body)
     )
@@ -113,6 +110,15 @@ def complete(
 
 
 _habits.completer = complete
+
+
+def _rules_without_once(function: Any) -> dict[str, Any]:
+    rules = {name: getattr(function, name) for name in ("backward", "vjp")}
+    return {
+        name: staticmethod(without_once(rule))
+        for name, rule in rules.items()
+        if rule is not getattr(_base, name)
+    }
 
 
 @contextlib.contextmanager

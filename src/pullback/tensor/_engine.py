@@ -20,7 +20,7 @@ from torch.autograd import forward_ad
 
 from pullback.errors import UnsupportedError
 from pullback.tensor._autocast import cast_inputs, forward_state, scope
-from pullback.tensor._batching import batch_by_rule, batched
+from pullback.tensor._batching import batch_by_rule, batched, share_batch
 from pullback.tensor._call import Call
 from pullback.tensor._definition import Definition
 from pullback.tensor._forward_mode import push
@@ -86,7 +86,12 @@ class _Engine(torch.autograd.Function):
         else:
             with scope(None):
                 results = run(tensors)
-        if forward_ad._current_level >= 0 and not _transforming() and not call.dirty:
+        if call.dirty:
+            return results
+        if _transforming():
+            count = call.count
+            return (*share_batch(results[:count], tensors), *results[count:])
+        if forward_ad._current_level >= 0:
             # A view would need a tangent that is a view of the input's tangent.
             results = tuple(_unalias(result, tensors) for result in results)
         return results
@@ -126,7 +131,10 @@ class _Engine(torch.autograd.Function):
     def jvp(ctx: Any, *grad_inputs: Any) -> tuple[Any, ...]:
         call: Call = ctx.call
         saved = dict(zip(call.needed, ctx.saved_tensors, strict=True))
-        return push(call, saved, grad_inputs[1:])
+        run = functools.partial(push, call)
+        if _transforming():
+            run = batched(run, call.definition)
+        return run(saved, grad_inputs[1:])
 
 
 def _pull(
@@ -160,6 +168,12 @@ def _unalias(result: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> torch.T
 
 
 def _add(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
+    """Add the gradient of the residuals, which has the shape of the input.
+
+    The author's gradient may have a shape that autograd sums to it, and must be summed before.
+    """
     if first is None or second is None:
         return second if first is None else first
+    if first.shape != second.shape and first.dim() >= second.dim():
+        first = first.sum_to_size(second.shape)
     return first + second
