@@ -209,3 +209,21 @@ def test_the_modes_around_a_check_do_not_matter(mode):
         x = torch.linspace(-1, 1, 4)
         report = check(Cube, x, clauses=[*QUICK, "double", "dtype", "autocast"])
     assert {finding.verdict for finding in report} == {Verdict.HOLDS}
+
+
+class WrongSquare(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return 5 * x * cotangent
+
+
+def test_a_fixed_point_does_not_pass_for_an_identity():
+    report = check(WrongSquare, torch.ones(3, dtype=torch.float64), clauses=QUICK)
+    assert report.gradient == "exact"
+    assert report["derivative"].verdict is Verdict.BROKEN
