@@ -22,7 +22,11 @@ class Original(torch.autograd.Function):
         return cotangent * ctx.f, None
 
 
-@pytest.mark.parametrize("factor", [2.0, -0.5, 0, 3, torch.tensor(1.5), torch.rand(5)], ids=repr)
+@pytest.mark.parametrize(
+    "factor",
+    [2.0, -0.5, 0, 3, torch.tensor(1.5), torch.rand(5)],
+    ids=["2", "-0.5", "0", "3", "scalar", "vector"],
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_the_same_results(factor, dtype):
     x = torch.randn(3, 5).to(dtype).requires_grad_()
