@@ -1,0 +1,95 @@
+"""The generated tables stand in the pages as the CSV files have them."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks.markers import check_or_write, replace_between
+from benchmarks.readme import CELLS, COLUMNS, joint, table
+from benchmarks.wild import tables
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("module", ["benchmarks.wild.tables"])
+def test_the_pages_are_what_the_measurements_say(module: str) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", module, "--check"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_the_checker_found_something_in_ten_packages_and_says_with_which_command() -> None:
+    rows = [row for row in tables.read(tables.FOUND) if row["clause"]]
+    assert len({row["package"] for row in rows}) >= 10
+    assert all(row["command"].startswith("pullback check ") for row in rows)
+
+
+def test_a_part_is_replaced_and_nothing_else() -> None:
+    page = "before\n<!-- a begin: x -->\nold\n<!-- a end -->\nafter\n"
+    assert replace_between(page, "a", "new") == (
+        "before\n<!-- a begin: x -->\n\nnew\n\n<!-- a end -->\nafter\n"
+    )
+    with pytest.raises(ValueError, match="b begin"):
+        replace_between(page, "b", "new")
+    with pytest.raises(ValueError, match="before"):
+        replace_between("<!-- a end -->\n<!-- a begin -->\n", "a", "new")
+
+
+def test_a_page_out_of_date_is_an_error(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- a begin -->\n<!-- a end -->\n")
+    with pytest.raises(SystemExit, match="make it"):
+        check_or_write(page, {"a": "new"}, check=True, command="make it")
+    check_or_write(page, {"a": "new"}, check=False, command="make it")
+    check_or_write(page, {"a": "new"}, check=True, command="make it")
+    with pytest.raises(SystemExit, match="make it"):
+        check_or_write(page, {"a": "newer"}, check=True, command="make it")
+
+
+def test_cases_that_answer_alike_share_a_line_and_a_broken_one_is_no_table() -> None:
+    row = {"case": "room.verb.one", "gradient": "exact"} | dict.fromkeys(COLUMNS, "holds")
+    text = table([row, row | {"case": "room.verb.two"}, row | {"case": "room.other"}])
+    assert text.count("`room.verb`") == 1
+    assert text.count("`room.other`") == 1
+    assert text.count(CELLS["holds"]) == 2 * len(COLUMNS) + 1
+    with pytest.raises(ValueError, match="vmap is broken"):
+        table([row | {"vmap": "broken"}])
+
+
+def test_the_worst_verdict_speaks() -> None:
+    assert joint(["skipped", "holds", "skipped"]) == "holds"
+    assert joint(["holds", "broken", "lacking"]) == "broken"
+    assert joint(["skipped", "skipped"]) == "skipped"
+
+
+def test_the_summary_counts() -> None:
+    common = {"package": "p", "version": "1", "function": "m:F", "intent": "exact"}
+    columns = dict.fromkeys(tables.TRANSFORMS, "works")
+    rows = [
+        common | columns | {"state": "published", "vmap": "refuses"},
+        common | columns | {"state": "completed"},
+        common | columns | {"function": "m:G", "state": "published", "vmap": "wrong"},
+        common | columns | {"function": "m:G", "state": "completed", "vmap": "crashes"},
+    ]
+    text = tables.summary_table(rows)
+    assert "2 Functions of 1 packages" in text
+    assert "| `vmap` | 0% | **50%** | 50% crashes |" in text
+    detail = tables.package_table(rows)
+    assert "| refuses → works |" in detail
+    assert "| **wrong** → **crashes** |" in detail
+
+
+def test_every_measured_row_has_a_known_answer() -> None:
+    with tables.WILD.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {row[column] for row in rows for column in tables.TRANSFORMS} <= set(tables.SHORT)
+    keys = [(row["function"], row["state"]) for row in rows]
+    assert len(set(keys)) == len(keys)
