@@ -100,9 +100,14 @@ def share_batch(
     return [
         output
         if _batched_at(output, level)
-        else _functorch._add_batch_dim(output.unsqueeze(0).expand(size, *output.shape), 0, level)
+        else _functorch._add_batch_dim(_repeat(output, size), 0, level)
         for output in outputs
     ]
+
+
+def _repeat(tensor: torch.Tensor, size: int) -> torch.Tensor:
+    # Contiguous, since forward mode writes a tangent of the same layout.
+    return tensor.unsqueeze(0).expand(size, *tensor.shape).contiguous()
 
 
 def _batch_size(interpreter: Any) -> int:

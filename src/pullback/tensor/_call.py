@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from pullback.errors import DefinitionError
+from pullback.errors import DefinitionError, UnsupportedError
 from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import INTERNAL, Context
 from pullback.tensor._definition import Definition
@@ -58,6 +58,7 @@ class Call:
         "needs",
         "non_differentiable",
         "outputs",
+        "own_graph",
         "residual_saves",
         "residuals",
         "result",
@@ -77,6 +78,7 @@ class Call:
     needed: list[int]
     non_differentiable: list[int]
     outputs: list[Meta]
+    own_graph: bool
     residual_saves: list[int]  # for each residual, when it was saved, counting all saves
     residuals: list[Meta]
     result: Template
@@ -138,8 +140,10 @@ class Call:
         definition = self.definition
         context = Context(self.needs, self.by_argument)
         versions = None if definition.lenient else _versions(tensors)
-        if self.transformed:
-            with old_habits(tensors, self.needs, published=definition.lenient):
+        if self.transformed or _transforming():
+            refuse = None if saves is not None else self.refuse_own_graph
+            published = definition.lenient
+            with old_habits(tensors, self.needs, published=published, refuse_graph=refuse):
                 output = self._call_forward(context, tensors)
         else:
             output = self._call_forward(context, tensors)
@@ -186,12 +190,23 @@ class Call:
         if marked:  # torch would give a view a history all the same
             outputs = [t.detach() if id(t) in marked else t for t in outputs]
         self._measure(tensors, outputs, pool)
+        self.own_graph = pool.own_graph
         if saves is not None:
             saves.extend(pool.saves)
+        elif pool.own_graph and self.transformed:
+            raise self.refuse_own_graph()
         self.needed = sorted(pool.used)
         if not self.dirty:  # torch wants an input that is returned and saved to be a view
             outputs = [t.view_as(t) if any(t is x for x in tensors) else t for t in outputs]
         return (*outputs, *pool.residuals)
+
+    def refuse_own_graph(self) -> UnsupportedError:
+        """The error for a rule that differentiates by itself, which no transform can see."""
+        return UnsupportedError(
+            f"{self.definition.name} saves tensors with a graph that its forward built itself; "
+            "only first-order gradients by torch.autograd can be had of it.",
+            mend="Build the graph in backward, or write the rules in torch operations.",
+        )
 
     def _measure(
         self, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], pool: Pool

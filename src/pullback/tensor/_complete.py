@@ -174,23 +174,26 @@ def completed(package: types.ModuleType | str) -> Iterator[list[type[Function]]]
 
 
 def _calls_an_argument(function: Any) -> bool:
-    """Whether forward calls one of its arguments.
+    """Whether a rule calls an argument of forward, directly or kept on the context.
 
     `torch.compile` can put tensors and numbers into a graph, not functions or modules. A Function
     that takes one is traced rule by rule, as torch does without pullback.
     """
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function.forward)))
-    except (OSError, TypeError, SyntaxError):
-        return False
+    rules = (function.forward, function.setup_context, function.backward)
+    nodes = [node for rule in rules for node in _syntax(rule)]
     names = set(inspect.signature(function.forward).parameters)
-    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return any(
-        (isinstance(called, ast.Name) and called.id in names)
-        # kept on the context first: ctx.tree = tree; ctx.tree(...)
-        or (isinstance(called, ast.Attribute) and called.attr in names)
-        for called in calls
-    )
+    for node in nodes:  # ctx.tree = tree
+        if isinstance(node, ast.Assign) and getattr(node.value, "id", None) in names:
+            names |= {t.attr for t in node.targets if isinstance(t, ast.Attribute)}
+    called = [node.func for node in nodes if isinstance(node, ast.Call)]
+    return any(getattr(c, "id", None) in names or getattr(c, "attr", None) in names for c in called)
+
+
+def _syntax(rule: Any) -> list[ast.AST]:
+    try:
+        return list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(rule))))))
+    except (OSError, TypeError, SyntaxError):
+        return []
 
 
 def _refuse_composition(function: Any) -> Callable[..., Any]:

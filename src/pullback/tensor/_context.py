@@ -56,6 +56,11 @@ class Context:
         """The tensors that were saved, in the order they were saved in."""
         return self._saved_for_backward
 
+    @property
+    def saved_for_forward(self) -> tuple[Any, ...]:
+        """The tensors that were saved for jvp."""
+        return self._saved_for_forward or self._saved_for_backward
+
     # The older name of saved_tensors, which published Functions still use.
     saved_variables = saved_tensors
 

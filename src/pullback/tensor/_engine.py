@@ -142,6 +142,8 @@ def _pull(
 ) -> list[torch.Tensor | None]:
     definition = call.definition
     run = call.pull
+    if call.own_graph:
+        return guard(run(saved, cotangents, needs), cotangents, call.refuse_own_graph())
     if definition.lenient and torch.is_grad_enabled() and definition.batching != "loop":
         run = functools.partial(pull_seen_through, call)
     if _transforming():
@@ -162,8 +164,9 @@ def _once(name: str) -> UnsupportedError:
 
 
 def _unalias(result: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    if result._is_view() or any(result is tensor for tensor in tensors):
-        return result.clone()
+    expanded = 0 in result.stride() and result.numel() > 1
+    if expanded or result._is_view() or any(result is tensor for tensor in tensors):
+        return result.clone(memory_format=torch.contiguous_format)
     return result
 
 

@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._C._functorch import TransformType
+from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 __all__ = ["complete_inner", "old_habits"]
 
@@ -20,20 +23,25 @@ _base: Any = torch.autograd.Function
 _DATA = _tensor.data.__get__
 _REQUIRES_GRAD = _tensor.requires_grad.__get__
 
+_SET_GRAD = torch._C._set_grad_enabled
+
 _lock = threading.Lock()
 _active = 0
 
 
 class _Habits(TorchFunctionMode):
-    def __init__(self, needs: dict[int, bool]) -> None:
+    def __init__(self, needs: dict[int, bool], refuse: Callable[[], Exception] | None) -> None:
         super().__init__()
         self._needs = needs
+        self._refuse = refuse
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func == _DATA:
             return args[0].detach()
+        if func is _SET_GRAD and args[0] and self._refuse is not None:
+            raise self._refuse()
         if func == _REQUIRES_GRAD and id(args[0]) in self._needs:
             return self._needs[id(args[0])]
         return func(*args, **(kwargs or {}))
@@ -41,7 +49,11 @@ class _Habits(TorchFunctionMode):
 
 @contextlib.contextmanager
 def old_habits(
-    tensors: Sequence[torch.Tensor] = (), needs: Sequence[bool] = (), *, published: bool
+    tensors: Sequence[torch.Tensor] = (),
+    needs: Sequence[bool] = (),
+    *,
+    published: bool,
+    refuse_graph: Callable[[], Exception] | None = None,
 ) -> Iterator[None]:
     """Run a rule below transforms.
 
@@ -49,9 +61,11 @@ def old_habits(
         tensors: the inputs of forward.
         needs: what each is to answer when it is asked whether it requires a gradient.
         published: the rule is third-party code, whose inner Functions are completed.
+        refuse_graph: makes the error for a forward that switches gradients on, to build a graph
+            from inputs that do not require gradients below a transform.
     """
     flags = {id(tensor): need for tensor, need in zip(tensors, needs, strict=True)}
-    with _Habits(flags), complete_inner() if published else contextlib.nullcontext():
+    with _Habits(flags, refuse_graph), complete_inner() if published else contextlib.nullcontext():
         yield
 
 
@@ -80,12 +94,33 @@ def complete_inner() -> Iterator[None]:
 def _redirect(original: Callable[..., Any]) -> Callable[..., Any]:
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         combined = cls.setup_context is _base.setup_context
-        if completer is not None and combined and torch._C._are_functorch_transforms_active():
-            return completer(cls).apply(*args, **kwargs)
-        return original(cls, *args, **kwargs)
+        if completer is None or not torch._C._are_functorch_transforms_active():
+            return original(cls, *args, **kwargs)
+        inner = completer(cls) if combined else cls
+        interpreter = retrieve_current_functorch_interpreter()
+        if interpreter.key() == TransformType.Functionalize:
+            return _below_functionalize(interpreter, inner, args)
+        return inner.apply(*args, **kwargs) if combined else original(cls, *args, **kwargs)
 
     apply.__wrapped__ = original  # type: ignore[attr-defined]
     return apply
+
+
+def _below_functionalize(interpreter: Any, function: Any, args: tuple[Any, ...]) -> Any:
+    """Apply a Function below the level that makes changes in place pure; torch has no rule."""
+    level = interpreter.level()
+
+    def lower(value: Any) -> Any:
+        return torch._from_functional_tensor(value) if torch._is_functional_tensor(value) else value
+
+    given = pytree.tree_map_only(torch.Tensor, lower, args)
+    with interpreter.lower():
+        result = function.apply(*given)
+    return pytree.tree_map_only(
+        torch.Tensor,
+        lambda value: torch._C._functorch._wrap_functional_tensor(value, level),
+        result,
+    )
 
 
 def _unwrap(function: Any) -> Callable[..., Any]:

@@ -48,7 +48,16 @@ class _Copy:
 class Pool:
     """The tensors of a call while forward runs: where a saved tensor comes from."""
 
-    __slots__ = ("_inputs", "_known", "_search", "residual_saves", "residuals", "saves", "used")
+    __slots__ = (
+        "_inputs",
+        "_known",
+        "_search",
+        "own_graph",
+        "residual_saves",
+        "residuals",
+        "saves",
+        "used",
+    )
 
     def __init__(
         self,
@@ -58,6 +67,7 @@ class Pool:
         search_objects: bool,
     ) -> None:
         self._search = search_objects
+        self.own_graph = False  # forward has saved tensors with a graph that it made itself
         self.residuals: list[torch.Tensor] = []
         self.residual_saves: list[int] = []
         self.saves: list[torch.Tensor] = []
@@ -74,7 +84,8 @@ class Pool:
             if known is tensor:
                 self.used.add(place)
                 return place
-        if tensor.grad_fn is not None:
+        if tensor.requires_grad:
+            self.own_graph |= not isinstance(tensor, torch.nn.Parameter)
             return tensor
         place = self._new(tensor)
         self.used.add(place)
@@ -85,7 +96,10 @@ class Pool:
             if same_view(tensor, self._known[i]):
                 return i
         # A new object: the engine returns it, and autograd writes on what is returned.
-        self.residuals.append(tensor.detach())
+        residual = tensor.detach()
+        if 0 in residual.stride() and residual.numel() > 1:
+            residual = residual.contiguous()  # forward mode writes a tangent of the same layout
+        self.residuals.append(residual)
         self.residual_saves.append(len(self.saves) - 1)
         self._known.append(tensor)
         return len(self._known) - 1
