@@ -84,25 +84,32 @@ def batched(run: Callable[..., Any], definition: Definition) -> Callable[..., An
 
 
 def share_batch(
-    outputs: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
-    """Give every output the batch dimension that any input has, at the innermost level of vmap.
+    results: tuple[torch.Tensor, ...],
+    flowing: Sequence[int],
+    tensors: Sequence[torch.Tensor],
+) -> tuple[torch.Tensor, ...]:
+    """Give the outputs the batch dimension that any input has, at the innermost level of vmap.
 
     Backward may depend on a batched input that forward does not depend on. An output without the
     batch dimension would get one cotangent, summed over the batch, before backward sees the items.
+
+    Arguments:
+        results: the outputs and residuals.
+        flowing: the places of the outputs that have cotangents.
+        tensors: the inputs.
     """
     interpreter = _functorch.peek_interpreter_stack()
     if interpreter is None or not _batching():
-        return list(outputs)
+        return results
     level, size = interpreter.level(), _batch_size(interpreter)
     if not any(_batched_at(tensor, level) for tensor in tensors):
-        return list(outputs)
-    return [
-        output
-        if _batched_at(output, level)
-        else _functorch._add_batch_dim(_repeat(output, size), 0, level)
-        for output in outputs
-    ]
+        return results
+    return tuple(
+        _functorch._add_batch_dim(_repeat(result, size), 0, level)
+        if i in flowing and not _batched_at(result, level)
+        else result
+        for i, result in enumerate(results)
+    )
 
 
 def _repeat(tensor: torch.Tensor, size: int) -> torch.Tensor:

@@ -89,8 +89,8 @@ class _Engine(torch.autograd.Function):
         if call.dirty:
             return results
         if _transforming():
-            count = call.count
-            return (*share_batch(results[:count], tensors), *results[count:])
+            flowing = [i for i in range(call.count) if i not in call.non_differentiable]
+            return share_batch(results, flowing, tensors)
         if forward_ad._current_level >= 0:
             # A view would need a tangent that is a view of the input's tangent.
             results = tuple(_unalias(result, tensors) for result in results)
