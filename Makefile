@@ -35,7 +35,7 @@ imports: $(STAMP) ## the arrows between the rooms
 	$(BIN)/lint-imports
 
 test: lint types imports ## lint, types, import rules, tests, doc examples
-	$(BIN)/pytest --numprocesses 2
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 docs: $(STAMP) ## the site, built strict, into docs/_build/html
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
