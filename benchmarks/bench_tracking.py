@@ -1,6 +1,6 @@
 """The cost of tracking a train step, beside plain training and, where installed, unit-scaling.
 
-``python -m benchmarks.bench_tracking`` prints a table and writes ``results/bench_tracking.csv``.
+``python -m benchmarks.bench_tracking`` prints a table and writes ``results/tracking.csv``.
 Every time is a ratio to plain training in the same run, in which the variants take turns step by
 step. Peers are measured if they can be imported.
 """
@@ -24,7 +24,7 @@ from pullback.tracking import Key, Run, Series, Statistics, Tracker
 from pullback.tracking._html import write_html
 from pullback.tracking._points import Points
 
-RESULTS = Path(__file__).parent / "results" / "bench_tracking.csv"
+RESULTS = Path(__file__).parent / "results" / "tracking.csv"
 WIDTH, HEADS, BLOCKS, BATCH, LENGTH = 256, 4, 4, 8, 128
 
 

