@@ -13,7 +13,7 @@ from benchmarks.wild import tables
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("module", ["benchmarks.wild.tables"])
+@pytest.mark.parametrize("module", ["benchmarks.readme", "benchmarks.wild.tables"])
 def test_the_pages_are_what_the_measurements_say(module: str) -> None:
     answer = subprocess.run(
         [sys.executable, "-m", module, "--check"],
@@ -24,6 +24,16 @@ def test_the_pages_are_what_the_measurements_say(module: str) -> None:
         check=False,
     )
     assert answer.returncode == 0, answer.stderr
+
+
+def test_the_survey_reaches_the_figure() -> None:
+    rows = tables.read(tables.WILD)
+    completed = [row for row in rows if row["state"] == "completed"]
+    assert len(completed) >= 60
+    assert len({row["package"] for row in completed}) >= 12
+    for column in ("grad", "forward", "vmap", "hessian", "compile"):
+        assert sum(row[column] == "works" for row in completed) >= 0.85 * len(completed), column
+    assert all(row["first_order"] == "works" for row in completed)
 
 
 def test_the_checker_found_something_in_ten_packages_and_says_with_which_command() -> None:
