@@ -17,6 +17,9 @@ __all__ = ["apply_stencil", "apply_stencil_adjoint"]
 # Elements in a block: the four outputs and the input, in float32, fill about half of 32 KiB.
 _BLOCK = 1024
 
+# Rows that the outermost ``width`` samples are read by, ends included, in either scheme.
+_REACH = 7
+
 # No fused multiply-add: products of mirrored weights and differences then cancel exactly.
 _compile = numba.njit(cache=True, nogil=True, error_model="numpy")
 
@@ -35,18 +38,22 @@ def _forward_row(x, values, weights, out, h, dof, geometry):
     begin = min(max(h - before, 0), horizon - width)
     row = weights[_row_of(h, horizon, weights.shape[0], left, right)]
     base = h * dof
-    for k in range(3):
-        target = out[k + 1][base : base + dof]
-        target[:] = 0
-        for j in range(width):
-            if begin + j != h:
-                weight, away = row[k, j], (begin + j) * dof
-                for d in range(dof):
-                    target[d] += weight * (x[away + d] - x[base + d])
-        for m in range(row.shape[1] - width):
-            weight = row[k, width + m]
-            for d in range(dof):
-                target[d] += weight * values[m * dof + d]
+    for d in range(dof):
+        here = x[base + d]
+        # The row's own difference is zero, so its entry counts for nothing.
+        away = x[begin * dof + d] - here
+        v, a, j = row[0, 0] * away, row[1, 0] * away, row[2, 0] * away
+        for n in range(1, width):
+            away = x[(begin + n) * dof + d] - here
+            v += row[0, n] * away
+            a += row[1, n] * away
+            j += row[2, n] * away
+        for n in range(row.shape[1] - width):
+            known = values[n * dof + d]
+            v += row[0, width + n] * known
+            a += row[1, width + n] * known
+            j += row[2, width + n] * known
+        out[1][base + d], out[2][base + d], out[3][base + d] = v, a, j
 
 
 @_compile
@@ -218,41 +225,85 @@ def _inside_weights(row, before, width):
 
 
 @_compile
-def _adjoint(gradients, weights, out, values, dof, geometry, first, last):
+def _end_weights(weights, horizon, first, lowest, geometry):
+    # What each of the ``width`` samples from ``first`` on receives from the rows near it.
     before, width, left, right = geometry[:4]
-    horizon = gradients[0].shape[1] // dof
-    compact = weights.shape[1] < horizon
-    # Samples that only inside rows read: the window of no other row reaches them.
-    low = max(width, left + width)
-    high = max(low, horizon - width - right)
-    low = min(low, horizon)
-    high = min(high, horizon)
-    if not compact:
-        low = high = horizon
-    for b in range(first, last):
-        table = weights[b if weights.shape[0] > 1 else 0]
-        line = (gradients[0][b], gradients[1][b], gradients[2][b], gradients[3][b])
-        for i in range(low):
-            _adjoint_sample(line, table, i, dof, geometry, out[b])
-        if high > low:
-            row = _inside_weights(table[left], before, width)
-            if width == 5:
-                _adjoint_central(
-                    line[0], line[1], line[2], line[3], out[b], row, dof, low * dof, high * dof
+    result = np.zeros((width, _REACH, 3), dtype=weights.dtype)
+    for h in range(lowest, lowest + _REACH):
+        begin = min(max(h - before, 0), horizon - width)
+        row = weights[_row_of(h, horizon, weights.shape[0], left, right)]
+        for i in range(first, first + width):
+            if begin <= i < begin + width:
+                for k in range(3):
+                    weight = _weight_of(row, k, i - begin, h - begin, width)
+                    result[i - first, h - lowest, k] = weight
+    return result
+
+
+@_compile
+def _adjoint_end(gradients, table, first, lowest, dof, out):
+    gp, gv, ga, gj = gradients
+    for i in range(table.shape[0]):
+        for d in range(dof):
+            total = gp[(first + i) * dof + d]
+            near = lowest * dof + d
+            for h in range(_REACH):
+                total += (
+                    table[i, h, 0] * gv[near]
+                    + table[i, h, 1] * ga[near]
+                    + table[i, h, 2] * gj[near]
                 )
+                near += dof
+            out[(first + i) * dof + d] = total
+
+
+@_compile
+def _adjoint(gradients, weights, out, values, dof, geometry, first, last):
+    before, width, left = geometry[:3]
+    horizon = gradients[0].shape[1] // dof
+    # Short of this, a sample may be near both ends.
+    compact = weights.shape[1] < horizon and horizon >= 2 * _REACH
+    low, high = width * dof, (horizon - width) * dof
+    own = weights.shape[0] > 1
+    row = _inside_weights(weights[0, left], before, width)
+    head = (
+        _end_weights(weights[0], horizon, 0, 0, geometry)
+        if compact
+        else np.zeros((0, _REACH, 3), dtype=weights.dtype)
+    )
+    tail = head
+    if compact:
+        tail = _end_weights(weights[0], horizon, horizon - width, horizon - _REACH, geometry)
+    for b in range(first, last):
+        table = weights[b if own else 0]
+        line = (gradients[0][b], gradients[1][b], gradients[2][b], gradients[3][b])
+        if compact:
+            if own:
+                row = _inside_weights(table[left], before, width)
+                head = _end_weights(table, horizon, 0, 0, geometry)
+                tail = _end_weights(table, horizon, horizon - width, horizon - _REACH, geometry)
+            _adjoint_end(line, head, 0, 0, dof, out[b])
+            if width == 5:
+                _adjoint_central(line[0], line[1], line[2], line[3], out[b], row, dof, low, high)
             else:
                 _adjoint_backward_scheme(
-                    line[0], line[1], line[2], line[3], out[b], row, dof, low * dof, high * dof
+                    line[0], line[1], line[2], line[3], out[b], row, dof, low, high
                 )
-        for i in range(high, horizon):
-            _adjoint_sample(line, table, i, dof, geometry, out[b])
-        _adjoint_values(line, table, dof, geometry, out[b], values[b])
+            _adjoint_end(line, tail, horizon - width, horizon - _REACH, dof, out[b])
+        else:
+            for i in range(horizon):
+                _adjoint_sample(line, table, i, dof, geometry, out[b])
+        if values.shape[1] > 0:
+            _adjoint_values(line, table, dof, geometry, out[b], values[b])
 
 
 def _flat(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
     batch = tensor.shape[0]
     size = tensor.shape[1] * tensor.shape[2]
-    return tensor.detach().to(dtype).contiguous().view(batch, size).numpy()
+    tensor = tensor.detach()
+    if tensor.dtype != dtype:
+        tensor = tensor.to(dtype)
+    return tensor.contiguous().view(batch, size).numpy()
 
 
 def apply_stencil(
