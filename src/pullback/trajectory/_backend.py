@@ -98,5 +98,5 @@ def is_plain(*tensors: Tensor) -> bool:
         not torch.compiler.is_compiling()
         and torch._C._len_torch_dispatch_stack() == 0
         and torch._C._functorch.peek_interpreter_stack() is None
-        and all(type(tensor) is Tensor for tensor in tensors)
+        and all(type(tensor) is Tensor and not tensor._is_zerotensor() for tensor in tensors)
     )

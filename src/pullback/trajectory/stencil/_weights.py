@@ -222,4 +222,5 @@ def _solve_for_weights(chosen: list[Condition], times: Tensor, anchor: int, orde
     matrix = torch.stack(columns, dim=-1)
     wanted = torch.zeros(size, dtype=times.dtype, device=times.device)
     wanted[order] = 1.0
-    return torch.linalg.solve(matrix, wanted.expand(times.shape[0], size))
+    # Not torch.linalg.solve: in torch 2.13 the derivative of its forward mode is wrong.
+    return (torch.linalg.inv(matrix) @ wanted.expand(times.shape[0], size)[..., None])[..., 0]
