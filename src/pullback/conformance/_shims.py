@@ -37,6 +37,7 @@ def shim(source: str) -> ModuleType:
     if name not in sys.modules:
         (_folder() / f"{name}.py").write_text(source, encoding="utf-8")
         importlib.invalidate_caches()
+    importlib.invalidate_caches()  # the file may be younger than the finder's last look
     return importlib.import_module(name)
 
 
