@@ -35,9 +35,10 @@ def shim(source: str) -> ModuleType:
     """
     name = f"{SHIM_PREFIX}{zlib.crc32(source.encode()):08x}"
     if name not in sys.modules:
+        if str(_folder()) not in sys.path:  # somebody has put an earlier path back
+            sys.path.append(str(_folder()))
         (_folder() / f"{name}.py").write_text(source, encoding="utf-8")
         importlib.invalidate_caches()
-    importlib.invalidate_caches()  # the file may be younger than the finder's last look
     return importlib.import_module(name)
 
 
