@@ -7,6 +7,7 @@ transform is compared with; second order is compared with finite differences of 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -268,7 +269,7 @@ def verdict_of(error: BaseException | None) -> tuple[str, str]:
     """`works`, `refuses`, `wrong` or `crashes`, and the first line of what was said."""
     if error is None:
         return "works", ""
-    said = f"{type(error).__name__}: {error}".strip()
+    said = f"{type(error).__name__}: {error}".strip().replace(f"{Path.cwd()}/", "")
     line = " ".join(said.split())[:220]
     if isinstance(error, Wrong):
         return "wrong", line
