@@ -17,6 +17,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from pullback.trajectory._backend import is_plain
 from pullback.trajectory.stencil._layout import (
     ORDERS,
     Condition,
@@ -39,6 +40,17 @@ def uniform_table(layout: Layout, dt: Tensor | float, device: torch.device) -> T
         dt: seconds between samples, a number or a 0-dimensional tensor.
         device: where the weights are needed.
     """
+    if not isinstance(dt, Tensor) and is_plain() and not torch.is_inference_mode_enabled():
+        return _numeric_table(layout, float(dt), device)
+    return _uniform_table(layout, dt, device)
+
+
+@functools.lru_cache(maxsize=64)
+def _numeric_table(layout: Layout, dt: float, device: torch.device) -> Tensor:
+    return _uniform_table(layout, dt, device)
+
+
+def _uniform_table(layout: Layout, dt: Tensor | float, device: torch.device) -> Tensor:
     constants = torch.ops.pullback.stencil_constants(
         layout.scheme, list(layout.start), list(layout.goal)
     )
