@@ -2,7 +2,7 @@
 
 Inside rows share one set of weights when steps are equal. Then samples and joints are one flat
 sequence, and blocks of it that fit the first-level cache go through one plain loop for each
-output, which the compiler turns into vector instructions. Everything else goes row by row.
+order, which the compiler turns into vector instructions. Everything else goes row by row.
 """
 
 import numba
@@ -17,8 +17,8 @@ __all__ = ["apply_stencil", "apply_stencil_adjoint"]
 # Elements in a block: the four outputs and the input, in float32, fill about half of 32 KiB.
 _BLOCK = 1024
 
-# Rows that the outermost ``width`` samples are read by, ends included, in either scheme.
-_REACH = 7
+# How many last samples are read by a row of the end, or by fewer inside rows, in either scheme.
+_NEAR = 4
 
 # No fused multiply-add: products of mirrored weights and differences then cancel exactly.
 _compile = numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -31,54 +31,66 @@ def _row_of(h, horizon, rows, left, right):
     return h - horizon + rows if h >= horizon - right else left
 
 
+# A row of some trajectories by its own weights: the ends, and everything where steps differ.
+
+
 @_compile
-def _forward_row(x, values, weights, out, h, dof, geometry):
+def _forward_row(h, outputs, values, weights, dof, geometry, first, last):
+    position, velocity, acceleration, jerk = outputs
     before, width, left, right = geometry[:4]
-    horizon = x.shape[0] // dof
+    horizon, columns = position.shape[1] // dof, weights.shape[3]
     begin = min(max(h - before, 0), horizon - width)
-    row = weights[_row_of(h, horizon, weights.shape[0], left, right)]
-    base = h * dof
-    for d in range(dof):
-        here = x[base + d]
-        # The row's own difference is zero, so its entry counts for nothing.
-        away = x[begin * dof + d] - here
-        v, a, j = row[0, 0] * away, row[1, 0] * away, row[2, 0] * away
-        for n in range(1, width):
-            away = x[(begin + n) * dof + d] - here
-            v += row[0, n] * away
-            a += row[1, n] * away
-            j += row[2, n] * away
-        for n in range(row.shape[1] - width):
-            known = values[n * dof + d]
-            v += row[0, width + n] * known
-            a += row[1, width + n] * known
-            j += row[2, width + n] * known
-        out[1][base + d], out[2][base + d], out[3][base + d] = v, a, j
+    row = _row_of(h, horizon, weights.shape[1], left, right)
+    for b in range(first, last):
+        table = b if weights.shape[0] > 1 else 0
+        for d in range(dof):
+            i, node = h * dof + d, begin * dof + d
+            here = position[b, i]
+            away = position[b, node] - here
+            v = weights[table, row, 0, 0] * away
+            a = weights[table, row, 1, 0] * away
+            j = weights[table, row, 2, 0] * away
+            for n in range(1, width):
+                node += dof
+                away = position[b, node] - here
+                v += weights[table, row, 0, n] * away
+                a += weights[table, row, 1, n] * away
+                j += weights[table, row, 2, n] * away
+            for n in range(width, columns):
+                known = values[b, (n - width) * dof + d]
+                v += weights[table, row, 0, n] * known
+                a += weights[table, row, 1, n] * known
+                j += weights[table, row, 2, n] * known
+            velocity[b, i], acceleration[b, i], jerk[b, i] = v, a, j
 
 
 @_compile
-def _forward_inside(x, row, out, h, dof, before, width):
-    # A row with weights of its own, away from the ends.
-    base = h * dof
-    for k in range(3):
-        target = out[k + 1]
-        w0, w1, w2, w3 = row[k, 0], row[k, 1], row[k, 2], row[k, 3]
-        if width == 5:
-            w4 = row[k, 4]
-            for d in range(base, base + dof):
-                here = x[d]
-                target[d] = (w0 * (x[d - 2 * dof] - here) + w4 * (x[d + 2 * dof] - here)) + (
-                    w1 * (x[d - dof] - here) + w3 * (x[d + dof] - here)
-                )
-        else:
-            for d in range(base, base + dof):
-                here = x[d]
-                target[d] = (w0 * (x[d - 3 * dof] - here) + w1 * (x[d - 2 * dof] - here)) + (
-                    w2 * (x[d - dof] - here)
-                )
+def _adjoint_row(h, gradients, weights, out, values, dof, geometry, first, last):
+    before, width, left, right = geometry[:4]
+    horizon, columns = out.shape[1] // dof, weights.shape[3]
+    begin = min(max(h - before, 0), horizon - width)
+    row = _row_of(h, horizon, weights.shape[1], left, right)
+    for b in range(first, last):
+        table = b if weights.shape[0] > 1 else 0
+        for d in range(dof):
+            i, node = h * dof + d, begin * dof + d
+            v, a, j = gradients[1][b, i], gradients[2][b, i], gradients[3][b, i]
+            total = v * 0
+            for n in range(width):
+                share = weights[table, row, 0, n] * v + weights[table, row, 1, n] * a
+                share += weights[table, row, 2, n] * j
+                out[b, node] += share
+                total += share
+                node += dof
+            out[b, i] -= total
+            for n in range(width, columns):
+                share = weights[table, row, 0, n] * v + weights[table, row, 1, n] * a
+                share += weights[table, row, 2, n] * j
+                values[b, (n - width) * dof + d] += share
 
 
-# Shifted views with one index: an index that could be negative keeps the loop scalar (12 x slower).
+# Inside rows with one set of weights. Shifted views with one index: an index that could be
+# negative keeps a loop scalar (12 x slower); with more arrays in a loop the compiler gives up.
 
 
 @_compile
@@ -107,94 +119,7 @@ def _forward_backward_scheme(x, out, row, dof, start, stop):
 
 
 @_compile
-def _forward(x, values, weights, outputs, dof, geometry, block, first, last):
-    before, width, left, right, head, tail = geometry
-    horizon = x.shape[1] // dof
-    compact = weights.shape[1] < horizon
-    low, high = left, horizon - right
-    for b in range(first, last):
-        table = weights[b if weights.shape[0] > 1 else 0]
-        out = (outputs[0][b], outputs[1][b], outputs[2][b], outputs[3][b])
-        # The positions with their ends replaced are what all rows read, still in cache.
-        line = out[0]
-        line[:] = x[b]
-        if head >= 0:
-            line[:dof] = values[b, head * dof : (head + 1) * dof]
-        if tail >= 0:
-            line[-dof:] = values[b, tail * dof : (tail + 1) * dof]
-        for h in range(low):
-            _forward_row(line, values[b], table, out, h, dof, geometry)
-        if compact:
-            for start in range(low * dof, high * dof, block):
-                stop = min(start + block, high * dof)
-                for k in range(3):
-                    if width == 5:
-                        _forward_central(line, out[k + 1], table[left, k], dof, start, stop)
-                    else:
-                        _forward_backward_scheme(line, out[k + 1], table[left, k], dof, start, stop)
-        else:
-            for h in range(low, high):
-                _forward_inside(line, table[h], out, h, dof, before, width)
-        for h in range(high, horizon):
-            _forward_row(line, values[b], table, out, h, dof, geometry)
-
-
-@_compile
-def _weight_of(row, k, j, centre, width):
-    # The weight of the row's own sample is implied: differences are relative to it.
-    if j != centre:
-        return row[k, j]
-    total = row[k, 0] * 0
-    for other in range(width):
-        if other != centre:
-            total -= row[k, other]
-    return total
-
-
-@_compile
-def _adjoint_sample(gradients, weights, i, dof, geometry, target):
-    before, width, left, right = geometry[:4]
-    horizon = gradients[0].shape[0] // dof
-    for d in range(dof):
-        target[i * dof + d] = gradients[0][i * dof + d]
-    for h in range(max(0, i - width), min(horizon, i + width + 1)):
-        begin = min(max(h - before, 0), horizon - width)
-        if begin <= i < begin + width:
-            row = weights[_row_of(h, horizon, weights.shape[0], left, right)]
-            for k in range(3):
-                weight = _weight_of(row, k, i - begin, h - begin, width)
-                for d in range(dof):
-                    target[i * dof + d] += weight * gradients[k + 1][h * dof + d]
-
-
-@_compile
-def _adjoint_values(gradients, weights, dof, geometry, target, values):
-    width, left, right, first, last = geometry[1:]
-    horizon = gradients[0].shape[0] // dof
-    values[:] = 0
-    for h in range(horizon):
-        if left <= h < horizon - right:
-            continue
-        row = weights[_row_of(h, horizon, weights.shape[0], left, right)]
-        for m in range(row.shape[1] - width):
-            for k in range(3):
-                for d in range(dof):
-                    values[m * dof + d] += row[k, width + m] * gradients[k + 1][h * dof + d]
-    for d in range(dof):
-        if first >= 0:
-            values[first * dof + d] += target[d]
-            target[d] = 0
-        if last >= 0:
-            end = (horizon - 1) * dof + d
-            values[last * dof + d] += target[end]
-            target[end] = 0
-
-
-# One order at a time: with more arrays in a loop the compiler gives up on vector instructions.
-
-
-@_compile
-def _gather_central(g, out, row, dof, start, stop):
+def _adjoint_central(g, out, row, dof, start, stop):
     w0, w1, w2, w3, w4 = row[0], row[1], row[2], row[3], row[4]
     before2, before1 = g[start - 2 * dof : stop - 2 * dof], g[start - dof : stop - dof]
     after1, after2 = g[start + dof : stop + dof], g[start + 2 * dof : stop + 2 * dof]
@@ -206,7 +131,7 @@ def _gather_central(g, out, row, dof, start, stop):
 
 
 @_compile
-def _gather_backward_scheme(g, out, row, dof, start, stop):
+def _adjoint_backward_scheme(g, out, row, dof, start, stop):
     w0, w1, w2, w3 = row[0], row[1], row[2], row[3]
     after1, after2 = g[start + dof : stop + dof], g[start + 2 * dof : stop + 2 * dof]
     after3, centre = g[start + 3 * dof : stop + 3 * dof], g[start:stop]
@@ -216,152 +141,174 @@ def _gather_backward_scheme(g, out, row, dof, start, stop):
 
 
 @_compile
-def _adjoint_central(gp, gv, ga, gj, out, row, dof, start, stop):
-    for first in range(start, stop, _BLOCK):
-        last = min(first + _BLOCK, stop)
-        out[first:last] = gp[first:last]
-        _gather_central(gv, out, row[0], dof, first, last)
-        _gather_central(ga, out, row[1], dof, first, last)
-        _gather_central(gj, out, row[2], dof, first, last)
+def _adjoint_near_ends(gradients, out, inside, dof, before, width):
+    # Samples that only some inside rows read: column n of the weights reaches those from n on at
+    # the left, and the first n of the last four at the right.
+    gv, ga, gj = gradients[1], gradients[2], gradients[3]
+    left, right = (width - 1) * dof, out.shape[0] - _NEAR * dof
+    for n in range(width):
+        v, a, j, shift = inside[0, n], inside[1, n], inside[2, n], (before - n) * dof
+        for i in range(n * dof, left):
+            out[i] += (v * gv[i + shift] + a * ga[i + shift]) + j * gj[i + shift]
+        for i in range(right, right + n * dof):
+            out[i] += (v * gv[i + shift] + a * ga[i + shift]) + j * gj[i + shift]
 
 
 @_compile
-def _adjoint_backward_scheme(gp, gv, ga, gj, out, row, dof, start, stop):
-    for first in range(start, stop, _BLOCK):
-        last = min(first + _BLOCK, stop)
-        out[first:last] = gp[first:last]
-        _gather_backward_scheme(gv, out, row[0], dof, first, last)
-        _gather_backward_scheme(ga, out, row[1], dof, first, last)
-        _gather_backward_scheme(gj, out, row[2], dof, first, last)
-
-
-@_compile
-def _inside_weights(row, before, width):
-    result = np.zeros((3, 5), dtype=row.dtype)
+def _whole_weights(row, before, width):
+    # The weight of the row's own sample is implied: differences are relative to it.
+    result = row[:, :width].copy()
     for k in range(3):
-        for j in range(width):
-            result[k, j] = _weight_of(row, k, j, before, width)
+        result[k, before] = 0
+        result[k, before] = -result[k].sum()
     return result
 
 
 @_compile
-def _end_weights(weights, horizon, first, lowest, geometry):
-    # What each of the ``width`` samples from ``first`` on receives from the rows near it.
-    before, width, left, right = geometry[:4]
-    result = np.zeros((width, _REACH, 3), dtype=weights.dtype)
-    for h in range(lowest, lowest + _REACH):
-        begin = min(max(h - before, 0), horizon - width)
-        row = weights[_row_of(h, horizon, weights.shape[0], left, right)]
-        for i in range(first, first + width):
-            if begin <= i < begin + width:
-                for k in range(3):
-                    weight = _weight_of(row, k, i - begin, h - begin, width)
-                    result[i - first, h - lowest, k] = weight
-    return result
-
-
-@_compile
-def _adjoint_end(gradients, table, first, lowest, dof, out):
-    gp, gv, ga, gj = gradients
-    for i in range(table.shape[0]):
-        for d in range(dof):
-            total = gp[(first + i) * dof + d]
-            near = lowest * dof + d
-            for h in range(_REACH):
-                total += (
-                    table[i, h, 0] * gv[near]
-                    + table[i, h, 1] * ga[near]
-                    + table[i, h, 2] * gj[near]
-                )
-                near += dof
-            out[(first + i) * dof + d] = total
-
-
-@_compile
-def _adjoint(gradients, weights, out, values, dof, geometry, first, last):
-    before, width, left = geometry[:3]
-    horizon = gradients[0].shape[1] // dof
-    # Short of this, a sample may be near both ends.
-    compact = weights.shape[1] < horizon and horizon >= 2 * _REACH
-    low, high = width * dof, (horizon - width) * dof
-    own = weights.shape[0] > 1
-    row = _inside_weights(weights[0, left], before, width)
-    head = (
-        _end_weights(weights[0], horizon, 0, 0, geometry)
-        if compact
-        else np.zeros((0, _REACH, 3), dtype=weights.dtype)
-    )
-    tail = head
-    if compact:
-        tail = _end_weights(weights[0], horizon, horizon - width, horizon - _REACH, geometry)
-    for b in range(first, last):
-        table = weights[b if own else 0]
-        line = (gradients[0][b], gradients[1][b], gradients[2][b], gradients[3][b])
-        if compact:
-            if own:
-                row = _inside_weights(table[left], before, width)
-                head = _end_weights(table, horizon, 0, 0, geometry)
-                tail = _end_weights(table, horizon, horizon - width, horizon - _REACH, geometry)
-            _adjoint_end(line, head, 0, 0, dof, out[b])
-            if width == 5:
-                _adjoint_central(line[0], line[1], line[2], line[3], out[b], row, dof, low, high)
+def _forward_inside(b, out, weights, dof, geometry, low, high):
+    table = weights[b if weights.shape[0] > 1 else 0, geometry[2]]
+    for start in range(low * dof, high * dof, _BLOCK):
+        stop = min(start + _BLOCK, high * dof)
+        for k in range(3):
+            if geometry[1] == 5:
+                _forward_central(out[0], out[k + 1], table[k], dof, start, stop)
             else:
-                _adjoint_backward_scheme(
-                    line[0], line[1], line[2], line[3], out[b], row, dof, low, high
-                )
-            _adjoint_end(line, tail, horizon - width, horizon - _REACH, dof, out[b])
+                _forward_backward_scheme(out[0], out[k + 1], table[k], dof, start, stop)
+
+
+@_compile
+def _flat(array):
+    return array.reshape(array.shape[0], array.shape[1] * array.shape[2])
+
+
+@_compile
+def _forward(samples, conditions, weights, results, geometry, first, last):
+    left, right, head, tail = geometry[2:]
+    horizon, dof = samples.shape[1:]
+    x, values = _flat(samples), _flat(conditions)
+    outputs = (_flat(results[0]), _flat(results[1]), _flat(results[2]), _flat(results[3]))
+    shared = weights.shape[1] < horizon
+    for b in range(first, last):
+        # The positions with their ends replaced are what all rows read, still in cache.
+        line = outputs[0][b]
+        line[:] = x[b]
+        if head >= 0:
+            line[:dof] = values[b, head * dof : (head + 1) * dof]
+        if tail >= 0:
+            line[-dof:] = values[b, tail * dof : (tail + 1) * dof]
+        if shared:
+            out = (line, outputs[1][b], outputs[2][b], outputs[3][b])
+            _forward_inside(b, out, weights, dof, geometry, left, horizon - right)
         else:
-            for i in range(horizon):
-                _adjoint_sample(line, table, i, dof, geometry, out[b])
-        if values.shape[1] > 0:
-            _adjoint_values(line, table, dof, geometry, out[b], values[b])
+            for h in range(horizon):
+                _forward_row(h, outputs, values, weights, dof, geometry, b, b + 1)
+    if shared:
+        for h in range(left):
+            _forward_row(h, outputs, values, weights, dof, geometry, first, last)
+        for h in range(horizon - right, horizon):
+            _forward_row(h, outputs, values, weights, dof, geometry, first, last)
 
 
-def _flat(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
-    batch = tensor.shape[0]
-    size = tensor.shape[1] * tensor.shape[2]
-    tensor = tensor.detach()
+@_compile
+def _adjoint_inside(g, out, row, dof, before, width):
+    # The samples that ``width`` inside rows read, and then the few near the ends.
+    begin, end = (width - 1) * dof, out.shape[0] - _NEAR * dof
+    out[:begin], out[end:] = g[0][:begin], g[0][end:]
+    for start in range(begin, end, _BLOCK):
+        stop = min(start + _BLOCK, end)
+        out[start:stop] = g[0][start:stop]
+        for k in range(3):
+            if width == 5:
+                _adjoint_central(g[k + 1], out, row[k], dof, start, stop)
+            else:
+                _adjoint_backward_scheme(g[k + 1], out, row[k], dof, start, stop)
+    _adjoint_near_ends(g, out, row, dof, before, width)
+
+
+@_compile
+def _adjoint(cotangents, weights, gradient, known, geometry, first, last):
+    before, width, left, right, head, tail = geometry
+    horizon, dof = gradient.shape[1:]
+    out, values = _flat(gradient), _flat(known)
+    gradients = (
+        _flat(cotangents[0]),
+        _flat(cotangents[1]),
+        _flat(cotangents[2]),
+        _flat(cotangents[3]),
+    )
+    shared = weights.shape[1] < horizon and horizon >= 2 * _NEAR
+    values[first:last] = 0
+    inside = _whole_weights(weights[0, left], before, width)
+    for b in range(first, last):
+        if shared:
+            if weights.shape[0] > 1:
+                inside = _whole_weights(weights[b, left], before, width)
+            line = (gradients[0][b], gradients[1][b], gradients[2][b], gradients[3][b])
+            _adjoint_inside(line, out[b], inside, dof, before, width)
+        else:
+            out[b] = gradients[0][b]
+            for h in range(horizon):
+                _adjoint_row(h, gradients, weights, out, values, dof, geometry, b, b + 1)
+    if shared:
+        for h in range(left):
+            _adjoint_row(h, gradients, weights, out, values, dof, geometry, first, last)
+        for h in range(horizon - right, horizon):
+            _adjoint_row(h, gradients, weights, out, values, dof, geometry, first, last)
+    if head >= 0:
+        values[first:last, head * dof : (head + 1) * dof] += out[first:last, :dof]
+        out[first:last, :dof] = 0
+    if tail >= 0:
+        values[first:last, tail * dof : (tail + 1) * dof] += out[first:last, -dof:]
+        out[first:last, -dof:] = 0
+
+
+def _array(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     if tensor.dtype != dtype:
         tensor = tensor.to(dtype)
-    return tensor.contiguous().view(batch, size).numpy()
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
+    return tensor.numpy()
 
 
 def apply_stencil(
     x: Tensor, conditions: Tensor, weights: Tensor, geometry: list[int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`pullback.trajectory.stencil._reference.apply_stencil` on the CPU."""
-    batch, _, dof = x.shape
-    outputs = tuple(torch.empty(x.shape, dtype=weights.dtype) for _ in range(4))
-    if x.numel() > 0:
-        line, values = _flat(x, weights.dtype), _flat(conditions, weights.dtype)
-        table = weights.detach().contiguous().numpy()
-        arrays = tuple(_flat(output, weights.dtype) for output in outputs)
+    shape, dtype = x.shape, weights.dtype
+    outputs = tuple(torch.empty(shape, dtype=dtype) for _ in range(4))
+    if 0 not in shape:
+        samples, values, table = _array(x, dtype), _array(conditions, dtype), _array(weights, dtype)
+        arrays = tuple(output.numpy() for output in outputs)
         ints = tuple(geometry)
 
         def run(first: int, last: int) -> None:
-            _forward(line, values, table, arrays, dof, ints, _BLOCK, first, last)
+            _forward(samples, values, table, arrays, ints, first, last)
 
-        run_in_slices(run, batch, x.numel())
-    velocity, acceleration, jerk = (output.to(x.dtype) for output in outputs[1:])
-    return outputs[0].to(x.dtype), velocity, acceleration, jerk
+        run_in_slices(run, shape[0], shape.numel())
+    position, velocity, acceleration, jerk = outputs
+    if dtype == x.dtype:
+        return position, velocity, acceleration, jerk
+    return position.to(x.dtype), velocity.to(x.dtype), acceleration.to(x.dtype), jerk.to(x.dtype)
 
 
 def apply_stencil_adjoint(
     cotangents: tuple[Tensor, Tensor, Tensor, Tensor], weights: Tensor, geometry: list[int]
 ) -> tuple[Tensor, Tensor]:
     """`pullback.trajectory.stencil._reference.apply_stencil_adjoint` on the CPU."""
-    batch, _, dof = cotangents[0].shape
-    conditions = weights.shape[3] - geometry[1]
-    gradient = torch.empty(cotangents[0].shape, dtype=weights.dtype)
-    values = torch.zeros(batch, conditions, dof, dtype=weights.dtype)
-    if gradient.numel() > 0:
-        lines = tuple(_flat(cotangent, weights.dtype) for cotangent in cotangents)
-        table = weights.detach().contiguous().numpy()
-        out, flat_values = _flat(gradient, weights.dtype), _flat(values, weights.dtype)
+    shape, wanted, dtype = cotangents[0].shape, cotangents[0].dtype, weights.dtype
+    gradient = torch.empty(shape, dtype=dtype)
+    values = torch.zeros(shape[0], weights.shape[3] - geometry[1], shape[2], dtype=dtype)
+    if 0 not in shape:
+        given = tuple(_array(cotangent, dtype) for cotangent in cotangents)
+        table, out, known = _array(weights, dtype), gradient.numpy(), values.numpy()
         ints = tuple(geometry)
 
         def run(first: int, last: int) -> None:
-            _adjoint(lines, table, out, flat_values, dof, ints, first, last)
+            _adjoint(given, table, out, known, ints, first, last)
 
-        run_in_slices(run, batch, gradient.numel())
-    return gradient.to(cotangents[0].dtype), values.to(cotangents[0].dtype)
+        run_in_slices(run, shape[0], shape.numel())
+    if dtype == wanted:
+        return gradient, values
+    return gradient.to(wanted), values.to(wanted)
