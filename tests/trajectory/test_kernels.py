@@ -31,12 +31,12 @@ def same_stencil(backend, horizons, dtype=torch.float64):
                 values = torch.randn(3, layout.conditions, 5, dtype=dtype)
                 grads = tuple(torch.randn(3, horizon, 5, dtype=dtype) for _ in range(4))
                 dt = torch.rand(3, horizon - 1, dtype=torch.float64) + 0.3
-                for weights in (
-                    uniform_table(layout, 0.125, x.device),
-                    nonuniform_table(layout, dt[:1]),
-                    nonuniform_table(layout, dt),
+                for table in (
+                    uniform_table(layout, 0.125, x.device, dtype),
+                    nonuniform_table(layout, dt[:1], dtype),
+                    nonuniform_table(layout, dt, dtype),
                 ):
-                    table, geometry = weights.to(dtype), layout.geometry
+                    geometry = layout.geometry
                     got = backend.apply_stencil(x, values, table, geometry)
                     want = _reference.apply_stencil(x, values, table, geometry)
                     torch.testing.assert_close(got, want, **tolerance)
@@ -143,10 +143,10 @@ def test_threads_split_the_batch_and_do_not_share_state():
 
 def test_operators_pass_torchs_own_check():
     layout = Layout("central", (1,), ())
-    weights = uniform_table(layout, 0.5, torch.device("cpu"))
+    weights = uniform_table(layout, 0.5, torch.device("cpu"), torch.float64)
     x, c = torch.randn(2, 6, 3, dtype=torch.float64), torch.randn(2, 1, 3, dtype=torch.float64)
     utilities = ("test_schema", "test_faketensor")
-    arguments = (x, c, weights, layout.geometry, "cpu")
+    arguments = (x, c, weights, list(layout.geometry), "cpu")
     torch.library.opcheck(torch.ops.pullback.stencil, arguments, test_utils=utilities)
-    arguments = (x, x, x, x, weights, layout.geometry, "cpu")
+    arguments = (x, x, x, x, weights, list(layout.geometry), "cpu")
     torch.library.opcheck(torch.ops.pullback.stencil_adjoint, arguments, test_utils=utilities)

@@ -66,11 +66,12 @@ class Call:
         "saved_for_forward",
         "saves",
         "single",
+        "slots",
         "template",
         "transformed",
     )
 
-    attributes: dict[str, Any]
+    attributes: dict[str, Any]  # of the context, as the author set them
     count: int  # of output tensors
     dirty: list[int]
     inputs: list[Meta]
@@ -86,6 +87,7 @@ class Call:
     saved_for_forward: list[Place]
     saves: int
     single: bool
+    slots: dict[str, Any]  # attributes that hold tensors, with places instead
 
     def __init__(
         self,
@@ -151,6 +153,23 @@ class Call:
             self._refuse_mutation(tensors, versions, context)
         return self.capture(context, tensors, output, saves)
 
+    def run_alone(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """Run forward where nothing is differentiated, so that nothing has to be kept."""
+        context = Context(self.needs, self.by_argument)
+        versions = None if self.definition.lenient else _versions(tensors)
+        output = self._call_forward(context, tensors)
+        if versions is not None and versions != _versions(tensors):
+            self._refuse_mutation(tensors, versions, context)
+        if context._dirty:
+            pool = Pool(tensors, (), search_objects=False)
+            for tensor in context._dirty:
+                pool.input_place(tensor, self.definition.name)
+            return output
+        single = type(output) is not tuple
+        template, outputs = flatten((output,) if single else output)
+        entries = unflatten(template, _views_of_inputs(outputs, tensors))
+        return entries[0] if single else entries
+
     def _call_forward(self, context: Context, tensors: Sequence[torch.Tensor]) -> Any:
         definition = self.definition
         values = unflatten(self.template, tensors)
@@ -177,12 +196,13 @@ class Call:
         pool = Pool(tensors, outputs, search_objects=self.transformed)
         self.saved_for_backward = [pool.place(t) for t in context._saved_for_backward]
         self.saved_for_forward = [pool.place(t) for t in context._saved_for_forward]
-        self.attributes = {}
+        self.attributes, self.slots = {}, {}
         for name, value in vars(context).items():
             if name not in INTERNAL:
-                self.attributes[name] = pool.strip(value)
+                stripped = pool.strip(value)
+                (self.attributes if stripped is value else self.slots)[name] = stripped
         self.dirty = [pool.input_place(t, self.definition.name) for t in context._dirty]
-        marked = [id(t) for t in context._non_differentiable]
+        marked = {id(t) for t in context._non_differentiable}
         self.non_differentiable = [
             i for i, t in enumerate(outputs) if not _differentiable(t.dtype) or id(t) in marked
         ]
@@ -196,8 +216,8 @@ class Call:
         elif pool.own_graph and self.transformed:
             raise self.refuse_own_graph()
         self.needed = sorted(pool.used)
-        if not self.dirty:  # torch wants an input that is returned and saved to be a view
-            outputs = [t.view_as(t) if any(t is x for x in tensors) else t for t in outputs]
+        if not self.dirty:
+            outputs = _views_of_inputs(outputs, tensors)
         return (*outputs, *pool.residuals)
 
     def refuse_own_graph(self) -> UnsupportedError:
@@ -245,7 +265,8 @@ class Call:
             places = self.saved_for_forward
         found = tuple(saved[place] if isinstance(place, int) else place for place in places)
         context = Context(needs, self.by_argument, found)
-        for name, value in self.attributes.items():
+        vars(context).update(self.attributes)
+        for name, value in self.slots.items():
             setattr(context, name, fill(value, saved))
         return context
 
@@ -347,6 +368,16 @@ def _meta(tensor: torch.Tensor) -> Meta:
 
 def _differentiable(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
+
+
+def _views_of_inputs(
+    outputs: list[torch.Tensor], inputs: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """The outputs, as torch wants them: an input that is returned is a view of it."""
+    given = {id(tensor) for tensor in inputs}
+    if given.isdisjoint(map(id, outputs)):
+        return outputs
+    return [t.view_as(t) if id(t) in given else t for t in outputs]
 
 
 def _versions(tensors: Sequence[torch.Tensor | None]) -> list[int] | None:

@@ -10,6 +10,7 @@ beside them, the residuals. The rules that the author left out are derived:
 - ``vmap`` by torch's generated rule over the engine, or item by item (`pullback.tensor._batching`).
 """
 
+import contextlib
 import functools
 from typing import Any
 
@@ -33,6 +34,7 @@ __all__ = ["apply", "make_engine"]
 
 _transforming = torch._C._are_functorch_transforms_active
 _autocasting = torch._C._is_any_autocast_enabled
+_AS_IS = contextlib.nullcontext()
 
 
 def apply(
@@ -57,6 +59,9 @@ def apply(
         dual = forward_ad._current_level >= 0
         needs = [dual or tensor.requires_grad for tensor in tensors]
         call = Call(definition, template, names, needs, state, transformed=dual)
+        if not (dual or (call.grad_enabled and True in needs)):
+            with _forward_scope(definition):
+                return call.run_alone(tensors)
         results = engine.enter(call, *tensors)
     if call.single and call.result is ONE:
         return results[0]
@@ -81,11 +86,8 @@ class _Engine(torch.autograd.Function):
         run = call.run_forward
         if _transforming():
             run = batched(run, call.definition)
-        if call.definition.autocast in ("inherit", "ambient"):
+        with _forward_scope(call.definition):
             results = run(tensors)
-        else:
-            with scope(None):
-                results = run(tensors)
         if call.dirty:
             return results
         if _transforming():
@@ -135,6 +137,11 @@ class _Engine(torch.autograd.Function):
         if _transforming():
             run = batched(run, call.definition)
         return run(saved, grad_inputs[1:])
+
+
+def _forward_scope(definition: Definition) -> contextlib.AbstractContextManager[Any]:
+    """Autocast as it is where forward runs under the caller's, else off."""
+    return _AS_IS if definition.autocast in ("inherit", "ambient") else scope(None)
 
 
 def _pull(

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from pullback.errors import DefinitionError
 from pullback.tensor._levels import same_view
+from pullback.tensor._structure import is_data
 
 __all__ = ["Place", "Pool", "fill"]
 
@@ -109,6 +110,8 @@ class Pool:
         if isinstance(value, torch.Tensor):
             place = self.place(value)
             return _Slot(place) if isinstance(place, int) else place
+        if is_data(value):
+            return value
         if isinstance(value, (list, tuple, dict)):
             leaves, spec = pytree.tree_flatten(value)
             stripped = [self.strip(leaf, depth) for leaf in leaves]

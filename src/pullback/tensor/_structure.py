@@ -11,12 +11,22 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-__all__ = ["ONE", "Template", "children", "flatten", "match", "unflatten", "without_values"]
+__all__ = [
+    "ONE",
+    "Template",
+    "children",
+    "flatten",
+    "is_data",
+    "match",
+    "unflatten",
+    "without_values",
+]
 
 # A flat structure (the common case) is kept as the tuple itself, a nested one with its spec.
 Template = tuple[tuple[Any, ...], Any]
 
 _CONTAINERS = (list, tuple, dict)
+_ATOMS = frozenset({int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device})
 
 
 class _Hole:
@@ -39,7 +49,7 @@ def flatten(values: tuple[Any, ...]) -> tuple[Template, list[torch.Tensor]]:
     spec = None
     leaves: Sequence[Any] = values
     for value in values:
-        if isinstance(value, _CONTAINERS):
+        if isinstance(value, _CONTAINERS) and not is_data(value):
             leaves, spec = pytree.tree_flatten(values)
             break
     tensors: list[torch.Tensor] = []
@@ -51,6 +61,16 @@ def flatten(values: tuple[Any, ...]) -> tuple[Template, list[torch.Tensor]]:
         else:
             holes.append(leaf)
     return (tuple(holes), spec), tensors
+
+
+def is_data(value: Any) -> bool:
+    """Whether a value is made of numbers, text and the like only: it holds no tensor."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return True
+    if kind is dict:
+        return all(map(is_data, value.values()))
+    return kind in (tuple, list, torch.Size) and all(map(is_data, value))
 
 
 def unflatten(template: Template, tensors: Sequence[Any]) -> tuple[Any, ...]:

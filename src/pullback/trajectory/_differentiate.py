@@ -102,11 +102,12 @@ def differentiate(
     offset = None if reference is None else gather_part("reference", reference, position, None)
     values = _collect(position, start, goal, start_index, offset)
     count, dtype = math.prod(batch), arithmetic_dtype(position)
-    weights = _table(layout, dt, position, count).to(dtype)
-    lines = position.reshape(count, horizon, dof)
-    geometry = tuple(layout.geometry)
-    outputs = Stencil.apply(lines, values, weights, geometry, chosen)
-    sampled, velocity, acceleration, jerk = (part.reshape(position.shape) for part in outputs)
+    weights = _table(layout, dt, position, count, dtype)
+    lines = position if len(batch) == 1 else position.reshape(count, horizon, dof)
+    parts = Stencil.apply(lines, values, weights, layout.geometry, chosen)
+    if len(batch) != 1:
+        parts = tuple(part.reshape(position.shape) for part in parts)
+    sampled, velocity, acceleration, jerk = parts
     if offset is not None:
         sampled = sampled + offset[..., None, :]
     steps = dt if isinstance(dt, Tensor) else torch.full((), dt, dtype=dtype, device=lines.device)
@@ -155,9 +156,11 @@ def _collect(
     return torch.stack(values, 1) if values else position.new_empty(count, 0, dof)
 
 
-def _table(layout: Layout, dt: Tensor | float, position: Tensor, count: int) -> Tensor:
+def _table(
+    layout: Layout, dt: Tensor | float, position: Tensor, count: int, dtype: torch.dtype
+) -> Tensor:
     if not isinstance(dt, Tensor) or dt.ndim == 0:
-        return uniform_table(layout, dt, position.device)
+        return uniform_table(layout, dt, position.device, dtype)
     steps = position.shape[-2] - 1
     rows = dt.reshape(1, steps) if dt.ndim == 1 else dt.reshape(count, steps)
-    return nonuniform_table(layout, rows)
+    return nonuniform_table(layout, rows, dtype)

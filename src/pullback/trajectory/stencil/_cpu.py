@@ -273,7 +273,7 @@ def _array(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
 
 
 def apply_stencil(
-    x: Tensor, conditions: Tensor, weights: Tensor, geometry: list[int]
+    x: Tensor, conditions: Tensor, weights: Tensor, geometry: tuple[int, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`pullback.trajectory.stencil._reference.apply_stencil` on the CPU."""
     shape, dtype = x.shape, weights.dtype
@@ -281,10 +281,9 @@ def apply_stencil(
     if 0 not in shape:
         samples, values, table = _array(x, dtype), _array(conditions, dtype), _array(weights, dtype)
         arrays = tuple(output.numpy() for output in outputs)
-        ints = tuple(geometry)
 
         def run(first: int, last: int) -> None:
-            _forward(samples, values, table, arrays, ints, first, last)
+            _forward(samples, values, table, arrays, geometry, first, last)
 
         run_in_slices(run, shape[0], shape.numel())
     position, velocity, acceleration, jerk = outputs
@@ -294,7 +293,7 @@ def apply_stencil(
 
 
 def apply_stencil_adjoint(
-    cotangents: tuple[Tensor, Tensor, Tensor, Tensor], weights: Tensor, geometry: list[int]
+    cotangents: tuple[Tensor, Tensor, Tensor, Tensor], weights: Tensor, geometry: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
     """`pullback.trajectory.stencil._reference.apply_stencil_adjoint` on the CPU."""
     shape, wanted, dtype = cotangents[0].shape, cotangents[0].dtype, weights.dtype
@@ -303,10 +302,9 @@ def apply_stencil_adjoint(
     if 0 not in shape:
         given = tuple(_array(cotangent, dtype) for cotangent in cotangents)
         table, out, known = _array(weights, dtype), gradient.numpy(), values.numpy()
-        ints = tuple(geometry)
 
         def run(first: int, last: int) -> None:
-            _adjoint(given, table, out, known, ints, first, last)
+            _adjoint(given, table, out, known, geometry, first, last)
 
         run_in_slices(run, shape[0], shape.numel())
     if dtype == wanted:

@@ -27,7 +27,7 @@ def _implementation(backend: str) -> ModuleType:
 
 
 def stencil(
-    x: Tensor, conditions: Tensor, weights: Tensor, geometry: list[int], backend: str
+    x: Tensor, conditions: Tensor, weights: Tensor, geometry: tuple[int, ...], backend: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`_reference.apply_stencil` by a chosen backend.
 
@@ -40,13 +40,13 @@ def stencil(
     """
     if is_plain(x, conditions, weights):
         return _implementation(backend).apply_stencil(x, conditions, weights, geometry)
-    return _stencil(x, conditions, weights, geometry, backend)
+    return _stencil(x, conditions, weights, list(geometry), backend)
 
 
 def stencil_adjoint(
     cotangents: tuple[Tensor, Tensor, Tensor, Tensor],
     weights: Tensor,
-    geometry: list[int],
+    geometry: tuple[int, ...],
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     """`_reference.apply_stencil_adjoint` by a chosen backend.
@@ -59,14 +59,14 @@ def stencil_adjoint(
     """
     if is_plain(*cotangents, weights):
         return _implementation(backend).apply_stencil_adjoint(cotangents, weights, geometry)
-    return _stencil_adjoint(*cotangents, weights, geometry, backend)
+    return _stencil_adjoint(*cotangents, weights, list(geometry), backend)
 
 
 @torch.library.custom_op("pullback::stencil", mutates_args=())
 def _stencil(
     x: Tensor, conditions: Tensor, weights: Tensor, geometry: list[int], backend: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _implementation(backend).apply_stencil(x, conditions, weights, geometry)
+    return _implementation(backend).apply_stencil(x, conditions, weights, tuple(geometry))
 
 
 @_stencil.register_fake
@@ -87,7 +87,7 @@ def _stencil_adjoint(
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     cotangents = (position, velocity, acceleration, jerk)
-    return _implementation(backend).apply_stencil_adjoint(cotangents, weights, geometry)
+    return _implementation(backend).apply_stencil_adjoint(cotangents, weights, tuple(geometry))
 
 
 @_stencil_adjoint.register_fake

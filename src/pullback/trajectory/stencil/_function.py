@@ -26,7 +26,7 @@ class Stencil(Function):
         x: Tensor, conditions: Tensor, weights: Tensor, geometry: tuple[int, ...], backend: str
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Apply `pullback.trajectory.stencil._dispatch.stencil`."""
-        return stencil(x, conditions, weights, list(geometry), backend)
+        return stencil(x, conditions, weights, geometry, backend)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -44,8 +44,7 @@ class Stencil(Function):
             back = StencilAdjoint.apply(*cotangents, weights, ctx.geometry, ctx.backend)
         steep = None
         if needs[2]:
-            geometry = list(ctx.geometry)
-            steep = weights_adjoint(cotangents[1:], x, conditions, weights, geometry)
+            steep = weights_adjoint(cotangents[1:], x, conditions, weights, ctx.geometry)
         return *back, steep, None, None
 
 
@@ -66,7 +65,7 @@ class StencilAdjoint(Function):
     ) -> tuple[Tensor, Tensor]:
         """Apply `pullback.trajectory.stencil._dispatch.stencil_adjoint`."""
         cotangents = (position, velocity, acceleration, jerk)
-        return stencil_adjoint(cotangents, weights, list(geometry), backend)
+        return stencil_adjoint(cotangents, weights, geometry, backend)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -85,6 +84,5 @@ class StencilAdjoint(Function):
             back = Stencil.apply(x, conditions, weights, ctx.geometry, ctx.backend)
         steep = None
         if needs[4]:
-            geometry = list(ctx.geometry)
-            steep = weights_adjoint(tuple(saved), x, conditions, weights, geometry)
+            steep = weights_adjoint(tuple(saved), x, conditions, weights, ctx.geometry)
         return *back, steep, None, None

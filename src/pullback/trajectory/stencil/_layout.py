@@ -63,15 +63,15 @@ class Layout:
         return len(self.start) + len(self.goal)
 
     @property
-    def geometry(self) -> list[int]:
-        """The integers that a kernel needs, as a `torch.library` operator takes them.
+    def geometry(self) -> tuple[int, ...]:
+        """The integers that a kernel needs.
 
         Before, width, left, right, and the columns of the boundary values that replace the first
         and the last sample (-1: none does).
         """
         first = 0 if 0 in self.start else -1
         last = len(self.start) if 0 in self.goal else -1
-        return [self.before, self.width, self.left, self.right, first, last]
+        return self.before, self.width, self.left, self.right, first, last
 
     def column(self, side: Side, sample: int, order: int) -> int:
         """Return the column of a row's weights that a condition belongs to.

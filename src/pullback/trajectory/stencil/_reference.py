@@ -16,7 +16,7 @@ __all__ = ["apply_stencil", "apply_stencil_adjoint", "gather_rows", "weights_adj
 
 
 def gather_rows(
-    horizon: int, rows: int, geometry: list[int], device: torch.device
+    horizon: int, rows: int, geometry: tuple[int, ...], device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Return the first sample of each row's window and the row of its weights, ``[horizon]``.
 
@@ -35,7 +35,7 @@ def gather_rows(
     return begin, torch.where(sample >= horizon - right, sample - horizon + rows, row)
 
 
-def _replace_ends(x: Tensor, conditions: Tensor, geometry: list[int]) -> Tensor:
+def _replace_ends(x: Tensor, conditions: Tensor, geometry: tuple[int, ...]) -> Tensor:
     first, last = geometry[4:]
     head = x[:, :1] if first < 0 else conditions[:, first : first + 1]
     tail = x[:, -1:] if last < 0 else conditions[:, last : last + 1]
@@ -43,7 +43,7 @@ def _replace_ends(x: Tensor, conditions: Tensor, geometry: list[int]) -> Tensor:
 
 
 def apply_stencil(
-    x: Tensor, conditions: Tensor, weights: Tensor, geometry: list[int]
+    x: Tensor, conditions: Tensor, weights: Tensor, geometry: tuple[int, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return positions with their ends replaced, and the three derivatives, ``[batch, h, dof]``.
 
@@ -70,7 +70,7 @@ def apply_stencil(
 
 
 def apply_stencil_adjoint(
-    cotangents: tuple[Tensor, Tensor, Tensor, Tensor], weights: Tensor, geometry: list[int]
+    cotangents: tuple[Tensor, Tensor, Tensor, Tensor], weights: Tensor, geometry: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of positions and boundary values: the transpose of `apply_stencil`.
 
@@ -106,7 +106,7 @@ def weights_adjoint(
     x: Tensor,
     conditions: Tensor,
     weights: Tensor,
-    geometry: list[int],
+    geometry: tuple[int, ...],
 ) -> Tensor:
     """Return the gradient of the weights, in their shape, in differentiable torch operations.
 

@@ -117,7 +117,7 @@ def _adjoint(
     tl.store(gradient + base + i, total, mask=live)
 
 
-def _constants(geometry: list[int]) -> dict[str, Any]:
+def _constants(geometry: tuple[int, ...]) -> dict[str, Any]:
     names = ("BEFORE", "WIDTH", "LEFT", "RIGHT", "FIRST", "LAST")
     return dict(zip(names, geometry, strict=True)) | {"BLOCK": _BLOCK}
 
@@ -128,7 +128,7 @@ def _sizes(weights: Tensor, horizon: int, dof: int, count: int) -> tuple[int, ..
 
 
 def apply_stencil(
-    x: Tensor, conditions: Tensor, weights: Tensor, geometry: list[int]
+    x: Tensor, conditions: Tensor, weights: Tensor, geometry: tuple[int, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`pullback.trajectory.stencil._reference.apply_stencil` on a GPU."""
     batch, horizon, dof = x.shape
@@ -144,7 +144,7 @@ def apply_stencil(
 
 
 def apply_stencil_adjoint(
-    cotangents: tuple[Tensor, Tensor, Tensor, Tensor], weights: Tensor, geometry: list[int]
+    cotangents: tuple[Tensor, Tensor, Tensor, Tensor], weights: Tensor, geometry: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
     """`pullback.trajectory.stencil._reference.apply_stencil_adjoint` on a GPU."""
     batch, horizon, dof = cotangents[0].shape
@@ -167,7 +167,9 @@ def apply_stencil_adjoint(
     return gradient, values.to(gradient.dtype)
 
 
-def _adjoint_ends(lines: list[Tensor], weights: Tensor, geometry: list[int], rows: slice) -> Tensor:
+def _adjoint_ends(
+    lines: list[Tensor], weights: Tensor, geometry: tuple[int, ...], rows: slice
+) -> Tensor:
     horizon, width = lines[0].shape[1], geometry[1]
     # Counted from the end, a row of the weights is the same in a full and in a short table.
     of_weights = rows if rows.start == 0 else slice(rows.start - horizon, None)

@@ -32,22 +32,25 @@ __all__ = ["nonuniform_table", "uniform_table"]
 Row = tuple[Side, int]
 
 
-def uniform_table(layout: Layout, dt: Tensor | float, device: torch.device) -> Tensor:
-    """Return the weights for one step of time, ``[1, left + 1 + right, 3, columns]`` in float64.
+def uniform_table(
+    layout: Layout, dt: Tensor | float, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """Return the weights for one step of time, ``[1, left + 1 + right, 3, columns]``.
 
     Arguments:
         layout: the stencil.
         dt: seconds between samples, a number or a 0-dimensional tensor.
         device: where the weights are needed.
+        dtype: what the weights, found in float64, are rounded to.
     """
     if not isinstance(dt, Tensor) and is_plain() and not torch.is_inference_mode_enabled():
-        return _numeric_table(layout, float(dt), device)
-    return _uniform_table(layout, dt, device)
+        return _numeric_table(layout, float(dt), device, dtype)
+    return _uniform_table(layout, dt, device).to(dtype)
 
 
 @functools.lru_cache(maxsize=64)
-def _numeric_table(layout: Layout, dt: float, device: torch.device) -> Tensor:
-    return _uniform_table(layout, dt, device)
+def _numeric_table(layout: Layout, dt: float, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return _uniform_table(layout, dt, device).to(dtype)
 
 
 def _uniform_table(layout: Layout, dt: Tensor | float, device: torch.device) -> Tensor:
@@ -64,12 +67,13 @@ def _uniform_table(layout: Layout, dt: Tensor | float, device: torch.device) -> 
     return constants * dt.to(torch.float64) ** exponents
 
 
-def nonuniform_table(layout: Layout, dt: Tensor) -> Tensor:
+def nonuniform_table(layout: Layout, dt: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the weights for steps of their own, ``[trajectories, horizon, 3, columns]``.
 
     Arguments:
         layout: the stencil.
         dt: ``[trajectories, horizon - 1]`` seconds.
+        dtype: what the weights, found in float64, are rounded to.
     """
     dt = dt.to(torch.float64)
     inside = _central_rows(dt) if layout.scheme == "central" else _backward_rows(dt)
@@ -78,7 +82,7 @@ def nonuniform_table(layout: Layout, dt: Tensor) -> Tensor:
     kept = inside if layout.scheme == "central" else inside[:, :-1]
     first = _end_rows(layout, "left", layout.left, dt)
     last = _end_rows(layout, "right", layout.right, dt)
-    return torch.cat([first, kept, last], dim=1)
+    return torch.cat([first, kept, last], dim=1).to(dtype)
 
 
 @functools.cache
