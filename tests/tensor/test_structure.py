@@ -135,3 +135,46 @@ def test_no_tensor_at_all_and_empty_tensors():
     assert out["out"].shape == (0, 2)
     out["out"].sum().backward()
     assert empty.grad.shape == (0, 3)
+
+
+class Undifferentiated(pullback.Function):
+    """Returns its input as it is, inside structures; counts what is called."""
+
+    seen = ()
+
+    @staticmethod
+    def forward(x, sizes):
+        return {"same": x, "sizes": sizes}, x * 2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        Undifferentiated.seen = (inputs, ctx.needs_input_grad)
+
+    @staticmethod
+    def backward(ctx, same, twice):
+        return same["same"] + 2 * twice, None
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_without_gradients_a_function_is_called_as_with_them(wanted):
+    x, sizes = torch.randn(3, requires_grad=wanted), [2, (3, {"depth": 4})]
+    with torch.set_grad_enabled(False):
+        kept, twice = Undifferentiated.apply(x, sizes)
+    assert kept["same"] is not x
+    assert kept["same"].data_ptr() == x.data_ptr()
+    assert kept["sizes"] is sizes
+    assert torch.equal(twice, x * 2)
+    assert not twice.requires_grad
+    (given, passed), needs = Undifferentiated.seen
+    assert torch.equal(given, x)
+    assert passed is sizes
+    assert needs == (wanted, False)
+
+
+def test_data_without_tensors_stays_the_object_that_was_given():
+    x, sizes = torch.randn(3, requires_grad=True), [2, (3, {"depth": None})]
+    kept, twice = Undifferentiated.apply(x, sizes)
+    assert Undifferentiated.seen[0][1] is sizes
+    assert kept["sizes"] == sizes
+    (gradient,) = torch.autograd.grad(twice.sum() + kept["same"].sum(), x)
+    assert torch.equal(gradient, torch.full((3,), 3.0))
