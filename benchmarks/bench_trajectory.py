@@ -1,48 +1,29 @@
 """The cost of `differentiate`, beside the memory that must move and two other ways to do it.
 
-``python -m benchmarks.bench_trajectory`` prints a table, writes ``results/bench_trajectory.csv``.
-The floor is the time in which a large copy, measured in the same run, moves as many bytes as the
-job must: forward reads u and writes four outputs, backward reads four and writes one. Two copies
-are measured: into memory that is there already, and into memory that is allocated afresh (as every
-output here is), which also pays for the pages. Both ratios are shown.
+``python -m benchmarks.bench_trajectory`` prints a table, writes ``results/trajectory.csv``.
+The floor is the time in which a copy of 128 MB, measured in the same run, moves as many bytes as
+the job must: forward reads u and writes four outputs, backward reads four and writes one. Two
+copies are measured: into memory that is there already, and into memory that is allocated afresh
+(as every output here is), which also pays for the pages. Copies and variants take turns, and the
+least time of each counts, so that other work on the machine spoils none of them.
 """
 
 import argparse
 import csv
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pullback.trajectory import backend_used, differentiate
 
-RESULTS = Path(__file__).parent / "results" / "bench_trajectory.csv"
+RESULTS = Path(__file__).parent / "results" / "trajectory.csv"
 DT = 0.02
 Four = tuple[Tensor, Tensor, Tensor, Tensor]
-
-
-def best(work: Callable[[], object], repeats: int) -> float:
-    """Least seconds of some repeats: what is not due to other work on the machine."""
-    work()
-    seconds = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - begin)
-    return min(seconds)
-
-
-def copy_floors(units: float, elements: int, repeats: int) -> tuple[float, float]:
-    """Seconds to move ``units`` times ``elements`` float32 by copies, warm and fresh."""
-    source = torch.randn(max(elements, 1 << 22))
-    target = torch.empty_like(source)
-    moved = 2 * source.numel()
-    scale = units * elements / moved
-    warm = best(lambda: target.copy_(source), repeats)
-    fresh = best(source.clone, repeats)
-    return warm * scale, fresh * scale
 
 
 def ours(x: Tensor) -> Four:
@@ -73,57 +54,84 @@ def slicing(x: Tensor) -> Four:
     return x.clone(), velocity, acceleration, jerk
 
 
-def measure(call: Callable[[Tensor], Four], shape: tuple[int, ...], repeats: int) -> list[float]:
+def forward(call: Callable[[Tensor], Four], x: Tensor) -> None:
+    with torch.no_grad():
+        call(x)
+
+
+def both(call: Callable[[Tensor], Four], x: Tensor, cotangents: Four) -> None:
+    torch.autograd.grad(call(x), x, cotangents)
+
+
+def take_turns(works: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
+    """Least seconds of each work, at least three times each and for so long together."""
+    least = dict.fromkeys(works, float("inf"))
+    end = time.perf_counter() + seconds
+    turns = 0
+    while turns < 4 or time.perf_counter() < end:
+        for name, work in works.items():
+            begin = time.perf_counter()
+            work()
+            if turns > 0:  # the first one warms up
+                least[name] = min(least[name], time.perf_counter() - begin)
+        turns += 1
+    return least
+
+
+def measure(shape: tuple[int, ...], seconds: float) -> list[dict[str, Any]]:
     x = torch.randn(shape, requires_grad=True)
     cotangents = tuple(torch.randn(shape) for _ in range(4))
-
-    def both() -> None:
-        torch.autograd.grad(call(x), x, cotangents)
-
-    def forward() -> None:
-        with torch.no_grad():
-            call(x)
-
-    return [best(forward, repeats), best(both, repeats)]
+    source = torch.randn(1 << 25)
+    target = torch.empty_like(source)
+    # The dense formula is quadratic in the horizon: a gigabyte-sized product at 4096.
+    calls = {"ours": ours, "slicing autograd": slicing}
+    if shape[1] <= 1024:
+        calls["dense matrices"] = dense(shape[1])
+    works: dict[str, Callable[[], Any]] = {}
+    for name, call in calls.items():
+        works[f"{name}, forward"] = functools.partial(forward, call, x)
+        works[f"{name}, both"] = functools.partial(both, call, x, cotangents)
+    copies = take_turns({"warm": lambda: target.copy_(source), "fresh": source.clone}, 2)
+    least = take_turns(works, seconds)
+    again = take_turns({"warm": lambda: target.copy_(source), "fresh": source.clone}, 2)
+    share = 10 * x.numel() / (2 * source.numel())
+    warm, fresh = (min(copies[name], again[name]) * share for name in ("warm", "fresh"))
+    return [
+        {
+            "shape": "x".join(map(str, shape)),
+            "variant": name,
+            "forward_us": round(least[f"{name}, forward"] * 1e6, 1),
+            "forward_backward_us": round(least[f"{name}, both"] * 1e6, 1),
+            "floor_warm_us": round(warm * 1e6, 1),
+            "floor_fresh_us": round(fresh * 1e6, 1),
+            "over_warm_floor": round(least[f"{name}, both"] / warm, 2),
+            "over_fresh_floor": round(least[f"{name}, both"] / fresh, 2),
+            "above_warm_floor_us": round((least[f"{name}, both"] - warm) * 1e6, 1),
+        }
+        for name in calls
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=20, help="for each shape")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for shape in ((512, 1024, 7), (64, 32, 7), (64, 512, 7), (64, 4096, 7)):
-        small = shape[0] * shape[1] < 100_000
-        repeats = options.repeats * (20 if small else 1)
-        elements = shape[0] * shape[1] * shape[2]
-        # The dense formula is quadratic in the horizon: a gigabyte-sized product at 4096.
-        calls = {"ours": ours, "slicing autograd": slicing}
-        if shape[1] <= 1024:
-            calls["dense matrices"] = dense(shape[1])
-        for name, call in calls.items():
-            warm, fresh = copy_floors(10, elements, options.repeats)
-            few = 5 if name == "dense matrices" and not small else repeats
-            forward, both = measure(call, shape, few)
-            rows.append(
-                {
-                    "shape": "x".join(map(str, shape)),
-                    "variant": name,
-                    "forward_us": round(forward * 1e6, 1),
-                    "forward_backward_us": round(both * 1e6, 1),
-                    "floor_warm_us": round(warm * 1e6, 1),
-                    "floor_fresh_us": round(fresh * 1e6, 1),
-                    "over_warm_floor": round(both / warm, 2),
-                    "over_fresh_floor": round(both / fresh, 2),
-                    "above_warm_floor_us": round((both - warm) * 1e6, 1),
-                }
-            )
-            print("  ".join(f"{key}={value}" for key, value in rows[-1].items()), flush=True)
+        for row in measure(shape, options.seconds):
+            print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+            rows.append(row)
+        save(rows)
     times = {row["shape"]: row["forward_backward_us"] for row in rows if row["variant"] == "ours"}
-    growth = times["64x4096x7"] / times["64x512x7"]
-    print(f"8 x the horizon costs {growth:.2f} x the time; backend {backend_used(torch.zeros(1))}")
-    rows.append({"shape": "64x4096x7 / 64x512x7", "variant": "ours", "over_warm_floor": growth})
+    growth = round(times["64x4096x7"] / times["64x512x7"], 2)
+    print(f"8 x the horizon costs {growth} x the time; backend {backend_used(torch.zeros(1))}")
+    rows.append({"shape": "64x4096x7 / 64x512x7", "variant": "ours", "forward_backward_us": growth})
+    save(rows)
+
+
+def save(rows: list[dict[str, Any]]) -> None:
     RESULTS.parent.mkdir(exist_ok=True)
     with RESULTS.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
