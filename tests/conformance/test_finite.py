@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 
 from pullback.conformance._finite import compare, differentiate, inner
 
@@ -49,7 +50,7 @@ def test_a_jump_and_what_is_not_finite_are_unclear():
     assert compare(undefined, 1.0, 1.0, torch.float64) == "unclear"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(x=st.floats(0.2, 3.0), power=st.integers(1, 6), wrong=st.floats(0.001, 0.5))
 def test_a_wrong_derivative_is_a_mismatch(x, power, wrong):
     found = differentiate(at(lambda v: v**power, x), ONE)

@@ -1,17 +1,15 @@
 """A law: what pullback.Function makes of a random smooth formula is always ok."""
 
-import os
-
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 from tests.specimens._specimen import normal
 
 from pullback import Function
 from pullback.conformance import check
 from pullback.conformance.clauses import CLAUSES
 
-EXAMPLES = int(os.environ.get("PULLBACK_EXAMPLES", "8"))  # more when fuzzing for minutes
 CHEAP = [clause.id for clause in CLAUSES if clause.id not in ("compile", "cuda-graph")]
 
 UNARY = {
@@ -70,7 +68,7 @@ def function_of(formula, *, reduced):
     return Formula
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     formula=formulas(), reduced=st.booleans(), shape=st.sampled_from([(1,), (3,), (2, 3)]),
     seed=st.integers(0, 2**16),
@@ -83,7 +81,7 @@ def test_a_function_of_a_random_smooth_formula_is_ok(formula, reduced, shape, se
     assert report["derivative"].verdict.value == "holds"
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=list(HealthCheck))
 @given(formula=formulas(), factor=st.floats(1.001, 3.0), seed=st.integers(0, 2**16))
 def test_a_factor_on_one_gradient_is_always_found(formula, factor, seed):
     right = function_of(formula, reduced=False)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 
 from pullback.conformance._launch import record_program
 from pullback.conformance._program import load_script
@@ -52,7 +53,7 @@ plain = st.recursive(
 
 
 @given(plain)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_plain_data_comes_back_equal(value) -> None:
     assert round_trip(value) == [value]
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 
 import pullback.gradients as room
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
@@ -103,7 +104,7 @@ def test_the_gradient_of_a_half_precision_factor_has_its_dtype(dtype):
 @given(
     a=st.floats(-1e3, 1e3), b=st.floats(-1e3, 1e3), size=st.integers(0, 7), seed=st.integers(0, 99)
 )
-@settings(deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_scalings_compose_by_multiplication(a, b, size, seed):
     x = torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     x.requires_grad_()

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.tracking.formats import (
@@ -120,7 +121,7 @@ def test_the_values_of_a_format_stay(known):
 
 
 @given(value=st.floats(-1e6, 1e6), known=st.sampled_from(FORMATS), noise=st.floats(0, 1 - 2**-24))
-@settings(deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_stochastic_rounding_gives_a_neighbour(value, known, noise):
     x = torch.tensor([value], dtype=torch.float64)
     got = round_values(x, known, torch.tensor([noise], dtype=torch.float64))

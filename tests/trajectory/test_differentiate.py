@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 
 from pullback.trajectory import State, differentiate, free, hold, rest
 
@@ -181,7 +182,7 @@ def test_start_index_gathers_and_its_gradient_adds_up():
     assert torch.equal(table.grad[1], torch.zeros(2, dtype=torch.float64))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.integers(0, 2**31), st.sampled_from(["central", "backward"]), st.integers(5, 30),
     st.booleans(), st.integers(0, len(STARTS) - 1),

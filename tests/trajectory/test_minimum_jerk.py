@@ -10,6 +10,7 @@ import scipy.optimize
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory import (
@@ -168,7 +169,7 @@ def test_it_is_the_least_of_a_dense_solver(limits: Limits | None) -> None:
     np.testing.assert_allclose(motion.position[:, 0].numpy(), position, atol=2e-5)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     samples=st.integers(20, 90),

@@ -6,6 +6,7 @@ import scipy.linalg
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory.banded import BandedSolve, backend_used, banded_product, banded_solve
@@ -36,7 +37,7 @@ def generator() -> torch.Generator:
     return torch.Generator().manual_seed(7)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     size=st.integers(0, 13),
     width=st.integers(0, 5),
