@@ -1,10 +1,12 @@
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.tracking import Statistics
@@ -33,14 +35,14 @@ def assert_close(one: Statistics, other: Statistics) -> None:
 
 
 @given(numbers, numbers)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_merging_equals_measuring_together(first: list[float], second: list[float]) -> None:
     a, b = torch.tensor(first, dtype=torch.float32), torch.tensor(second, dtype=torch.float32)
     assert_close(Statistics.of(a).merge(Statistics.of(b)), Statistics.of(torch.cat([a, b])))
 
 
 @given(numbers)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_the_kernel_equals_the_reference(values: list[float]) -> None:
     for dtype in (torch.float32, torch.float64):
         x = torch.tensor(values, dtype=dtype)
@@ -56,6 +58,72 @@ def test_the_kernel_equals_the_reference(values: list[float]) -> None:
 def test_every_block_size(size: int, special: tuple[float, ...]) -> None:
     x = torch.randn(size, generator=torch.Generator().manual_seed(size)).exp()
     x[: len(special)] = torch.tensor(special)[:size]
+    assert_close(
+        Statistics.from_row(measure(x)), Statistics.from_row(measure(x, backend="reference"))
+    )
+
+
+def _spread(octaves: float, size: int, top: int = 0) -> torch.Tensor:
+    """Numbers of either sign, their exponents spread evenly over so many octaves below 2^top."""
+    generator = torch.Generator().manual_seed(0)
+    exponents = torch.rand(size, generator=generator, dtype=torch.float64) * -octaves
+    signs = torch.randint(2, (size,), generator=generator) * 2 - 1
+    return (signs * (exponents + top).exp2()).float()
+
+
+@pytest.mark.parametrize("size", [7, 4096, 9001])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda size: _spread(10, size) * 3e38,  # squares beyond float32
+        lambda size: _spread(10, size) * 1e-37,  # squares below it; some subnormal
+        lambda size: torch.full((size,), 2.0**-149),  # the smallest subnormal only
+        lambda size: torch.full((size,), -(2.0**-126)),  # the smallest normal only
+        lambda size: _spread(30.9, size),  # the widest block that is counted in one window
+        lambda size: _spread(31.1, size),
+        lambda size: _spread(148, size),  # every window, and subnormals below the last
+        lambda size: _spread(270, size, top=127),  # fields above a window must not wrap into it
+        lambda size: _spread(2, size).relu(),
+        torch.zeros,
+        lambda size: torch.where(torch.arange(size) % 1000 == 3, 1e-30, _spread(3, size)),
+        lambda size: 1e4 + 1e-2 * _spread(3, size),  # a mean far from zero
+        lambda size: torch.full((size,), 0.1),  # no variance at all
+    ],
+    ids=[
+        "huge",
+        "tiny",
+        "smallest",
+        "normal",
+        "window",
+        "windows",
+        "all",
+        "both ends",
+        "relu",
+        "zeros",
+        "outliers",
+        "shifted",
+        "constant",
+    ],
+)
+def test_every_range_of_exponents(make: Callable[[int], torch.Tensor], size: int) -> None:
+    x = make(size)
+    found, exact = Statistics.from_row(measure(x)), Statistics.of(x.double())
+    assert_close(found, exact)
+    assert found.exponents == exact.exponents
+    assert found.zeros == int((x == 0).sum())
+    assert found.std == pytest.approx(float(x.double().std(correction=0)), rel=1e-9, abs=1e-12)
+
+
+@given(
+    st.lists(st.integers(0, 2**32 - 1), max_size=40),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 5000),
+)
+@settings(max_examples=examples(100), deadline=None)
+def test_any_bit_pattern_in_a_long_array(patterns: list[int], other: int, size: int) -> None:
+    bits = np.full(len(patterns) + size, other, np.uint32)
+    bits[: len(patterns)] = patterns
+    x = torch.from_numpy(bits.view(np.float32))
     assert_close(
         Statistics.from_row(measure(x)), Statistics.from_row(measure(x, backend="reference"))
     )

@@ -1,21 +1,27 @@
 """The statistics of a contiguous float32 or float64 array in one visit to memory (numba).
 
 The array is read in blocks that fit the first-level cache. Of each block the extremes of the bit
-patterns are taken first; they tell whether it holds infinities, NaN or subnormals. A block without
-them (zeros are welcome) goes the fast way: vectorised sums in float64 and a histogram of the
-exponent field alone. Any other block goes the careful way, one element at a time.
+patterns are taken first; they tell whether it holds infinities or NaN. A block without them goes
+the fast way: vectorised sums in float64, and a histogram of the exponent fields that is counted
+by bits (see `pullback.tracking._exponents`). Any other block goes the careful way, one element at
+a time.
 
 Blocks are merged by the pairwise formula of Chan, Golub and LeVeque, "Updating formulae and a
 pairwise algorithm for computing sample variances" (1979).
 """
 
 import math
-from collections.abc import Callable
-from typing import Any
 
-import numba
 import numpy as np
 
+from pullback.tracking._exponents._cpu import (
+    BLOCK,
+    PLANES,
+    WORDS,
+    compile_kernel,
+    histogram,
+    subnormals,
+)
 from pullback.tracking._layout import (
     ABOVE,
     BELOW,
@@ -34,31 +40,25 @@ from pullback.tracking._layout import (
 
 __all__ = ["measure_cpu"]
 
-BLOCK = 4096
-TABLES = 8  # histograms side by side: a run of equal exponents must not wait for its own store
+# Two passes for the variance where one would lose more than three of float64's sixteen digits.
+CANCELLED = 1e-3
 # Reassociation lets sums be vectorised. NaN and infinity never reach these loops.
 FAST = {"reassoc", "contract", "nsz"}
 
 
-def _compile(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Compile with numba, kept on disk where the machine allows it."""
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no writable place for a cache: compile anew in each process
-        return numba.njit(**options)(function)
-
-
-def _sums(values: np.ndarray) -> tuple[float, float]:
+def _sums(values: np.ndarray) -> tuple[float, float, float]:
     total = 0.0
     size = 0.0
+    squares = 0.0
     for i in range(values.size):
         value = np.float64(values[i])
         total += value
         size += abs(value)
-    return total, size
+        squares += value * value
+    return total, size, squares
 
 
-def _squares(values: np.ndarray, mean: float) -> float:
+def _distances(values: np.ndarray, mean: float) -> float:
     total = 0.0
     for i in range(values.size):
         distance = np.float64(values[i]) - mean
@@ -66,7 +66,7 @@ def _squares(values: np.ndarray, mean: float) -> float:
     return total
 
 
-def _extremes(bits: np.ndarray) -> tuple[np.uint32, np.uint32]:
+def _extremes(bits: np.ndarray, fields: np.ndarray) -> tuple[np.uint32, np.uint32]:
     # Twice the pattern drops the sign; minus one sends zero to the top, out of the minimum's way.
     low = np.uint32(0xFFFFFFFF)
     high = np.uint32(0)
@@ -75,27 +75,8 @@ def _extremes(bits: np.ndarray) -> tuple[np.uint32, np.uint32]:
         less = np.uint32(twice - np.uint32(1))
         low = less if less < low else low
         high = twice if twice > high else high
+        fields[i] = np.uint8(twice >> np.uint32(24))
     return low, high
-
-
-def _fields(pairs: np.ndarray, table: np.ndarray) -> None:
-    # Two float32 a load; the bounds below are what lets the loop run at one element a cycle.
-    mask = np.uint64(255)
-    low = np.uint64(23)
-    high = np.uint64(55)
-    whole = pairs.size // 4 * 4
-    for i in range(0, whole, 4):
-        table[0, (pairs[i] >> low) & mask] += np.int32(1)
-        table[1, (pairs[i] >> high) & mask] += np.int32(1)
-        table[2, (pairs[i + 1] >> low) & mask] += np.int32(1)
-        table[3, (pairs[i + 1] >> high) & mask] += np.int32(1)
-        table[4, (pairs[i + 2] >> low) & mask] += np.int32(1)
-        table[5, (pairs[i + 2] >> high) & mask] += np.int32(1)
-        table[6, (pairs[i + 3] >> low) & mask] += np.int32(1)
-        table[7, (pairs[i + 3] >> high) & mask] += np.int32(1)
-    for i in range(whole, pairs.size):
-        table[0, (pairs[i] >> low) & mask] += np.int32(1)
-        table[1, (pairs[i] >> high) & mask] += np.int32(1)
 
 
 def _merge(row: np.ndarray, n: float, mean: float, m2: float, size: float) -> None:
@@ -110,11 +91,10 @@ def _merge(row: np.ndarray, n: float, mean: float, m2: float, size: float) -> No
         row[MEAN_ABS] += (size / n - row[MEAN_ABS]) * (n / together)
 
 
-_sums = _compile(_sums, fastmath=FAST)
-_squares = _compile(_squares, fastmath=FAST)
-_extremes = _compile(_extremes)
-_fields = _compile(_fields)
-_merge = _compile(_merge)
+_sums = compile_kernel(_sums, fastmath=FAST)
+_distances = compile_kernel(_distances, fastmath=FAST)
+_extremes = compile_kernel(_extremes)
+_merge = compile_kernel(_merge)
 
 
 def _careful(values: np.ndarray, factor: float, row: np.ndarray) -> None:
@@ -156,40 +136,21 @@ def _careful(values: np.ndarray, factor: float, row: np.ndarray) -> None:
     row[NEGATIVE_INFINITIES] += negative
 
 
-_careful = _compile(_careful, error_model="numpy")
+_careful = compile_kernel(_careful, error_model="numpy")
 
 
-def _quick(values: np.ndarray, low: np.uint32, high: np.uint32, row: np.ndarray) -> None:
+def _quick(values: np.ndarray, row: np.ndarray) -> None:
     n = float(values.size)
-    total, size = _sums(values)
+    total, size, squares = _sums(values)
     mean = total / n
-    _merge(row, n, mean, _squares(values, mean), size)
+    m2 = squares - total * mean
+    if m2 < CANCELLED * squares:
+        m2 = _distances(values, mean)
+    _merge(row, n, mean, m2, size)
     row[COUNT] += n
-    extreme = np.empty(2, np.uint32)
-    extreme[0] = np.uint32(low + 1) >> 1
-    extreme[1] = high >> 1
-    found = extreme.view(np.float32)
-    if high > 0:
-        row[MIN_ABS] = min(row[MIN_ABS], np.float64(found[0]))
-        row[MAX_ABS] = max(row[MAX_ABS], np.float64(found[1]))
 
 
-_quick = _compile(_quick)
-
-
-def _fold(table: np.ndarray, row: np.ndarray) -> None:
-    for field in range(255):
-        total = 0
-        for i in range(TABLES):
-            total += table[i, field]
-            table[i, field] = 0
-        if total > 0 and field == 0:
-            row[ZEROS] += total
-        elif total > 0:
-            row[FIRST_BIN + field - 127 - BELOW] += total
-
-
-_fold = _compile(_fold)
+_quick = compile_kernel(_quick)
 
 
 def _nulls(bits: np.ndarray) -> np.uint32:
@@ -199,34 +160,48 @@ def _nulls(bits: np.ndarray) -> np.uint32:
     return count
 
 
-_nulls = _compile(_nulls)
+_nulls = compile_kernel(_nulls)
 
 
 def _measure32(values: np.ndarray, row: np.ndarray, exponents: bool) -> None:
     bits = values.view(np.uint32)
-    table = np.zeros((TABLES, 256), np.int32)
+    fields = np.zeros(BLOCK, np.uint8)
+    distances = np.empty(BLOCK, np.uint8)
+    planes = np.empty(PLANES * WORDS, np.uint64)
+    extreme = np.empty(2, np.uint32)
+    extreme[0] = np.uint32(0xFFFFFFFF)
+    extreme[1] = np.uint32(0)
     for start in range(0, values.size, BLOCK):
         block = values[start : start + BLOCK]
         pattern = bits[start : start + BLOCK]
-        low, high = _extremes(pattern)
-        # An exponent field of ones is an infinity or NaN; one of zeros, a subnormal.
-        if high >= np.uint32(0xFF000000) or low < np.uint32(0x00FFFFFF):
+        low, high = _extremes(pattern, fields)
+        if high >= np.uint32(0xFF000000):  # a field of ones: an infinity or NaN
             _careful(block, 1.0, row)
             continue
-        _quick(block, low, high, row)
+        extreme[0] = min(extreme[0], low)
+        extreme[1] = max(extreme[1], high)
+        _quick(block, row)
         if not exponents:
             row[ZEROS] += _nulls(pattern)
             continue
-        even = block.size // 2 * 2
-        _fields(pattern[:even].view(np.uint64), table)
-        if even < block.size:
-            table[0, (pattern[even] >> np.uint32(23)) & np.uint32(255)] += np.int32(1)
-        if (start // BLOCK + 1) % 65536 == 0:
-            _fold(table, row)  # long before an int32 could run over
-    _fold(table, row)
+        if block.size < BLOCK:
+            fields[block.size :] = 0  # like a zero, out of every window
+        counted = 0.0
+        if high >= np.uint32(0x01000000):
+            highest = np.int64(high >> np.uint32(24))
+            counted = histogram(fields, highest, distances, planes, row)
+        if low < np.uint32(0x00FFFFFF):
+            counted += subnormals(pattern, row)
+        row[ZEROS] += block.size - counted
+    if extreme[1] > 0:
+        extreme[0] = np.uint32(extreme[0] + np.uint32(1)) >> np.uint32(1)
+        extreme[1] >>= np.uint32(1)
+        found = extreme.view(np.float32)
+        row[MIN_ABS] = min(row[MIN_ABS], np.float64(found[0]))
+        row[MAX_ABS] = max(row[MAX_ABS], np.float64(found[1]))
 
 
-_measure32 = _compile(_measure32)
+_measure32 = compile_kernel(_measure32)
 
 
 def _measure_any(values: np.ndarray, factor: float, row: np.ndarray) -> None:
@@ -234,7 +209,7 @@ def _measure_any(values: np.ndarray, factor: float, row: np.ndarray) -> None:
         _careful(values[start : start + BLOCK], factor, row)
 
 
-_measure_any = _compile(_measure_any)
+_measure_any = compile_kernel(_measure_any)
 
 
 def measure_cpu(

@@ -17,6 +17,10 @@ Backend = Literal["auto", "cpu", "reference", "triton"]
 
 # Eight-bit floats and halves fit float32 exactly; integers need the 53 bits of float64.
 _KEPT = (torch.float32, torch.float64)
+# Two numbers in a byte. Asking a dtype for its name at each call would be felt.
+_PACKED = frozenset(
+    dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype) and "x2" in str(dtype)
+)
 
 
 def choose_backend(asked: Backend, device: torch.device) -> Backend:
@@ -83,7 +87,7 @@ def check_measurable(values: torch.Tensor) -> None:
             expected="a dense tensor",
             mend="Track its values() or a dense copy of it.",
         )
-    if values.is_meta or values.dtype.itemsize == 0 or "x2" in str(values.dtype):
+    if values.is_meta or values.dtype.itemsize == 0 or values.dtype in _PACKED:
         raise UnsupportedError(
             "This tensor has no elements that can be read.",
             given=f"dtype {values.dtype} on {values.device}",
@@ -94,6 +98,8 @@ def check_measurable(values: torch.Tensor) -> None:
 def _flat(values: torch.Tensor) -> torch.Tensor:
     """All elements in the order of memory where possible, so that no copy is made."""
     values = values.detach()
+    if values.dtype in _KEPT and values.is_contiguous() and not values.is_neg():
+        return values.view(-1)
     if values.is_complex():
         values = torch.view_as_real(values.resolve_conj())
     if values.dtype not in _KEPT:
