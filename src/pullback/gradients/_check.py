@@ -5,7 +5,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 
-__all__ = ["check_broadcast", "check_real", "check_tensor", "join_batch", "refuse_export"]
+__all__ = ["check_broadcast", "check_real", "check_tensor", "refuse_export"]
 
 
 def check_tensor(tensor: Tensor, function: str, name: str = "x") -> None:
@@ -119,22 +119,3 @@ def refuse_export(function: str) -> None:
             mend="Export under torch.no_grad(), where the value alone is meant; "
             "to train, use the module itself or torch.compile.",
         )
-
-
-def join_batch(value: Tensor, *others: object) -> Tensor:
-    """Return ``value``, batched by torch.func.vmap if one of the others is.
-
-    Where the value of a function does not depend on an argument but its gradient does, vmap
-    would leave the output unbatched: its cotangents would be summed over the batch before they
-    meet the argument of each sample, which gives another gradient than a loop.
-
-    Arguments:
-        value: the output of a forward.
-        others: the arguments that only backward uses; what is no tensor is passed over.
-    """
-    if torch._C._are_functorch_transforms_active():
-        for other in others:
-            if isinstance(other, Tensor):
-                always = torch.ones_like(other, dtype=torch.bool)
-                value = torch.where(always, value, value)
-    return value

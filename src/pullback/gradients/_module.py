@@ -6,7 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["GradientModule"]
+from pullback.gradients._factor import Factor, check_factor
+
+__all__ = ["FactorModule", "GradientModule"]
 
 
 class GradientModule(nn.Module):
@@ -55,6 +57,24 @@ class GradientModule(nn.Module):
     @staticmethod
     def _is_argument(name: str) -> bool:
         return not name.startswith("_") and name != "training"
+
+
+class FactorModule(GradientModule):
+    """A module with one factor.
+
+    Arguments:
+        factor: a number or a tensor; a tensor becomes a buffer, a parameter stays one.
+        allow_nan: take NaN and infinite factors.
+    """
+
+    factor: Factor
+    allow_nan: bool
+
+    def __init__(self, factor: Factor, *, allow_nan: bool = False) -> None:
+        super().__init__()
+        check_factor(factor, None, type(self).__name__, allow_nan=allow_nan)
+        self.keep("factor", factor)
+        self.allow_nan = allow_nan
 
 
 def _show(value: object) -> str:

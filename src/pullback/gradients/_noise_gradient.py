@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.gradients._check import check_tensor, join_batch
+from pullback.gradients._check import check_tensor
 from pullback.gradients._factor import Factor, check_factor, widen
 from pullback.gradients._module import GradientModule
 from pullback.tensor import Function
@@ -26,7 +26,7 @@ class NoiseGradientFunction(Function):
     @staticmethod
     def forward(x: Tensor, noise: Tensor) -> Tensor:
         """Return a view of ``x``: no copy."""
-        return join_batch(x.view_as(x), noise)
+        return x.view_as(x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pullback.errors import ArgumentError
-from pullback.gradients._check import check_broadcast, check_tensor, join_batch
+from pullback.gradients._check import check_broadcast, check_tensor
 from pullback.tensor import Function
 
 __all__ = ["ReplaceGradient", "ReplaceGradientFunction", "replace_gradient"]
@@ -20,7 +20,7 @@ class ReplaceGradientFunction(Function):
     @staticmethod
     def forward(x: Tensor, like: Tensor) -> Tensor:
         """Return a view of ``x``: no copy."""
-        return join_batch(x.view_as(x), like)
+        return x.view_as(x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.gradients._check import check_tensor, join_batch
+from pullback.gradients._check import check_tensor
 from pullback.gradients._factor import Factor, check_factor, multiply, widen
 from pullback.gradients._module import GradientModule
 from pullback.tensor import Function
@@ -21,7 +21,7 @@ class ScaleBothFunction(Function):
     @staticmethod
     def forward(x: Tensor, forward: Factor, backward: Factor | None) -> Tensor:
         """Return ``x`` times the forward factor, in the dtype of ``x``."""
-        return join_batch(multiply(x, forward), backward)
+        return multiply(x, forward)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

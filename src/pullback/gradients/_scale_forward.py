@@ -4,7 +4,7 @@ from torch import Tensor
 
 from pullback.gradients._check import check_tensor
 from pullback.gradients._factor import Factor, check_factor
-from pullback.gradients._module import GradientModule
+from pullback.gradients._module import FactorModule
 from pullback.gradients._scale_both import ScaleBothFunction
 
 __all__ = ["ScaleForward", "ScaleForwardFunction", "scale_forward"]
@@ -48,7 +48,7 @@ def scale_forward(x: Tensor, factor: Factor, *, allow_nan: bool = False) -> Tens
     return ScaleForwardFunction.apply(x, factor, None)
 
 
-class ScaleForward(GradientModule):
+class ScaleForward(FactorModule):
     """`scale_forward` as a module.
 
     Arguments:
@@ -61,15 +61,6 @@ class ScaleForward(GradientModule):
         >>> ScaleForward(2.0)(torch.ones(1))
         tensor([2.])
     """
-
-    factor: Factor
-    allow_nan: bool
-
-    def __init__(self, factor: Factor, *, allow_nan: bool = False) -> None:
-        super().__init__()
-        check_factor(factor, None, "ScaleForward", allow_nan=allow_nan)
-        self.keep("factor", factor)
-        self.allow_nan = allow_nan
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``scale_forward(x, factor)``."""

@@ -7,9 +7,9 @@ from torch import Tensor
 from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import forward_ad
 
-from pullback.gradients._check import check_tensor, join_batch
+from pullback.gradients._check import check_tensor
 from pullback.gradients._factor import Factor, check_factor, multiply
-from pullback.gradients._module import GradientModule
+from pullback.gradients._module import FactorModule
 from pullback.tensor import Function
 
 __all__ = ["ScaleGradient", "ScaleGradientFunction", "scale_gradient"]
@@ -23,7 +23,7 @@ class ScaleGradientFunction(Function):
     @staticmethod
     def forward(x: Tensor, factor: Factor) -> Tensor:
         """Return a view of ``x``: no copy."""
-        return join_batch(x.view_as(x), factor)
+        return x.view_as(x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -120,7 +120,7 @@ def scale_gradient(x: Tensor, factor: Factor, *, allow_nan: bool = False) -> Ten
     return ScaleGradientFunction.apply(x, factor)
 
 
-class ScaleGradient(GradientModule):
+class ScaleGradient(FactorModule):
     """`scale_gradient` as a module.
 
     Arguments:
@@ -133,15 +133,6 @@ class ScaleGradient(GradientModule):
         >>> ScaleGradient(2.0)(torch.ones(1))
         tensor([1.])
     """
-
-    factor: Factor
-    allow_nan: bool
-
-    def __init__(self, factor: Factor, *, allow_nan: bool = False) -> None:
-        super().__init__()
-        check_factor(factor, None, "ScaleGradient", allow_nan=allow_nan)
-        self.keep("factor", factor)
-        self.allow_nan = allow_nan
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``scale_gradient(x, factor)``."""

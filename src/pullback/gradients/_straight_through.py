@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.gradients._check import check_tensor, join_batch
+from pullback.gradients._check import check_tensor
 from pullback.tensor import Function
 
 __all__ = ["StraightThrough", "StraightThroughFunction", "straight_through"]
@@ -20,7 +20,7 @@ class StraightThroughFunction(Function):
     @staticmethod
     def forward(hard: Tensor, soft: Tensor) -> Tensor:
         """Return a view of the hard value: no copy."""
-        return join_batch(hard.view_as(hard), soft)
+        return hard.view_as(hard)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.gradients._check import check_broadcast, check_tensor, join_batch
+from pullback.gradients._check import check_broadcast, check_tensor
 from pullback.gradients._module import GradientModule
 from pullback.tensor import Function
 
@@ -21,7 +21,7 @@ class WhereGradientFunction(Function):
     @staticmethod
     def forward(x: Tensor, mask: Tensor) -> Tensor:
         """Return a view of ``x``: no copy."""
-        return join_batch(x.view_as(x), mask)
+        return x.view_as(x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

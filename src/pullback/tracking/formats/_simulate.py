@@ -57,7 +57,7 @@ class RoundGradientFunction(Function):
     ) -> Tensor:
         """Return a view of ``x``: no copy."""
         check_noise(x, noise)
-        return _join_batch(x.view_as(x), noise)
+        return x.view_as(x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -73,19 +73,6 @@ class RoundGradientFunction(Function):
         (noise,) = ctx.saved_tensors
         rounded = RoundValueFunction.apply(cotangent, noise, ctx.number_format, ctx.overflow)
         return rounded, None, None, None
-
-
-def _join_batch(value: Tensor, noise: Tensor | None) -> Tensor:
-    """Return the value, batched if the noise is: only the gradient depends on the noise.
-
-    Unbatched, its cotangents would be summed over the batch before they are rounded.
-    """
-    if noise is None or not torch._C._are_functorch_transforms_active():
-        return value
-    always = torch.ones_like(noise, dtype=torch.bool)
-    if value.is_complex():
-        always = always[..., 0]
-    return torch.where(always, value, value)
 
 
 def simulate_tensor(
