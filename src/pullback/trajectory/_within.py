@@ -5,12 +5,11 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.trajectory._cubic import Forms, metric_product
-from pullback.trajectory._interior import Problem
 from pullback.trajectory._knots import concrete
 from pullback.trajectory._least import Basis
-from pullback.trajectory._limited import follow_solution, solve_limited, solve_problem
 from pullback.trajectory._limits import Limits, aim_of, limit_of
 from pullback.trajectory._plan import Plan, change_of
+from pullback.trajectory.limited import Problem, keep_limits, solve_problems
 
 __all__ = ["combine", "least_forms", "row_mask"]
 
@@ -37,11 +36,11 @@ def least_forms(plan: Plan, limits: Limits | None) -> Forms:
         return forms
     _check_ends(plan, limits)
     problem = _problem(plan, forms, limits, plan.step)
-    now, found = solve_limited(problem)
+    x, found = keep_limits(problem)
     known = concrete(found)
     if known is not None and not bool(known.all()):
         _refuse(plan, basis, limits, found)
-    change = change_of(follow_solution(problem, now))
+    change = change_of(x)
     return Forms(*(a + b for a, b in zip(forms, change, strict=True)))
 
 
@@ -76,9 +75,10 @@ def _problem(plan: Plan, forms: Forms, limits: Limits, step: Tensor) -> Problem:
     energy = torch.where(energy > 0, energy, torch.ones_like(energy))
     scale = _cat(scales).expand_as(level)
     batch = level.shape[:-1]
-    rows = plan.conditions.unsqueeze(-3)
-    rows = rows.expand(*batch, *rows.shape[-2:])
-    return Problem(level, scale, rows, energy.expand(batch), plan.order, limits.given)
+    # Joints share their conditions, so these have one of them.
+    return Problem(
+        level, scale, plan.conditions.unsqueeze(-3), energy.expand(batch), plan.order, limits.given
+    )
 
 
 def _cat(parts: list[Tensor]) -> Tensor:
@@ -136,7 +136,7 @@ def _found_with(plan: Plan, basis: Basis, limits: Limits, kinds: list[str]) -> T
     with torch.no_grad():
         some = Limits(**{kind: getattr(limits, kind) for kind in kinds})
         forms = combine(basis, plan.values(plan.step))
-        return solve_problem(_problem(plan, forms, some, plan.step))[1]
+        return solve_problems(_problem(plan, forms, some, plan.step))[1]
 
 
 def _least_duration(plan: Plan, basis: Basis, limits: Limits, found: Tensor) -> str:
@@ -166,7 +166,7 @@ def _keeps(plan: Plan, basis: Basis, limits: Limits, stretch: Tensor) -> Tensor:
             forms = combine(basis, plan.values(step))
             problem = _problem(plan, forms, limits, step)
             single = _joint(problem, joint)
-            kept.append(solve_problem(single)[1].squeeze(-1))
+            kept.append(solve_problems(single)[1].squeeze(-1))
         return torch.stack(kept, dim=-1)
 
 
@@ -175,6 +175,5 @@ def _joint(problem: Problem, joint: int) -> Problem:
     return problem._replace(
         level=problem.level[..., chosen, :],
         scale=problem.scale[..., chosen, :],
-        conditions=problem.conditions[..., chosen, :, :],
         energy=problem.energy[..., chosen],
     )
