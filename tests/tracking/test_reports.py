@@ -1,4 +1,5 @@
 import json
+import math
 import re
 from pathlib import Path
 
@@ -9,10 +10,10 @@ from tests.tracking.models import sequential, train
 from torch import nn
 
 from pullback.errors import RecordingError
-from pullback.tracking import Key, Run, Series, Statistics, Tracker, diff, read_run
+from pullback.tracking import Key, Record, Run, Series, Statistics, Tracker, diff, read_run, track
 from pullback.tracking._html import render_html
 from pullback.tracking._journal import write_run
-from pullback.tracking._points import Points
+from pullback.tracking._points import Points, decode_points, encode_points
 from pullback.tracking._thinning import thin
 
 
@@ -154,6 +155,43 @@ def test_the_page_shows_problems_first_and_merges_equal_tensors(tmp_path: Path) 
     assert min(rows, key=lambda row: row["rank"])["problems"] == ["dead"]
 
 
+def test_the_picture_has_the_rows_of_the_page_in_its_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib import axes, figure
+
+    drawn: list[str] = []
+    title = axes.Axes.set_title
+
+    def set_title(self: axes.Axes, text: str, loc: str = "center", **keywords: object) -> object:
+        drawn.extend([text] * (loc == "left"))
+        return title(self, text, loc=loc, **keywords)
+
+    headings: list[str] = []
+    monkeypatch.setattr(axes.Axes, "set_title", set_title)
+    monkeypatch.setattr(figure.Figure, "suptitle", lambda self, text, **_: headings.append(text))
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(5, 5), nn.ReLU()) for _ in range(8)))
+    with torch.no_grad():
+        model[3][0].bias.fill_(-100.0)
+    with Tracker(model) as tracker:
+        train(model, 3)
+    tracker.to_png(tmp_path / "a.png")
+    page = render_html(tracker.run())
+    rows = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["rows"]
+    ranked = sorted(rows, key=lambda row: row["rank"])  # as the page's script does at first
+    assert [row["name"] for row in ranked[:12]] == drawn
+    assert drawn[0] == "3.1"
+    assert f"{len(rows) - 12} layers more" in headings[0]
+
+
+def test_a_tangent_has_a_row_of_its_own() -> None:
+    record = Record("x")
+    _ = torch.func.jvp(lambda x: track(x, record), (torch.ones(3),), (torch.full((3,), 2.0),))
+    page = render_html(record.run())
+    rows = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["rows"]
+    assert [row["name"] for row in rows] == ["x", "x · tangent"]
+
+
 def test_empty_runs_have_reports(tmp_path: Path) -> None:
     with Tracker(nn.Identity()) as tracker:
         pass
@@ -169,3 +207,33 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
     tracker.to_png(tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     write_run(tracker.run(), tmp_path / "b.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("values", "flags", "share"),
+    [
+        ([1.0, 2.0], 0, 0.0),
+        ([0.0] * 1000 + [1.0], 0, 247 / 248),
+        ([1.0] * 1000 + [0.0], 0, 1 / 248),
+        ([0.0, -0.0], 16, 1.0),
+        ([], 8, 0.0),
+        ([math.nan, 0.0], 1 + 16, 0.0),
+        ([math.inf, -math.inf, 3.0], 6, 0.0),
+        ([math.nan, math.inf, -math.inf], 7 + 8, 0.0),
+    ],
+    ids=["plain", "almost all", "almost none", "zeros", "empty", "nan", "infinities", "nothing"],
+)
+def test_four_bytes_tell_what_a_moment_was(values: list[float], flags: int, share: float) -> None:
+    encoded = encode_points(Statistics.of(torch.tensor(values)).to_row()[None])
+    assert encoded.nbytes == 4
+    point = decode_points(np.zeros(1), np.zeros(1), encoded)
+    assert (int(point.flags[0]), float(point.zeros[0])) == (flags, share)
+    finite = [abs(value) for value in values if math.isfinite(value)]
+    if not finite:
+        assert np.isnan(point.scale[0])
+    elif not any(finite):
+        assert point.scale[0] == -np.inf
+    else:
+        exact = math.log2(math.sqrt(sum(value**2 for value in finite) / len(finite)))
+        assert abs(point.scale[0] - exact) <= 1 / 512
+        assert abs(point.peak[0] - math.log2(max(finite))) <= 1 / 16 + 1 / 512

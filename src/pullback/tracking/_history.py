@@ -13,7 +13,7 @@ __all__ = ["History"]
 
 
 class History:
-    """A ring of frames; a frame is one moment of training, five bytes a tensor.
+    """A ring of frames; a frame is one moment of training, four bytes a tensor.
 
     Which tensors a frame is of is almost always the same from one frame to the next, so it is
     stored once and shared.

@@ -11,9 +11,9 @@ import jinja2
 import numpy as np
 
 from pullback.errors import RecordingError
-from pullback.tracking._diagnosis import Finding, diagnose, same_tensors
-from pullback.tracking._identity import Key
+from pullback.tracking._diagnosis import Finding, diagnose
 from pullback.tracking._ranges import RANGES, share_outside
+from pullback.tracking._rows import aliases_of, row_name, row_names
 from pullback.tracking._run import Run, Series
 from pullback.tracking._thinning import thin
 
@@ -51,8 +51,8 @@ def render_html(run: Run) -> str:
     """
     run = thin(run)
     findings = diagnose(run)
-    aliases = _row_aliases(run)
-    names = [name for name in _row_names(run) if name not in aliases]
+    aliases = aliases_of(run)
+    names = row_names(run, [], aliases)  # in the order of execution, which the page can sort by
     numbers = {name: index for index, name in enumerate(names)}
     page = files("pullback.tracking") / "_page"
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -70,34 +70,6 @@ def render_html(run: Run) -> str:
         script=(page / "report.js").read_text("utf-8"),
         data=_embed(_data(run, names, findings, aliases)),
     )
-
-
-def row_name(key: Key) -> str:
-    """The row a series is shown in: the same for a value and its gradient."""
-    order = key.order if key.order > 1 else 1
-    return str(key._replace(order=order))
-
-
-def _row_names(run: Run) -> list[str]:
-    return list(dict.fromkeys(row_name(series.key) for series in run.series))
-
-
-def _row_aliases(run: Run) -> dict[str, str]:
-    """Rows whose value and gradient are those of an earlier row, each with that row."""
-    same = same_tensors(run)
-    keys = {series.key for series in run.series}
-    aliases = {}
-    for key, first in same.items():
-        gradient, other = _gradient(key), _gradient(first)
-        equal = same.get(gradient, gradient) == same.get(other, other)
-        alone = gradient not in keys and other not in keys
-        if key.direction == "forward" and (equal or alone):
-            aliases[row_name(key)] = row_name(first)
-    return aliases
-
-
-def _gradient(key: Key) -> Key:
-    return key._replace(direction="backward", order=1)
 
 
 def _subtitle(run: Run, names: list[str]) -> str:

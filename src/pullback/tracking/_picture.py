@@ -10,6 +10,7 @@ from pullback.internal._extras import require
 from pullback.tracking._diagnosis import diagnose
 from pullback.tracking._points import BAD
 from pullback.tracking._ranges import RANGES
+from pullback.tracking._rows import aliases_of, row_name, row_names
 from pullback.tracking._run import Run, Series
 from pullback.tracking._thinning import thin
 
@@ -34,21 +35,20 @@ def write_png(run: Run, path: str | Path) -> None:
     """
     figure_module = require("matplotlib.figure", extra="plot", purpose="Drawing a run")
     run = thin(run)
-    wrong = [finding.key for finding in diagnose(run)]
-    order = dict.fromkeys(
-        [_pair(key) for key in wrong] + [_pair(series.key) for series in run.series]
-    )
-    rows = list(order)[:ROWS]
-    sides = {(*_pair(one.key), one.key.direction == "backward"): one for one in run.series}
+    findings = diagnose(run)
+    wrong = {row_name(finding.key) for finding in findings}
+    order = row_names(run, findings, aliases_of(run))
+    rows = order[:ROWS]
+    sides = {(row_name(one.key), one.key.direction == "backward"): one for one in run.series}
     height = 1.5 * max(len(rows), 1) + 1.0
     figure = figure_module.Figure(figsize=(12, height))
     grid = figure.subplots(max(len(rows), 1), 2, squeeze=False, sharex=True)
     span = _span(run)
     for axes, row in zip(grid, rows, strict=False):
         for column, direction in enumerate(("forward", "backward")):
-            _draw(axes[column], sides.get((*row, direction == "backward")), direction, span)
-        alarming = row in {_pair(key) for key in wrong}
-        axes[0].set_title(row[0], loc="left", fontsize=9, color="#c81e4a" if alarming else "black")
+            _draw(axes[column], sides.get((row, direction == "backward")), direction, span)
+        ink = "#c81e4a" if row in wrong else "black"
+        axes[0].set_title(row, loc="left", fontsize=9, color=ink)
     for column, direction in enumerate(("forward: values", "backward: gradients")):
         grid[0][column].set_title(direction, loc="right", fontsize=9, color="#6b7482")
         grid[-1][column].set_xlabel("step", fontsize=9)
@@ -63,10 +63,6 @@ def write_png(run: Run, path: str | Path) -> None:
         raise RecordingError(
             "The picture cannot be written.", given=str(path), expected=str(error)
         ) from error
-
-
-def _pair(key: Any) -> tuple[str]:
-    return (str(key._replace(order=max(key.order, 1))),)
 
 
 def _span(run: Run) -> tuple[float, float]:

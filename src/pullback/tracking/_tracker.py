@@ -48,7 +48,7 @@ class Tracker:
             ``"exponents"`` (the histogram of log2 |x|). Extremes and counts always are.
         names: which modules: patterns such as ``"encoder.*"``, or a function of name and module
             that says so; by default all of them. The model itself is ``"(root)"``.
-        history: how many moments are kept in memory for drawing, at five bytes a tensor; totals
+        history: how many moments are kept in memory for drawing, at four bytes a tensor; totals
             are kept of everything.
         scaler: the `torch.amp.GradScaler` of the training loop, if the statistics of gradients
             shall be without its scale. It also ends steps that the scaler skips.

@@ -92,7 +92,7 @@ def _planes(words: np.ndarray, planes: np.ndarray) -> None:
         planes[j + 4 * WORDS] = (high >> np.uint64(4)) | (high << np.uint64(60))
 
 
-def _matches(planes: np.ndarray, value: int) -> np.uint64:
+def _matches(planes: np.ndarray, value: int | np.integer) -> np.uint64:
     """How many of the bytes have this value, a number of five bits."""
     whole = np.uint64(0xFFFFFFFFFFFFFFFF)
     flip0 = whole if value & 1 == 0 else np.uint64(0)
