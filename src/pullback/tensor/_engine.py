@@ -10,13 +10,12 @@ beside them, the residuals. The rules that the author left out are derived:
 - ``vmap`` by torch's generated rule over the engine, or item by item (`pullback.tensor._batching`).
 """
 
-import contextlib
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._functorch.autograd_function import custom_function_call
-from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import forward_ad
 
 from pullback.errors import UnsupportedError
@@ -34,7 +33,7 @@ __all__ = ["apply", "make_engine"]
 
 _transforming = torch._C._are_functorch_transforms_active
 _autocasting = torch._C._is_any_autocast_enabled
-_AS_IS = contextlib.nullcontext()
+_unwrap_if_dead = torch._C._functorch.unwrap_if_dead
 
 
 def apply(
@@ -55,13 +54,12 @@ def apply(
         call = Call(definition, template, names, needs, state, transformed=True)
         results = custom_function_call(engine, call, *tensors)
     else:
-        tensors = unwrap_dead_wrappers(tuple(tensors))
+        tensors = [_unwrap_if_dead(tensor) for tensor in tensors]
         dual = forward_ad._current_level >= 0
         needs = [dual or tensor.requires_grad for tensor in tensors]
         call = Call(definition, template, names, needs, state, transformed=dual)
         if not (dual or (call.grad_enabled and True in needs)):
-            with _forward_scope(definition):
-                return call.run_alone(tensors)
+            return _in_scope(definition, call.run_alone, tensors)
         results = engine.enter(call, *tensors)
     if call.single and call.result is ONE:
         return results[0]
@@ -86,8 +84,7 @@ class _Engine(torch.autograd.Function):
         run = call.run_forward
         if _transforming():
             run = batched(run, call.definition)
-        with _forward_scope(call.definition):
-            results = run(tensors)
+        results = _in_scope(call.definition, run, tensors)
         if call.dirty:
             return results
         if _transforming():
@@ -139,9 +136,12 @@ class _Engine(torch.autograd.Function):
         return run(saved, grad_inputs[1:])
 
 
-def _forward_scope(definition: Definition) -> contextlib.AbstractContextManager[Any]:
-    """Autocast as it is where forward runs under the caller's, else off."""
-    return _AS_IS if definition.autocast in ("inherit", "ambient") else scope(None)
+def _in_scope(definition: Definition, run: Callable[[Any], Any], tensors: Any) -> Any:
+    """Run forward, under the caller's autocast or without any."""
+    if definition.autocast in ("inherit", "ambient"):
+        return run(tensors)
+    with scope(None):
+        return run(tensors)
 
 
 def _pull(

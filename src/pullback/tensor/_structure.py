@@ -46,21 +46,23 @@ ONE: Template = ((_HOLE,), None)
 
 def flatten(values: tuple[Any, ...]) -> tuple[Template, list[torch.Tensor]]:
     """Take the tensors out of a tuple of values, however deep they are nested."""
-    spec = None
-    leaves: Sequence[Any] = values
-    for value in values:
-        if isinstance(value, _CONTAINERS) and not is_data(value):
-            leaves, spec = pytree.tree_flatten(values)
-            break
     tensors: list[torch.Tensor] = []
     holes: list[Any] = []
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
-            tensors.append(leaf)
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
             holes.append(_HOLE)
+        elif isinstance(value, _CONTAINERS) and not is_data(value):
+            return _flatten_deep(values)
         else:
-            holes.append(leaf)
-    return (tuple(holes), spec), tensors
+            holes.append(value)
+    return (tuple(holes), None), tensors
+
+
+def _flatten_deep(values: tuple[Any, ...]) -> tuple[Template, list[torch.Tensor]]:
+    leaves, spec = pytree.tree_flatten(values)
+    holes = tuple(_HOLE if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
+    return (holes, spec), [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def is_data(value: Any) -> bool:
