@@ -1,7 +1,10 @@
 """Which implementation of a kernel runs, asked for or chosen."""
 
+import functools
+import importlib
 import importlib.util
 import os
+from types import ModuleType
 from typing import Literal
 
 import torch
@@ -9,7 +12,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, MissingExtraError, UnsupportedError
 
-__all__ = ["Backend", "backend_used", "choose_backend", "is_plain"]
+__all__ = ["Backend", "backend_used", "choose_backend", "implementation", "is_plain"]
 
 Backend = Literal["auto", "reference", "cpu", "triton"]
 
@@ -65,6 +68,19 @@ def choose_backend(device: torch.device, backend: str) -> str:
         runs = device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
         _accept(runs, backend, device, "tensors on a CUDA device, or TRITON_INTERPRET=1")
     return backend
+
+
+@functools.cache
+def implementation(family: str, backend: str) -> ModuleType:
+    """Return the module with the kernels of a family, such as ``stencil._cpu``.
+
+    It is imported late: numba alone costs half a second, triton is often not installed.
+
+    Arguments:
+        family: the package of the kernels in this room.
+        backend: as `choose_backend` returns it.
+    """
+    return importlib.import_module(f"pullback.trajectory.{family}._{backend}")
 
 
 def _require(installed: bool, package: str, backend: str) -> None:

@@ -3,27 +3,13 @@
 The operators carry kernels and no rule of differentiation: that is `_function`'s.
 """
 
-from types import ModuleType
-
 import torch
 from torch import Tensor
 
-from pullback.trajectory._backend import is_plain
+from pullback.trajectory._backend import implementation, is_plain
 from pullback.trajectory._folding import fold_batch
-from pullback.trajectory.accumulate import _reference
 
 __all__ = ["accumulate", "accumulate_adjoint"]
-
-
-def _implementation(backend: str) -> ModuleType:
-    # Late imports: numba alone costs half a second, triton is often not installed.
-    if backend == "cpu":
-        from pullback.trajectory.accumulate import _cpu as implementation
-    elif backend == "triton":
-        from pullback.trajectory.accumulate import _triton as implementation
-    else:
-        implementation = _reference
-    return implementation
 
 
 def accumulate(
@@ -39,7 +25,7 @@ def accumulate(
         backend: as `choose_backend` returns it.
     """
     if is_plain(control, initial, steps):
-        return _implementation(backend).accumulate(control, initial, steps, order)
+        return implementation("accumulate", backend).accumulate(control, initial, steps, order)
     return _accumulate(control, initial, steps, order, backend)
 
 
@@ -58,7 +44,7 @@ def accumulate_adjoint(
         backend: as in `accumulate`.
     """
     if is_plain(*cotangents, steps):
-        return _implementation(backend).accumulate_adjoint(cotangents, steps, order)
+        return implementation("accumulate", backend).accumulate_adjoint(cotangents, steps, order)
     return _accumulate_adjoint(*cotangents, steps, order, backend)
 
 
@@ -66,7 +52,7 @@ def accumulate_adjoint(
 def _accumulate(
     control: Tensor, initial: Tensor, steps: Tensor, order: int, backend: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _implementation(backend).accumulate(control, initial, steps, order)
+    return implementation("accumulate", backend).accumulate(control, initial, steps, order)
 
 
 @_accumulate.register_fake
@@ -90,7 +76,7 @@ def _accumulate_adjoint(
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     cotangents = (position, velocity, acceleration, jerk)
-    return _implementation(backend).accumulate_adjoint(cotangents, steps, order)
+    return implementation("accumulate", backend).accumulate_adjoint(cotangents, steps, order)
 
 
 @_accumulate_adjoint.register_fake

@@ -3,27 +3,13 @@
 The operators carry kernels and no rule of differentiation: that is `_function`'s.
 """
 
-from types import ModuleType
-
 import torch
 from torch import Tensor
 
-from pullback.trajectory._backend import is_plain
+from pullback.trajectory._backend import implementation, is_plain
 from pullback.trajectory._folding import fold_batch
-from pullback.trajectory.stencil import _reference
 
 __all__ = ["stencil", "stencil_adjoint"]
-
-
-def _implementation(backend: str) -> ModuleType:
-    # Late imports: numba alone costs half a second, triton is often not installed.
-    if backend == "cpu":
-        from pullback.trajectory.stencil import _cpu as implementation
-    elif backend == "triton":
-        from pullback.trajectory.stencil import _triton as implementation
-    else:
-        implementation = _reference
-    return implementation
 
 
 def stencil(
@@ -39,7 +25,7 @@ def stencil(
         backend: as `choose_backend` returns it.
     """
     if is_plain(x, conditions, weights):
-        return _implementation(backend).apply_stencil(x, conditions, weights, geometry)
+        return implementation("stencil", backend).apply_stencil(x, conditions, weights, geometry)
     return _stencil(x, conditions, weights, list(geometry), backend)
 
 
@@ -58,7 +44,9 @@ def stencil_adjoint(
         backend: as in `stencil`.
     """
     if is_plain(*cotangents, weights):
-        return _implementation(backend).apply_stencil_adjoint(cotangents, weights, geometry)
+        return implementation("stencil", backend).apply_stencil_adjoint(
+            cotangents, weights, geometry
+        )
     return _stencil_adjoint(*cotangents, weights, list(geometry), backend)
 
 
@@ -66,7 +54,7 @@ def stencil_adjoint(
 def _stencil(
     x: Tensor, conditions: Tensor, weights: Tensor, geometry: list[int], backend: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _implementation(backend).apply_stencil(x, conditions, weights, tuple(geometry))
+    return implementation("stencil", backend).apply_stencil(x, conditions, weights, tuple(geometry))
 
 
 @_stencil.register_fake
@@ -87,7 +75,9 @@ def _stencil_adjoint(
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     cotangents = (position, velocity, acceleration, jerk)
-    return _implementation(backend).apply_stencil_adjoint(cotangents, weights, tuple(geometry))
+    return implementation("stencil", backend).apply_stencil_adjoint(
+        cotangents, weights, tuple(geometry)
+    )
 
 
 @_stencil_adjoint.register_fake
