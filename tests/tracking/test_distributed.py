@@ -80,7 +80,7 @@ def test_two_ranks_equal_the_concatenated_data(share: str, tmp_path: Path) -> No
         assert merged.count == total.count
         for field in ("mean", "std", "mean_abs", "max_abs", "min_abs"):
             assert getattr(merged, field) == pytest.approx(
-                getattr(total, field), rel=1e-5, abs=1e-6
+                getattr(total, field), rel=1e-6, abs=1e-6
             )
 
 

@@ -28,6 +28,7 @@ class Attachment:
         self._sightings = Sightings(store)
         self._store = store
         self._handles: list[Any] = []
+        self._watched: list[tuple[str, Any]] = []
         self._marked: list[ref[nn.Module]] = []
         store.between = self._sightings.clear
 
@@ -54,7 +55,9 @@ class Attachment:
                 self._sightings.skipped[name] = "a ScriptModule, which runs outside Python"
                 continue
             hook = OutputHook(self._sightings, name)
-            self._handles.append(module.register_forward_hook(hook))
+            handle = module.register_forward_hook(hook)
+            self._handles.append(handle)
+            self._watched.append((name, handle))
             self._mark(module)
             watched += 1
         return watched
@@ -70,7 +73,11 @@ class Attachment:
             self._marked.append(ref(module))
 
     def detach(self) -> None:
-        """Take off every hook, those included that somebody else has already removed."""
+        """Take off every hook, and name the modules whose hook somebody else has removed."""
+        for name, handle in self._watched:
+            hooks = handle.hooks_dict_ref()
+            if hooks is not None and handle.id not in hooks:
+                self.skipped[name] = "after somebody else removed its hook; its figures end there"
         for handle in self._handles:
             handle.remove()
         for weak in self._marked:
@@ -78,5 +85,6 @@ class Attachment:
             if module is not None:
                 module.__dict__.pop("forward", None)
         self._handles.clear()
+        self._watched.clear()
         self._marked.clear()
         self._sightings.clear()
