@@ -1,5 +1,6 @@
 """Golden values from cuRobo's published formulas, computed here by loops over samples."""
 
+import inspect
 from types import SimpleNamespace
 
 import pytest
@@ -32,8 +33,10 @@ def backward_golden(u, q0, v0, a0, dt):
     return [torch.stack(part, 1) for part in zip(*rows, strict=True)]
 
 
-def central_golden(u, q0, dt):
-    line = [q0] * 4 + list(u.unbind(1)) + [u[:, -1]] * 4
+def central_golden(u, q0, v0, a0, dt):
+    # From rest these are the published ghosts; with a start velocity they lie on its parabola.
+    past = [q0 - n * dt * v0 + (n * dt) ** 2 / 2 * a0 for n in (3, 2, 1)]
+    line = [*past, q0] + list(u.unbind(1)) + [u[:, -1]] * 4
     weights = ((1, -8, 0, 8, -1), (-1, 16, -30, 16, -1), (-0.5, 1, 0, -1, 0.5))
     scales = (1 / (12 * dt), 1 / (12 * dt**2), 1 / dt**3)
     rows = []
@@ -62,9 +65,11 @@ def buffers(horizon, batch=2):
 @pytest.mark.parametrize("name", ["CliqueTensorStepKernel", "CliqueTensorStepCoalesceKernel"])
 def test_backward_difference(horizon, name):
     u, q0 = torch.randn(2, horizon, 3, **F64), torch.randn(2, 3, **F64)
-    out = buffers(horizon)
-    got = getattr(curobo, name).apply(u, q0, ZERO, ZERO, *out, RATE, None)
-    check(got, backward_golden(u, q0, ZERO, ZERO, 0.05))
+    for moving in (0.0, 1.0):
+        out = buffers(horizon)
+        starts = (q0, moving * torch.randn_like(q0), moving * torch.randn_like(q0))
+        got = getattr(curobo, name).apply(u, *starts, *out, RATE, None)
+        check(got, backward_golden(u, *starts, 0.05))
     for value, buffer in zip(got, out, strict=True):
         assert torch.equal(value, buffer)
         assert value.data_ptr() != buffer.data_ptr()
@@ -73,10 +78,12 @@ def test_backward_difference(horizon, name):
 @pytest.mark.parametrize("actions", [1, 2, 3, 4, 26, 250])
 def test_central_difference(actions):
     u, q0 = torch.randn(2, actions, 3, **F64), torch.randn(2, 3, **F64)
-    out = buffers(actions + 4)
     apply = curobo.CliqueTensorStepCentralDifferenceKernel.apply
-    got = apply(u, q0, ZERO, ZERO, *out, RATE, None)
-    check(got, central_golden(u, q0, 0.05))
+    for moving in (0.0, 1.0):
+        out = buffers(actions + 4)
+        starts = (q0, moving * torch.randn_like(q0), moving * torch.randn_like(q0))
+        got = apply(u, *starts, *out, RATE, None)
+        check(got, central_golden(u, *starts, 0.05))
     assert torch.equal(got[3], out[3])
 
 
@@ -128,19 +135,67 @@ def test_indices_gather_starts():
         check(got, plain.apply(u, rows, 2 * rows, 3 * rows, *[None] * 4, RATE, None))
 
 
-NAMES = ["CliqueTensorStepKernel", "CliqueTensorStepCentralDifferenceKernel"]
+PLAIN = [
+    "CliqueTensorStepKernel",
+    "CliqueTensorStepCoalesceKernel",
+    "CliqueTensorStepCentralDifferenceKernel",
+    "AccelerationTensorStepKernel",
+]
+INDEXED = [
+    "CliqueTensorStepIdxKernel",
+    "CliqueTensorStepIdxCentralDifferenceKernel",
+    "AccelerationTensorStepIdxKernel",
+]
 
 
-@pytest.mark.parametrize("name", [*NAMES, "AccelerationTensorStepKernel"])
+def differentiable(name, horizon):
+    """A Function of what can be differentiated, and arguments for it."""
+    index = [torch.tensor([2, 0])] if name in INDEXED else []
+
+    def run(u, q, v, a, dt):
+        return getattr(curobo, name).apply(u, q, v, a, *index, *[None] * 4, dt, None)
+
+    starts = (torch.randn(3 if index else 2, 1, **F64) for _ in range(3))
+    steps = torch.tensor([1.3] if name.startswith("Clique") else [1.3] * horizon, **F64)
+    used = (torch.randn(2, horizon, 1, **F64), *starts, steps)
+    return run, tuple(x.requires_grad_() for x in used)
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *INDEXED])
 @pytest.mark.parametrize("horizon", [2, 6, 7])
 def test_gradients(name, horizon):
-    def run(u, q, v, a, dt):
-        return getattr(curobo, name).apply(u, q, v, a, *[None] * 4, dt, None)
-
-    used = [torch.randn(1, horizon, 1, **F64), *(torch.randn(1, 1, **F64) for _ in range(3))]
-    used = [x.requires_grad_() for x in (*used, torch.tensor([1.3], **F64))]
+    run, used = differentiable(name, horizon)
     assert gradcheck(run, used, check_forward_ad=horizon == 2)
     assert gradgradcheck(run, used, fast_mode=True)
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *INDEXED])
+def test_the_adjoint_is_the_transpose_beyond_a_hundred_samples(name):
+    run, (u, q, v, a, dt) = differentiable(name, 250)
+    outputs = run(u, q, v, a, dt.detach())
+    weights = [torch.randn_like(output) for output in outputs]
+    products = [o * w for o, w in zip(outputs, weights, strict=True)]
+    left = sum(product.sum() for product in products)
+    grads = torch.autograd.grad(left, (u, q, v, a))
+    right = sum((g * x).sum() for g, x in zip(grads, (u, q, v, a), strict=True))
+    assert abs(left - right) <= 1e-13 * sum(product.abs().sum() for product in products)
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *INDEXED])
+def test_transforms(name):
+    run, used = differentiable(name, 6)
+    fixed = tuple(x.detach() for x in used)
+
+    def loss(u, *rest):
+        return sum(part.square().sum() for part in run(u, *rest))
+
+    [want] = torch.autograd.grad(loss(*used), used[0])
+    many = torch.stack([fixed[0], 2 * fixed[0]])
+    got = torch.func.vmap(torch.func.grad(loss), (0, None, None, None, None))(many, *fixed[1:])
+    torch.testing.assert_close(got[0], want)
+    torch._dynamo.reset()
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(torch.autograd.grad(compiled(*used), used[0])[0], want)
 
 
 def test_two_forwards_share_buffers_and_not_gradients():
@@ -153,6 +208,60 @@ def test_two_forwards_share_buffers_and_not_gradients():
     alone = u[0].detach().clone().requires_grad_()
     apply(alone, ZERO, ZERO, ZERO, *[None] * 4, RATE, None)[3].square().sum().backward()
     torch.testing.assert_close(u[0].grad, alone.grad)
+
+
+KERNEL = (
+    "u_act, start_position, start_velocity, start_acceleration, {}out_position, out_velocity, "
+    "out_acceleration, out_jerk, traj_dt, out_grad_position"
+)
+POSITION_STEP = "pos_act, start_position, mask, n_mask, fd_1, fd_2, fd_3"
+POSITION_BACK = "grad_p, grad_v, grad_a, grad_j, n_mask, fd_1, fd_2, fd_3"
+STEP = "state, act, state_seq, dt_h, n_dofs, integrate_matrix, fd_matrix"
+SIGNATURES = {
+    "build_clique_matrix": "horizon, dt, device='cpu', dtype=torch.float32",
+    "build_fd_matrix": "horizon, device='cpu', dtype=torch.float32, order=1, PREV_STATE=False, "
+    "FULL_RANK=False, SHIFT=False",
+    "build_int_matrix": "horizon, diagonal=0, device='cpu', dtype=torch.float32, order=1, "
+    "traj_dt=None",
+    "build_start_state_mask": "horizon, tensor_args",
+    "tensor_step_jerk": STEP + "=None",
+    "euler_integrate": "q_0, u, diag_dt, integrate_matrix",
+    "tensor_step_acc": STEP + "=None",
+    "jit_tensor_step_pos_clique": POSITION_STEP,
+    "jit_tensor_step_pos_clique_contiguous": POSITION_STEP,
+    "jit_backward_pos_clique": POSITION_BACK,
+    "jit_backward_pos_clique_contiguous": POSITION_BACK,
+    "tensor_step_pos_clique": "state, act, state_seq, mask_matrix, fd_matrix",
+    "step_acc_semi_euler": "state, act, diag_dt, n_dofs, integrate_matrix",
+    "tensor_step_acc_semi_euler": "state, act, state_seq, diag_dt, integrate_matrix, "
+    "integrate_matrix_pos",
+    "tensor_step_vel": STEP,
+    "tensor_step_pos": "state, act, state_seq, fd_matrix",
+    "tensor_step_pos_ik": "act, state_seq",
+    "tensor_linspace": "start_tensor, end_tensor, steps=10",
+    "sum_matrix": "h, int_steps, tensor_args",
+    "interpolate_kernel": "h, int_steps, tensor_args",
+    "action_interpolate_kernel": "h, int_steps, tensor_args, offset=4",
+    "CliqueTensorStep": "u_act, start_position, mask, n_mask, fd_1, fd_2, fd_3",
+    **dict.fromkeys(PLAIN, KERNEL.format("")),
+    **dict.fromkeys(INDEXED, KERNEL.format("start_idx, ")),
+}
+
+
+def test_every_name_has_its_published_signature():
+    assert sorted(SIGNATURES) == sorted(curobo.__all__)
+    for name, published in SIGNATURES.items():
+        call = getattr(curobo, name)
+        if isinstance(call, type):
+            assert issubclass(call, torch.autograd.Function)
+            back = inspect.signature(call.backward)
+            assert list(back.parameters)[-4:] == [f"grad_out_{part}" for part in "pvaj"]
+            call = call.forward
+        bare = [
+            parameter.replace(annotation=inspect.Parameter.empty)
+            for parameter in inspect.signature(call).parameters.values()
+        ]
+        assert str(inspect.Signature(bare)) == f"({published})", name
 
 
 def test_matrices():

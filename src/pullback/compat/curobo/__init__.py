@@ -36,10 +36,11 @@ column 1, right for ``h = 2`` only     argument
 
 ``traj_dt`` keeps its two meanings: the position kernels take ``1/dt`` and read its first element;
 the acceleration kernels take seconds, one for each sample, of which the first is not used. The
-indexed acceleration kernel is semi-implicit Euler, as there. The classes of kernels here hold
-``apply`` alone: their backward is that of the operations they are made of. ``tensor_args`` is any
-object with ``device`` and ``dtype``, a joint state any object with ``position``, ``velocity``,
-``acceleration`` and ``jerk``.
+indexed acceleration kernel is semi-implicit Euler, as there. The Functions are
+`pullback.tensor.Function`, so also `torch.autograd.Function`; their ``forward`` is split from
+``setup_context`` and so has no ``ctx``. ``tensor_args`` is any object with ``device`` and
+``dtype``, a joint state any object with ``position``, ``velocity``, ``acceleration`` and
+``jerk``.
 
 Example:
     >>> import torch

@@ -1,13 +1,24 @@
-"""The Functions: positions or accelerations of a batch to the whole motion."""
+"""The Functions: positions or accelerations of a batch to the whole motion.
 
+Each has its published arguments, and a backward that any transform can be derived from: it pulls
+the cotangents through the formula, for those arguments that need a gradient.
+"""
+
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pullback.compat.curobo._formulas import (
+    backward_difference,
+    central_difference,
+    gather,
+    hold_accelerations,
+)
 from pullback.compat.curobo._steps import Four, jit_tensor_step_pos_clique, write
-from pullback.errors import ArgumentError
-from pullback.trajectory import State, integrate
+from pullback.tensor import Function
 
 __all__ = [
     "AccelerationTensorStepIdxKernel",
@@ -20,108 +31,14 @@ __all__ = [
     "CliqueTensorStepKernel",
 ]
 
-
-def _check(u_act: Tensor, starts: tuple[Tensor, ...], traj_dt: Tensor, least: int) -> None:
-    if u_act.ndim != 3 or u_act.shape[1] < least:
-        raise ArgumentError(
-            "The actions cannot be used.",
-            given=f"shape {tuple(u_act.shape)}",
-            expected=f"[batch, horizon, dof] with {least} actions or more",
-        )
-    wanted = (u_act.shape[0], u_act.shape[2])
-    for start in starts:
-        if start.shape != wanted:
-            raise ArgumentError(
-                "A start value does not fit the actions.",
-                given=f"shape {tuple(start.shape)}",
-                expected=f"{wanted}: one row for each trajectory",
-            )
-    if traj_dt.numel() < 1:
-        raise ArgumentError("traj_dt is empty.", expected="at least one value")
+Formula = Callable[[Tensor, tuple[Tensor, ...], Tensor], Four]
 
 
-def _gather(start: Tensor, start_idx: Tensor) -> Tensor:
-    index = start_idx.flatten().long()
-    if not torch.compiler.is_compiling() and index.numel() > 0:
-        least, most = int(index.min()), int(index.max())
-        if least < 0 or most >= start.shape[0]:
-            raise ArgumentError(
-                "start_idx is out of range.",
-                given=f"indices from {least} to {most}",
-                expected=f"0 to {start.shape[0] - 1}",
-            )
-    return start.index_select(0, index)
-
-
-def _before(starts: tuple[Tensor, ...], dt: Tensor, samples: int) -> Tensor:
-    """Samples before the start, on its parabola, ``[batch, samples, dof]``, oldest first."""
-    position, velocity, acceleration = starts
-    past = [
-        position - back * dt * velocity + 0.5 * (back * dt) ** 2 * acceleration
-        for back in range(samples, 0, -1)
-    ]
-    return torch.stack(past, dim=1)
-
-
-def _backward_difference(u_act: Tensor, starts: tuple[Tensor, ...], traj_dt: Tensor) -> Four:
-    """u_act[horizon - 1] is not used; sample 0 is the start."""
-    _check(u_act, starts, traj_dt, 1)
-    rate = traj_dt.flatten()[0]
-    position, velocity, acceleration = starts
-    line = torch.cat([_before(starts, 1 / rate, 2), position[:, None], u_act[:, :-1]], dim=1)
-    first = line.diff(dim=1)
-    second = first.diff(dim=1)
-    third = second.diff(dim=1)
-    return (
-        line[:, 2:],
-        torch.cat([velocity[:, None], first[:, 2:] * rate], dim=1),
-        torch.cat([acceleration[:, None], second[:, 1:] * rate**2], dim=1),
-        torch.cat([torch.zeros_like(position[:, None]), third * rate**3], dim=1),
-    )
-
-
-def _central_difference(u_act: Tensor, starts: tuple[Tensor, ...], traj_dt: Tensor) -> Four:
-    """N actions give N + 4 samples; sample h is centred on the one before it."""
-    _check(u_act, starts, traj_dt, 1)
-    rate = traj_dt.flatten()[0]
-    held = u_act[:, -1:].expand(-1, 4, -1)
-    line = torch.cat([_before(starts, 1 / rate, 3), starts[0][:, None], u_act, held], dim=1)
-    here = line[:, 2:-2]
-    # Relative to the centre: the weights of each derivative sum to zero.
-    far, near = line[:, :-4] - here, line[:, 1:-3] - here
-    next_, last = line[:, 3:-1] - here, line[:, 4:] - here
-    velocity = ((far - last) + 8 * (next_ - near)) / 12 * rate
-    acceleration = (16 * (near + next_) - (far + last)) / 12 * rate**2
-    jerk = ((last - far) / 2 + (near - next_)) * rate**3
-    return here, velocity, acceleration, jerk
-
-
-def _acceleration(u_act: Tensor, starts: tuple[Tensor, ...], traj_dt: Tensor, method: Any) -> Four:
-    """u_act[horizon - 1] is not used; sample 0 is the start."""
-    _check(u_act, starts, traj_dt, 2)
-    position, velocity, acceleration = starts
-    steps = u_act.shape[1] - 1
-    dt = traj_dt.flatten()
-    dt = dt.expand(steps) if dt.numel() == 1 else dt[1 : steps + 1]
-    start = State(position, velocity)
-    motion = integrate(u_act[:, :-1], dt, start=start, method=method)
-    accelerations = torch.cat([acceleration[:, None], u_act[:, :-1]], dim=1)
-    jerk = accelerations.diff(dim=1) / dt[:, None]
-    still = torch.zeros_like(jerk[:, :1])
-    return motion.position, motion.velocity, accelerations, torch.cat([still, jerk], dim=1)
-
-
-def _deliver(values: Four, buffers: tuple[Tensor | None, ...]) -> Four:
-    for buffer, value in zip(buffers, values, strict=True):
-        write(buffer, value)
-    return values
-
-
-class CliqueTensorStep:
+class CliqueTensorStep(Function):
     """Positions and their differences by dense matrices, the start gradient included."""
 
     @staticmethod
-    def apply(
+    def forward(
         u_act: Tensor,
         start_position: Tensor,
         mask: Tensor,
@@ -133,8 +50,23 @@ class CliqueTensorStep:
         """As `jit_tensor_step_pos_clique`."""
         return jit_tensor_step_pos_clique(u_act, start_position, mask, n_mask, fd_1, fd_2, fd_3)
 
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep all arguments."""
+        ctx.places = tuple(range(len(inputs)))
+        ctx.save_for_backward(*inputs)
 
-class CliqueTensorStepKernel:
+    @staticmethod
+    # The published names.
+    def backward(  # pyrefly: ignore[bad-override]
+        ctx: Any, grad_out_p: Tensor, grad_out_v: Tensor, grad_out_a: Tensor, grad_out_j: Tensor
+    ) -> tuple[Any, ...]:
+        """Return a gradient for each argument that needs one."""
+        cotangents = (grad_out_p, grad_out_v, grad_out_a, grad_out_j)
+        return _pull(ctx, jit_tensor_step_pos_clique, cotangents)
+
+
+class CliqueTensorStepKernel(Function):
     """Backward differences of positions; ``traj_dt[0]`` is 1/dt.
 
     Example:
@@ -149,8 +81,13 @@ class CliqueTensorStepKernel:
         (tensor([0.0000, 0.2500, 1.0000, 2.2500]), tensor([2., 2., 2., 2.]))
     """
 
-    @staticmethod
-    def apply(
+    mutates = ("out_position", "out_velocity", "out_acceleration", "out_jerk")
+    _formula: Formula = staticmethod(backward_difference)
+    _places: tuple[int, ...] = (0, 1, 2, 3, 8)
+
+    @classmethod
+    def forward(
+        cls,
         u_act: Tensor,
         start_position: Tensor,
         start_velocity: Tensor,
@@ -177,19 +114,69 @@ class CliqueTensorStepKernel:
             out_grad_position: not used; gradients are fresh tensors.
         """
         starts = (start_position, start_velocity, start_acceleration)
+        values = cls._formula(u_act, starts, traj_dt)
         buffers = (out_position, out_velocity, out_acceleration, out_jerk)
-        return _deliver(_backward_difference(u_act, starts, traj_dt), buffers)
+        for buffer, value in zip(buffers, values, strict=True):
+            write(buffer, value)
+        return values
+
+    @classmethod
+    def setup_context(cls, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep the actions, the start values and the steps."""
+        ctx.places = cls._places
+        ctx.save_for_backward(*(inputs[place] for place in cls._places))
+
+    @classmethod
+    # The published names.
+    def backward(  # pyrefly: ignore[bad-override]
+        cls,
+        ctx: Any,
+        grad_out_p: Tensor,
+        grad_out_v: Tensor,
+        grad_out_a: Tensor,
+        grad_out_j: Tensor,
+    ) -> tuple[Any, ...]:
+        """Return a gradient for each argument that needs one."""
+        return _pull(ctx, cls._saved_formula, (grad_out_p, grad_out_v, grad_out_a, grad_out_j))
+
+    @classmethod
+    def _saved_formula(cls, u_act: Tensor, *saved: Tensor) -> Four:
+        return cls._formula(u_act, saved[:3], saved[3])
 
 
 class CliqueTensorStepCoalesceKernel(CliqueTensorStepKernel):
     """The same numbers; there, another order in memory."""
 
 
-class CliqueTensorStepIdxKernel:
+class CliqueTensorStepCentralDifferenceKernel(CliqueTensorStepKernel):
+    """Central differences of fourth order, ``[batch, N + 4, dof]`` for N actions.
+
+    Sample 0 lies one step before the start, sample 1 is the start, and the last action is held for
+    four samples more.
+    """
+
+    _formula: Formula = staticmethod(central_difference)
+
+
+class AccelerationTensorStepKernel(CliqueTensorStepKernel):
+    """Accelerations, held over each step and integrated exactly.
+
+    ``u_act`` are accelerations and ``traj_dt`` seconds: one value, or ``[horizon]`` of which the
+    first is not used.
+    """
+
+    _formula: Formula = staticmethod(functools.partial(hold_accelerations, method="exact"))
+
+
+class CliqueTensorStepIdxKernel(CliqueTensorStepKernel):
     """Backward differences; each trajectory takes a row of the start values."""
 
-    @staticmethod
-    def apply(
+    _places: tuple[int, ...] = (0, 1, 2, 3, 4, 9)
+
+    @classmethod
+    # The published arguments: the index stands before the buffers.
+    def forward(  # pyrefly: ignore[bad-override]
+        cls,
         u_act: Tensor,
         start_position: Tensor,
         start_velocity: Tensor,
@@ -202,109 +189,59 @@ class CliqueTensorStepIdxKernel:
         traj_dt: Tensor,
         out_grad_position: Tensor | None,
     ) -> Four:
-        """As `CliqueTensorStepKernel`, with starts ``[states, dof]`` and ``start_idx [batch]``."""
+        """As without an index, with starts ``[states, dof]`` and ``start_idx [batch]``."""
         starts = (start_position, start_velocity, start_acceleration)
-        starts = tuple(_gather(start, start_idx) for start in starts)
-        buffers = (out_position, out_velocity, out_acceleration, out_jerk)
-        return _deliver(_backward_difference(u_act, starts, traj_dt), buffers)
+        position, velocity, acceleration = (gather(start, start_idx) for start in starts)
+        return super().forward(
+            u_act,
+            position,
+            velocity,
+            acceleration,
+            out_position,
+            out_velocity,
+            out_acceleration,
+            out_jerk,
+            traj_dt,
+            out_grad_position,
+        )
+
+    @classmethod
+    def _saved_formula(cls, u_act: Tensor, *saved: Tensor) -> Four:
+        *starts, start_idx, traj_dt = saved
+        return cls._formula(u_act, tuple(gather(start, start_idx) for start in starts), traj_dt)
 
 
-class CliqueTensorStepCentralDifferenceKernel:
-    """Central differences of fourth order; N actions give N + 4 samples."""
+class CliqueTensorStepIdxCentralDifferenceKernel(CliqueTensorStepIdxKernel):
+    """`CliqueTensorStepCentralDifferenceKernel`; each trajectory takes a row of the starts."""
 
-    @staticmethod
-    def apply(
-        u_act: Tensor,
-        start_position: Tensor,
-        start_velocity: Tensor,
-        start_acceleration: Tensor,
-        out_position: Tensor | None,
-        out_velocity: Tensor | None,
-        out_acceleration: Tensor | None,
-        out_jerk: Tensor | None,
-        traj_dt: Tensor,
-        out_grad_position: Tensor | None,
-    ) -> Four:
-        """Return position, velocity, acceleration and jerk, ``[batch, N + 4, dof]``.
-
-        Sample 0 lies one step before the start, sample 1 is the start, and the last action is
-        held for four samples more. Arguments as in `CliqueTensorStepKernel`.
-        """
-        starts = (start_position, start_velocity, start_acceleration)
-        buffers = (out_position, out_velocity, out_acceleration, out_jerk)
-        return _deliver(_central_difference(u_act, starts, traj_dt), buffers)
+    _formula: Formula = staticmethod(central_difference)
 
 
-class CliqueTensorStepIdxCentralDifferenceKernel:
-    """Central differences; each trajectory takes a row of the start values."""
+class AccelerationTensorStepIdxKernel(CliqueTensorStepIdxKernel):
+    """Accelerations by semi-implicit Euler; each trajectory takes a row of the start values.
 
-    @staticmethod
-    def apply(
-        u_act: Tensor,
-        start_position: Tensor,
-        start_velocity: Tensor,
-        start_acceleration: Tensor,
-        start_idx: Tensor,
-        out_position: Tensor | None,
-        out_velocity: Tensor | None,
-        out_acceleration: Tensor | None,
-        out_jerk: Tensor | None,
-        traj_dt: Tensor,
-        out_grad_position: Tensor | None,
-    ) -> Four:
-        """As `CliqueTensorStepCentralDifferenceKernel`, with ``start_idx [batch]``."""
-        starts = (start_position, start_velocity, start_acceleration)
-        starts = tuple(_gather(start, start_idx) for start in starts)
-        buffers = (out_position, out_velocity, out_acceleration, out_jerk)
-        return _deliver(_central_difference(u_act, starts, traj_dt), buffers)
+    ``u_act`` and ``traj_dt`` are as in `AccelerationTensorStepKernel`.
+    """
+
+    _formula: Formula = staticmethod(
+        functools.partial(hold_accelerations, method="semi_implicit_euler")
+    )
 
 
-class AccelerationTensorStepKernel:
-    """Accelerations, held over each step and integrated exactly; ``traj_dt`` in seconds."""
+def _pull(
+    ctx: Any, formula: Callable[..., Four], cotangents: tuple[Tensor, ...]
+) -> tuple[Any, ...]:
+    """The gradients of the saved tensors, which stand at ``ctx.places`` among the arguments."""
+    saved = list(ctx.saved_tensors)
+    needed = [slot for slot, place in enumerate(ctx.places) if ctx.needs_input_grad[place]]
 
-    @staticmethod
-    def apply(
-        u_act: Tensor,
-        start_position: Tensor,
-        start_velocity: Tensor,
-        start_acceleration: Tensor,
-        out_position: Tensor | None,
-        out_velocity: Tensor | None,
-        out_acceleration: Tensor | None,
-        out_jerk: Tensor | None,
-        traj_dt: Tensor,
-        out_grad_position: Tensor | None,
-    ) -> Four:
-        """Return position, velocity, acceleration and jerk, ``[batch, horizon, dof]``.
+    def run(*some: Tensor) -> Four:
+        for slot, tensor in zip(needed, some, strict=True):
+            saved[slot] = tensor
+        return formula(*saved)
 
-        ``traj_dt`` is one value or ``[horizon]`` of which the first is not used; the other
-        arguments are as in `CliqueTensorStepKernel`, ``u_act`` being accelerations.
-        """
-        starts = (start_position, start_velocity, start_acceleration)
-        buffers = (out_position, out_velocity, out_acceleration, out_jerk)
-        return _deliver(_acceleration(u_act, starts, traj_dt, "exact"), buffers)
-
-
-class AccelerationTensorStepIdxKernel:
-    """Accelerations by semi-implicit Euler; each trajectory takes a row of the start values."""
-
-    @staticmethod
-    def apply(
-        u_act: Tensor,
-        start_position: Tensor,
-        start_velocity: Tensor,
-        start_acceleration: Tensor,
-        start_idx: Tensor,
-        out_position: Tensor | None,
-        out_velocity: Tensor | None,
-        out_acceleration: Tensor | None,
-        out_jerk: Tensor | None,
-        traj_dt: Tensor,
-        out_grad_position: Tensor | None,
-    ) -> Four:
-        """As `AccelerationTensorStepKernel`, with ``start_idx [batch]``."""
-        starts = (start_position, start_velocity, start_acceleration)
-        starts = tuple(_gather(start, start_idx) for start in starts)
-        buffers = (out_position, out_velocity, out_acceleration, out_jerk)
-        method = "semi_implicit_euler"
-        return _deliver(_acceleration(u_act, starts, traj_dt, method), buffers)
+    pull = torch.func.vjp(run, *(saved[slot] for slot in needed))[1]
+    gradients: list[Any] = [None] * len(ctx.needs_input_grad)
+    for slot, gradient in zip(needed, pull(cotangents), strict=True):
+        gradients[ctx.places[slot]] = gradient
+    return tuple(gradients)
