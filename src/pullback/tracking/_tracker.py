@@ -38,8 +38,8 @@ class Tracker:
     Nothing changes for the model: outputs and gradients keep their bits, no tensor is copied,
     replaced or made to require a gradient, nothing is read from a device during a step, and
     after the ``with`` block no hook remains. A step ends with ``optimizer.step()`` (or with a
-    scaler's ``update()``), and forward passes before that are its microbatches. Floating and complex
-    tensors are measured, however deep in an output; indices and masks are passed over.
+    scaler's ``update()``), and forward passes before that are its microbatches. Floating and
+    complex tensors are measured, however deep in an output; indices and masks are passed over.
 
     Arguments:
         model: any module, compiled, parallel or plain. A torch.compile made before tracking
