@@ -37,6 +37,8 @@ def test_what_lies_beyond_a_limit_is_shaded(motion: Motion) -> None:
     assert top[0] == pytest.approx(5.0)
     dashed = [line for line in figure.axes[1].get_lines() if line.get_linestyle() == "--"]
     assert sorted(line.get_ydata()[0] for line in dashed) == [-3.0, 3.0]
+    words = [[text.get_text() for text in axes.texts] for axes in figure.axes]
+    assert words == [[], ["widest limit 5"], [], ["limit 80"]]
 
 
 def test_points_labels_and_a_file(motion: Motion, tmp_path: object) -> None:

@@ -23,6 +23,8 @@ _LABELS = {
     "jerk": "jerk\n[rad/s³]",
 }
 _FORBIDDEN = "#c0392b"
+# Room beyond the widest limit, in parts of it, for the shade and its words.
+_BEYOND = 0.2
 _LEGEND_COLUMNS = 8
 
 
@@ -37,9 +39,10 @@ def plot(
 ) -> "Figure":
     """Draw a motion: four panels over one time axis, one line for each joint.
 
-    What lies beyond a limit is shaded. Where joints have different limits, the shade begins at
-    the widest one, and each narrower limit is a dashed line in the colour of its joint. The jerk
-    is drawn in steps, as `minimum_jerk` holds it, from each sample to the next.
+    What lies beyond a limit is shaded, with the size of the limit in the shade. Where joints have
+    different limits, the shade begins at the widest one, and each narrower limit is a dashed line
+    in the colour of its joint. The jerk is drawn in steps, as `minimum_jerk` holds it, from each
+    sample to the next.
 
     Arguments:
         motion: ``[horizon, dof]``, one trajectory.
@@ -91,6 +94,7 @@ def plot(
     if points is not None:
         _mark(panels[0], points, times)
     panels[-1].set_xlabel("time [s]")
+    figure.align_ylabels(panels)
     handles = panels[0].get_lines()[: len(names)]
     columns = min(len(names), _LEGEND_COLUMNS)
     figure.legend(
@@ -118,7 +122,7 @@ def _dress(axes: Any, kind: str, end: float) -> None:
 def _shade(axes: Any, limit: Tensor, values: Tensor) -> None:
     bounds = limit.detach().cpu().double().expand(values.shape[-1])
     widest = float(bounds.max())
-    top = 1.15 * max(widest, float(values.abs().max()))
+    top = (1 + _BEYOND) * max(widest, float(values.abs().max()))
     for sign in (1, -1):
         axes.axhspan(sign * widest, sign * top, color=_FORBIDDEN, alpha=0.12, linewidth=0)
         axes.axhline(sign * widest, color=_FORBIDDEN, linewidth=0.9, alpha=0.7)
@@ -128,6 +132,16 @@ def _shade(axes: Any, limit: Tensor, values: Tensor) -> None:
                     sign * bound, color=_colour(joint), linewidth=0.9, linestyle="--", alpha=0.7
                 )
     axes.set_ylim(-top, top)
+    narrow = bool((bounds < widest).any())
+    axes.annotate(
+        f"{'widest limit' if narrow else 'limit'} {widest:.6g}",
+        (0.995, widest + (top - widest) / 2),
+        xycoords=axes.get_yaxis_transform(),
+        ha="right",
+        va="center_baseline",
+        fontsize=7,
+        color=_FORBIDDEN,
+    )
 
 
 def _mark(axes: Any, points: Tensor, times: Tensor | Sequence[float] | None) -> None:
