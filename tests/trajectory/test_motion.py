@@ -1,0 +1,147 @@
+"""`Motion` and `State`: fields, shapes, the states with names, pytrees, and errors."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.trajectory import Motion, State, differentiate, free, hold, minimum_jerk, rest
+
+F64 = {"dtype": torch.float64}
+PARTS = ("position", "velocity", "acceleration", "jerk")
+
+
+def motion(*shape, dt=None):
+    parts = (torch.randn(shape, **F64) for _ in PARTS)
+    return Motion(*parts, torch.tensor(0.5, **F64) if dt is None else dt)
+
+
+def test_the_fields_are_those_of_the_issue():
+    assert [field.name for field in dataclasses.fields(Motion)] == [*PARTS, "dt"]
+    assert [field.name for field in dataclasses.fields(State)] == list(PARTS)
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (2, 5, 7), (2, 3, 5, 1), (0, 5, 7), (1, 0)])
+def test_horizon_and_dof(shape):
+    assert (motion(*shape).horizon, motion(*shape).dof) == shape[-2:]
+
+
+def test_times_of_every_kind_of_step():
+    assert motion(4, 1).times.tolist() == [0.0, 0.5, 1.0, 1.5]
+    steps = torch.tensor([0.5, 0.25, 1.0], **F64)
+    assert motion(4, 1, dt=steps).times.tolist() == [0.0, 0.5, 0.75, 1.75]
+    each = torch.stack([steps, 2 * steps])
+    assert motion(2, 4, 1, dt=each).times.tolist() == [[0, 0.5, 0.75, 1.75], [0, 1, 1.5, 3.5]]
+
+
+def test_times_are_differentiable():
+    dt = torch.tensor(0.5, **F64, requires_grad=True)
+    motion(4, 1, dt=dt).times[-1].backward()
+    assert dt.grad.item() == 3.0
+
+
+@pytest.mark.parametrize("dt", [0.5, torch.tensor(0.5), torch.full((5,), 0.5)])
+def test_a_motion_keeps_the_steps_that_it_was_made_with(dt):
+    made = differentiate(torch.randn(6, 2), dt)
+    assert isinstance(made.dt, torch.Tensor)
+    assert torch.equal(made.times, 0.5 * torch.arange(6))
+
+
+def test_parts_of_different_shapes_are_refused():
+    small, large = torch.zeros(5, 7), torch.zeros(6, 7)
+    for place in range(4):
+        parts = [small] * 4
+        parts[place] = large
+        with pytest.raises(ArgumentError, match=r"one shape") as raised:
+            Motion(*parts, torch.tensor(0.1))
+        assert "(6, 7)" in str(raised.value)
+
+
+def test_both_are_frozen_and_compare_by_identity():
+    one, state = motion(5, 2), State(velocity=torch.zeros(2))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.jerk = one.position
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        state.velocity = 1.0
+    # Tensors have no single truth, so equality of values would raise.
+    assert one == one
+    assert one != motion(5, 2)
+    assert len({state, State(velocity=torch.zeros(2))}) == 2
+
+
+def test_a_motion_is_a_pytree_of_five():
+    one = motion(5, 2)
+    paths, spec = pytree.tree_flatten_with_path(one)
+    assert [pytree.keystr(path) for path, _ in paths] == [f".{name}" for name in (*PARTS, "dt")]
+    doubled = pytree.tree_unflatten([2 * leaf for _, leaf in paths], spec)
+    assert torch.equal(doubled.jerk, 2 * one.jerk)
+    twice = torch.func.vmap(lambda some: pytree.tree_map(lambda leaf: 2 * leaf, some))
+    assert torch.equal(twice(motion(5, 2, dt=torch.ones(5, **F64))).dt, 2 * torch.ones(5, **F64))
+
+
+def test_a_state_is_a_pytree_of_its_tensors():
+    state = State(torch.ones(2), 0.0, None, torch.zeros(2))
+    leaves, spec = pytree.tree_flatten(state)
+    assert len(leaves) == 2
+    again = pytree.tree_unflatten(leaves, spec)
+    assert again.given == ("position", "velocity", "jerk")
+    assert again.velocity == 0.0
+    assert pytree.tree_leaves(rest) == pytree.tree_leaves(hold) == pytree.tree_leaves(free) == []
+
+    def jerk(state):
+        return differentiate(torch.zeros(5, 2), 0.5, start=state).jerk.sum()
+
+    gradient = torch.func.grad(jerk)(State(velocity=torch.ones(2), acceleration=0.0))
+    assert gradient.velocity.shape == (2,)
+    assert gradient.acceleration == 0.0
+
+
+def test_the_states_with_names():
+    assert free.given == ()
+    assert rest.given == ("velocity", "acceleration")
+    assert hold.given == ("velocity", "acceleration", "jerk")
+    for state in (rest, hold):
+        assert all(getattr(state, name) == 0.0 for name in state.given)
+
+
+@pytest.mark.parametrize("state", [free, rest, hold])
+def test_at_adds_a_position_and_keeps_the_rest(state):
+    position = torch.ones(3)
+    placed = state.at(position)
+    assert placed.position is position
+    assert placed.given == ("position", *state.given)
+    assert state.position is None
+
+
+def test_a_state_that_is_given_holds_exactly_and_one_left_out_is_free():
+    x = torch.randn(6, 2, **F64)
+    whole = differentiate(x, 0.1, start=hold.at(torch.ones(2, **F64)), goal=rest)
+    assert torch.equal(whole.position[0], torch.ones(2, **F64))
+    for name in ("velocity", "acceleration", "jerk"):
+        assert torch.equal(getattr(whole, name)[0], torch.zeros(2, **F64))
+    assert not torch.equal(whole.jerk[-1], torch.zeros(2, **F64))
+    loose = differentiate(x, 0.1)
+    for one, other in zip(
+        pytree.tree_leaves(differentiate(x, 0.1, start=free, goal=free)),
+        pytree.tree_leaves(loose),
+        strict=True,
+    ):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("wrong", ["fast", b"fast", True])
+def test_what_is_no_part_of_a_state_is_refused(name, wrong):
+    with pytest.raises(ArgumentTypeError, match=f"The {name} of a state") as raised:
+        State(**{name: wrong})
+    assert repr(wrong) in str(raised.value)
+
+
+def test_whole_numbers_are_numbers():
+    x = torch.randn(6, 2, **F64)
+    one = differentiate(x, 0.1, start=State(velocity=1))
+    assert torch.equal(one.velocity[0], torch.ones(2, **F64))
+    least = minimum_jerk(x[:2], 1, start=State(velocity=1, acceleration=0), samples=20)
+    torch.testing.assert_close(least.velocity[0], torch.ones(2, **F64))
