@@ -179,8 +179,8 @@ def test_the_picture_has_the_rows_of_the_page_in_its_order(
     page = render_html(tracker.run())
     rows = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["rows"]
     ranked = sorted(rows, key=lambda row: row["rank"])  # as the page's script does at first
-    assert [row["name"] for row in ranked[:12]] == drawn
-    assert drawn[0] == "3.1"
+    assert [row["name"] for row in ranked[:12]] == [text.split(": ")[0] for text in drawn]
+    assert drawn[0] == "3.1: dead"
     assert f"{len(rows) - 12} layers more" in headings[0]
 
 

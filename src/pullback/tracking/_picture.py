@@ -18,6 +18,9 @@ __all__ = ["write_png"]
 
 ROWS = 12
 INK = {"forward": "#1f6feb", "backward": "#c2570c"}
+BAD_INK = "#c81e4a"
+NORMAL = {"color": "#1a7f4b", "alpha": 0.10, "linewidth": 0}
+SUBNORMAL = {"color": "#d69e00", "alpha": 0.16, "linewidth": 0}
 
 
 def write_png(run: Run, path: str | Path) -> None:
@@ -36,33 +39,63 @@ def write_png(run: Run, path: str | Path) -> None:
     figure_module = require("matplotlib.figure", extra="plot", purpose="Drawing a run")
     run = thin(run)
     findings = diagnose(run)
-    wrong = {row_name(finding.key) for finding in findings}
+    wrong: dict[str, list[str]] = {}
+    for finding in findings:
+        kinds = wrong.setdefault(row_name(finding.key), [])
+        if finding.problem not in kinds:
+            kinds.append(finding.problem)
     order = row_names(run, findings, aliases_of(run))
     rows = order[:ROWS]
     sides = {(row_name(one.key), one.key.direction == "backward"): one for one in run.series}
-    height = 1.5 * max(len(rows), 1) + 1.0
+    height = 1.5 * max(len(rows), 1) + 1.3
     figure = figure_module.Figure(figsize=(12, height))
     grid = figure.subplots(max(len(rows), 1), 2, squeeze=False, sharex=True)
     span = _span(run)
     for axes, row in zip(grid, rows, strict=False):
         for column, direction in enumerate(("forward", "backward")):
             _draw(axes[column], sides.get((row, direction == "backward")), direction, span)
-        ink = "#c81e4a" if row in wrong else "black"
-        axes[0].set_title(row, loc="left", fontsize=9, color=ink)
+        title = f"{row}: {', '.join(wrong[row])}" if row in wrong else row
+        axes[0].set_title(title, loc="left", fontsize=9, color=BAD_INK if row in wrong else "black")
     for column, direction in enumerate(("forward: values", "backward: gradients")):
         grid[0][column].set_title(direction, loc="right", fontsize=9, color="#6b7482")
         grid[-1][column].set_xlabel("step", fontsize=9)
     left = f", {len(order) - len(rows)} layers more in the HTML report" if len(order) > ROWS else ""
-    figure.suptitle(
-        f"{run.title}: log2 of the scale, and the normal range of fp16{left}", y=1 - 0.2 / height
+    figure.suptitle(f"{run.title}: scales over time{left}", y=1 - 0.2 / height)
+    figure.legend(
+        *_key(),
+        loc="upper center",
+        bbox_to_anchor=(0.5, 1 - 0.32 / height),
+        ncols=5,
+        fontsize=9,
+        frameon=False,
     )
-    figure.subplots_adjust(0.05, 0.5 / height, 0.98, 1 - 0.7 / height, 0.1, 0.4)
+    figure.subplots_adjust(0.05, 0.5 / height, 0.98, 1 - 1.0 / height, 0.1, 0.4)
     try:
         figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:
         raise RecordingError(
             "The picture cannot be written.", given=str(path), expected=str(error)
         ) from error
+
+
+def _key() -> tuple[list[Any], list[str]]:
+    """What lines and shades mean, once for the whole picture."""
+    lines = require("matplotlib.lines", extra="plot", purpose="Drawing a run")
+    patches = require("matplotlib.patches", extra="plot", purpose="Drawing a run")
+    ink = "#444b55"
+    return [
+        lines.Line2D([], [], color=ink, linewidth=1.6),
+        lines.Line2D([], [], color=ink, linewidth=0.8, linestyle="--"),
+        patches.Patch(**NORMAL),
+        patches.Patch(**SUBNORMAL),
+        lines.Line2D([], [], color=BAD_INK, marker="D", linestyle="none"),
+    ], [
+        "log2 of the scale (root mean square)",
+        "log2 of the largest |x|",
+        f"normal range of {RANGES[0].name}",
+        "its subnormal range",
+        "NaN or infinity",
+    ]
 
 
 def _span(run: Run) -> tuple[float, float]:
@@ -81,8 +114,8 @@ def _draw(axes: Any, series: Series | None, direction: str, span: tuple[float, f
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     half = RANGES[0]
-    axes.axhspan(half.normal, half.top, color="#1a7f4b", alpha=0.10, linewidth=0)
-    axes.axhspan(half.tiny, half.normal, color="#d69e00", alpha=0.16, linewidth=0)
+    axes.axhspan(half.normal, half.top, **NORMAL)
+    axes.axhspan(half.tiny, half.normal, **SUBNORMAL)
     if series is None or not len(series.points):
         axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color="#6b7482")
         return
@@ -97,5 +130,5 @@ def _draw(axes: Any, series: Series | None, direction: str, span: tuple[float, f
     axes.plot(points.steps, peak, color=ink, linewidth=0.8, linestyle="--", marker=marker)
     bad = (points.flags & BAD) > 0
     axes.plot(
-        points.steps[bad], np.full(int(bad.sum()), span[1]), "D", color="#c81e4a", clip_on=False
+        points.steps[bad], np.full(int(bad.sum()), span[1]), "D", color=BAD_INK, clip_on=False
     )

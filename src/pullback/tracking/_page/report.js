@@ -91,6 +91,12 @@ function drawMap(id, which) {
   paint.putImageData(pixels, 0, 0);
   pen.imageSmoothingEnabled = false;
   pen.drawImage(image, 0, 0, width, height);
+  pen.fillStyle = css("--bad");
+  rows.forEach((row, y) => {
+    if (row.problems.length) pen.fillRect(0, y * height / rows.length, 5, Math.max(1, height / rows.length));
+  });
+  const ends = canvas.nextElementSibling.children;
+  ends[0].textContent = moment(0); ends[1].textContent = moment(columns - 1);
   const at = (event) => {
     const box = canvas.getBoundingClientRect();
     return [Math.floor((event.clientX - box.left) / box.width * columns),
