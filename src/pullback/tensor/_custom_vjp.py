@@ -30,13 +30,13 @@ class CustomVjp(Generic[P, R]):
     def __init__(self, primal: Callable[P, R], static: tuple[str, ...], gradient: Intent) -> None:
         self._primal = primal
         self._signature = inspect.signature(primal)
-        self._static = frozenset(static)
+        self._static = static
         self._gradient: Intent = gradient
         self._rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None
         self._push: Callable[..., Any] | None = None
         self._function: type[Function] | None = None
         functools.update_wrapper(self, primal)
-        unknown = sorted(self._static - set(self._signature.parameters))
+        unknown = sorted(set(static) - set(self._signature.parameters))
         if unknown:
             raise ArgumentError(
                 f"custom_vjp declares arguments static that {primal.__name__} does not have.",
