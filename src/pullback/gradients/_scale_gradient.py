@@ -12,7 +12,7 @@ from pullback.gradients._factor import Factor, check_factor, multiply
 from pullback.gradients._module import FactorModule
 from pullback.tensor import Function
 
-__all__ = ["ScaleGradient", "ScaleGradientFunction", "scale_gradient"]
+__all__ = ["ScaleGradient", "ScaleGradientFunction", "apply_scale", "scale_gradient"]
 
 
 class ScaleGradientFunction(Function):
@@ -73,6 +73,24 @@ _enter: Any = super(torch.autograd.Function, _EagerScaleGradient).apply  # type:
 _transforming = torch._C._are_functorch_transforms_active
 
 
+def apply_scale(function: type[ScaleGradientFunction], x: Tensor, factor: Factor) -> Tensor:
+    """Apply `ScaleGradientFunction`, or a namesake of it, to arguments that have been checked.
+
+    Arguments:
+        function: what serves inside of every transform, and tensors as factors.
+        x: shape (...), floating or complex.
+        factor: as `check_factor` returned it.
+    """
+    if not (
+        isinstance(factor, Tensor)
+        or torch.compiler.is_compiling()
+        or _transforming()
+        or forward_ad._current_level >= 0
+    ):
+        return _enter(*unwrap_dead_wrappers((x,)), factor)
+    return function.apply(x, factor)
+
+
 def scale_gradient(x: Tensor, factor: Factor, *, allow_nan: bool = False) -> Tensor:
     r"""Return ``x`` unchanged and multiply the gradient that flows back to it by a factor.
 
@@ -110,14 +128,7 @@ def scale_gradient(x: Tensor, factor: Factor, *, allow_nan: bool = False) -> Ten
     """
     check_tensor(x, "scale_gradient")
     factor = check_factor(factor, x, "scale_gradient", allow_nan=allow_nan)
-    if not (
-        isinstance(factor, Tensor)
-        or torch.compiler.is_compiling()
-        or _transforming()
-        or forward_ad._current_level >= 0
-    ):
-        return _enter(*unwrap_dead_wrappers((x,)), factor)
-    return ScaleGradientFunction.apply(x, factor)
+    return apply_scale(ScaleGradientFunction, x, factor)
 
 
 class ScaleGradient(FactorModule):
