@@ -4,9 +4,21 @@ import pytest
 import torch
 
 import pullback.trajectory.accumulate._dispatch as accumulate
+import pullback.trajectory.banded._dispatch as banded
+import pullback.trajectory.limited._dispatch as limited
 import pullback.trajectory.stencil._dispatch as stencil
 from pullback.errors import ArgumentError, ArgumentTypeError, PullbackError, UnsupportedError
-from pullback.trajectory import State, backend_used, differentiate, integrate
+from pullback.trajectory import (
+    Limits,
+    State,
+    backend_used,
+    bspline,
+    differentiate,
+    integrate,
+    minimum_jerk,
+    minimum_time,
+    quintic,
+)
 
 X = torch.randn(2, 8, 3, dtype=torch.float64)
 START = State(0.0, 0.0)
@@ -18,8 +30,10 @@ def no_kernel(monkeypatch):
     def ran(*_):
         raise AssertionError("a kernel ran")
 
-    monkeypatch.setattr(stencil, "_implementation", ran)
-    monkeypatch.setattr(accumulate, "_implementation", ran)
+    monkeypatch.setattr(stencil, "implementation", ran)
+    monkeypatch.setattr(accumulate, "implementation", ran)
+    monkeypatch.setattr(banded, "_solve", ran)
+    monkeypatch.setattr(limited, "solve_problems", ran)
 
 
 def refused(call, error, *words):
@@ -130,6 +144,30 @@ INTEGRATE = [
 @pytest.mark.parametrize("case", range(len(INTEGRATE)))
 def test_integrate(case):
     refused(*INTEGRATE[case])
+
+
+POINTS = torch.randn(4, 3, dtype=torch.float64)
+ELSEWHERE = torch.ones(4, device="meta", dtype=torch.float64)
+CURVES = [
+    (lambda: bspline(POINTS, 1.0, degree=2), ArgumentError, "degree"),
+    (lambda: bspline(POINTS, 0.0), ArgumentError, "positive"),
+    (lambda: bspline(POINTS, NAN), ArgumentError, "positive"),
+    (lambda: bspline(POINTS, 1.0, start=State(velocity=torch.zeros(2))), ArgumentError, "joints"),
+    (lambda: quintic(POINTS, [0.0, 1.0, 1.0, 2.0]), ArgumentError, "increase"),
+    (lambda: quintic(POINTS, [0.0, 1.0]), ArgumentError, "one time for each point"),
+    (lambda: quintic(POINTS, ELSEWHERE), ArgumentError, "another device"),
+    (lambda: minimum_jerk(POINTS, -1.0), ArgumentError, "positive"),
+    (lambda: minimum_jerk(POINTS, ELSEWHERE), ArgumentError, "another device"),
+    (lambda: minimum_jerk(POINTS, 1.0, samples=7), ArgumentError, "from 8"),
+    (lambda: minimum_jerk(POINTS, 1.0, limits=Limits(jerk=torch.ones(2))), ArgumentError, "jerk"),
+    (lambda: minimum_jerk(POINTS, [0.0, 1e-3, 1.0, 2.0]), ArgumentError, "samples=2001"),
+    (lambda: minimum_time(POINTS, Limits()), ArgumentError, "Without limits"),
+]
+
+
+@pytest.mark.parametrize("case", range(len(CURVES)))
+def test_curves_and_least_motions(case):
+    refused(*CURVES[case])
 
 
 def test_a_backend_that_cannot_run_is_refused():

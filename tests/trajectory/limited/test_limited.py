@@ -243,6 +243,19 @@ def test_vmap_equals_a_batch():
     torch.testing.assert_close(last(*alone, asked.energy.unsqueeze(2)).squeeze(2), together)
 
 
+def test_two_forwards_then_two_backwards():
+    one, two = problem(("velocity",), 3), problem(("velocity",), 3, seed=1)
+    levels = [asked.level.clone().requires_grad_() for asked in (one, two)]
+    pairs = zip((one, two), levels, strict=True)
+    first, second = (keep_limits(asked._replace(level=level))[0] for asked, level in pairs)
+    second.square().sum().backward()
+    first.square().sum().backward()
+    for asked, level in zip((one, two), levels, strict=True):
+        alone = asked.level.clone().requires_grad_()
+        keep_limits(asked._replace(level=alone))[0].square().sum().backward()
+        assert torch.equal(level.grad, alone.grad)
+
+
 def test_the_unneeded_is_left_out():
     asked = problem(("velocity",), 3)
     level, scale, conditions = tensors(asked)
