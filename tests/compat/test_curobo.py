@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch.autograd import gradcheck, gradgradcheck
 
 from pullback.compat import curobo
@@ -196,6 +197,21 @@ def test_transforms(name):
     torch._dynamo.reset()
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(torch.autograd.grad(compiled(*used), used[0])[0], want)
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *INDEXED])
+def test_checkpointing_and_gradients_that_are_not_needed(name):
+    run, used = differentiable(name, 6)
+    every = torch.autograd.grad(run(*used)[1].sum() + run(*used)[3].square().sum(), used)
+    again = torch.utils.checkpoint.checkpoint(run, *used, use_reentrant=False)
+    again = torch.autograd.grad(again[1].sum() + again[3].square().sum(), used)
+    torch.testing.assert_close(again, every)
+    for place, want in enumerate(every):
+        alone = [x.detach() for x in used]
+        alone[place].requires_grad_()
+        values = run(*alone)
+        [got] = torch.autograd.grad(values[1].sum() + values[3].square().sum(), alone[place])
+        torch.testing.assert_close(got, want)
 
 
 def test_two_forwards_share_buffers_and_not_gradients():

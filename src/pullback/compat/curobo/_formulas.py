@@ -10,12 +10,21 @@ from pullback.errors import ArgumentError
 from pullback.trajectory import State, integrate
 from pullback.trajectory._arguments import readable
 
-__all__ = ["backward_difference", "central_difference", "gather", "hold_accelerations"]
+__all__ = [
+    "Method",
+    "backward_difference",
+    "central_difference",
+    "gather",
+    "hold_accelerations",
+    "step_times",
+]
 
 Method = Literal["exact", "semi_implicit_euler"]
 
 
-def _check(u_act: Tensor, starts: tuple[Tensor, ...], traj_dt: Tensor, least: int) -> None:
+def _check(
+    u_act: Tensor, starts: tuple[Tensor, Tensor, Tensor], traj_dt: Tensor, least: int
+) -> None:
     if u_act.ndim != 3 or u_act.shape[1] < least:
         raise ArgumentError(
             "The actions cannot be used.",
@@ -53,7 +62,7 @@ def gather(start: Tensor, start_idx: Tensor) -> Tensor:
     return start.index_select(0, index)
 
 
-def _before(starts: tuple[Tensor, ...], dt: Tensor, samples: int) -> Tensor:
+def _before(starts: tuple[Tensor, Tensor, Tensor], dt: Tensor, samples: int) -> Tensor:
     """Samples before the start, on its parabola, ``[batch, samples, dof]``, oldest first."""
     position, velocity, acceleration = starts
     past = [
@@ -63,7 +72,9 @@ def _before(starts: tuple[Tensor, ...], dt: Tensor, samples: int) -> Tensor:
     return torch.stack(past, dim=1)
 
 
-def backward_difference(u_act: Tensor, starts: tuple[Tensor, ...], traj_dt: Tensor) -> Four:
+def backward_difference(
+    u_act: Tensor, starts: tuple[Tensor, Tensor, Tensor], traj_dt: Tensor
+) -> Four:
     """Positions to their motion; sample 0 is the start, and ``u_act[horizon - 1]`` is not used.
 
     Arguments:
@@ -86,7 +97,9 @@ def backward_difference(u_act: Tensor, starts: tuple[Tensor, ...], traj_dt: Tens
     )
 
 
-def central_difference(u_act: Tensor, starts: tuple[Tensor, ...], traj_dt: Tensor) -> Four:
+def central_difference(
+    u_act: Tensor, starts: tuple[Tensor, Tensor, Tensor], traj_dt: Tensor
+) -> Four:
     """Positions to their motion; N actions give N + 4 samples, each centred on the one before it.
 
     Arguments:
@@ -109,7 +122,7 @@ def central_difference(u_act: Tensor, starts: tuple[Tensor, ...], traj_dt: Tenso
 
 
 def hold_accelerations(
-    u_act: Tensor, starts: tuple[Tensor, ...], traj_dt: Tensor, method: Method
+    u_act: Tensor, starts: tuple[Tensor, Tensor, Tensor], traj_dt: Tensor, method: Method
 ) -> Four:
     """Accelerations to their motion; sample 0 is the start, ``u_act[horizon - 1]`` is not used.
 
@@ -121,12 +134,21 @@ def hold_accelerations(
     """
     _check(u_act, starts, traj_dt, 2)
     position, velocity, acceleration = starts
-    steps = u_act.shape[1] - 1
-    dt = traj_dt.flatten()
-    dt = dt.expand(steps) if dt.numel() == 1 else dt[1 : steps + 1]
+    dt = step_times(u_act, traj_dt)
     start = State(position, velocity)
     motion = integrate(u_act[:, :-1], dt, start=start, method=method)
     accelerations = torch.cat([acceleration[:, None], u_act[:, :-1]], dim=1)
     jerk = accelerations.diff(dim=1) / dt[:, None]
     still = torch.zeros_like(jerk[:, :1])
     return motion.position, motion.velocity, accelerations, torch.cat([still, jerk], dim=1)
+
+
+def step_times(u_act: Tensor, traj_dt: Tensor) -> Tensor:
+    """The seconds of each step between samples, ``[horizon - 1]``.
+
+    Arguments:
+        u_act: ``[batch, horizon, dof]``.
+        traj_dt: one value, or ``[horizon]`` of which the first is not used.
+    """
+    steps, dt = u_act.shape[1] - 1, traj_dt.flatten()
+    return dt.expand(steps) if dt.numel() == 1 else dt[1 : steps + 1]

@@ -1,7 +1,7 @@
 """The Functions: positions or accelerations of a batch to the whole motion.
 
-Each has its published arguments, and a backward that any transform can be derived from: it pulls
-the cotangents through the formula, for those arguments that need a gradient.
+Each has its published arguments. The backward is written in plain operations and linear in the
+cotangents, so that every transform can be derived from it.
 """
 
 import functools
@@ -11,6 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pullback.compat.curobo._adjoints import (
+    pull_accelerations,
+    pull_backward_difference,
+    pull_central_difference,
+)
 from pullback.compat.curobo._formulas import (
     backward_difference,
     central_difference,
@@ -31,7 +36,10 @@ __all__ = [
     "CliqueTensorStepKernel",
 ]
 
-Formula = Callable[[Tensor, tuple[Tensor, ...], Tensor], Four]
+Starts = tuple[Tensor, Tensor, Tensor]
+Formula = Callable[[Tensor, Starts, Tensor], Four]
+Needs = tuple[bool, bool, bool, bool, bool]
+Adjoint = Callable[[Tensor, Starts, Tensor, Four, Needs], tuple[Tensor | None, ...]]
 
 
 class CliqueTensorStep(Function):
@@ -53,7 +61,6 @@ class CliqueTensorStep(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Keep all arguments."""
-        ctx.places = tuple(range(len(inputs)))
         ctx.save_for_backward(*inputs)
 
     @staticmethod
@@ -62,8 +69,24 @@ class CliqueTensorStep(Function):
         ctx: Any, grad_out_p: Tensor, grad_out_v: Tensor, grad_out_a: Tensor, grad_out_j: Tensor
     ) -> tuple[Any, ...]:
         """Return a gradient for each argument that needs one."""
-        cotangents = (grad_out_p, grad_out_v, grad_out_a, grad_out_j)
-        return _pull(ctx, jit_tensor_step_pos_clique, cotangents)
+        u_act, start_position, mask, n_mask, *differences = ctx.saved_tensors
+        start, position = start_position.unsqueeze(1), n_mask @ u_act
+        position = position + mask @ start
+        cotangents = (grad_out_v, grad_out_a, grad_out_j)
+        joint = grad_out_p
+        for difference, cotangent in zip(differences, cotangents, strict=True):
+            joint = joint + difference.mT @ cotangent
+        needs = ctx.needs_input_grad
+        return (
+            n_mask.mT @ joint if needs[0] else None,
+            (mask.mT @ joint).squeeze(1) if needs[1] else None,
+            (joint @ start.mT).sum(0) if needs[2] else None,
+            (joint @ u_act.mT).sum(0) if needs[3] else None,
+            *(
+                (cotangent @ position.mT).sum(0) if need else None
+                for need, cotangent in zip(needs[4:], cotangents, strict=True)
+            ),
+        )
 
 
 class CliqueTensorStepKernel(Function):
@@ -83,6 +106,7 @@ class CliqueTensorStepKernel(Function):
 
     mutates = ("out_position", "out_velocity", "out_acceleration", "out_jerk")
     _formula: Formula = staticmethod(backward_difference)
+    _adjoint: Adjoint = staticmethod(pull_backward_difference)
     _places: tuple[int, ...] = (0, 1, 2, 3, 8)
 
     @classmethod
@@ -123,7 +147,6 @@ class CliqueTensorStepKernel(Function):
     @classmethod
     def setup_context(cls, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Keep the actions, the start values and the steps."""
-        ctx.places = cls._places
         ctx.save_for_backward(*(inputs[place] for place in cls._places))
 
     @classmethod
@@ -137,11 +160,22 @@ class CliqueTensorStepKernel(Function):
         grad_out_j: Tensor,
     ) -> tuple[Any, ...]:
         """Return a gradient for each argument that needs one."""
-        return _pull(ctx, cls._saved_formula, (grad_out_p, grad_out_v, grad_out_a, grad_out_j))
+        cotangents = (grad_out_p, grad_out_v, grad_out_a, grad_out_j)
+        asked = ctx.needs_input_grad
+        needs = (asked[0], asked[1], asked[2], asked[3], asked[cls._places[-1]])
+        pulled = cls._pull_saved(ctx.saved_tensors, cotangents, needs)
+        gradients: list[Tensor | None] = [None] * len(asked)
+        for place, gradient in zip(cls._places, pulled, strict=True):
+            gradients[place] = gradient
+        return tuple(gradients)
 
     @classmethod
-    def _saved_formula(cls, u_act: Tensor, *saved: Tensor) -> Four:
-        return cls._formula(u_act, saved[:3], saved[3])
+    def _pull_saved(
+        cls, saved: tuple[Tensor, ...], cotangents: Four, needs: Needs
+    ) -> tuple[Tensor | None, ...]:
+        u_act, position, velocity, acceleration, traj_dt = saved
+        starts = (position, velocity, acceleration)
+        return cls._adjoint(u_act, starts, traj_dt, cotangents, needs)
 
 
 class CliqueTensorStepCoalesceKernel(CliqueTensorStepKernel):
@@ -156,6 +190,7 @@ class CliqueTensorStepCentralDifferenceKernel(CliqueTensorStepKernel):
     """
 
     _formula: Formula = staticmethod(central_difference)
+    _adjoint: Adjoint = staticmethod(pull_central_difference)
 
 
 class AccelerationTensorStepKernel(CliqueTensorStepKernel):
@@ -166,6 +201,7 @@ class AccelerationTensorStepKernel(CliqueTensorStepKernel):
     """
 
     _formula: Formula = staticmethod(functools.partial(hold_accelerations, method="exact"))
+    _adjoint: Adjoint = staticmethod(functools.partial(pull_accelerations, method="exact"))
 
 
 class CliqueTensorStepIdxKernel(CliqueTensorStepKernel):
@@ -206,15 +242,26 @@ class CliqueTensorStepIdxKernel(CliqueTensorStepKernel):
         )
 
     @classmethod
-    def _saved_formula(cls, u_act: Tensor, *saved: Tensor) -> Four:
-        *starts, start_idx, traj_dt = saved
-        return cls._formula(u_act, tuple(gather(start, start_idx) for start in starts), traj_dt)
+    def _pull_saved(
+        cls, saved: tuple[Tensor, ...], cotangents: Four, needs: Needs
+    ) -> tuple[Tensor | None, ...]:
+        u_act, *tables, start_idx, traj_dt = saved
+        position, velocity, acceleration = (gather(table, start_idx) for table in tables)
+        starts = (position, velocity, acceleration)
+        of_act, *of_rows, of_dt = cls._adjoint(u_act, starts, traj_dt, cotangents, needs)
+        index = start_idx.flatten().long()
+        of_tables = (
+            None if rows is None else torch.zeros_like(table).index_add(0, index, rows)
+            for table, rows in zip(tables, of_rows, strict=True)
+        )
+        return of_act, *of_tables, None, of_dt
 
 
 class CliqueTensorStepIdxCentralDifferenceKernel(CliqueTensorStepIdxKernel):
     """`CliqueTensorStepCentralDifferenceKernel`; each trajectory takes a row of the starts."""
 
     _formula: Formula = staticmethod(central_difference)
+    _adjoint: Adjoint = staticmethod(pull_central_difference)
 
 
 class AccelerationTensorStepIdxKernel(CliqueTensorStepIdxKernel):
@@ -226,22 +273,6 @@ class AccelerationTensorStepIdxKernel(CliqueTensorStepIdxKernel):
     _formula: Formula = staticmethod(
         functools.partial(hold_accelerations, method="semi_implicit_euler")
     )
-
-
-def _pull(
-    ctx: Any, formula: Callable[..., Four], cotangents: tuple[Tensor, ...]
-) -> tuple[Any, ...]:
-    """The gradients of the saved tensors, which stand at ``ctx.places`` among the arguments."""
-    saved = list(ctx.saved_tensors)
-    needed = [slot for slot, place in enumerate(ctx.places) if ctx.needs_input_grad[place]]
-
-    def run(*some: Tensor) -> Four:
-        for slot, tensor in zip(needed, some, strict=True):
-            saved[slot] = tensor
-        return formula(*saved)
-
-    pull = torch.func.vjp(run, *(saved[slot] for slot in needed))[1]
-    gradients: list[Any] = [None] * len(ctx.needs_input_grad)
-    for slot, gradient in zip(needed, pull(cotangents), strict=True):
-        gradients[ctx.places[slot]] = gradient
-    return tuple(gradients)
+    _adjoint: Adjoint = staticmethod(
+        functools.partial(pull_accelerations, method="semi_implicit_euler")
+    )
