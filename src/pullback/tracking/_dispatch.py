@@ -17,6 +17,7 @@ Backend = Literal["auto", "cpu", "reference", "triton"]
 
 # Eight-bit floats and halves fit float32 exactly; integers need the 53 bits of float64.
 _KEPT = (torch.float32, torch.float64)
+_USUAL = frozenset((*_KEPT, torch.bfloat16, torch.float16))
 # Two numbers in a byte. Asking a dtype for its name at each call would be felt.
 _PACKED = frozenset(
     dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype) and "x2" in str(dtype)
@@ -79,7 +80,10 @@ def check_measurable(values: torch.Tensor) -> None:
     Raises:
         UnsupportedError: sparse, nested, quantised, meta, or of a packed dtype.
     """
-    if values.layout is not torch.strided or values.is_nested or values.is_quantized:
+    strided = values.layout is torch.strided and not values.is_nested
+    if strided and values.dtype in _USUAL and not values.is_meta:
+        return  # almost always: what follows is felt when it is asked of every tensor of a step
+    if not strided or values.is_quantized:
         kind = "nested" if values.is_nested else "quantised" if values.is_quantized else "sparse"
         raise UnsupportedError(
             f"A {kind} tensor cannot be tracked.",
@@ -131,7 +135,8 @@ def measure_into(
         backend: see `choose_backend`.
         exponents: fill the histogram, which is most of the time on a CPU.
     """
-    chosen = choose_backend(backend, values.device)
+    # A kernel that was chosen for this device before is not chosen again for every tensor.
+    chosen = "cpu" if backend == "cpu" and values.is_cpu else choose_backend(backend, values.device)
     if chosen == "cpu" and isinstance(row, np.ndarray):
         measure_cpu(_flat(values).numpy(), row, float(factor), exponents)
     elif chosen == "triton" and isinstance(row, torch.Tensor):

@@ -173,7 +173,11 @@ class Store:
             host = {device: self._fetch(device) for device in self._used}
             self._used = dict.fromkeys(self._used, 0)
             self._where.clear()
-            rows = np.stack([host[device][index] for _, _, device, index in waiting])
+            if len(host) == 1:
+                (rows,) = host.values()
+                rows = rows[[index for *_, index in waiting]]
+            else:
+                rows = np.stack([host[device][index] for _, _, device, index in waiting])
             self._absorb([(key, place) for key, place, _, _ in waiting], rows)
 
     def close(self) -> None:
@@ -226,10 +230,11 @@ class Store:
         self._append(key, Place(ticket.step, ticket.microbatch), found)
 
     def _append(self, key: Key, place: Place, where: tuple[torch.device, int]) -> None:
-        self._where[key, place] = where
-        visit = self._visits.get((key, place), 0)
-        self._visits[key, place] = visit + 1
-        self._waiting.append((key._replace(visit=visit), place, *where))
+        seen = (key, place)
+        self._where[seen] = where
+        visit = self._visits.get(seen, 0)
+        self._visits[seen] = visit + 1
+        self._waiting.append((key._replace(visit=visit) if visit else key, place, *where))
 
     def _reserve(self, device: torch.device) -> int:
         if device not in self._rows:
