@@ -229,6 +229,24 @@ def test_every_derivative(kinds, each):
     assert torch.autograd.gradgradcheck(lambda *inputs: run(*inputs)[0], used, **options)
 
 
+@pytest.mark.parametrize("kinds", KINDS)
+def test_the_gradient_is_linear_to_rounding_where_limits_push_hard(kinds):
+    asked = problem(kinds, 3, tight=0.8 if len(kinds) == 1 else 0.98)
+    used = tensors(asked)
+    given = (*used, asked.energy, asked.order, ",".join(kinds), False)
+    x, *_, found = KeepLimits.apply(*given)
+    assert found.all()
+    one, two = torch.randn_like(x), torch.randn_like(x)
+
+    def pull(weight):
+        gradients = torch.autograd.grad(x, used, weight, retain_graph=True)
+        return torch.cat([gradient.flatten() for gradient in gradients])
+
+    mixed = pull(2.5 * one - 1.5 * two)
+    wrong = mixed - (2.5 * pull(one) - 1.5 * pull(two))
+    assert wrong.abs().max() <= 1e-11 * mixed.abs().max()
+
+
 def test_vmap_equals_a_batch():
     asked = problem(("velocity", "acceleration"), 3, batch=(3, 2))
 

@@ -81,15 +81,13 @@ class KeepLimits(Function):
         # Eliminate the multipliers of slacks and products, as a Newton step does.
         bent = of_slack - stiff * of_push
         slope = pull_rows(problem, (sign * bent).sum(-2)) - of_x
-        by_x, by_y = _solve(problem, stiff.sum(-2), slope, -of_y)
-        moved = apply_rows(problem, by_x)
-        by_slack = stiff * sign * moved.unsqueeze(-2) - bent
-        of_level = (sign * by_slack).sum(-2)
+        by_x, by_y, force = _solve(problem, stiff.sum(-2), slope, -of_y)
+        of_level = force - (sign * bent).sum(-2)
         of_scale = of_conditions = None
         if ctx.needs_input_grad[1]:
             unit = problem._replace(scale=torch.ones_like(problem.scale))
-            force = (sign * now.push).sum(-2)
-            of_scale = force * apply_rows(unit, by_x) + of_level * apply_rows(unit, now.x)
+            push = (sign * now.push).sum(-2)
+            of_scale = push * apply_rows(unit, by_x) + of_level * apply_rows(unit, now.x)
             of_scale = of_scale.sum_to_size(problem.scale.shape)
         if ctx.needs_input_grad[2]:
             outer = now.y.unsqueeze(-1) * by_x.unsqueeze(-2)
@@ -114,23 +112,29 @@ class KeepLimits(Function):
         slope = slope - pull_rows(turned, (sign * now.push).sum(-2))
         slope = slope - (now.y.unsqueeze(-2) @ of_conditions).squeeze(-2)
         gap = -(of_conditions @ now.x.unsqueeze(-1)).squeeze(-1)
-        x, y = _solve(problem, stiff.sum(-2), slope, gap)
+        x, y, _ = _solve(problem, stiff.sum(-2), slope, gap)
         slack = moved - sign * apply_rows(problem, x).unsqueeze(-2)
         return x, y, slack, -stiff * slack, None
 
 
-def _solve(problem: Problem, stiff: Tensor, slope: Tensor, gap: Tensor) -> tuple[Tensor, Tensor]:
-    """`solve_saddle`, once more for what it misses.
+def _solve(
+    problem: Problem, stiff: Tensor, slope: Tensor, gap: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`solve_saddle`, and once more for what it misses, with the forces of the rows apart.
 
-    Stiff rows amplify its rounding to 1e-9; what is missed is small, and so is its error.
+    A force is ``stiff G x``: a stiff row makes of the rounding of ``G x`` a wrong force, and that
+    the forces do not balance tells by how much. Without it a derivative rounds at 1e-8.
+
+    Returns:
+        ``x``, ``y`` and the forces ``[..., rows]``.
     """
     x, y = solve_saddle(problem, stiff, slope, gap)
-    forces = pull_rows(problem, stiff * apply_rows(problem, x))
-    forces = forces + (y.unsqueeze(-2) @ problem.conditions).squeeze(-2)
-    missed = slope - apply_metric(problem, x) - forces
-    short = gap - (problem.conditions @ x.unsqueeze(-1)).squeeze(-1)
-    more_x, more_y = solve_saddle(problem, stiff, missed, short)
-    return x + more_x, y + more_y
+    force = stiff * apply_rows(problem, x)
+    balance = apply_metric(problem, x) + pull_rows(problem, force)
+    balance = balance + (y.unsqueeze(-2) @ problem.conditions).squeeze(-2)
+    gone = gap - (problem.conditions @ x.unsqueeze(-1)).squeeze(-1)
+    more_x, more_y = solve_saddle(problem, stiff, slope - balance, gone)
+    return x + more_x, y + more_y, force + stiff * apply_rows(problem, more_x)
 
 
 def _restore(ctx: Any) -> tuple[Problem, Unknowns]:
