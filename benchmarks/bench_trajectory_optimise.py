@@ -1,13 +1,15 @@
 """Least-jerk motions for 1,000 arms: 256 samples, 7 joints, two via points, beside scipy.
 
-    python -m benchmarks.bench_trajectory_optimise
+    python -m benchmarks.bench_trajectory_optimise [--page | --check]
 
 Every row of a kind solves the same discrete problem; the positions are compared before anything is
 timed. Peers that go trajectory by trajectory are timed on fewer, as the table says. Each figure is
 the least of several rounds in which all take turns, in one process on two threads, which scipy's
-linear algebra uses too. The table is saved after each round.
+linear algebra uses too. The table is saved after each round, and at the end written into the page;
+`--page` writes the page from the saved table, `--check` says whether it stands there.
 """
 
+import argparse
 import csv
 import time
 from collections.abc import Callable
@@ -18,6 +20,7 @@ import scipy.linalg
 import scipy.optimize
 import torch
 
+from benchmarks.markers import check_or_write
 from pullback.trajectory import Limits, minimum_jerk
 from pullback.trajectory._cubic import (
     ACCELERATION,
@@ -32,6 +35,7 @@ from pullback.trajectory._plan import make_plan
 from pullback.trajectory._state import rest
 
 RESULTS = Path(__file__).parent / "results" / "trajectory_optimise.csv"
+PAGE = Path(__file__).parents[1] / "docs" / "trajectory-optimise.md"
 BATCH, SAMPLES, JOINTS = 1000, 256, 7
 TIMES = torch.tensor([0.0, 0.62, 1.34, 2.0], dtype=torch.float64)
 ROUNDS, THREADS = 6, 2
@@ -218,7 +222,40 @@ def save(table: dict[str, tuple[int, Callable[[], object]]], best: dict[str, flo
     return lines
 
 
+def page_table() -> str:
+    """The saved table for a reader: how many a second, and how that compares."""
+    with RESULTS.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    lines = [
+        f"{SAMPLES} samples, {JOINTS} joints, 4 points, {THREADS} threads, all in one run:",
+        "",
+        "| what | trajectories per second | times scipy's dense solve | times dense `nnls` |",
+        "|---|---|---|---|",
+    ]
+    for row in rows:
+        # Two digits: the next run says others.
+        rate, dense, limited = (float(row[name]) for name in list(row)[3:])
+        lines.append(f"| {row['what']} | {_two(rate)} | {_two(dense)} | {_two(limited)} |")
+    return "\n".join(lines)
+
+
+def _two(value: float) -> str:
+    rounded = float(f"{value:.2g}")
+    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--page", action="store_true", help="only write the page")
+    parser.add_argument("--check", action="store_true", help="only compare the page")
+    options = parser.parse_args()
+    if not (options.page or options.check):
+        measure()
+    command = "python -m benchmarks.bench_trajectory_optimise --page"
+    check_or_write(PAGE, {"throughput": page_table()}, options.check, command)
+
+
+def measure() -> None:
     torch.set_num_threads(THREADS)
     table = runs()
     best = dict.fromkeys(table, float("inf"))
