@@ -1,10 +1,9 @@
 """The statistics of a contiguous float32 or float64 array in one visit to memory (numba).
 
-The array is read in blocks that fit the first-level cache. Of each block the extremes of the bit
-patterns are taken first; they tell whether it holds infinities or NaN. A block without them goes
-the fast way: vectorised sums in float64, and a histogram of the exponent fields that is counted
-by bits (see `pullback.tracking._exponents`). Any other block goes the careful way, one element at
-a time.
+The array is read in blocks that fit the first-level cache. The extremes of a block's bit patterns
+tell whether it holds infinities or NaN. A block without them goes the fast way: vectorised sums in
+float64, and a histogram of the exponent fields that is counted by bits (see
+`pullback.tracking._exponents`). Any other block goes the careful way, one element at a time.
 
 Blocks are merged by the pairwise formula of Chan, Golub and LeVeque, "Updating formulae and a
 pairwise algorithm for computing sample variances" (1979).
@@ -42,7 +41,7 @@ __all__ = ["measure_cpu"]
 
 # Two passes for the variance where one would lose more than three of float64's sixteen digits.
 CANCELLED = 1e-3
-# Reassociation lets sums be vectorised. NaN and infinity never reach these loops.
+# Reassociation lets sums be vectorised. Those of blocks with NaN or infinity are thrown away.
 FAST = {"reassoc", "contract", "nsz"}
 
 
@@ -139,9 +138,8 @@ def _careful(values: np.ndarray, factor: float, row: np.ndarray) -> None:
 _careful = compile_kernel(_careful, error_model="numpy")
 
 
-def _quick(values: np.ndarray, row: np.ndarray) -> None:
+def _quick(values: np.ndarray, total: float, size: float, squares: float, row: np.ndarray) -> None:
     n = float(values.size)
-    total, size, squares = _sums(values)
     mean = total / n
     m2 = squares - total * mean
     if m2 < CANCELLED * squares:
@@ -174,13 +172,15 @@ def _measure32(values: np.ndarray, row: np.ndarray, exponents: bool) -> None:
     for start in range(0, values.size, BLOCK):
         block = values[start : start + BLOCK]
         pattern = bits[start : start + BLOCK]
+        # The sums come first: the most work of all while the block is still on its way from memory.
+        total, size, squares = _sums(block)
         low, high = _extremes(pattern, fields)
         if high >= np.uint32(0xFF000000):  # a field of ones: an infinity or NaN
             _careful(block, 1.0, row)
             continue
         extreme[0] = min(extreme[0], low)
         extreme[1] = max(extreme[1], high)
-        _quick(block, row)
+        _quick(block, total, size, squares, row)
         if not exponents:
             row[ZEROS] += _nulls(pattern)
             continue

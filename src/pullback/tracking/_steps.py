@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch.optim import Optimizer
@@ -42,6 +43,7 @@ class StepWatch:
         self._parameters = parameters
         self._ended = ended
         self._scaler = scaler
+        self._ours: WeakSet[Optimizer] = WeakSet()  # looked at before: a model has many parameters
         self._update: Any = None
         self._handle: Any = None
 
@@ -71,10 +73,10 @@ class StepWatch:
     def _after(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
         if self._scaler is not None:
             return  # its update comes after every optimizer of the step
-        if self._parameters is None:
-            self._ended()
-            return
-        wanted = {id(parameter) for parameter in self._parameters()}
-        groups = optimizer.param_groups
-        if any(id(parameter) in wanted for group in groups for parameter in group["params"]):
-            self._ended()
+        if self._parameters is not None and optimizer not in self._ours:
+            wanted = {id(parameter) for parameter in self._parameters()}
+            groups = optimizer.param_groups
+            if not any(id(each) in wanted for group in groups for each in group["params"]):
+                return
+            self._ours.add(optimizer)
+        self._ended()
