@@ -110,3 +110,15 @@ def test_limits_are_a_pytree_of_their_tensors() -> None:
     assert again.given == ("velocity", "acceleration")
     assert again.acceleration == 3.0
     assert torch.equal(again.velocity, 2 * torch.ones(2))
+
+
+def test_it_compiles_whole() -> None:
+    through = points(4, 2).requires_grad_()
+
+    def run(through: torch.Tensor) -> torch.Tensor:
+        return minimum_time(through, LIMITS[3], samples=14).velocity.square().sum()
+
+    compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
+    (expected,) = torch.autograd.grad(run(through), through)
+    (found,) = torch.autograd.grad(compiled(through), through)
+    torch.testing.assert_close(found, expected)
