@@ -14,6 +14,8 @@ __all__ = ["Spy", "call_backward", "custom_nodes", "edges", "metadata", "spied"]
 def custom_nodes(outputs: Sequence[torch.Tensor]) -> list[Any]:
     """Every node of a custom Function in the graph of ``outputs``, nearest first.
 
+    The outputs must be held while a node is used: it is only a handle on what they keep alive.
+
     Example:
         >>> class Same(torch.autograd.Function):
         ...     @staticmethod

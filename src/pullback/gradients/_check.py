@@ -5,7 +5,12 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 
-__all__ = ["check_broadcast", "check_real", "check_tensor", "refuse_export"]
+__all__ = ["PACKED", "check_broadcast", "check_real", "check_tensor", "refuse_export"]
+
+# Two values in one element; torch has the dtype since 2.8.
+PACKED: torch.dtype | None = getattr(torch, "float4_e2m1fn_x2", None)
+
+_FLAG_TELLS = torch.__version__ >= (2, 9)
 
 
 def check_tensor(tensor: Tensor, function: str, name: str = "x") -> None:
@@ -43,7 +48,7 @@ def check_tensor(tensor: Tensor, function: str, name: str = "x") -> None:
             expected="a floating or complex dtype",
             mend=f"Convert it first: {name}.float().",
         )
-    if tensor.dtype == torch.float4_e2m1fn_x2:
+    if tensor.dtype == PACKED:
         raise UnsupportedError(
             f"{function} does not take tensors that pack two values in one element.",
             given=f"{name} of dtype {tensor.dtype}",
@@ -85,9 +90,9 @@ def check_broadcast(shape: torch.Size, target: torch.Size, function: str, name: 
     Raises:
         ArgumentError: the shape does not fit.
     """
-    fits = len(shape) <= len(target) and all(
-        size in (1, wanted) for size, wanted in zip(reversed(shape), reversed(target), strict=False)
-    )
+    fits = len(shape) <= len(target)
+    for last in range(1, len(shape) + 1):  # Dynamo of torch 2.9 can trace neither all() nor zip()
+        fits = fits and shape[-last] in (1, target[-last])
     if not fits:
         raise ArgumentError(
             f"{function}: {name} does not broadcast to the shape of x.",
@@ -108,7 +113,7 @@ def refuse_export(function: str) -> None:
     Raises:
         UnsupportedError: a program is being exported while gradients are enabled.
     """
-    if torch.compiler.is_exporting() and torch.is_grad_enabled():
+    if _is_exporting() and torch.is_grad_enabled():
         if torch.compiler.is_dynamo_compiling():
             # An exception of ours cannot be raised while Dynamo traces (strict=True); this can.
             torch._dynamo.graph_break(msg=f"{function} cannot be exported with its gradient")
@@ -119,3 +124,9 @@ def refuse_export(function: str) -> None:
             mend="Export under torch.no_grad(), where the value alone is meant; "
             "to train, use the module itself or torch.compile.",
         )
+
+
+def _is_exporting() -> bool:
+    # Before torch 2.10, Dynamo takes is_exporting() for true in all that it traces. The flag tells
+    # from 2.9 on; before, an export cannot be told from a compilation, and both are refused.
+    return torch.compiler._is_exporting_flag if _FLAG_TELLS else torch.compiler.is_exporting()

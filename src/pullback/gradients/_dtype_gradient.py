@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pullback.errors import ArgumentTypeError
-from pullback.gradients._check import check_tensor
+from pullback.gradients._check import PACKED, check_tensor
 from pullback.tensor import Function
 
 __all__ = ["DtypeGradient", "DtypeGradientFunction", "dtype_gradient"]
@@ -81,7 +81,7 @@ def dtype_gradient(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _check_dtype(dtype: torch.dtype, function: str) -> None:
     usable = isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex)
-    if not usable or dtype == torch.float4_e2m1fn_x2:
+    if not usable or dtype == PACKED:
         raise ArgumentTypeError(
             f"{function}: not a dtype that gradients can be rounded to.",
             given=f"dtype={dtype!r}",

@@ -10,6 +10,8 @@ from pullback.gradients._check import check_broadcast
 
 __all__ = ["Factor", "check_factor", "check_number", "multiply", "widen"]
 
+_SYMBOLIC = (torch.SymFloat, torch.SymInt)
+
 Factor = float | complex | Tensor
 """A factor: a number, or a tensor that broadcasts to the scaled one."""
 
@@ -67,15 +69,13 @@ def check_number(
         ArgumentTypeError: not a number.
         ArgumentError: NaN or infinite.
     """
-    if isinstance(number, bool) or not isinstance(
-        number, numbers.Number | torch.SymFloat | torch.SymInt
-    ):
+    if isinstance(number, bool) or not isinstance(number, (numbers.Number, *_SYMBOLIC)):
         raise ArgumentTypeError(
             f"{function}: {name} is neither a number nor a tensor.",
             given=f"{name}={number!r}",
             expected="a number, or a tensor that broadcasts to x",
         )
-    if isinstance(number, torch.SymFloat | torch.SymInt):
+    if isinstance(number, _SYMBOLIC):
         return number  # type: ignore[return-value]  # traced numbers act as numbers
     plain = complex(number) if isinstance(number, complex) else float(number)  # type: ignore[arg-type]
     if not allow_nan and plain - plain != 0.0:

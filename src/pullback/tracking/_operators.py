@@ -6,10 +6,10 @@ are found through the store's handle, out of the compiler's sight, so that no co
 ever made to functionalise the write.
 """
 
+import importlib
 from typing import Any, cast
 
 import torch
-from torch._library.effects import EffectType
 
 from pullback.tracking._identity import Ticket
 from pullback.tracking._layout import Direction
@@ -114,8 +114,15 @@ def _(  # noqa: PLR0917 - the operator's own
 
 
 def _declare_effects() -> None:
-    for operator in (observe_operator, follow_operator, begin_operator):
-        operator.register_effect(EffectType.ORDERED)
+    operators: tuple[Any, ...] = (observe_operator, follow_operator, begin_operator)
+    for operator in operators:
+        if hasattr(operator, "register_effect"):
+            from torch._library.effects import EffectType
+
+            operator.register_effect(EffectType.ORDERED)
+        else:  # torch before 2.10
+            effects: Any = importlib.import_module("torch._higher_order_ops.effects")
+            effects._register_effectful_op(operator._opoverload, effects._EffectType.ORDERED)
 
 
 _declare_effects()

@@ -26,7 +26,8 @@ _RAW = [
 def form(probe: Probe) -> Finding:
     """Record what backward returns before autograd reshapes, casts or drops it."""
     leaves = probe.leaves()
-    nodes = custom_nodes(probe.evaluate(leaves))
+    outputs = probe.evaluate(leaves)  # held: a node lives as long as what it made
+    nodes = custom_nodes(outputs)
     if not nodes:
         return probe.skipped("No custom Function is in the graph.")
     for node in nodes:

@@ -103,7 +103,8 @@ def _is_once(probe: Probe) -> bool:
             and (hasattr(rule, "__wrapped__"))
         )
 
-    nodes = custom_nodes(probe.evaluate(probe.leaves()))
+    outputs = probe.evaluate(probe.leaves())  # held: a node lives as long as what it made
+    nodes = custom_nodes(outputs)
     if probe.subject.function is not None:
         classes = [probe.subject.function, *(node._forward_cls for node in nodes)]
     else:

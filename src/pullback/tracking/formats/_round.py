@@ -23,6 +23,8 @@ Overflow = Literal["saturate", "cast"]
 
 _MANTISSA = 52  # of float64
 _BIAS = 1023
+# Two values in one element; torch has the dtype since 2.8.
+_PACKED: torch.dtype | None = getattr(torch, "float4_e2m1fn_x2", None)
 
 
 def check_choices(rounding: str, overflow: str) -> None:
@@ -76,7 +78,7 @@ def check_values(values: Tensor, function: str) -> None:
             given=f"dtype {values.dtype}",
             mend="Convert it first: x.float().",
         )
-    if values.dtype == torch.float4_e2m1fn_x2:
+    if values.dtype == _PACKED:
         raise UnsupportedError(
             f"{function} does not take packed values.", given=f"dtype {values.dtype}"
         )
