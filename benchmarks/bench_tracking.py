@@ -85,7 +85,7 @@ def ratios(
 
     The order turns from round to round. With ``every=10`` a step is measured or not: the mean is
     made of the figure of either kind. Ends after so many rounds, or after so many seconds but not
-    before three steps of the slower kind.
+    before two steps of the slower kind; after half as many again, one must do.
     """
     turns = {"plain": Setup().step, **variants}
     names = list(turns)
@@ -94,7 +94,8 @@ def ratios(
     for index in range(rounds):
         if index == WARM_UP:  # what a compiler takes is over
             end = time.perf_counter() + seconds
-        if index > 30 and time.perf_counter() > end:
+        over = time.perf_counter() - end
+        if over > 0 and index > (20 if over < seconds / 2 else 10):
             break
         for name in names[index % len(names) :] + names[: index % len(names)]:
             start = time.perf_counter()
@@ -234,7 +235,7 @@ def written() -> list[tuple[str, Any, str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=100, help="steps of each variant")
-    parser.add_argument("--seconds", type=float, default=80, help="stop the rounds after that")
+    parser.add_argument("--seconds", type=float, default=60, help="stop the rounds after that")
     chosen = parser.parse_args()
     torch.set_num_threads(2)
     RESULTS.parent.mkdir(exist_ok=True)
