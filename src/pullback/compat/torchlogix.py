@@ -22,14 +22,16 @@ fails in backward
 NaN and infinite factors are taken, as there.
 """
 
+from typing import Any
+
 from torch import Tensor
 
-from pullback.gradients import scale_gradient
+from pullback.gradients import ScaleGradientFunction, scale_gradient
 
 __all__ = ["GradFactor"]
 
 
-class GradFactor:
+class GradFactor(ScaleGradientFunction):
     """Identity with the gradient times a factor.
 
     Example:
@@ -41,8 +43,10 @@ class GradFactor:
         tensor([2., 2.])
     """
 
-    @staticmethod
-    def apply(x: Tensor, f: float | complex | Tensor) -> Tensor:
+    @classmethod
+    # torch declares (*args); the published names are kept.
+    # pyrefly: ignore[bad-override]
+    def apply(cls, x: Tensor, f: float | complex | Tensor) -> Any:
         """Return ``x``, with its gradient multiplied by ``f``.
 
         Arguments:

@@ -10,7 +10,7 @@ __all__ = ["PACKED", "check_broadcast", "check_real", "check_tensor", "refuse_ex
 # Two values in one element; torch has the dtype since 2.8.
 PACKED: torch.dtype | None = getattr(torch, "float4_e2m1fn_x2", None)
 
-_FLAG_TELLS = torch.__version__ >= (2, 9)
+_FLAG_TELLS = torch.__version__ >= "2.9"  # compared as versions
 
 
 def check_tensor(tensor: Tensor, function: str, name: str = "x") -> None:
