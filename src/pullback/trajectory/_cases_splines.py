@@ -30,6 +30,9 @@ def spline_cases() -> Iterator[Case]:
     yield Case("trajectory.quintic", _quintic, _points_and_times, refuses=_TIMES_REFUSED)
     yield Case("trajectory.minimum_jerk", _minimum_jerk, _points_and_times, refuses=_TIMES_REFUSED)
     yield Case(
+        "trajectory.minimum_jerk.limits", _within_limits, _points_and_times, refuses=_TIMES_REFUSED
+    )
+    yield Case(
         "trajectory.minimum_acceleration",
         _minimum_acceleration,
         _points_and_times,
@@ -74,6 +77,13 @@ def _quintic(points: Tensor, times: Tensor) -> Tensor:
 
 def _minimum_jerk(points: Tensor, times: Tensor) -> Tensor:
     return minimum_jerk(points, times, samples=12).velocity
+
+
+def _within_limits(points: Tensor, times: Tensor) -> Tensor:
+    # On a line that the limit allows and touches, wherever the points are drawn.
+    line = torch.tensor([[0.0], [1.0], [2.0], [2.5]], dtype=points.dtype, device=points.device)
+    near = line + 0.1 * points.tanh()
+    return minimum_jerk(near, times, limits=Limits(velocity=2.3), samples=12).velocity
 
 
 def _minimum_acceleration(points: Tensor, times: Tensor) -> Tensor:

@@ -47,10 +47,11 @@ def _planes(words: np.ndarray, planes: np.ndarray) -> None:
     of the seven others; each plane is rotated back by ``k``, so that the bits of one element lie
     in one place in all of them. Where that is does not matter: only counts are wanted.
     """
+    # Long: the rows of a transposition, written out so that the compiler makes vectors of them.
     bit0 = np.uint64(0x0101010101010101)
-    bit1 = np.uint64(0x202020202020202)
-    bit2 = np.uint64(0x404040404040404)
-    bit3 = np.uint64(0x808080808080808)
+    bit1 = np.uint64(0x0202020202020202)
+    bit2 = np.uint64(0x0404040404040404)
+    bit3 = np.uint64(0x0808080808080808)
     bit4 = np.uint64(0x1010101010101010)
     bit5 = np.uint64(0x2020202020202020)
     bit6 = np.uint64(0x4040404040404040)

@@ -15,6 +15,7 @@ from torch import Tensor
 from pullback.trajectory._cubic import ACCELERATION, JERK, VELOCITY, metric_band
 from pullback.trajectory._threads import run_in_slices
 from pullback.trajectory.limited._problem import (
+    FLOOR,
     GAP,
     ITERATIONS,
     KINDS,
@@ -360,16 +361,25 @@ def _largest(values):
 
 
 @_compiled_finite
-def _converged(problem, point, dual, missed):
+def _largest_force(problem, point):
+    scale, push, force = problem[3], point[3], 0.0
+    for side in range(2):
+        z = push[side]
+        for k in range(z.shape[0]):
+            force = max(force, z[k] * scale[k])
+    return force
+
+
+@_compiled_finite
+def _converged(problem, point, dual, missed, force, gap):
     scale, unit = problem[3], problem[6]
     x, _, slack, push = point
-    off, force = 0.0, 0.0
+    off = 0.0
     for side in range(2):
         s, z = slack[side], push[side]
         for k in range(s.shape[0]):
-            off = max(off, abs(s[k] * z[k] - GAP))
-            force = max(force, z[k] * scale[k])
-    if off > 0.1 * GAP:
+            off = max(off, abs(s[k] * z[k] - gap))
+    if off > 0.1 * gap:
         return False
     furthest = max(_largest(missed[0]), _largest(missed[1]))
     largest, steepest, unbalanced = _largest(x), _largest(scale), _largest(dual)
@@ -399,14 +409,17 @@ def _solve(problem, metric, point, step, work):
     factors = (band, spread, schur)
     if _begin(problem[2], point):
         return True
-    done, left = False, POLISH
+    done, left, gap = False, POLISH, GAP
     for _ in range(ITERATIONS + POLISH):
         mean = _mean_product(point, step, 0.0)
         # What is not a number will not become one again.
         if not mean < np.inf:
             return False
         _residuals(problem, point, dual, missed)
-        done = done or _converged(problem, point, dual, missed)
+        if not done:
+            force = _largest_force(problem, point)
+            gap = max(GAP, FLOOR * force * force / problem[6])
+            done = _converged(problem, point, dual, missed, force, gap)
         if done and left == 0:
             break
         inverse[:] = 1 / point[2]
@@ -416,13 +429,13 @@ def _solve(problem, metric, point, step, work):
         _spread_conditions(band, conditions, support, spread, schur)
         if done:
             left -= 1
-            _want(point, step, GAP, False, wanted)
+            _want(point, step, gap, False, wanted)
         else:
             _want(point, step, 0.0, False, wanted)
             _newton(problem, point, factors, inverse, dual, missed, wanted, right, step)
             after = _mean_product(point, step, _reach(point, step, inverse))
-            target = max((after / mean) ** 3 * mean, GAP)
-            _want(point, step, target, mean >= 100 * GAP, wanted)
+            target = max((after / mean) ** 3 * mean, gap)
+            _want(point, step, target, mean >= 100 * gap, wanted)
         _newton(problem, point, factors, inverse, dual, missed, wanted, right, step)
         length = _reach(point, step, inverse)
         point[0][:] += length * step[0]

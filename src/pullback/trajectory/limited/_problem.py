@@ -31,6 +31,7 @@ from pullback.trajectory._cubic import (
 from pullback.trajectory._least import condition_band, solve_conditioned
 
 __all__ = [
+    "FLOOR",
     "GAP",
     "ITERATIONS",
     "KINDS",
@@ -40,6 +41,7 @@ __all__ = [
     "Unknowns",
     "apply_metric",
     "apply_rows",
+    "gap_of",
     "pull_rows",
     "sides",
     "solve_saddle",
@@ -48,6 +50,9 @@ __all__ = [
 # The product of every slack and multiplier at the solution, in units of the energy: the energy
 # exceeds the least one by at most 2 * rows * this part of it.
 GAP = 1e-9
+# Where motions are driven hard, the gap is this part of the square of the largest force: stiff rows
+# would else be so much larger than the metric that its digits were lost, and definiteness with it.
+FLOOR = 1e-13
 ITERATIONS = 60
 # Newton steps beyond the solution, for derivatives that are as exact as it is.
 POLISH = 2
@@ -115,6 +120,12 @@ def pull_rows(problem: Problem, rows: Tensor) -> Tensor:
     parts = _split_rows(problem, problem.scale * rows)
     pulled = [pull_form(_FORMS[kind], part, problem.samples + 2) for kind, part in parts.items()]
     return sum(pulled[1:], pulled[0])
+
+
+def gap_of(problem: Problem, push: Tensor) -> Tensor:
+    """The product of slack and multiplier to aim at, ``[..., joint]``."""
+    force = (push * problem.scale.unsqueeze(-2)).amax((-2, -1))
+    return (FLOOR * problem.energy * force.square()).clamp(min=GAP)
 
 
 def apply_metric(problem: Problem, x: Tensor) -> Tensor:

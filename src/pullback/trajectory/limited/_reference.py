@@ -16,6 +16,7 @@ from pullback.trajectory.limited._problem import (
     Unknowns,
     apply_metric,
     apply_rows,
+    gap_of,
     pull_rows,
     sides,
     solve_saddle,
@@ -120,15 +121,17 @@ def _advance(problem: Problem, now: Unknowns) -> Unknowns:
     guess = _newton(problem, now, -product)
     tried = _moved(now, guess, _reach(now, guess))
     after = (tried.slack * tried.push).mean((-2, -1), keepdim=True)
-    target = ((after / mean) ** 3 * mean).clamp(min=GAP)
-    bent = torch.where(mean < 100 * GAP, torch.zeros_like(product), guess.slack * guess.push)
+    least = gap_of(problem, now.push)[..., None, None]
+    target = torch.maximum((after / mean) ** 3 * mean, least)
+    bent = torch.where(mean < 100 * least, torch.zeros_like(product), guess.slack * guess.push)
     step = _newton(problem, now, target - product - bent)
     return _moved(now, step, _reach(now, step))
 
 
 def _polish(problem: Problem, now: Unknowns) -> Unknowns:
+    gap = gap_of(problem, now.push)[..., None, None]
     for _ in range(POLISH):
-        step = _newton(problem, now, GAP - now.slack * now.push)
+        step = _newton(problem, now, gap - now.slack * now.push)
         now = _moved(now, step, _reach(now, step))
     return now
 
@@ -149,7 +152,8 @@ def _reach(now: Unknowns, step: Unknowns) -> Tensor:
 def _converged(problem: Problem, now: Unknowns) -> Tensor:
     dual, missed = residuals(problem, now)
     force = (now.push.sum(-2) * problem.scale).amax(-1) + torch.finfo(torch.float64).tiny
-    centred = ((now.slack * now.push / GAP - 1).abs() < 0.1).all(-1).all(-1)
+    gap = gap_of(problem, now.push)
+    centred = ((now.slack * now.push / gap[..., None, None] - 1).abs() < 0.1).all(-1).all(-1)
     # Rows and metric take differences of x: their rounding is the floor, however near it is.
     noise = torch.finfo(torch.float64).eps * now.x.abs().amax(-1)
     near = missed.abs().amax((-2, -1)) < GAP / 100 + 8 * noise * problem.scale.amax(-1)
