@@ -66,7 +66,7 @@ def state(probe: Probe) -> Finding:
             place = probe.differ([g.detach() for g in got], alone[k], looser=1e3)
             if place is not None:
                 return _broken(probe, "a second live call", alone[k][place], got[place], place)
-    if probe.random:
+    if probe.draws:
         return probe.holds("Live calls do not disturb each other (threads share the generator).")
     finding = _threads(probe, points, cotangents, alone)
     return finding or probe.holds(
