@@ -202,9 +202,11 @@ class Call:
                 stripped = pool.strip(value)
                 (self.attributes if stripped is value else self.slots)[name] = stripped
         self.dirty = [pool.input_place(t, self.definition.name) for t in context._dirty]
-        marked = {id(t) for t in context._non_differentiable}
+        marked = set(map(id, context._non_differentiable))
         self.non_differentiable = [
-            i for i, t in enumerate(outputs) if not _differentiable(t.dtype) or id(t) in marked
+            i
+            for i, t in enumerate(outputs)
+            if not (t.is_floating_point() or t.is_complex()) or id(t) in marked
         ]
         self.count = len(outputs)
         if marked:  # torch would give a view a history all the same
@@ -374,7 +376,7 @@ def _views_of_inputs(
     outputs: list[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
     """The outputs, as torch wants them: an input that is returned is a view of it."""
-    given = {id(tensor) for tensor in inputs}
+    given = set(map(id, inputs))
     if given.isdisjoint(map(id, outputs)):
         return outputs
     return [t.view_as(t) if id(t) in given else t for t in outputs]
