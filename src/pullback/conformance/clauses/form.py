@@ -14,7 +14,7 @@ from pullback.conformance._report import Finding
 __all__ = ["form", "non_differentiable"]
 
 _RAW = [
-    "node = outs()[0].grad_fn",
+    "ys = outs(); node = ys[0].grad_fn",
     "w = [torch.ones(m.shape, dtype=m.dtype) for m in node._input_metadata]",
     "raw = torch.autograd.function.BackwardCFunction.apply(node, *w)",
     "raw = raw if isinstance(raw, tuple) else (raw,)",

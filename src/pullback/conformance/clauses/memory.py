@@ -39,7 +39,7 @@ def saved(probe: Probe) -> Finding:
                 hint=f"{_SAVE} Otherwise a change in place goes unnoticed, saved-tensor hooks and "
                 "offloading miss it, and an output kept so leaks.",
                 repro=[
-                    "node = outs()[0].grad_fn",
+                    "ys = outs(); node = ys[0].grad_fn",
                     "print('held by the context:', [(name, value.shape) for name, value in "
                     "vars(node).items() if isinstance(value, torch.Tensor)] or vars(node))",
                     "print('saved for backward:', [t.shape for t in node.saved_tensors])",
