@@ -1,13 +1,12 @@
 """`pullback track -- python train.py`, on a program that knows nothing of it."""
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from pullback.cli._track import app
-from pullback.errors import ArgumentError
+from pullback.cli import main
 from pullback.tracking import read_run
 
 PROGRAM = """
@@ -40,40 +39,50 @@ def program(tmp_path: Path) -> Path:
     return path
 
 
-def run(program: Path, name: str, *arguments: str) -> tuple[int, Path, str]:
+def run(program: Path, name: str, *arguments: str) -> tuple[int, Path]:
     folder = program.parent
     recording = folder / f"{name}.jsonl"
     command = ["--every", "2", "--jsonl", str(recording), "--html", str(folder / f"{name}.html")]
-    result = CliRunner().invoke(app, [*command, "--", sys.executable, str(program), *arguments])
-    return result.exit_code, recording, result.output
+    return main(["track", *command, "--", sys.executable, str(program), *arguments]), recording
 
 
-def test_a_program_is_tracked_and_two_runs_compared(program: Path) -> None:
-    code, one, text = run(program, "one", "1.0")
-    assert (code, "10 tensors" in text) == (0, True), text
+def test_a_program_is_tracked_and_two_runs_compared(
+    program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, one = run(program, "one", "1.0")
+    assert code == 0
+    assert "10 tensors" in capsys.readouterr().out
     series = {(s.key.name, s.key.direction): s for s in read_run(one).series}
     names = {"Sequential", "Sequential.0", "Sequential.1", "Sequential.2", "MSELoss"}
     assert set(series) == {(n, d) for n in names for d in ("forward", "backward")}
     assert series["Sequential.0", "backward"].points.steps.tolist() == [0, 2, 4]
     assert "Sequential.0" in (program.parent / "one.html").read_text()
-    _, two, _ = run(program, "two", "1.0")
-    _, three, _ = run(program, "three", "32.0")
-    runner = CliRunner()
-    assert runner.invoke(app, ["diff", str(one), str(two)]).exit_code == 0
-    moved = runner.invoke(app, ["diff", str(one), str(three)])
-    assert moved.exit_code == 1
-    assert "Sequential.0" in moved.output
-    assert runner.invoke(app, ["diff", str(one), str(three), "--threshold", "30"]).exit_code == 0
+    _, two = run(program, "two", "1.0")
+    _, three = run(program, "three", "32.0")
+    assert main(["track", "diff", str(one), str(two)]) == 0
+    capsys.readouterr()
+    assert main(["track", "diff", str(one), str(three)]) == 1
+    assert "Sequential.0" in capsys.readouterr().out
+    assert main(["track", "diff", str(one), str(three), "--threshold", "30"]) == 0
+
+
+def test_as_it_is_written_in_a_shell(program: Path) -> None:
+    pullback = str(Path(sys.executable).with_name("pullback"))
+    command = [pullback, "track", "--", sys.executable, "train.py", "1.0"]
+    done = subprocess.run(command, cwd=program.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (program.parent / "scales.html").exists()
+    assert len(read_run(program.parent / "scales.jsonl").series) == 10
 
 
 def test_a_compiled_program(program: Path) -> None:
-    code, recording, text = run(program, "compiled", "1.0", "compile")
-    assert code == 0, text
+    code, recording = run(program, "compiled", "1.0", "compile")
+    assert code == 0
     assert len(read_run(recording).series) == 10
 
 
 def test_a_program_that_dies_keeps_its_code_and_its_steps(program: Path) -> None:
-    code, recording, _ = run(program, "dead", "1.0", "die")
+    code, recording = run(program, "dead", "1.0", "die")
     assert code == 7
     (series,) = [
         s for s in read_run(recording).series if str(s.key) == "MSELoss" and not s.key.order
@@ -81,8 +90,14 @@ def test_a_program_that_dies_keeps_its_code_and_its_steps(program: Path) -> None
     assert series.points.steps.tolist() == [0, 2]
 
 
-@pytest.mark.parametrize("command", [["bash", "x.sh"], ["python-that-is-not-there", "x.py"]])
-def test_what_is_no_python_program_is_refused(command: list[str], tmp_path: Path) -> None:
-    arguments = ["--jsonl", str(tmp_path / "a.jsonl"), "--", *command]
-    result = CliRunner().invoke(app, arguments)
-    assert isinstance(result.exception, ArgumentError)
+@pytest.mark.parametrize(
+    "command", [["bash", "x.sh"], ["python-that-is-not-there", "x.py"], ["python"], []]
+)
+def test_what_is_no_python_program_is_refused(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["track", "--jsonl", str(tmp_path / "a.jsonl"), "--", *command]) == 2
+    refusal = capsys.readouterr().err
+    assert "program" in refusal
+    assert "expected" in refusal
+    assert not (tmp_path / "a.jsonl").exists()

@@ -1,12 +1,12 @@
 """The commands and their options. Nothing heavy is imported until a command runs."""
 
-import importlib.util
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pullback.cli import _state
+from pullback.cli._track import app as track
 from pullback.errors import ArgumentError
 
 __all__ = ["app"]
@@ -178,12 +178,4 @@ def _record(
     return run_record(_state.program, output, calls, round(max_mebibytes * 2**20), eager=eager)
 
 
-def _mount_track() -> None:
-    """Mount ``pullback track``, which the room tracking brings along."""
-    if importlib.util.find_spec("pullback.cli._track") is not None:
-        from pullback.cli._track import app as track  # type: ignore[import-not-found]
-
-        app.add_typer(track, name="track")
-
-
-_mount_track()
+app.add_typer(track, name="track")

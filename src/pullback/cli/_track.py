@@ -10,16 +10,17 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from pullback.cli import _state
 from pullback.errors import ArgumentError, ProgramError
 
 __all__ = ["app"]
 
 
 class _ProgramOrCommand(TyperGroup):
-    """A group whose command line may also be a program, after ``--``."""
+    """A group that runs a program where one was given after ``--``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if "--" in args and args[0] not in self.commands:
+        if _state.program is not None and (not args or args[0] not in self.commands):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
@@ -32,10 +33,7 @@ app = typer.Typer(
 
 
 @app.command("run")
-def _run(  # noqa: PLR0917 - typer reads the options off the parameters
-    program: Annotated[
-        list[str], typer.Argument(help="The program, as in: -- python train.py --lr 0.1")
-    ],
+def _run(
     every: Annotated[int, typer.Option(help="Measure each so many steps.")] = 1,
     names: Annotated[
         list[str] | None, typer.Option("--name", help="Only modules like this, e.g. 'Net.enc*'.")
@@ -44,7 +42,7 @@ def _run(  # noqa: PLR0917 - typer reads the options off the parameters
     jsonl: Annotated[Path, typer.Option(help="The recording.")] = Path("scales.jsonl"),
     history: Annotated[int, typer.Option(help="How many moments the report shows.")] = 1000,
 ) -> None:
-    """Run a program, track all of its modules, and write the report."""
+    """Run a program, as in: -- python train.py --lr 0.1, and write the report of its modules."""
     from pullback.tracking import diagnose, read_run
     from pullback.tracking._html import write_html
     from pullback.tracking._record import check_cadence
@@ -52,6 +50,7 @@ def _run(  # noqa: PLR0917 - typer reads the options off the parameters
     check_cadence(every)
     if history < 1:
         raise ArgumentError("The report shows at least one moment.", given=f"--history {history}")
+    program = _state.program or []
     interpreter, command = _split(program)
     options: dict[str, Any] = {
         "every": every,
@@ -98,7 +97,7 @@ def _diff(
 
 def _split(program: list[str]) -> tuple[str, list[str]]:
     """The interpreter, and what it is to run."""
-    first, *rest = program
+    first, *rest = program or [""]
     if Path(first).name.startswith("python"):
         found = shutil.which(first)
         if found is None or not rest:
@@ -112,6 +111,6 @@ def _split(program: list[str]) -> tuple[str, list[str]]:
         return sys.executable, program
     raise ArgumentError(
         "Only Python programs can be tracked.",
-        given=" ".join(program),
-        expected="python SCRIPT ..., python -m MODULE ... or SCRIPT.py ...",
+        given=" ".join(program) or "no program",
+        expected="python SCRIPT ..., python -m MODULE ... or SCRIPT.py ... after --",
     )
