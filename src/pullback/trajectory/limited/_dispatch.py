@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
-from pullback.trajectory._backend import choose_backend
-from pullback.trajectory.limited import _reference
+from pullback.trajectory._backend import choose_backend, implementation
 from pullback.trajectory.limited._problem import Problem, Unknowns
 
 __all__ = ["backend_used", "keep_limits_operator", "solve_problems"]
@@ -26,12 +25,8 @@ def backend_used(device: torch.device) -> Literal["cpu", "reference"]:
 
 def solve_problems(problem: Problem) -> tuple[Unknowns, Tensor]:
     """`_reference.solve_problems` by the backend of the device."""
-    if backend_used(problem.level.device) == "reference" or not problem.level.numel():
-        return _reference.solve_problems(problem)
-    # Compiled code takes a second to load, so it waits for the first solve.
-    from pullback.trajectory.limited._cpu import solve_problems
-
-    return solve_problems(problem)
+    backend = backend_used(problem.level.device) if problem.level.numel() else "reference"
+    return implementation("limited", backend).solve_problems(problem)
 
 
 @torch.library.custom_op("pullback_trajectory::keep_limits", mutates_args=())
