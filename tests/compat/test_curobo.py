@@ -9,7 +9,7 @@ import torch.utils.checkpoint
 from torch.autograd import gradcheck, gradgradcheck
 
 from pullback.compat import curobo
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, ArgumentTypeError
 
 F64 = {"dtype": torch.float64}
 ARGS = SimpleNamespace(device="cpu", dtype=torch.float64)
@@ -406,3 +406,17 @@ def test_bad_input():
     ):
         with pytest.raises(ArgumentError):
             call()
+
+
+@pytest.mark.parametrize("place", [0, 1, 3, 4, 9])
+@pytest.mark.parametrize("wrong", [None, "x", [1.0]], ids=["None", "text", "list"])
+def test_what_is_no_tensor_is_refused_by_name(place, wrong):
+    start = torch.zeros(2, 3)
+    given = [torch.zeros(2, 6, 3), start, start, start, torch.tensor([0, 1])]
+    given += [None, None, None, None, torch.tensor([4.0]), None]
+    given[place] = wrong
+    with pytest.raises(ArgumentTypeError, match="not a tensor"):
+        curobo.CliqueTensorStepIdxKernel.apply(*given)
+    if place != 4:
+        with pytest.raises(ArgumentTypeError, match="not a tensor"):
+            curobo.CliqueTensorStepKernel.apply(*given[:4], *given[5:])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pullback.compat.curobo._steps import Four
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory import State, integrate
 from pullback.trajectory._arguments import readable
 
@@ -21,10 +21,14 @@ __all__ = [
 
 Method = Literal["exact", "semi_implicit_euler"]
 
+_STARTS = ("start_position", "start_velocity", "start_acceleration")
+
 
 def _check(
     u_act: Tensor, starts: tuple[Tensor, Tensor, Tensor], traj_dt: Tensor, least: int
 ) -> None:
+    _check_tensors(u_act=u_act, traj_dt=traj_dt)
+    _check_tensors(**dict(zip(_STARTS, starts, strict=True)))
     if u_act.ndim != 3 or u_act.shape[1] < least:
         raise ArgumentError(
             "The actions cannot be used.",
@@ -43,12 +47,22 @@ def _check(
         raise ArgumentError("traj_dt is empty.", expected="at least one value")
 
 
+def _check_tensors(**given: object) -> None:
+    for name, value in given.items():
+        if not isinstance(value, Tensor):
+            raise ArgumentTypeError(
+                f"{name} is not a tensor.", given=type(value).__name__, expected="a tensor"
+            )
+
+
 def gather(start: Tensor, start_idx: Tensor) -> Tensor:
     """The rows ``start_idx [batch]`` of a table ``[states, dof]``.
 
     Raises:
         ArgumentError: an index is out of range.
+        ArgumentTypeError: one of them is not a tensor.
     """
+    _check_tensors(start_value=start, start_idx=start_idx)
     index = start_idx.flatten().long()
     known = readable(index)
     if known is not None and known.numel() > 0:
