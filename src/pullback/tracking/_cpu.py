@@ -13,11 +13,11 @@ import math
 
 import numpy as np
 
+from pullback.internal._cpu import compile_kernel
 from pullback.tracking._exponents._cpu import (
     BLOCK,
     PLANES,
     WORDS,
-    compile_kernel,
     histogram,
     subnormals,
 )
@@ -45,6 +45,7 @@ CANCELLED = 1e-3
 FAST = {"reassoc", "contract", "nsz"}
 
 
+@compile_kernel(fastmath=FAST)
 def _sums(values: np.ndarray) -> tuple[float, float, float]:
     total = 0.0
     size = 0.0
@@ -57,6 +58,7 @@ def _sums(values: np.ndarray) -> tuple[float, float, float]:
     return total, size, squares
 
 
+@compile_kernel(fastmath=FAST)
 def _distances(values: np.ndarray, mean: float) -> float:
     total = 0.0
     for i in range(values.size):
@@ -65,6 +67,7 @@ def _distances(values: np.ndarray, mean: float) -> float:
     return total
 
 
+@compile_kernel()
 def _extremes(bits: np.ndarray, fields: np.ndarray) -> tuple[np.uint32, np.uint32]:
     # Twice the pattern drops the sign; minus one sends zero to the top, out of the minimum's way.
     low = np.uint32(0xFFFFFFFF)
@@ -78,6 +81,7 @@ def _extremes(bits: np.ndarray, fields: np.ndarray) -> tuple[np.uint32, np.uint3
     return low, high
 
 
+@compile_kernel()
 def _merge(row: np.ndarray, n: float, mean: float, m2: float, size: float) -> None:
     before = (
         row[COUNT] - row[NANS] - row[POSITIVE_INFINITIES] - row[NEGATIVE_INFINITIES]
@@ -90,12 +94,7 @@ def _merge(row: np.ndarray, n: float, mean: float, m2: float, size: float) -> No
         row[MEAN_ABS] += (size / n - row[MEAN_ABS]) * (n / together)
 
 
-_sums = compile_kernel(_sums, fastmath=FAST)
-_distances = compile_kernel(_distances, fastmath=FAST)
-_extremes = compile_kernel(_extremes)
-_merge = compile_kernel(_merge)
-
-
+@compile_kernel()
 def _careful(values: np.ndarray, factor: float, row: np.ndarray) -> None:
     n = 0.0
     total = 0.0
@@ -135,9 +134,7 @@ def _careful(values: np.ndarray, factor: float, row: np.ndarray) -> None:
     row[NEGATIVE_INFINITIES] += negative
 
 
-_careful = compile_kernel(_careful, error_model="numpy")
-
-
+@compile_kernel()
 def _quick(values: np.ndarray, total: float, size: float, squares: float, row: np.ndarray) -> None:
     n = float(values.size)
     mean = total / n
@@ -148,9 +145,7 @@ def _quick(values: np.ndarray, total: float, size: float, squares: float, row: n
     row[COUNT] += n
 
 
-_quick = compile_kernel(_quick)
-
-
+@compile_kernel()
 def _nulls(bits: np.ndarray) -> np.uint32:
     count = np.uint32(0)
     for i in range(bits.size):
@@ -158,9 +153,7 @@ def _nulls(bits: np.ndarray) -> np.uint32:
     return count
 
 
-_nulls = compile_kernel(_nulls)
-
-
+@compile_kernel()
 def _measure32(values: np.ndarray, row: np.ndarray, exponents: bool) -> None:
     bits = values.view(np.uint32)
     fields = np.zeros(BLOCK, np.uint8)
@@ -201,15 +194,10 @@ def _measure32(values: np.ndarray, row: np.ndarray, exponents: bool) -> None:
         row[MAX_ABS] = max(row[MAX_ABS], np.float64(found[1]))
 
 
-_measure32 = compile_kernel(_measure32)
-
-
+@compile_kernel()
 def _measure_any(values: np.ndarray, factor: float, row: np.ndarray) -> None:
     for start in range(0, values.size, BLOCK):
         _careful(values[start : start + BLOCK], factor, row)
-
-
-_measure_any = compile_kernel(_measure_any)
 
 
 def measure_cpu(

@@ -8,15 +8,13 @@ each 64 of them, which compilers turn into the widest vectors that there are.
 """
 
 import math
-from collections.abc import Callable
-from typing import Any
 
-import numba
 import numpy as np
 
+from pullback.internal._cpu import compile_kernel
 from pullback.tracking._layout import BELOW, FIRST_BIN
 
-__all__ = ["BLOCK", "PLANES", "WORDS", "compile_kernel", "histogram", "subnormals"]
+__all__ = ["BLOCK", "PLANES", "WORDS", "histogram", "subnormals"]
 
 BLOCK = 4096
 WORDS = BLOCK // 64  # of 64 bits, one for each element
@@ -24,14 +22,7 @@ WINDOW = 31  # octaves that five bits tell apart, and one pattern left over for 
 PLANES = 5
 
 
-def compile_kernel(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Compile with numba, kept on disk where the machine allows it."""
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no writable place for a cache: compile anew in each process
-        return numba.njit(**options)(function)
-
-
+@compile_kernel()
 def _window(fields: np.ndarray, top: np.uint8, distances: np.ndarray) -> None:
     """How far each exponent field lies below the top, or 31 if out of the window."""
     for i in range(BLOCK):
@@ -40,6 +31,7 @@ def _window(fields: np.ndarray, top: np.uint8, distances: np.ndarray) -> None:
         distances[i] = distance if distance < np.uint8(WINDOW) else np.uint8(WINDOW)
 
 
+@compile_kernel()
 def _planes(words: np.ndarray, planes: np.ndarray) -> None:
     """Bring bit ``k`` of each of 4096 bytes together in 64 words, for each ``k`` below 5.
 
@@ -93,6 +85,7 @@ def _planes(words: np.ndarray, planes: np.ndarray) -> None:
         planes[j + 4 * WORDS] = (high >> np.uint64(4)) | (high << np.uint64(60))
 
 
+@compile_kernel()
 def _matches(planes: np.ndarray, value: int | np.integer) -> np.uint64:
     """How many of the bytes have this value, a number of five bits."""
     whole = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -117,11 +110,7 @@ def _matches(planes: np.ndarray, value: int | np.integer) -> np.uint64:
     return count
 
 
-_window = compile_kernel(_window)
-_planes = compile_kernel(_planes)
-_matches = compile_kernel(_matches)
-
-
+@compile_kernel()
 def _highest(fields: np.ndarray, bound: np.uint8) -> np.uint8:
     """The highest exponent field below a bound; 0 if there is none."""
     highest = np.uint8(0)
@@ -132,9 +121,7 @@ def _highest(fields: np.ndarray, bound: np.uint8) -> np.uint8:
     return found if found < bound else np.uint8(0)
 
 
-_highest = compile_kernel(_highest)
-
-
+@compile_kernel()
 def histogram(
     fields: np.ndarray, highest: int, distances: np.ndarray, planes: np.ndarray, row: np.ndarray
 ) -> float:
@@ -164,9 +151,7 @@ def histogram(
     return counted
 
 
-histogram = compile_kernel(histogram)
-
-
+@compile_kernel()
 def subnormals(bits: np.ndarray, row: np.ndarray) -> float:
     """Count the exponents of subnormal numbers, whose field is that of zero."""
     counted = 0.0
@@ -177,6 +162,3 @@ def subnormals(bits: np.ndarray, row: np.ndarray) -> float:
             row[FIRST_BIN + exponent - BELOW] += 1
             counted += 1
     return counted
-
-
-subnormals = compile_kernel(subnormals)
