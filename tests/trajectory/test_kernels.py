@@ -65,6 +65,77 @@ def test_stencil_on_the_cpu(dtype):
     same_stencil(_cpu, (5, 6, 7, 9, 12, 40, 600), dtype)
 
 
+@pytest.mark.parametrize("dof", [1, 7, 8, 16, 17, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scheme", ["central", "backward"])
+def test_any_number_of_joints(scheme, dtype, dof, monkeypatch):
+    torch.manual_seed(dof)
+    tolerance = {"rtol": 1e-12, "atol": 1e-9} if dtype == torch.float64 else {}
+    for start, goal in BOUNDARIES:
+        layout = Layout(scheme, start, goal)
+        table = uniform_table(layout, 0.5, torch.device("cpu"), dtype)
+        for horizon in (5, 10, 11, 33):
+            x = torch.randn(2, horizon, dof, dtype=dtype)
+            values = torch.randn(2, layout.conditions, dof, dtype=dtype)
+            grads = tuple(torch.randn(2, horizon, dof, dtype=dtype) for _ in range(4))
+            forward, adjoint = (x, values, table, layout.geometry), (grads, table, layout.geometry)
+            for many in (1 << 21, 1):  # through the caches, and past them
+                monkeypatch.setattr(_cpu, "_MANY", many)
+                got, want = _cpu.apply_stencil(*forward), _reference.apply_stencil(*forward)
+                torch.testing.assert_close(got, want, **(tolerance or {"rtol": 1e-4, "atol": 1e-3}))
+                got = _cpu.apply_stencil_adjoint(*adjoint)
+                want = _reference.apply_stencil_adjoint(*adjoint)
+                torch.testing.assert_close(got, want, **(tolerance or {"rtol": 1e-4, "atol": 1e-3}))
+
+
+@pytest.mark.parametrize("tables", [1, 3])
+@pytest.mark.parametrize("scheme", ["central", "backward"])
+def test_weights_of_any_kind(scheme, tables):
+    # A derivative with respect to weights is a table too, without the zeros of a layout's own.
+    torch.manual_seed(0)
+    layout = Layout(scheme, (1,), (0, 2))
+    usual = uniform_table(layout, 0.5, torch.device("cpu"), torch.float64)
+    x, values = torch.randn(3, 30, 7).double(), torch.randn(3, 3, 7).double()
+    grads = tuple(torch.randn(3, 30, 7).double() for _ in range(4))
+    for k in range(3):
+        for n in range(usual.shape[3]):
+            table = usual.repeat(tables, 1, 1, 1)
+            table[-1, layout.left, k, n] += 1
+            got = _cpu.apply_stencil(x, values, table, layout.geometry)
+            torch.testing.assert_close(
+                got, _reference.apply_stencil(x, values, table, layout.geometry)
+            )
+            got = _cpu.apply_stencil_adjoint(grads, table, layout.geometry)
+            torch.testing.assert_close(
+                got, _reference.apply_stencil_adjoint(grads, table, layout.geometry)
+            )
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
+        lambda x: x.repeat_interleave(2, dim=-1)[..., ::2],
+        lambda x: torch._neg_view(-x),
+        lambda x: torch.complex(torch.zeros_like(x), -x).conj().imag,
+        lambda x: x[:1].expand(3, -1, -1),
+    ],
+    ids=["transposed", "strided", "negated", "conjugated", "expanded"],
+)
+def test_memory_that_is_not_the_values(view):
+    torch.manual_seed(0)
+    x = view(torch.randn(3, 20, 7, dtype=torch.float64))
+    motion, plain = differentiate(x, 0.1), differentiate(x.clone().resolve_neg(), 0.1)
+    assert torch.equal(motion.position, plain.position)
+    assert torch.equal(motion.jerk, plain.jerk)
+    layout = Layout("central", (), ())
+    table = uniform_table(layout, 0.1, x.device, x.dtype)
+    got = _cpu.apply_stencil_adjoint((x, x, x, x), table, layout.geometry)
+    whole = x.clone().resolve_neg()
+    want = _cpu.apply_stencil_adjoint((whole,) * 4, table, layout.geometry)
+    torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
 def test_accumulate_on_the_cpu():
     torch.manual_seed(0)
     same_accumulate(accumulate_cpu)

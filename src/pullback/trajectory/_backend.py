@@ -16,6 +16,9 @@ __all__ = ["Backend", "backend_used", "choose_backend", "implementation", "is_pl
 
 Backend = Literal["auto", "reference", "cpu", "triton"]
 
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_transforming = torch._C._are_functorch_transforms_active
+
 _BACKENDS = ("auto", "reference", "cpu", "triton")
 _HAS_NUMBA = importlib.util.find_spec("numba") is not None
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -110,9 +113,6 @@ def is_plain(*tensors: Tensor) -> bool:
     Arguments:
         tensors: the inputs of the kernel.
     """
-    return (
-        not torch.compiler.is_compiling()
-        and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._functorch.peek_interpreter_stack() is None
-        and all(type(tensor) is Tensor and not tensor._is_zerotensor() for tensor in tensors)
-    )
+    if torch.compiler.is_compiling() or _dispatch_modes() or _transforming():
+        return False
+    return all(type(tensor) is Tensor and not tensor._is_zerotensor() for tensor in tensors)

@@ -1,68 +1,129 @@
-"""Run a kernel that releases the interpreter lock over slices of a batch, on torch's threads.
+"""Run a compiled job on torch's own threads.
 
-A small pool of Python threads and not numba's own: that one compiles for seconds, and its default
-layer aborts the process when two threads call it at once.
+Threads of our own would compete with torch's: after each parallel operation the threads of
+libgomp wait for the next one without letting go of their core, for milliseconds, and a kernel
+that ran beside them took twice as long (benchmarks/bench_trajectory.py). So the job is handed to
+that library's team, which is awake. Where torch runs on another library, or in a process that was
+forked, whose team is gone, a small pool of Python threads takes its place. numba's own threads
+would compile for seconds, and its default layer aborts when two threads call it at once.
 """
 
+import array
+import ctypes
 import os
+import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
-__all__ = ["run_in_slices"]
+__all__ = ["count_slices", "in_memory", "run_job"]
 
-# Handing work to a thread costs some 20 us; below about this many elements one thread is faster.
+# Waking a team that sleeps takes some 20 us; below about this many elements one thread is faster.
 _LEAST_ELEMENTS = 1 << 17
+
+# A thread that the system holds up leaves its share to the others.
+_SLICES_OF_A_THREAD = 4
 
 _pools: dict[int, ThreadPoolExecutor] = {}
 _lock = threading.Lock()
 
 
-def run_in_slices(kernel: Callable[[int, int], None], batch: int, elements: int) -> None:
-    """Call ``kernel(first, last)`` so that the slices cover ``range(batch)`` once.
+class _Entry(Protocol):
+    @property
+    def address(self) -> int: ...
+    def __call__(self, job: int) -> None: ...
+
+
+def in_memory(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a tensor whose memory holds the values one after the other, for its address.
 
     Arguments:
-        kernel: works on one slice and releases the interpreter lock.
-        batch: the number of independent items.
-        elements: the size of the whole work, to decide whether threads are worth their cost.
-
-    Example:
-        >>> from pullback.trajectory._threads import run_in_slices
-        >>> seen = []
-        >>> run_in_slices(lambda first, last: seen.append((first, last)), batch=3, elements=10)
-        >>> seen
-        [(0, 3)]
+        tensor: any shape; returned as it is where that holds already.
+        dtype: what the values are converted to.
     """
-    threads = min(torch.get_num_threads(), batch, max(1, elements // _LEAST_ELEMENTS))
-    if threads <= 1:
-        kernel(0, batch)
-        return
-    bounds = [batch * part // threads for part in range(threads + 1)]
-    pool = _pool(threads - 1)
-    waiting = [pool.submit(kernel, bounds[part], bounds[part + 1]) for part in range(1, threads)]
+    if tensor.dtype != dtype:
+        tensor = tensor.to(dtype)
+    return tensor.resolve_neg().contiguous()
+
+
+def count_slices(items: int, elements: int) -> int:
+    """Return into how many slices a job is cut.
+
+    Arguments:
+        items: the number of independent items.
+        elements: the size of the whole work, to decide whether threads are worth their cost.
+    """
+    threads = _count_threads(items, elements)
+    return min(items, _SLICES_OF_A_THREAD * threads) if threads > 1 else 1
+
+
+def _count_threads(items: int, elements: int) -> int:
+    return min(torch.get_num_threads(), items, max(1, elements // _LEAST_ELEMENTS))
+
+
+def run_job(entry: _Entry, items: int, elements: int, numbers: list[int]) -> None:
+    """Run a job until each of its slices has been worked on once.
+
+    Arguments:
+        entry: `pullback.internal._cpu.Entry`.
+        items: the number of independent items.
+        elements: as in `count_slices`.
+        numbers: what follows the first three numbers of the job.
+    """
+    threads = _count_threads(items, elements)
+    job = array.array("q", [0, count_slices(items, elements), items, *numbers])
+    address = job.buffer_info()[0]
+    if threads == 1:
+        entry(address)
+    elif _team is not None:
+        _team(entry.address, address, threads, 0)
+    else:
+        _run_in_pool(entry, address, threads)
+
+
+def _run_in_pool(entry: _Entry, job: int, threads: int) -> None:
+    with _lock:
+        if threads not in _pools:
+            _pools[threads] = ThreadPoolExecutor(threads - 1, thread_name_prefix="pullback")
+        pool = _pools[threads]
+    waiting = [pool.submit(entry, job) for _ in range(threads - 1)]
     try:
-        kernel(bounds[0], bounds[1])
+        entry(job)
     finally:
         # The others write into the same buffers: never leave while they run.
         for other in waiting:
             other.result()
 
 
-def _pool(workers: int) -> ThreadPoolExecutor:
-    with _lock:
-        if workers not in _pools:
-            _pools[workers] = ThreadPoolExecutor(workers, thread_name_prefix="pullback")
-        return _pools[workers]
+def _find_team() -> Any:
+    """Return the function of the OpenMP library in this process that runs another on its team."""
+    if sys.platform == "win32":
+        return None
+    try:
+        # Only if it is loaded already, by torch: another library would bring threads of its own.
+        library = ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        run = library.GOMP_parallel
+    except (OSError, AttributeError):
+        return None
+    # void GOMP_parallel(void (*function)(void *), void *data, unsigned threads, unsigned flags)
+    run.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+    run.restype = None
+    return run
 
 
-def _forget_pools() -> None:
-    # A forked child has the pools but not their threads.
-    global _lock  # noqa: PLW0603  # the parent may have held it while it forked
+_team = _find_team()
+
+
+def _start_anew() -> None:
+    # A forked child has the team and the pools but not their threads.
+    global _team, _lock  # noqa: PLW0603  # the parent may have held the lock while it forked
+    _team = None
     _pools.clear()
     _lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pools)
+    os.register_at_fork(after_in_child=_start_anew)

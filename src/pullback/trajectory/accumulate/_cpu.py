@@ -1,15 +1,17 @@
 """The chain of sums on the CPU: one pass forwards through time, one backwards."""
 
-import numba
 import numpy as np
 import torch
+from numba import carray
 from torch import Tensor
 
-from pullback.trajectory._threads import run_in_slices
+from pullback.internal._cpu import Entry, compile_kernel, take_slice
+from pullback.internal.vectors import pointer_at
+from pullback.trajectory._threads import in_memory, run_job
 
 __all__ = ["accumulate", "accumulate_adjoint"]
 
-_compile = numba.njit(cache=True, nogil=True, error_model="numpy")
+_compile = compile_kernel(nogil=True)
 
 
 @_compile
@@ -61,9 +63,58 @@ def _adjoint(cotangents, steps, control, initial, order, dof, first, last):
                     costate[state * dof + d] = total
 
 
-def _flat(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
-    size = tensor.shape[1] * tensor.shape[2]
-    return tensor.detach().to(dtype).contiguous().view(tensor.shape[0], size).numpy()
+@_compile
+def _read_job(job, zero):
+    batch, horizon, dof, order = job[2], job[3], job[4], job[5]
+    control = carray(pointer_at(zero, job[8]), (batch, horizon * dof))
+    initial = carray(pointer_at(zero, job[9]), (batch, order * dof))
+    steps = carray(pointer_at(zero, job[10]), (job[6], job[7], 3))
+    samples = (batch, (horizon + 1) * dof)
+    levels = (
+        carray(pointer_at(zero, job[11]), samples),
+        carray(pointer_at(zero, job[12]), samples),
+        carray(pointer_at(zero, job[13]), samples),
+        carray(pointer_at(zero, job[14]), samples),
+    )
+    return control, initial, steps, levels, order, dof
+
+
+@_compile
+def _run_forward(job, zero):
+    control, initial, steps, levels, order, dof = _read_job(job, zero)
+    number, first, last = take_slice(job)
+    while number >= 0:
+        _forward(control, initial, steps, levels, order, dof, first, last)
+        number, first, last = take_slice(job)
+
+
+@_compile
+def _run_adjoint(job, zero):
+    control, initial, steps, cotangents, order, dof = _read_job(job, zero)
+    number, first, last = take_slice(job)
+    while number >= 0:
+        _adjoint(cotangents, steps, control, initial, order, dof, first, last)
+        number, first, last = take_slice(job)
+
+
+def _forward_float32(job):
+    _run_forward(job, np.float32(0))
+
+
+def _forward_float64(job):
+    _run_forward(job, np.float64(0))
+
+
+def _adjoint_float32(job):
+    _run_adjoint(job, np.float32(0))
+
+
+def _adjoint_float64(job):
+    _run_adjoint(job, np.float64(0))
+
+
+_FORWARD = {torch.float32: Entry(_forward_float32), torch.float64: Entry(_forward_float64)}
+_ADJOINT = {torch.float32: Entry(_adjoint_float32), torch.float64: Entry(_adjoint_float64)}
 
 
 def accumulate(
@@ -74,14 +125,8 @@ def accumulate(
     shape = (batch, horizon + 1, dof)
     outputs = tuple(torch.empty(shape, dtype=steps.dtype) for _ in range(4))
     if control.numel() > 0:
-        inputs = (_flat(control, steps.dtype), _flat(initial, steps.dtype))
-        table = steps.detach().contiguous().numpy()
-        levels = tuple(_flat(output, steps.dtype) for output in outputs)
-
-        def run(first: int, last: int) -> None:
-            _forward(*inputs, table, levels, order, dof, first, last)
-
-        run_in_slices(run, batch, control.numel())
+        inputs = (in_memory(control, steps.dtype), in_memory(initial, steps.dtype))
+        _run(_FORWARD, inputs, steps, outputs, order)
     position, velocity, acceleration, jerk = (output.to(control.dtype) for output in outputs)
     return position, velocity, acceleration, jerk
 
@@ -94,12 +139,20 @@ def accumulate_adjoint(
     control = torch.empty(batch, samples - 1, dof, dtype=steps.dtype)
     initial = torch.empty(batch, order, dof, dtype=steps.dtype)
     if control.numel() > 0:
-        lines = tuple(_flat(cotangent, steps.dtype) for cotangent in cotangents)
-        table = steps.detach().contiguous().numpy()
-        outputs = (_flat(control, steps.dtype), _flat(initial, steps.dtype))
-
-        def run(first: int, last: int) -> None:
-            _adjoint(lines, table, *outputs, order, dof, first, last)
-
-        run_in_slices(run, batch, control.numel())
+        levels = tuple(in_memory(cotangent, steps.dtype) for cotangent in cotangents)
+        _run(_ADJOINT, (control, initial), steps, levels, order)
     return control.to(cotangents[0].dtype), initial.to(cotangents[0].dtype)
+
+
+def _run(
+    kernels: dict[torch.dtype, Entry],
+    ends: tuple[Tensor, Tensor],
+    steps: Tensor,
+    levels: tuple[Tensor, ...],
+    order: int,
+) -> None:
+    """Run a kernel over all trajectories: control and initial states, and the four levels."""
+    table = in_memory(steps, steps.dtype)
+    numbers = [*ends[0].shape[1:], order, *table.shape[:2]]
+    numbers += [tensor.data_ptr() for tensor in (*ends, table, *levels)]
+    run_job(kernels[steps.dtype], ends[0].shape[0], ends[0].numel(), numbers)

@@ -2,13 +2,16 @@
 
 import math
 
-import numba
 import numpy as np
+
+from pullback.internal._cpu import compile_kernel
 
 __all__ = ["factorise_batch", "solve_batch", "substitute_batch"]
 
+_compile = compile_kernel(nogil=True)
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+
+@_compile
 def _factorise(band: np.ndarray, factor: np.ndarray) -> None:
     size, width = band.shape[0], band.shape[1] - 1
     for i in range(size):
@@ -24,7 +27,7 @@ def _factorise(band: np.ndarray, factor: np.ndarray) -> None:
         factor[i, 0] = math.sqrt(pivot) if pivot > 0 else np.nan
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@_compile
 def _forwards(factor: np.ndarray, x: np.ndarray) -> None:
     size, width, columns = factor.shape[0], factor.shape[1] - 1, x.shape[1]
     for i in range(size):
@@ -37,7 +40,7 @@ def _forwards(factor: np.ndarray, x: np.ndarray) -> None:
             x[i, c] *= scale
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@_compile
 def _backwards(factor: np.ndarray, x: np.ndarray) -> None:
     size, width, columns = factor.shape[0], factor.shape[1] - 1, x.shape[1]
     for i in range(size - 1, -1, -1):
@@ -50,7 +53,7 @@ def _backwards(factor: np.ndarray, x: np.ndarray) -> None:
             x[i, c] *= scale
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@_compile
 def solve_batch(band: np.ndarray, x: np.ndarray) -> None:
     """Overwrite ``x [batch, n, columns]`` by the solutions for ``band [batch, n, width + 1]``.
 
@@ -63,14 +66,14 @@ def solve_batch(band: np.ndarray, x: np.ndarray) -> None:
         _backwards(factor, x[item])
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@_compile
 def factorise_batch(band: np.ndarray, factor: np.ndarray) -> None:
     """Write the Cholesky factors of ``band [batch, n, width + 1]`` into zeros of its shape."""
     for item in range(band.shape[0]):
         _factorise(band[item], factor[item])
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@_compile
 def substitute_batch(factor: np.ndarray, x: np.ndarray, transposed: bool) -> None:
     """Overwrite ``x [batch, n, columns]`` by ``L^-1 x``, or ``L^-T x`` if transposed."""
     for item in range(factor.shape[0]):

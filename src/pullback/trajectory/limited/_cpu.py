@@ -7,13 +7,15 @@ corrector share one factor.
 
 # Long: numba's cache notices a change of the file that a kernel is in, and of no other.
 
-import numba
 import numpy as np
 import torch
+from numba import carray
 from torch import Tensor
 
-from pullback.trajectory._cubic import ACCELERATION, JERK, VELOCITY, metric_band
-from pullback.trajectory._threads import run_in_slices
+from pullback.internal._cpu import Entry, compile_kernel, take_slice
+from pullback.internal.vectors import pointer_at
+from pullback.trajectory._cubic import ACCELERATION, JERK, VELOCITY, WIDTH, metric_band
+from pullback.trajectory._threads import in_memory, run_job
 from pullback.trajectory.limited._problem import (
     FLOOR,
     GAP,
@@ -36,11 +38,9 @@ _EPSILON = float(np.finfo(np.float64).eps)
 _TINY = float(np.finfo(np.float64).tiny)
 
 _LOOSE = {"contract", "nsz", "reassoc"}
-_compiled = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=_LOOSE)
+_compiled = compile_kernel(nogil=True, fastmath=_LOOSE)
 # The largest of many is found four at a time only where none of them is NaN: see `_solve`.
-_compiled_finite = numba.njit(
-    cache=True, nogil=True, error_model="numpy", fastmath={*_LOOSE, "nnan"}
-)
+_compiled_finite = compile_kernel(nogil=True, fastmath={*_LOOSE, "nnan"})
 
 
 def solve_problems(problem: Problem) -> tuple[Unknowns, Tensor]:
@@ -55,17 +55,15 @@ def solve_problems(problem: Problem) -> tuple[Unknowns, Tensor]:
     conditions = problem.conditions.expand(*batch[:-1], joints, few, size)
     conditions = conditions.reshape(conditions.shape[:-2].numel(), few, size).contiguous()
     metric = metric_band(problem.order, problem.samples, torch.device("cpu")).T.contiguous()
-    kinds = np.array([KINDS.index(kind) for kind in problem.kinds])
+    kinds = torch.tensor([KINDS.index(kind) for kind in problem.kinds])
     sizes = [(count, size), (count, few), (count, 2, rows), (count, 2, rows)]
     found = Unknowns(*(level.new_empty(shape) for shape in sizes))
     solved = torch.empty(count, dtype=torch.bool)
-    given = (level, scale, conditions, energy, metric, *found, solved)
-    arrays = [part.detach().numpy() for part in given]
-
-    def run(first: int, last: int) -> None:
-        _solve_slice(kinds, problem.order, first, last, *arrays)
-
-    run_in_slices(run, count, count * _WORK)
+    given = [in_memory(part, torch.float64) for part in (level, scale, conditions, energy, metric)]
+    tensors = (kinds, *given, *found, solved)
+    numbers = [rows, few, size, conditions.shape[0], len(kinds), problem.order]
+    numbers += [tensor.data_ptr() for tensor in tensors]
+    run_job(_SOLVE, count, count * _WORK, numbers)
     shapes = [(*batch, *shape[1:]) for shape in sizes]
     shaped = [part.reshape(shape) for part, shape in zip(found, shapes, strict=True)]
     return Unknowns(*shaped), solved.reshape(batch)
@@ -446,10 +444,9 @@ def _solve(problem, metric, point, step, work):
 
 
 @_compiled
-def _solve_slice(
-    kinds, order, first, last, level, scale, conditions, energy, metric, x, y, slack, push, found
-):
+def _solve_slice(kinds, order, first, last, known, x, y, slack, push, found):
     """Solve the problems from ``first`` to ``last``."""
+    level, scale, conditions, energy, metric = known
     rows, (few, size) = level.shape[1], conditions.shape[1:]
     joints = level.shape[0] // conditions.shape[0]
     support = np.empty((few, 2), np.int64)
@@ -473,3 +470,27 @@ def _solve_slice(
         point = (near, y[item], slack[item], push[item])
         found[item] = _solve(problem, metric, point, step, work)
         x[item] = near[:size]
+
+
+def _solve_float64(job):
+    count, rows, few, size, groups, order = job[2], job[3], job[4], job[5], job[6], job[8]
+    zero, nothing = np.float64(0), np.int64(0)
+    kinds = carray(pointer_at(nothing, job[9]), (job[7],))
+    level = carray(pointer_at(zero, job[10]), (count, rows))
+    scale = carray(pointer_at(zero, job[11]), (count, rows))
+    conditions = carray(pointer_at(zero, job[12]), (groups, few, size))
+    energy = carray(pointer_at(zero, job[13]), (count,))
+    metric = carray(pointer_at(zero, job[14]), (WIDTH + 1, size))
+    x = carray(pointer_at(zero, job[15]), (count, size))
+    y = carray(pointer_at(zero, job[16]), (count, few))
+    slack = carray(pointer_at(zero, job[17]), (count, 2, rows))
+    push = carray(pointer_at(zero, job[18]), (count, 2, rows))
+    found = carray(pointer_at(np.bool_(False), job[19]), (count,))
+    number, first, last = take_slice(job)
+    while number >= 0:
+        known = (level, scale, conditions, energy, metric)
+        _solve_slice(kinds, order, first, last, known, x, y, slack, push, found)
+        number, first, last = take_slice(job)
+
+
+_SOLVE = Entry(_solve_float64)

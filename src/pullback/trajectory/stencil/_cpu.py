@@ -1,312 +1,505 @@
-"""The stencil on the CPU: one pass over memory forwards, one backwards.
+"""The stencil on the CPU: one pass over memory forwards, one backwards, in explicit vectors.
 
-Inside rows share one set of weights when steps are equal. Then samples and joints are one flat
-sequence, and blocks of it that fit the first-level cache go through one plain loop for each
-order, which the compiler turns into vector instructions. Everything else goes row by row.
+Where inside rows share one set of weights, samples and joints of a trajectory are one flat
+sequence, and a vector of it takes part of several samples. The few rows at the ends, and all rows
+where steps differ, go one by one, their joints in a vector. Backwards each sample gathers from
+the rows that read it, so that nothing is written twice.
+
+Kernels index flat memory: ``at`` is where a trajectory begins, ``table`` where its weights do,
+``row`` where those of one row do; the weights of the next order of derivative lie ``columns``
+further on. What they are given is a job, see `_run`.
 """
 
-import numba
+# Long: numba's cache notices a change of the file that a kernel is in, and of no other.
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from pullback.trajectory._threads import run_in_slices
+from pullback.internal._cpu import Entry, compile_kernel, take_slice
+from pullback.internal.vectors import (
+    count_lanes,
+    fence,
+    load,
+    load_first,
+    pointer_at,
+    splat,
+    store,
+    store_first,
+    store_past_caches,
+)
+from pullback.trajectory._threads import count_slices, in_memory, run_job
 
 __all__ = ["apply_stencil", "apply_stencil_adjoint"]
 
-# Elements in a block: the four outputs and the input, in float32, fill about half of 32 KiB.
-_BLOCK = 1024
+# What this many numbers are computed from, and they, do not fit the caches together.
+_MANY = 1 << 21
 
-# How many last samples are read by a row of the end, or by fewer inside rows, in either scheme.
-_NEAR = 4
-
-# No fused multiply-add: products of mirrored weights and differences then cancel exactly.
-_compile = numba.njit(cache=True, nogil=True, error_model="numpy")
+_compile = compile_kernel(nogil=True)
 
 
 @_compile
-def _row_of(h, horizon, rows, left, right):
-    if rows == horizon or h < left:
-        return h
-    return h - horizon + rows if h >= horizon - right else left
-
-
-# A row of some trajectories by its own weights: the ends, and everything where steps differ.
-
-
-@_compile
-def _forward_row(h, outputs, values, weights, dof, geometry, first, last):
-    position, velocity, acceleration, jerk = outputs
-    before, width, left, right = geometry[:4]
-    horizon, columns = position.shape[1] // dof, weights.shape[3]
-    begin = min(max(h - before, 0), horizon - width)
-    row = _row_of(h, horizon, weights.shape[1], left, right)
-    for b in range(first, last):
-        table = b if weights.shape[0] > 1 else 0
-        for d in range(dof):
-            i, node = h * dof + d, begin * dof + d
-            here = position[b, i]
-            away = position[b, node] - here
-            v = weights[table, row, 0, 0] * away
-            a = weights[table, row, 1, 0] * away
-            j = weights[table, row, 2, 0] * away
-            for n in range(1, width):
-                node += dof
-                away = position[b, node] - here
-                v += weights[table, row, 0, n] * away
-                a += weights[table, row, 1, n] * away
-                j += weights[table, row, 2, n] * away
-            for n in range(width, columns):
-                known = values[b, (n - width) * dof + d]
-                v += weights[table, row, 0, n] * known
-                a += weights[table, row, 1, n] * known
-                j += weights[table, row, 2, n] * known
-            velocity[b, i], acceleration[b, i], jerk[b, i] = v, a, j
+def _find_row(h, sizes, geometry):
+    # Where the weights of row h begin in its table, which may hold one row for all inside rows.
+    horizon, rows, columns = sizes[1], sizes[4], sizes[5]
+    if rows != horizon and h >= geometry[2]:
+        h = h - horizon + rows if h >= horizon - geometry[3] else geometry[2]
+    return h * 3 * columns
 
 
 @_compile
-def _adjoint_row(h, gradients, weights, out, values, dof, geometry, first, last):
-    before, width, left, right = geometry[:4]
-    horizon, columns = out.shape[1] // dof, weights.shape[3]
-    begin = min(max(h - before, 0), horizon - width)
-    row = _row_of(h, horizon, weights.shape[1], left, right)
-    for b in range(first, last):
-        table = b if weights.shape[0] > 1 else 0
-        for d in range(dof):
-            i, node = h * dof + d, begin * dof + d
-            v, a, j = gradients[1][b, i], gradients[2][b, i], gradients[3][b, i]
-            total = v * 0
-            for n in range(width):
-                share = weights[table, row, 0, n] * v + weights[table, row, 1, n] * a
-                share += weights[table, row, 2, n] * j
-                out[b, node] += share
-                total += share
-                node += dof
-            out[b, i] -= total
-            for n in range(width, columns):
-                share = weights[table, row, 0, n] * v + weights[table, row, 1, n] * a
-                share += weights[table, row, 2, n] * j
-                values[b, (n - width) * dof + d] += share
-
-
-# Inside rows with one set of weights. Shifted views with one index: an index that could be
-# negative keeps a loop scalar (12 x slower); with more arrays in a loop the compiler gives up.
+def _find_window(h, horizon, geometry):
+    return min(max(h - geometry[0], 0), horizon - geometry[1])
 
 
 @_compile
-def _forward_central(x, out, row, dof, start, stop):
-    w0, w1, w3, w4 = row[0], row[1], row[3], row[4]
-    before2, before1 = x[start - 2 * dof : stop - 2 * dof], x[start - dof : stop - dof]
-    after1, after2 = x[start + dof : stop + dof], x[start + 2 * dof : stop + 2 * dof]
-    centre, target = x[start:stop], out[start:stop]
-    for i in range(target.shape[0]):
-        here = centre[i]
-        target[i] = (w0 * (before2[i] - here) + w4 * (after2[i] - here)) + (
-            w1 * (before1[i] - here) + w3 * (after1[i] - here)
-        )
-
-
-@_compile
-def _forward_backward_scheme(x, out, row, dof, start, stop):
-    w0, w1, w2 = row[0], row[1], row[2]
-    before3, before2 = x[start - 3 * dof : stop - 3 * dof], x[start - 2 * dof : stop - 2 * dof]
-    before1, centre, target = x[start - dof : stop - dof], x[start:stop], out[start:stop]
-    for i in range(target.shape[0]):
-        here = centre[i]
-        target[i] = (w0 * (before3[i] - here) + w1 * (before2[i] - here)) + (
-            w2 * (before1[i] - here)
-        )
-
-
-@_compile
-def _adjoint_central(g, out, row, dof, start, stop):
-    w0, w1, w2, w3, w4 = row[0], row[1], row[2], row[3], row[4]
-    before2, before1 = g[start - 2 * dof : stop - 2 * dof], g[start - dof : stop - dof]
-    after1, after2 = g[start + dof : stop + dof], g[start + 2 * dof : stop + 2 * dof]
-    centre, target = g[start:stop], out[start:stop]
-    for i in range(target.shape[0]):
-        target[i] += (
-            w0 * after2[i] + w1 * after1[i] + w2 * centre[i] + w3 * before1[i] + w4 * before2[i]
-        )
-
-
-@_compile
-def _adjoint_backward_scheme(g, out, row, dof, start, stop):
-    w0, w1, w2, w3 = row[0], row[1], row[2], row[3]
-    after1, after2 = g[start + dof : stop + dof], g[start + 2 * dof : stop + 2 * dof]
-    after3, centre = g[start + 3 * dof : stop + 3 * dof], g[start:stop]
-    target = out[start:stop]
-    for i in range(target.shape[0]):
-        target[i] += w0 * after3[i] + w1 * after2[i] + w2 * after1[i] + w3 * centre[i]
-
-
-@_compile
-def _adjoint_near_ends(gradients, out, inside, dof, before, width):
-    # Samples that only some inside rows read: column n of the weights reaches those from n on at
-    # the left, and the first n of the last four at the right.
-    gv, ga, gj = gradients[1], gradients[2], gradients[3]
-    left, right = (width - 1) * dof, out.shape[0] - _NEAR * dof
+def _whole_weight(weights, row, own, width):
+    # The weight of a row's own sample: differences are relative to it.
+    total = weights[row] - weights[row]
     for n in range(width):
-        v, a, j, shift = inside[0, n], inside[1, n], inside[2, n], (before - n) * dof
-        for i in range(n * dof, left):
-            out[i] += (v * gv[i + shift] + a * ga[i + shift]) + j * gj[i + shift]
-        for i in range(right, right + n * dof):
-            out[i] += (v * gv[i + shift] + a * ga[i + shift]) + j * gj[i + shift]
+        if n != own:
+            total -= weights[row + n]
+    return total
 
 
 @_compile
-def _whole_weights(row, before, width):
-    # The weight of the row's own sample is implied: differences are relative to it.
-    result = row[:, :width].copy()
-    for k in range(3):
-        result[k, before] = 0
-        result[k, before] = -result[k].sum()
-    return result
+def _is_flat(weights, sizes, geometry, inside):
+    """Whether inside rows can go as one flat sequence.
+
+    They must share weights, which must be zero wherever those of every layout are: weights that
+    are themselves a derivative may not be. The sequence must fill a vector.
+    """
+    _, horizon, _, tables, rows, columns = sizes
+    if rows >= horizon or inside < count_lanes(weights):
+        return False
+    for t in range(tables):
+        v = t * rows * 3 * columns + _find_row(geometry[2], sizes, geometry)
+        a, j = v + columns, v + 2 * columns
+        if geometry[1] == 5:
+            far = abs(weights[v]) + abs(weights[v + 4]) + abs(weights[a]) + abs(weights[a + 4])
+            own = abs(weights[v + 1] + weights[v + 3]) + abs(weights[j] + weights[j + 4])
+            if far + own + abs(weights[j + 1] + weights[j + 3]) != 0:
+                return False
+        elif abs(weights[v]) + abs(weights[v + 1]) + abs(weights[a]) != 0:
+            return False
+        for n in range(geometry[1], columns):
+            if abs(weights[v + n]) + abs(weights[a + n]) + abs(weights[j + n]) != 0:
+                return False
+    return True
 
 
 @_compile
-def _forward_inside(b, out, weights, dof, geometry, low, high):
-    table = weights[b if weights.shape[0] > 1 else 0, geometry[2]]
-    for start in range(low * dof, high * dof, _BLOCK):
-        stop = min(start + _BLOCK, high * dof)
-        for k in range(3):
-            if geometry[1] == 5:
-                _forward_central(out[0], out[k + 1], table[k], dof, start, stop)
-            else:
-                _forward_backward_scheme(out[0], out[k + 1], table[k], dof, start, stop)
+def _put(pointer, index, vector, past_caches):
+    if past_caches:
+        store_past_caches(pointer, index, vector)
+    else:
+        store(pointer, index, vector)
 
 
 @_compile
-def _flat(array):
-    return array.reshape(array.shape[0], array.shape[1] * array.shape[2])
+def _step(i, at, last, lanes):
+    # The next vector lies on whole vectors of memory; the last one ends where the region does.
+    return min(i + lanes - (at + i) % lanes, last)
 
 
 @_compile
-def _forward(samples, conditions, weights, results, geometry, first, last):
-    left, right, head, tail = geometry[2:]
-    horizon, dof = samples.shape[1:]
-    x, values = _flat(samples), _flat(conditions)
-    outputs = (_flat(results[0]), _flat(results[1]), _flat(results[2]), _flat(results[3]))
-    shared = weights.shape[1] < horizon
-    for b in range(first, last):
-        # The positions with their ends replaced are what all rows read, still in cache.
-        line = outputs[0][b]
-        line[:] = x[b]
-        if head >= 0:
-            line[:dof] = values[b, head * dof : (head + 1) * dof]
-        if tail >= 0:
-            line[-dof:] = values[b, tail * dof : (tail + 1) * dof]
-        if shared:
-            out = (line, outputs[1][b], outputs[2][b], outputs[3][b])
-            _forward_inside(b, out, weights, dof, geometry, left, horizon - right)
-        else:
-            for h in range(horizon):
-                _forward_row(h, outputs, values, weights, dof, geometry, b, b + 1)
-    if shared:
-        for h in range(left):
-            _forward_row(h, outputs, values, weights, dof, geometry, first, last)
-        for h in range(horizon - right, horizon):
-            _forward_row(h, outputs, values, weights, dof, geometry, first, last)
+def _forward_row(h, x, base, known, conditions, outputs, at, weights, table, sizes, geometry):
+    horizon, dof, columns = sizes[1], sizes[2], sizes[5]
+    width, lanes = geometry[1], count_lanes(x)
+    v_row = table + _find_row(h, sizes, geometry)
+    a_row, j_row = v_row + columns, v_row + 2 * columns
+    begin = base + _find_window(h, horizon, geometry) * dof
+    for d in range(0, dof, lanes):
+        count, i = min(lanes, dof - d), h * dof + d
+        here = load_first(x, base + i, count)
+        away = load_first(x, begin + d, count) - here
+        v, a = splat(weights[v_row]) * away, splat(weights[a_row]) * away
+        j = splat(weights[j_row]) * away
+        for n in range(1, width):
+            away = load_first(x, begin + n * dof + d, count) - here
+            v += splat(weights[v_row + n]) * away
+            a += splat(weights[a_row + n]) * away
+            j += splat(weights[j_row + n]) * away
+        for n in range(width, columns):
+            given = load_first(conditions, known + (n - width) * dof + d, count)
+            v += splat(weights[v_row + n]) * given
+            a += splat(weights[a_row + n]) * given
+            j += splat(weights[j_row + n]) * given
+        store_first(outputs[0], at + i, here, count)
+        store_first(outputs[1], at + i, v, count)
+        store_first(outputs[2], at + i, a, count)
+        store_first(outputs[3], at + i, j, count)
+
+
+# Pairs of mirrored weights come first in each sum, so that what is symmetric cancels exactly.
 
 
 @_compile
-def _adjoint_inside(g, out, row, dof, before, width):
-    # The samples that ``width`` inside rows read, and then the few near the ends.
-    begin, end = (width - 1) * dof, out.shape[0] - _NEAR * dof
-    out[:begin], out[end:] = g[0][:begin], g[0][end:]
-    for start in range(begin, end, _BLOCK):
-        stop = min(start + _BLOCK, end)
-        out[start:stop] = g[0][start:stop]
-        for k in range(3):
-            if width == 5:
-                _adjoint_central(g[k + 1], out, row[k], dof, start, stop)
-            else:
-                _adjoint_backward_scheme(g[k + 1], out, row[k], dof, start, stop)
-    _adjoint_near_ends(g, out, row, dof, before, width)
-
-
-@_compile
-def _adjoint(cotangents, weights, gradient, known, geometry, first, last):
-    before, width, left, right, head, tail = geometry
-    horizon, dof = gradient.shape[1:]
-    out, values = _flat(gradient), _flat(known)
-    gradients = (
-        _flat(cotangents[0]),
-        _flat(cotangents[1]),
-        _flat(cotangents[2]),
-        _flat(cotangents[3]),
+def _forward_central(x, base, outputs, at, weights, row, columns, dof, start, stop, past_caches):
+    v1, v3 = splat(weights[row + 1]), splat(weights[row + 3])
+    a1, a3 = splat(weights[row + columns + 1]), splat(weights[row + columns + 3])
+    j = row + 2 * columns
+    j0, j1, j3, j4 = (
+        splat(weights[j]),
+        splat(weights[j + 1]),
+        splat(weights[j + 3]),
+        splat(weights[j + 4]),
     )
-    shared = weights.shape[1] < horizon and horizon >= 2 * _NEAR
-    values[first:last] = 0
-    inside = _whole_weights(weights[0, left], before, width)
+    lanes = count_lanes(x)
+    last, i = stop - lanes, start
+    while True:
+        here = load(x, base + i)
+        before2, before1 = load(x, base + i - 2 * dof) - here, load(x, base + i - dof) - here
+        after1, after2 = load(x, base + i + dof) - here, load(x, base + i + 2 * dof) - here
+        past = past_caches and (at + i) % lanes == 0
+        _put(outputs[0], at + i, here, past)
+        _put(outputs[1], at + i, v1 * before1 + v3 * after1, past)
+        _put(outputs[2], at + i, a1 * before1 + a3 * after1, past)
+        jerk = (j0 * before2 + j4 * after2) + (j1 * before1 + j3 * after1)
+        _put(outputs[3], at + i, jerk, past)
+        if i == last:
+            return
+        i = _step(i, at, last, lanes)
+
+
+@_compile
+def _forward_backward_scheme(
+    x, base, outputs, at, weights, row, columns, dof, start, stop, past_caches
+):
+    v2 = splat(weights[row + 2])
+    a1, a2 = splat(weights[row + columns + 1]), splat(weights[row + columns + 2])
+    j = row + 2 * columns
+    j0, j1, j2 = splat(weights[j]), splat(weights[j + 1]), splat(weights[j + 2])
+    lanes = count_lanes(x)
+    last, i = stop - lanes, start
+    while True:
+        here = load(x, base + i)
+        before3, before2 = load(x, base + i - 3 * dof) - here, load(x, base + i - 2 * dof) - here
+        before1 = load(x, base + i - dof) - here
+        past = past_caches and (at + i) % lanes == 0
+        _put(outputs[0], at + i, here, past)
+        _put(outputs[1], at + i, v2 * before1, past)
+        _put(outputs[2], at + i, a1 * before2 + a2 * before1, past)
+        _put(outputs[3], at + i, (j0 * before3 + j1 * before2) + j2 * before1, past)
+        if i == last:
+            return
+        i = _step(i, at, last, lanes)
+
+
+@_compile
+def _replace_ends(x, at, conditions, known, line, sizes, geometry):
+    # The trajectory with the positions that are given at its ends, which is what rows read.
+    horizon, dof = sizes[1:3]
+    for i in range(horizon * dof):
+        line[i] = x[at + i]
+    for d in range(dof):
+        if geometry[4] >= 0:
+            line[d] = conditions[known + geometry[4] * dof + d]
+        if geometry[5] >= 0:
+            line[(horizon - 1) * dof + d] = conditions[known + geometry[5] * dof + d]
+
+
+@_compile
+def _read_job(job):
+    sizes = (job[2], job[3], job[4], job[5], job[6], job[7])
+    geometry = (job[8], job[9], job[10], job[11], job[12], job[13])
+    return sizes, geometry, job[14] != 0
+
+
+@_compile
+def _forward(job, zero, number, first, last):
+    sizes, geometry, past_caches = _read_job(job)
+    _, horizon, dof, tables, rows, columns = sizes
+    width, left, right, head, tail = geometry[1:]
+    line = pointer_at(zero, job[15] + number * job[16])
+    x, conditions = pointer_at(zero, job[17]), pointer_at(zero, job[18])
+    weights = pointer_at(zero, job[19])
+    outputs = (
+        pointer_at(zero, job[20]),
+        pointer_at(zero, job[21]),
+        pointer_at(zero, job[22]),
+        pointer_at(zero, job[23]),
+    )
+    start, stop = left * dof, (horizon - right) * dof
+    flat = _is_flat(weights, sizes, geometry, stop - start)
     for b in range(first, last):
-        if shared:
-            if weights.shape[0] > 1:
-                inside = _whole_weights(weights[b, left], before, width)
-            line = (gradients[0][b], gradients[1][b], gradients[2][b], gradients[3][b])
-            _adjoint_inside(line, out[b], inside, dof, before, width)
-        else:
-            out[b] = gradients[0][b]
-            for h in range(horizon):
-                _adjoint_row(h, gradients, weights, out, values, dof, geometry, b, b + 1)
-    if shared:
-        for h in range(left):
-            _adjoint_row(h, gradients, weights, out, values, dof, geometry, first, last)
-        for h in range(horizon - right, horizon):
-            _adjoint_row(h, gradients, weights, out, values, dof, geometry, first, last)
-    if head >= 0:
-        values[first:last, head * dof : (head + 1) * dof] += out[first:last, :dof]
-        out[first:last, :dof] = 0
-    if tail >= 0:
-        values[first:last, tail * dof : (tail + 1) * dof] += out[first:last, -dof:]
-        out[first:last, -dof:] = 0
+        at, known = b * horizon * dof, b * (columns - width) * dof
+        table = (b if tables > 1 else 0) * rows * 3 * columns
+        source, base = x, at
+        if head >= 0 or tail >= 0:
+            _replace_ends(x, at, conditions, known, line, sizes, geometry)
+            source, base = line, 0
+        h = 0
+        while h < horizon:
+            _forward_row(
+                h, source, base, known, conditions, outputs, at, weights, table, sizes, geometry
+            )
+            h = horizon - right if flat and h == left - 1 else h + 1
+        row = table + _find_row(left, sizes, geometry)
+        if flat and width == 5:
+            _forward_central(
+                source, base, outputs, at, weights, row, columns, dof, start, stop, past_caches
+            )
+        elif flat:
+            _forward_backward_scheme(
+                source, base, outputs, at, weights, row, columns, dof, start, stop, past_caches
+            )
+    if past_caches:
+        fence()
 
 
-def _array(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
-    if tensor.requires_grad:
-        tensor = tensor.detach()
-    if tensor.dtype != dtype:
-        tensor = tensor.to(dtype)
-    if not tensor.is_contiguous():
-        tensor = tensor.contiguous()
-    return tensor.numpy()
+@_compile
+def _find_readers(m, horizon, geometry):
+    # The rows that read sample m, from the first to before the last.
+    before, width = geometry[:2]
+    first = 0 if m < width else m - width + 1 + before
+    return first, horizon if m >= horizon - width else m + before + 1
+
+
+@_compile
+def _collect_weights(m, weights, table, readers, at, sizes, geometry):
+    # Those with which rows read sample m, three for each row.
+    width, columns = geometry[1], sizes[5]
+    first, last = _find_readers(m, sizes[1], geometry)
+    for h in range(first, last):
+        n = m - _find_window(h, sizes[1], geometry)
+        row = table + _find_row(h, sizes, geometry)
+        for k in range(3):
+            whole = _whole_weight(weights, row + k * columns, n, width)
+            readers[at + 3 * (h - first) + k] = whole if h == m else weights[row + k * columns + n]
+
+
+@_compile
+def _adjoint_sample(m, gradients, out, at, readers, place, sizes, geometry):
+    position, velocity, acceleration, jerk = gradients
+    dof, lanes = sizes[2], count_lanes(out)
+    first, last = _find_readers(m, sizes[1], geometry)
+    for d in range(0, dof, lanes):
+        count, i = min(lanes, dof - d), at + m * dof + d
+        total, w = load_first(position, i, count), place
+        for h in range(first, last):
+            c = at + h * dof + d
+            v = splat(readers[w]) * load_first(velocity, c, count)
+            a = splat(readers[w + 1]) * load_first(acceleration, c, count)
+            total += (v + a) + splat(readers[w + 2]) * load_first(jerk, c, count)
+            w += 3
+        store_first(out, i, total, count)
+
+
+@_compile
+def _adjoint_known(gradients, values, known, at, weights, table, sizes, geometry, flat):
+    _, velocity, acceleration, jerk = gradients
+    _, horizon, dof, _, _, columns = sizes
+    width, left, right = geometry[1:4]
+    lanes = count_lanes(values)
+    for n in range(width, columns):
+        for d in range(0, dof, lanes):
+            count = min(lanes, dof - d)
+            total = splat(weights[table] - weights[table])
+            for end in range(left + right if flat else horizon):
+                h = end if end < left or not flat else horizon - right + (end - left)
+                row, c = table + _find_row(h, sizes, geometry) + n, at + h * dof + d
+                v = splat(weights[row]) * load_first(velocity, c, count)
+                a = splat(weights[row + columns]) * load_first(acceleration, c, count)
+                j = splat(weights[row + 2 * columns]) * load_first(jerk, c, count)
+                total += (v + a) + j
+            store_first(values, known + (n - width) * dof + d, total, count)
+
+
+@_compile
+def _adjoint_central(gradients, out, at, weights, row, columns, dof, start, stop, past_caches):
+    position, velocity, acceleration, jerk = gradients
+    v1, v3 = splat(weights[row + 1]), splat(weights[row + 3])
+    a1, a3 = splat(weights[row + columns + 1]), splat(weights[row + columns + 3])
+    a2, j = splat(_whole_weight(weights, row + columns, 2, 5)), row + 2 * columns
+    j0, j1 = splat(weights[j]), splat(weights[j + 1])
+    j3, j4 = splat(weights[j + 3]), splat(weights[j + 4])
+    lanes, far = count_lanes(out), 2 * dof
+    last, i = stop - lanes, start
+    while True:
+        c = at + i
+        total = load(position, c)
+        total += v1 * load(velocity, c + dof) + v3 * load(velocity, c - dof)
+        total += a1 * load(acceleration, c + dof) + a3 * load(acceleration, c - dof)
+        total += a2 * load(acceleration, c)
+        total += j1 * load(jerk, c + dof) + j3 * load(jerk, c - dof)
+        total += j0 * load(jerk, c + far) + j4 * load(jerk, c - far)
+        _put(out, c, total, past_caches and c % lanes == 0)
+        if i == last:
+            return
+        i = _step(i, at, last, lanes)
+
+
+@_compile
+def _adjoint_backward_scheme(
+    gradients, out, at, weights, row, columns, dof, start, stop, past_caches
+):
+    position, velocity, acceleration, jerk = gradients
+    v2, v3 = splat(weights[row + 2]), splat(_whole_weight(weights, row, 3, 4))
+    a1, a2 = splat(weights[row + columns + 1]), splat(weights[row + columns + 2])
+    a3, j = splat(_whole_weight(weights, row + columns, 3, 4)), row + 2 * columns
+    j0, j1, j2 = splat(weights[j]), splat(weights[j + 1]), splat(weights[j + 2])
+    j3 = splat(_whole_weight(weights, j, 3, 4))
+    lanes = count_lanes(out)
+    last, i = stop - lanes, start
+    while True:
+        c = at + i
+        total = load(position, c)
+        total += v2 * load(velocity, c + dof) + v3 * load(velocity, c)
+        total += a1 * load(acceleration, c + 2 * dof) + a2 * load(acceleration, c + dof)
+        total += a3 * load(acceleration, c)
+        total += j0 * load(jerk, c + 3 * dof) + j1 * load(jerk, c + 2 * dof)
+        total += j2 * load(jerk, c + dof) + j3 * load(jerk, c)
+        _put(out, c, total, past_caches and c % lanes == 0)
+        if i == last:
+            return
+        i = _step(i, at, last, lanes)
+
+
+@_compile
+def _free_ends(out, at, values, known, sizes, geometry):
+    # A sample that is replaced has no say; its gradient belongs to what replaces it.
+    horizon, dof = sizes[1:3]
+    for end in range(2):
+        column, i = geometry[4 + end], at + end * (horizon - 1) * dof
+        if column >= 0:
+            for d in range(dof):
+                values[known + column * dof + d] += out[i + d]
+                out[i + d] = 0
+
+
+@_compile
+def _adjoint(job, zero, number, first, last):
+    sizes, geometry, past_caches = _read_job(job)
+    _, horizon, dof, tables, rows, columns = sizes
+    width, left = geometry[1:3]
+    readers = pointer_at(zero, job[15] + number * job[16])
+    gradients = (
+        pointer_at(zero, job[17]),
+        pointer_at(zero, job[18]),
+        pointer_at(zero, job[19]),
+        pointer_at(zero, job[20]),
+    )
+    weights, out = pointer_at(zero, job[21]), pointer_at(zero, job[22])
+    values = pointer_at(zero, job[23])
+    # Samples further from the ends than a window are read by inside rows only.
+    start, stop = width * dof, (horizon - width) * dof
+    flat = _is_flat(weights, sizes, geometry, stop - start)
+    for b in range(first, last):
+        at, known = b * horizon * dof, b * (columns - width) * dof
+        table = (b if tables > 1 else 0) * rows * 3 * columns
+        m = 0
+        while m < horizon:
+            # At most 2 * width rows read a sample.
+            place = 6 * width * (m if not flat or m < width else m - horizon + 2 * width)
+            if b == first or tables > 1:
+                _collect_weights(m, weights, table, readers, place, sizes, geometry)
+            _adjoint_sample(m, gradients, out, at, readers, place, sizes, geometry)
+            m = horizon - width if flat and m == width - 1 else m + 1
+        row = table + _find_row(left, sizes, geometry)
+        if flat and width == 5:
+            _adjoint_central(
+                gradients, out, at, weights, row, columns, dof, start, stop, past_caches
+            )
+        elif flat:
+            _adjoint_backward_scheme(
+                gradients, out, at, weights, row, columns, dof, start, stop, past_caches
+            )
+        _adjoint_known(gradients, values, known, at, weights, table, sizes, geometry, flat)
+        _free_ends(out, at, values, known, sizes, geometry)
+    if past_caches:
+        fence()
+
+
+@_compile
+def _run_forward(job, zero):
+    number, first, last = take_slice(job)
+    while number >= 0:
+        _forward(job, zero, number, first, last)
+        number, first, last = take_slice(job)
+
+
+@_compile
+def _run_adjoint(job, zero):
+    number, first, last = take_slice(job)
+    while number >= 0:
+        _adjoint(job, zero, number, first, last)
+        number, first, last = take_slice(job)
+
+
+def _forward_float32(job):
+    _run_forward(job, np.float32(0))
+
+
+def _forward_float64(job):
+    _run_forward(job, np.float64(0))
+
+
+def _adjoint_float32(job):
+    _run_adjoint(job, np.float32(0))
+
+
+def _adjoint_float64(job):
+    _run_adjoint(job, np.float64(0))
+
+
+_FORWARD = {torch.float32: Entry(_forward_float32), torch.float64: Entry(_forward_float64)}
+_ADJOINT = {torch.float32: Entry(_adjoint_float32), torch.float64: Entry(_adjoint_float64)}
 
 
 def apply_stencil(
     x: Tensor, conditions: Tensor, weights: Tensor, geometry: tuple[int, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`pullback.trajectory.stencil._reference.apply_stencil` on the CPU."""
-    shape, dtype = x.shape, weights.dtype
-    outputs = tuple(torch.empty(shape, dtype=dtype) for _ in range(4))
-    if 0 not in shape:
-        samples, values, table = _array(x, dtype), _array(conditions, dtype), _array(weights, dtype)
-        arrays = tuple(output.numpy() for output in outputs)
-
-        def run(first: int, last: int) -> None:
-            _forward(samples, values, table, arrays, geometry, first, last)
-
-        run_in_slices(run, shape[0], shape.numel())
-    position, velocity, acceleration, jerk = outputs
-    if dtype == x.dtype:
-        return position, velocity, acceleration, jerk
-    return position.to(x.dtype), velocity.to(x.dtype), acceleration.to(x.dtype), jerk.to(x.dtype)
+    dtype, wanted = weights.dtype, x.dtype
+    x = in_memory(x, dtype)
+    new = torch.empty_like
+    outputs = (new(x), new(x), new(x), new(x))
+    if x.numel() > 0:
+        tensors = (x, in_memory(conditions, dtype), in_memory(weights, dtype), *outputs)
+        line = x.shape[1] * x.shape[2] if max(geometry[4:]) >= 0 else 0
+        _run(_FORWARD[dtype], tensors, weights.shape, geometry, line)
+    if dtype != wanted:
+        position, velocity, acceleration, jerk = outputs
+        return position.to(wanted), velocity.to(wanted), acceleration.to(wanted), jerk.to(wanted)
+    return outputs
 
 
 def apply_stencil_adjoint(
     cotangents: tuple[Tensor, Tensor, Tensor, Tensor], weights: Tensor, geometry: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
     """`pullback.trajectory.stencil._reference.apply_stencil_adjoint` on the CPU."""
-    shape, wanted, dtype = cotangents[0].shape, cotangents[0].dtype, weights.dtype
-    gradient = torch.empty(shape, dtype=dtype)
-    values = torch.zeros(shape[0], weights.shape[3] - geometry[1], shape[2], dtype=dtype)
-    if 0 not in shape:
-        given = tuple(_array(cotangent, dtype) for cotangent in cotangents)
-        table, out, known = _array(weights, dtype), gradient.numpy(), values.numpy()
+    wanted, dtype = cotangents[0].dtype, weights.dtype
+    given = [in_memory(cotangent, dtype) for cotangent in cotangents]
+    batch, horizon, dof = given[0].shape
+    gradient = torch.empty_like(given[0])
+    values = given[0].new_zeros(batch, weights.shape[3] - geometry[1], dof)
+    if gradient.numel() > 0:
+        tensors = (*given, in_memory(weights, dtype), gradient, values)
+        # At most 2 * width rows read a sample, with three weights each.
+        _run(_ADJOINT[dtype], tensors, weights.shape, geometry, 6 * geometry[1] * horizon)
+    if dtype != wanted:
+        return gradient.to(wanted), values.to(wanted)
+    return gradient, values
 
-        def run(first: int, last: int) -> None:
-            _adjoint(given, table, out, known, geometry, first, last)
 
-        run_in_slices(run, shape[0], shape.numel())
-    if dtype == wanted:
-        return gradient, values
-    return gradient.to(wanted), values.to(wanted)
+def _run(
+    kernel: Entry,
+    tensors: tuple[Tensor, ...],
+    weights: torch.Size,
+    geometry: tuple[int, ...],
+    workspace: int,
+) -> None:
+    """Run a kernel over all trajectories, each slice of them with so many numbers of its own.
+
+    ``tensors`` stay alive here while the kernel knows no more of them than where they are.
+    """
+    first = tensors[0]
+    batch, horizon, dof = first.shape
+    tables, rows, _, columns = weights
+    elements = first.numel()
+    own = first.new_empty(workspace * count_slices(batch, elements)) if workspace else first
+    numbers = [horizon, dof, tables, rows, columns, *geometry, elements >= _MANY]
+    numbers += [own.data_ptr(), workspace * own.itemsize]
+    numbers += [tensor.data_ptr() for tensor in tensors]
+    run_job(kernel, batch, elements, numbers)

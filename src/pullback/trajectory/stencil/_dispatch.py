@@ -20,7 +20,8 @@ def stencil(
     Arguments:
         x: ``[batch, horizon, dof]`` positions.
         conditions: ``[batch, conditions, dof]`` boundary values.
-        weights: ``[1 or batch, rows, 3, width + conditions]``.
+        weights: ``[1 or batch, rows, 3, width + conditions]``. Only rows at the ends weigh boundary
+            values: a backend may take those weights of inside rows as zero without a look.
         geometry: `Layout.geometry`.
         backend: as `choose_backend` returns it.
     """

@@ -20,6 +20,7 @@ class Stencil(Function):
     """Positions, boundary values and weights to position, velocity, acceleration and jerk."""
 
     autocast = "disable"
+    _direct = True
 
     @staticmethod
     def forward(
@@ -52,6 +53,7 @@ class StencilAdjoint(Function):
     """Cotangents and weights to the gradients of positions and boundary values."""
 
     autocast = "disable"
+    _direct = True
 
     @staticmethod
     def forward(
