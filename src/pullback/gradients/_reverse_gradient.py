@@ -5,7 +5,7 @@ from torch import Tensor
 from pullback.gradients._check import check_tensor
 from pullback.gradients._factor import Factor, check_factor
 from pullback.gradients._module import GradientModule
-from pullback.gradients._scale_gradient import ScaleGradientFunction, apply_scale
+from pullback.gradients._scale_gradient import ScaleGradientFunction
 
 __all__ = ["ReverseGradient", "ReverseGradientFunction", "reverse_gradient"]
 
@@ -47,7 +47,7 @@ def reverse_gradient(x: Tensor, strength: Factor = 1.0, *, allow_nan: bool = Fal
     """
     check_tensor(x, "reverse_gradient")
     strength = check_factor(strength, x, "reverse_gradient", name="strength", allow_nan=allow_nan)
-    return apply_scale(ReverseGradientFunction, x, -strength)
+    return ReverseGradientFunction.apply(x, -strength)
 
 
 class ReverseGradient(GradientModule):

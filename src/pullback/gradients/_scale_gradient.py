@@ -4,21 +4,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch.utils import unwrap_dead_wrappers
-from torch.autograd import forward_ad
 
 from pullback.gradients._check import check_tensor
 from pullback.gradients._factor import Factor, check_factor, multiply
 from pullback.gradients._module import FactorModule
 from pullback.tensor import Function
 
-__all__ = ["ScaleGradient", "ScaleGradientFunction", "apply_scale", "scale_gradient"]
+__all__ = ["ScaleGradient", "ScaleGradientFunction", "scale_gradient"]
 
 
 class ScaleGradientFunction(Function):
     """The Function behind `scale_gradient` and `reverse_gradient`: ``x -> x``, ``g -> g f``."""
 
     gradient = "surrogate"
+    _direct = True
 
     @staticmethod
     def forward(x: Tensor, factor: Factor) -> Tensor:
@@ -47,48 +46,6 @@ class ScaleGradientFunction(Function):
             multiply(cotangent, factor) if ctx.needs_input_grad[0] else None,
             torch.zeros_like(factor) if ctx.needs_input_grad[1] else None,
         )
-
-
-class _EagerScaleGradient(torch.autograd.Function):
-    """The same rule straight in autograd, for a number outside of every transform.
-
-    An eager call is all overhead: on one element torch's own machinery takes about 5 us, that
-    which serves every transform about 13 us (benchmarks/bench_gradients.py).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, factor: float | complex) -> Tensor:
-        ctx.factor = factor
-        return x.view_as(x)
-
-    @staticmethod
-    # torch declares (ctx, *grad_outputs); the rule names its one cotangent.
-    # pyrefly: ignore[bad-override]
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
-        return multiply(cotangent, ctx.factor), None
-
-
-# The entry point in C++; torch's own `apply` asks about transforms, which is done here.
-_enter: Any = super(torch.autograd.Function, _EagerScaleGradient).apply  # type: ignore[misc]
-_transforming = torch._C._are_functorch_transforms_active
-
-
-def apply_scale(function: type[ScaleGradientFunction], x: Tensor, factor: Factor) -> Tensor:
-    """Apply `ScaleGradientFunction`, or a namesake of it, to arguments that have been checked.
-
-    Arguments:
-        function: what serves inside of every transform, and tensors as factors.
-        x: shape (...), floating or complex.
-        factor: as `check_factor` returned it.
-    """
-    if not (
-        isinstance(factor, Tensor)
-        or torch.compiler.is_compiling()
-        or _transforming()
-        or forward_ad._current_level >= 0
-    ):
-        return _enter(*unwrap_dead_wrappers((x,)), factor)
-    return function.apply(x, factor)
 
 
 def scale_gradient(x: Tensor, factor: Factor, *, allow_nan: bool = False) -> Tensor:
@@ -128,7 +85,7 @@ def scale_gradient(x: Tensor, factor: Factor, *, allow_nan: bool = False) -> Ten
     """
     check_tensor(x, "scale_gradient")
     factor = check_factor(factor, x, "scale_gradient", allow_nan=allow_nan)
-    return apply_scale(ScaleGradientFunction, x, factor)
+    return ScaleGradientFunction.apply(x, factor)
 
 
 class ScaleGradient(FactorModule):

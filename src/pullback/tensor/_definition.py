@@ -30,6 +30,7 @@ class Definition:
         signature: the signature of forward, without ``ctx``.
         positional: the number of arguments of a call that needs no binding; ``None`` if any
             number does.
+        direct: whether torch may run the rules itself where no transform is at work.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Definition:
     lenient: bool
     signature: inspect.Signature
     positional: int | None
+    direct: bool
 
     def bind(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -118,6 +120,7 @@ def define(cls: Any) -> Definition:
         lenient=cls._lenient,
         signature=signature,
         positional=_positional(signature),
+        direct=cls._direct,
     )
 
 

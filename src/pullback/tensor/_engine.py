@@ -33,6 +33,7 @@ __all__ = ["apply", "make_engine"]
 
 _transforming = torch._C._are_functorch_transforms_active
 _autocasting = torch._C._is_any_autocast_enabled
+_dispatch_modes = torch._C._len_torch_dispatch_stack
 _unwrap_if_dead = torch._C._functorch.unwrap_if_dead
 
 
@@ -40,6 +41,11 @@ def apply(
     engine: Any, definition: Definition, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Apply a Function: the one way in, under every transform."""
+    if engine.direct is not None and not kwargs and _is_plain(definition):
+        args = tuple(
+            [_unwrap_if_dead(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
+        )
+        return engine.direct(*args) if torch.is_grad_enabled() else definition.forward(*args)
     if kwargs or len(args) != definition.positional:
         values, names = definition.bind(args, kwargs)
     else:
@@ -73,9 +79,29 @@ def make_engine(name: str, definition: Definition) -> Any:
     if by_rule:
         body["vmap"] = staticmethod(batch_by_rule)
     engine: Any = type(name, (_Engine,), body)
-    # The entry point in C++: torch's own `apply` binds the signature anew for each call.
-    engine.enter = super(torch.autograd.Function, engine).apply
+    engine.enter = _entry(engine)
+    engine.direct = None
+    if definition.direct:
+        names = ("forward", "setup_context", "backward")
+        rules = {rule: staticmethod(getattr(definition, rule)) for rule in names}
+        engine.direct = _entry(type(name, (torch.autograd.Function,), rules))
     return engine
+
+
+def _entry(function: Any) -> Any:
+    # The entry point in C++: torch's own `apply` binds the signature anew for each call.
+    return super(torch.autograd.Function, function).apply
+
+
+def _is_plain(definition: Definition) -> bool:
+    """Whether nothing is at work but reverse mode, of which torch alone takes care."""
+    return not (
+        _transforming()
+        or forward_ad._current_level >= 0
+        or (_autocasting() and definition.autocast != "inherit")
+        or torch.compiler.is_compiling()
+        or _dispatch_modes()
+    )
 
 
 class _Engine(torch.autograd.Function):

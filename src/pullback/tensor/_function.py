@@ -67,6 +67,10 @@ class Function(torch.autograd.Function):
     batching: ClassVar[Literal["derived", "loop", "auto"]] = "derived"
     mutates: ClassVar[tuple[str, ...]] = ()
     random: ClassVar[bool] = False
+    # The rules are in split form, mutate nothing and return no argument; whatever they save is an
+    # argument or an output, and autocast does not touch what they compute. Outside of transforms
+    # torch then runs them as they are, without the 10 us that serve the rest of the contract.
+    _direct: ClassVar[bool] = False
     _lenient: ClassVar[bool] = False
     _traced: ClassVar[bool] = False
     _compiled: ClassVar[tuple[Any, Definition] | None] = None

@@ -1,0 +1,136 @@
+"""Functions whose rules torch runs itself where no transform is at work: nothing else differs."""
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+
+import pullback
+from pullback.tensor import _engine
+
+
+class Scale(pullback.Function):
+    gradient = "surrogate"
+    calls = 0
+
+    @staticmethod
+    def forward(x, weight, power):
+        return x * 1, (weight**power).sum()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, weight, ctx.power = inputs
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    def backward(ctx, g, h):
+        x, weight = ctx.saved_tensors
+        along_x = g * x.cos() if ctx.needs_input_grad[0] else None
+        along_weight = None
+        if ctx.needs_input_grad[1]:
+            along_weight = h * ctx.power * weight ** (ctx.power - 1)
+        return along_x, along_weight, None
+
+
+class DirectScale(Scale):
+    _direct = True
+
+
+@pytest.fixture
+def engine_runs(monkeypatch):
+    """How often the general engine was entered."""
+    entered = []
+    real = _engine.Call
+
+    def counting(*args, **kwargs):
+        entered.append(args)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(_engine, "Call", counting)
+    return entered
+
+
+def inputs():
+    torch.manual_seed(0)
+    return torch.randn(3, requires_grad=True), torch.rand(2, requires_grad=True)
+
+
+def run(function, x, weight):
+    y, z = function.apply(x, weight, 3)
+    return y.sin().sum() * z
+
+
+def test_the_engine_is_not_entered(engine_runs):
+    x, weight = inputs()
+    first = torch.autograd.grad(run(DirectScale, x, weight), (x, weight))
+    with torch.no_grad():
+        assert not DirectScale.apply(x, weight, 3)[0].requires_grad
+    assert engine_runs == []
+    second = torch.autograd.grad(run(Scale, x, weight), (x, weight))
+    assert len(engine_runs) == 1
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_second_order_and_missing_cotangents():
+    results = []
+    for function in (Scale, DirectScale):
+        x, weight = inputs()
+        first = torch.autograd.grad(run(function, x, weight), (x, weight), create_graph=True)
+        second = torch.autograd.grad(first[0].square().sum() + first[1].sum(), (x, weight))
+        (alone,) = torch.autograd.grad(function.apply(x, weight, 3)[0].sum(), x)
+        results.append((*first, *second, alone))
+    torch.testing.assert_close(*results)
+
+
+def test_nodes_carry_its_name():
+    x, weight = inputs()
+    assert DirectScale.apply(x, weight, 2)[0].grad_fn.name() == "DirectScaleBackward"
+
+
+@pytest.mark.parametrize("transform", ["grad", "vmap", "jvp", "dual", "keyword", "autocast"])
+def test_everything_else_goes_through_the_engine(engine_runs, transform):
+    x, weight = (tensor.detach() for tensor in inputs())
+    results = []
+    for function in (Scale, DirectScale):
+        engine_runs.clear()
+        if transform == "grad":
+            result = torch.func.grad(lambda x, f=function: run(f, x, weight))(x)
+        elif transform == "vmap":
+            call = torch.func.vmap(lambda x, w, f=function: f.apply(x, w, 2)[0], in_dims=(0, None))
+            result = call(x, weight)
+        elif transform == "jvp":
+            call = lambda x, f=function: run(f, x, weight)  # noqa: E731  # one line beside its kin
+            result = torch.func.jvp(call, (x,), (torch.ones_like(x),))[1]
+        elif transform == "dual":
+            with forward_ad.dual_level():
+                dual = forward_ad.make_dual(x, torch.ones_like(x))
+                result = forward_ad.unpack_dual(run(function, dual, weight)).tangent
+        elif transform == "keyword":
+            result = function.apply(x, weight, power=2)[1]
+        else:
+
+            class Apart(function):
+                autocast = "disable"
+
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                result = Apart.apply(x, weight, 2)[1]
+        assert len(engine_runs) == 1
+        results.append(result)
+    torch.testing.assert_close(*results)
+
+
+def test_a_tensor_that_outlived_its_transform():
+    kept = []
+    torch.func.grad(lambda x: (kept.append(x), x.sum())[1])(torch.arange(3.0))
+    _, weight = inputs()
+    y, _ = DirectScale.apply(kept[0], weight, 2)
+    assert torch.equal(y, torch.arange(3.0))
+
+
+def test_a_gradient_taken_in_batches(engine_runs):
+    results = []
+    for function in (Scale, DirectScale):
+        x, weight = inputs()
+        y, _ = function.apply(x, weight, 2)
+        (rows,) = torch.autograd.grad(y, x, torch.eye(3), is_grads_batched=True)
+        results.append(rows)
+    torch.testing.assert_close(*results)
