@@ -3,10 +3,12 @@
 import math
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from pullback.internal._cpu import compile_kernel
 
-__all__ = ["factorise_batch", "solve_batch", "substitute_batch"]
+__all__ = ["factorise", "solve", "substitute"]
 
 _compile = compile_kernel(nogil=True)
 
@@ -54,11 +56,7 @@ def _backwards(factor: np.ndarray, x: np.ndarray) -> None:
 
 
 @_compile
-def solve_batch(band: np.ndarray, x: np.ndarray) -> None:
-    """Overwrite ``x [batch, n, columns]`` by the solutions for ``band [batch, n, width + 1]``.
-
-    Where a matrix is not positive definite the solution is NaN.
-    """
+def _solve_batch(band: np.ndarray, x: np.ndarray) -> None:
     factor = np.zeros(band.shape[1:], band.dtype)
     for item in range(band.shape[0]):
         _factorise(band[item], factor)
@@ -67,17 +65,44 @@ def solve_batch(band: np.ndarray, x: np.ndarray) -> None:
 
 
 @_compile
-def factorise_batch(band: np.ndarray, factor: np.ndarray) -> None:
-    """Write the Cholesky factors of ``band [batch, n, width + 1]`` into zeros of its shape."""
+def _factorise_batch(band: np.ndarray, factor: np.ndarray) -> None:
     for item in range(band.shape[0]):
         _factorise(band[item], factor[item])
 
 
 @_compile
-def substitute_batch(factor: np.ndarray, x: np.ndarray, transposed: bool) -> None:
-    """Overwrite ``x [batch, n, columns]`` by ``L^-1 x``, or ``L^-T x`` if transposed."""
+def _substitute_batch(factor: np.ndarray, x: np.ndarray, transposed: bool) -> None:
     for item in range(factor.shape[0]):
         if transposed:
             _backwards(factor[item], x[item])
         else:
             _forwards(factor[item], x[item])
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().contiguous().numpy()
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def factorise(band: Tensor) -> Tensor:
+    """`pullback.trajectory.banded._reference.factorise` on the CPU."""
+    factor = torch.zeros_like(band, memory_format=torch.contiguous_format)
+    _factorise_batch(_array(band), factor.numpy())
+    return factor
+
+
+def solve(band: Tensor, right: Tensor) -> Tensor:
+    """`pullback.trajectory.banded._reference.solve` on the CPU: one factor at a time is kept."""
+    x = _copy(right)
+    _solve_batch(_array(band), x.numpy())
+    return x
+
+
+def substitute(factor: Tensor, right: Tensor, *, transposed: bool) -> Tensor:
+    """`pullback.trajectory.banded._reference.substitute` on the CPU."""
+    x = _copy(right)
+    _substitute_batch(_array(factor), x.numpy(), transposed)
+    return x

@@ -1,14 +1,15 @@
 """The banded solve as one operator: it chooses a backend and folds the batch dimensions."""
 
+import functools
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
-from pullback.trajectory.banded._reference import factorise, substitute
-from pullback.trajectory.banded._reference import solve as solve_reference
+from pullback.trajectory._backend import choose_backend, implementation
 
 __all__ = ["backend_used", "factor_operator", "solve_operator", "substitute_operator"]
 
@@ -22,7 +23,11 @@ def backend_used(device: torch.device, dtype: torch.dtype) -> Literal["cpu", "re
         'cpu'
     """
     wide = dtype in (torch.float32, torch.float64)
-    return "cpu" if device.type == "cpu" and wide else "reference"
+    return "cpu" if wide and choose_backend(device, "auto") == "cpu" else "reference"
+
+
+def _kernels(tensor: Tensor) -> ModuleType:
+    return implementation("banded", backend_used(tensor.device, tensor.dtype))
 
 
 @torch.library.custom_op("pullback_trajectory::banded_solve", mutates_args=())
@@ -35,7 +40,7 @@ def solve_operator(band: Tensor, right: Tensor, strict: bool) -> Tensor:
         ArgumentError: ``strict``, and a matrix is not positive definite.
     """
     batch = torch.broadcast_shapes(band.shape[:-2], right.shape[:-2])
-    x = _fold(band, right, batch, _solve)
+    x = _fold(band, right, batch, _kernels(band).solve)
     if strict and not bool(torch.isfinite(x).all()):
         _complain(band, right)
     return x
@@ -62,13 +67,7 @@ def _fold(
 def factor_operator(band: Tensor) -> Tensor:
     """The Cholesky factor of ``band [..., n, width + 1]``; NaN where it is not definite."""
     bands = band.detach().reshape(band.shape[:-2].numel(), *band.shape[-2:])
-    if backend_used(band.device, band.dtype) == "reference":
-        return factorise(bands).reshape(band.shape).clone()
-    from pullback.trajectory.banded._cpu import factorise_batch
-
-    factor = torch.zeros_like(bands, memory_format=torch.contiguous_format)
-    factorise_batch(bands.contiguous().numpy(), factor.numpy())
-    return factor.reshape(band.shape)
+    return _kernels(band).factorise(bands).reshape(band.shape)
 
 
 @torch.library.custom_op("pullback_trajectory::banded_substitute", mutates_args=())
@@ -76,27 +75,8 @@ def substitute_operator(factor: Tensor, right: Tensor, transposed: bool) -> Tens
     """Solve ``L X = B``, or ``L' X = B`` if transposed; batch dimensions are broadcast."""
     batch = torch.broadcast_shapes(factor.shape[:-2], right.shape[:-2])
 
-    def run(factor: Tensor, right: Tensor) -> Tensor:
-        if backend_used(factor.device, factor.dtype) == "reference":
-            return substitute(factor, right, transposed=transposed)
-        from pullback.trajectory.banded._cpu import substitute_batch
-
-        x = right.detach().clone(memory_format=torch.contiguous_format)
-        substitute_batch(factor.detach().contiguous().numpy(), x.numpy(), transposed)
-        return x
-
+    run = functools.partial(_kernels(factor).substitute, transposed=transposed)
     return _fold(factor, right, batch, run)
-
-
-def _solve(band: Tensor, right: Tensor) -> Tensor:
-    if backend_used(band.device, band.dtype) == "reference":
-        return solve_reference(band, right)
-    # Compiled code takes a second to load, so it waits for the first solve.
-    from pullback.trajectory.banded._cpu import solve_batch
-
-    x = right.detach().clone(memory_format=torch.contiguous_format)
-    solve_batch(band.detach().contiguous().numpy(), x.numpy())
-    return x
 
 
 def _complain(band: Tensor, right: Tensor) -> None:
