@@ -21,8 +21,10 @@ from torch import Tensor
 
 __all__ = ["count_slices", "in_memory", "run_job"]
 
-# Waking a team that sleeps takes some 20 us; below about this many elements one thread is faster.
-_LEAST_ELEMENTS = 1 << 17
+# The elements of one thread at least: as many as in torch's own operations for its team, which is
+# mostly awake; handing work to a thread of Python's costs a tenth of a millisecond.
+_LEAST_FOR_TEAM = 1 << 15
+_LEAST_FOR_POOL = 1 << 17
 
 # A thread that the system holds up leaves its share to the others.
 _SLICES_OF_A_THREAD = 4
@@ -61,7 +63,8 @@ def count_slices(items: int, elements: int) -> int:
 
 
 def _count_threads(items: int, elements: int) -> int:
-    return min(torch.get_num_threads(), items, max(1, elements // _LEAST_ELEMENTS))
+    least = _LEAST_FOR_POOL if _team is None else _LEAST_FOR_TEAM
+    return min(torch.get_num_threads(), items, max(1, elements // least))
 
 
 def run_job(entry: _Entry, items: int, elements: int, numbers: list[int]) -> None:
