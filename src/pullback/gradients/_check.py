@@ -4,11 +4,9 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.internal._dtypes import PACKED
 
-__all__ = ["PACKED", "check_broadcast", "check_real", "check_tensor", "refuse_export"]
-
-# Two values in one element; torch has the dtype since 2.8.
-PACKED: torch.dtype | None = getattr(torch, "float4_e2m1fn_x2", None)
+__all__ = ["check_broadcast", "check_real", "check_tensor", "refuse_export"]
 
 _FLAG_TELLS = torch.__version__ >= "2.9"  # compared as versions
 
@@ -48,7 +46,7 @@ def check_tensor(tensor: Tensor, function: str, name: str = "x") -> None:
             expected="a floating or complex dtype",
             mend=f"Convert it first: {name}.float().",
         )
-    if tensor.dtype == PACKED:
+    if tensor.dtype in PACKED:
         raise UnsupportedError(
             f"{function} does not take tensors that pack two values in one element.",
             given=f"{name} of dtype {tensor.dtype}",

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from pullback.errors import ArgumentTypeError
-from pullback.gradients._check import PACKED, check_tensor
+from pullback.gradients._check import check_tensor
+from pullback.internal._dtypes import PACKED
 from pullback.tensor import Function
 
 __all__ = ["DtypeGradient", "DtypeGradientFunction", "dtype_gradient"]
@@ -81,7 +82,7 @@ def dtype_gradient(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _check_dtype(dtype: torch.dtype, function: str) -> None:
     usable = isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex)
-    if not usable or dtype == PACKED:
+    if not usable or dtype in PACKED:
         raise ArgumentTypeError(
             f"{function}: not a dtype that gradients can be rounded to.",
             given=f"dtype={dtype!r}",

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from pullback.errors import ArgumentError, UnsupportedError
+from pullback.internal._dtypes import PACKED
 from pullback.internal._extras import require
 from pullback.tracking._cpu import measure_cpu
 from pullback.tracking._layout import FIRST_BIN, WIDTH
@@ -18,10 +19,6 @@ Backend = Literal["auto", "cpu", "reference", "triton"]
 # Eight-bit floats and halves fit float32 exactly; integers need the 53 bits of float64.
 _KEPT = (torch.float32, torch.float64)
 _USUAL = frozenset((*_KEPT, torch.bfloat16, torch.float16))
-# Two numbers in a byte. Asking a dtype for its name at each call would be felt.
-_PACKED = frozenset(
-    dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype) and "x2" in str(dtype)
-)
 
 
 def choose_backend(asked: Backend, device: torch.device) -> Backend:
@@ -91,7 +88,7 @@ def check_measurable(values: torch.Tensor) -> None:
             expected="a dense tensor",
             mend="Track its values() or a dense copy of it.",
         )
-    if values.is_meta or values.dtype.itemsize == 0 or values.dtype in _PACKED:
+    if values.is_meta or values.dtype.itemsize == 0 or values.dtype in PACKED:
         raise UnsupportedError(
             "This tensor has no elements that can be read.",
             given=f"dtype {values.dtype} on {values.device}",

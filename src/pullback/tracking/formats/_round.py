@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.internal._dtypes import PACKED
 from pullback.tracking.formats._number_format import NumberFormat
 
 __all__ = [
@@ -23,8 +24,6 @@ Overflow = Literal["saturate", "cast"]
 
 _MANTISSA = 52  # of float64
 _BIAS = 1023
-# Two values in one element; torch has the dtype since 2.8.
-_PACKED: torch.dtype | None = getattr(torch, "float4_e2m1fn_x2", None)
 
 
 def check_choices(rounding: str, overflow: str) -> None:
@@ -78,7 +77,7 @@ def check_values(values: Tensor, function: str) -> None:
             given=f"dtype {values.dtype}",
             mend="Convert it first: x.float().",
         )
-    if values.dtype == _PACKED:
+    if values.dtype in PACKED:
         raise UnsupportedError(
             f"{function} does not take packed values.", given=f"dtype {values.dtype}"
         )
