@@ -5,6 +5,7 @@ import torch
 from torch.autograd import forward_ad
 
 import pullback
+from pullback.errors import ArgumentTypeError
 from pullback.tensor import _engine
 
 
@@ -124,6 +125,11 @@ def test_a_tensor_that_outlived_its_transform():
     _, weight = inputs()
     y, _ = DirectScale.apply(kept[0], weight, 2)
     assert torch.equal(y, torch.arange(3.0))
+
+
+def test_a_wrong_number_of_arguments():
+    with pytest.raises(ArgumentTypeError, match=r"DirectScale.apply got arguments"):
+        DirectScale.apply(*inputs())
 
 
 def test_a_gradient_taken_in_batches(engine_runs):

@@ -41,13 +41,11 @@ def apply(
     engine: Any, definition: Definition, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Apply a Function: the one way in, under every transform."""
-    if engine.direct is not None and not kwargs and _is_plain(definition):
-        args = tuple(
-            [_unwrap_if_dead(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
-        )
-        return engine.direct(*args) if torch.is_grad_enabled() else definition.forward(*args)
     if kwargs or len(args) != definition.positional:
         values, names = definition.bind(args, kwargs)
+    elif engine.direct is not None and _is_plain(definition):
+        args = tuple([_unwrap_if_dead(x) if isinstance(x, torch.Tensor) else x for x in args])
+        return engine.direct(*args) if torch.is_grad_enabled() else definition.forward(*args)
     else:
         values, names = args, ()
     template, tensors = flatten(values)
