@@ -1,6 +1,7 @@
 """Every backend equals the reference; which one runs can be asked for and asked about."""
 
 import importlib.util
+import itertools
 import os
 import subprocess
 import sys
@@ -45,14 +46,14 @@ def same_stencil(backend, horizons, dtype=torch.float64):
                     torch.testing.assert_close(got, want, **tolerance)
 
 
-def same_accumulate(backend):
-    for order in (1, 2, 3):
-        for rows in ((1, 1), (1, 6), (3, 6), (3, 1)):
+def same_accumulate(backend, dtype=torch.float64, dof=2):
+    for order, horizon in itertools.product((1, 2, 3), (1, 2, 6)):
+        for rows in ((1, 1), (1, horizon), (3, horizon), (3, 1)):
             for method in METHODS:
-                steps = step_table(method, torch.rand(rows) + 0.3)
-                u = torch.randn(3, 6, 2, dtype=torch.float64)
-                z = torch.randn(3, order, 2, dtype=torch.float64)
-                grads = tuple(torch.randn(3, 7, 2, dtype=torch.float64) for _ in range(4))
+                steps = step_table(method, torch.rand(rows) + 0.3).to(dtype)
+                u = torch.randn(3, horizon, dof, dtype=dtype)
+                z = torch.randn(3, order, dof, dtype=dtype)
+                grads = tuple(torch.randn(3, horizon + 1, dof, dtype=dtype) for _ in range(4))
                 want = accumulate.accumulate(u, z, steps, order)
                 torch.testing.assert_close(backend.accumulate(u, z, steps, order), want)
                 want = accumulate.accumulate_adjoint(grads, steps, order)
@@ -136,9 +137,11 @@ def test_memory_that_is_not_the_values(view):
     torch.testing.assert_close(got, want, rtol=0, atol=0)
 
 
-def test_accumulate_on_the_cpu():
-    torch.manual_seed(0)
-    same_accumulate(accumulate_cpu)
+@pytest.mark.parametrize("dof", [1, 2, 7, 8, 9, 16, 17, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_accumulate_on_the_cpu(dtype, dof):
+    torch.manual_seed(dof)
+    same_accumulate(accumulate_cpu, dtype, dof)
 
 
 def test_triton_through_its_interpreter():

@@ -19,6 +19,7 @@ class Accumulate(Function):
     """Control, initial states and coefficients to position, velocity, acceleration and jerk."""
 
     autocast = "disable"
+    _direct = True
 
     @staticmethod
     def forward(
@@ -49,6 +50,7 @@ class AccumulateAdjoint(Function):
     """Cotangents and coefficients to the gradients of control and initial states."""
 
     autocast = "disable"
+    _direct = True
 
     @staticmethod
     def forward(
