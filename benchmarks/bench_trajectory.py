@@ -1,4 +1,4 @@
-"""The cost of `differentiate`, beside the memory that must move and two other ways to do it.
+"""The cost of `differentiate` and `integrate`, beside the memory that must move and other ways.
 
 ``python -m benchmarks.bench_trajectory`` prints a table, writes ``results/trajectory.csv``.
 The floor is the time in which a copy of 128 MB, measured in the same run, moves as many bytes as
@@ -20,12 +20,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from pullback.trajectory import backend_used, differentiate
+from pullback.trajectory import State, backend_used, differentiate, integrate
 
 RESULTS = Path(__file__).parent / "results" / "trajectory.csv"
 DT = 0.02
@@ -77,6 +77,17 @@ def slicing(x: Tensor) -> Four:
     return x.clone(), velocity, acceleration, jerk
 
 
+def integrating(backend: Literal["auto", "reference"]) -> Callable[[Tensor], Four]:
+    """Jerk to everything below it; the reference is running sums in torch."""
+    start = State(position=0.0, velocity=0.0, acceleration=0.0)
+
+    def run(control: Tensor) -> Four:
+        motion = integrate(control, DT, start=start, order="jerk", backend=backend)
+        return motion.position, motion.velocity, motion.acceleration, motion.jerk
+
+    return run
+
+
 def forward(call: Callable[[Tensor], Four], x: Tensor) -> None:
     with torch.no_grad():
         call(x)
@@ -106,20 +117,28 @@ def measure(shape: tuple[int, ...], seconds: float) -> list[dict[str, Any]]:
     cotangents = tuple(torch.randn(shape) for _ in range(4))
     source = torch.randn(1 << 25)
     target = torch.empty_like(source)
-    calls = {"ours": ours, "bare": Bare.apply, "slicing autograd": slicing}
+    control = torch.randn(shape[0], shape[1] - 1, shape[2], requires_grad=True)
+    calls: dict[str, tuple[Callable[[Tensor], Four], Tensor]] = {
+        "ours": (ours, x),
+        "bare": (Bare.apply, x),
+        "slicing autograd": (slicing, x),
+        "integrate": (integrating("auto"), control),
+        "integrate, running sums": (integrating("reference"), control),
+    }
     copies: dict[str, Callable[[], Any]] = {"copy": lambda: target.copy_(source)}
     # A job that fits the caches would find them emptied by the copies: it takes turns without.
     large = x.numel() > 1_000_000
     works = dict(copies) if large else {}
-    for name, call in calls.items():
-        works[f"{name}, both"] = functools.partial(both, call, x, cotangents)
-        works[f"{name}, forward"] = functools.partial(forward, call, x)
+    for name, (call, given) in calls.items():
+        works[f"{name}, both"] = functools.partial(both, call, given, cotangents)
+        works[f"{name}, forward"] = functools.partial(forward, call, given)
     least = take_turns(works, seconds)
     if not large:
         least |= take_turns(copies, 2)
     # The dense formula is quadratic in the horizon: seconds at 1024, gigabytes at 4096.
     if shape[1] <= 1024:
-        call = calls["dense matrices"] = dense(shape[1])
+        call = dense(shape[1])
+        calls["dense matrices"] = (call, x)
         works = {"dense matrices, both": functools.partial(both, call, x, cotangents)}
         works["dense matrices, forward"] = functools.partial(forward, call, x)
         least |= take_turns(works, 1)
