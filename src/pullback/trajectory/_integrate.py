@@ -17,7 +17,13 @@ from pullback.trajectory._arguments import (
 from pullback.trajectory._backend import Backend, choose_backend
 from pullback.trajectory._motion import Motion
 from pullback.trajectory._state import PARTS, State
-from pullback.trajectory.accumulate import METHODS, Accumulate, Method, step_table
+from pullback.trajectory.accumulate import (
+    METHODS,
+    Accumulate,
+    Method,
+    step_table,
+    uniform_table,
+)
 
 __all__ = ["Order", "integrate"]
 
@@ -84,23 +90,25 @@ def integrate(
         gather_part(f"{name} of the start", getattr(start, name), control, None)
         for name in PARTS[:level]
     ]
-    initial = torch.stack([part.reshape(count, dof) for part in parts], 1)
-    seconds = dt
-    if not isinstance(seconds, Tensor):
-        seconds = torch.full((), seconds, dtype=torch.float64, device=control.device)
-    rows = (
-        seconds.reshape(-1, steps)
-        if seconds.ndim == 1
-        else seconds.reshape((1, 1) if seconds.ndim == 0 else (count, steps))
-    )
-    table = step_table(method, rows).to(dtype)
-    lines = control.reshape(count, steps, dof)
+    rows = parts if len(batch) == 1 else [part.reshape(count, dof) for part in parts]
+    initial = torch.stack(rows, 1)
+    table = _table(method, dt, control, count, dtype)
+    lines = control if len(batch) == 1 else control.reshape(count, steps, dof)
     outputs = Accumulate.apply(lines, initial, table, level, chosen)
-    position, velocity, acceleration, jerk = (
-        part.reshape(*batch, steps + 1, dof) for part in outputs
-    )
-    kept = dt if isinstance(dt, Tensor) else seconds.to(dtype)
+    if len(batch) != 1:
+        outputs = tuple(part.reshape(*batch, steps + 1, dof) for part in outputs)
+    kept = dt if isinstance(dt, Tensor) else torch.full((), dt, dtype=dtype, device=control.device)
+    position, velocity, acceleration, jerk = outputs
     return Motion(position, velocity, acceleration, jerk, kept)
+
+
+def _table(
+    method: Method, dt: Tensor | float, control: Tensor, count: int, dtype: torch.dtype
+) -> Tensor:
+    if not isinstance(dt, Tensor):
+        return uniform_table(method, dt, control.device, dtype)
+    trajectories, steps = (1 if dt.ndim < 2 else count), (1 if dt.ndim == 0 else control.shape[-2])
+    return step_table(method, dt.reshape(trajectories, steps)).to(dtype)
 
 
 def _check_choices(order: str, method: str, steps: int) -> int:

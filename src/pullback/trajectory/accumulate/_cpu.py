@@ -152,7 +152,9 @@ def accumulate(
     if control.numel() > 0:
         inputs = (in_memory(control, steps.dtype), in_memory(initial, steps.dtype))
         _run_over_batch(_FORWARD, inputs, steps, outputs, order)
-    position, velocity, acceleration, jerk = (output.to(control.dtype) for output in outputs)
+    if control.dtype != steps.dtype:
+        outputs = tuple(output.to(control.dtype) for output in outputs)
+    position, velocity, acceleration, jerk = outputs
     return position, velocity, acceleration, jerk
 
 

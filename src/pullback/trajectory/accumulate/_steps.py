@@ -8,12 +8,15 @@ the state above the highest, with
     euler                  e_1 = dt          each state is advanced by the old one above it
 """
 
+import functools
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-__all__ = ["METHODS", "Method", "step_table"]
+from pullback.trajectory._backend import is_plain
+
+__all__ = ["METHODS", "Method", "step_table", "uniform_table"]
 
 Method = Literal["exact", "semi_implicit_euler", "euler"]
 
@@ -36,3 +39,27 @@ def step_table(method: Method, dt: Tensor) -> Tensor:
     dt = dt.to(torch.float64)
     powers = torch.stack([dt, dt * dt, dt * dt * dt], dim=-1)
     return powers * torch.tensor(_FACTORS[method], dtype=torch.float64, device=dt.device)
+
+
+def uniform_table(method: Method, dt: float, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return ``e_1, e_2, e_3`` for steps that all take one number of seconds, ``[1, 1, 3]``.
+
+    Arguments:
+        method: the integrator.
+        dt: seconds.
+        device: where the coefficients are needed.
+        dtype: what the coefficients, found in float64, are rounded to.
+    """
+    if is_plain() and not torch.is_inference_mode_enabled():
+        return _kept_table(method, float(dt), device, dtype)
+    return _make_table(method, dt, device, dtype)
+
+
+@functools.lru_cache(maxsize=64)
+def _kept_table(method: Method, dt: float, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return _make_table(method, dt, device, dtype)
+
+
+def _make_table(method: Method, dt: float, device: torch.device, dtype: torch.dtype) -> Tensor:
+    seconds = torch.full((1, 1), dt, dtype=torch.float64, device=device)
+    return step_table(method, seconds).to(dtype)
