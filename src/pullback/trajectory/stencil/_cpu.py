@@ -7,13 +7,15 @@ the rows that read it, so that nothing is written twice.
 
 Kernels index flat memory: ``at`` is where a trajectory begins, ``table`` where its weights do,
 ``row`` where those of one row do; the weights of the next order of derivative lie ``columns``
-further on. What they are given is a job, see `_run`.
+further on. ``several`` are the first and after the last of some trajectories. What kernels are
+given is a job, see `_run`.
 """
 
 # Long: numba's cache notices a change of the file that a kernel is in, and of no other.
 
 import numpy as np
 import torch
+from numba import literally
 from torch import Tensor
 
 from pullback.internal._cpu import Entry, compile_kernel, take_slice
@@ -34,6 +36,10 @@ __all__ = ["apply_stencil", "apply_stencil_adjoint"]
 
 # What this many numbers are computed from, and they, do not fit the caches together.
 _MANY = 1 << 21
+
+# Trajectories that are worked on together: as many as have about so many numbers, so that what a
+# loop prepares serves them all and their numbers stay in the second-level cache.
+_TOGETHER = 1 << 13
 
 _compile = compile_kernel(nogil=True)
 
@@ -97,45 +103,51 @@ def _put(pointer, index, vector, past_caches):
 
 
 @_compile
-def _step(i, at, last, lanes):
+def _step(i, last, lanes):
     # The next vector lies on whole vectors of memory; the last one ends where the region does.
-    return min(i + lanes - (at + i) % lanes, last)
+    return min(i + lanes - i % lanes, last)
 
 
 @_compile
-def _forward_row(h, x, base, known, conditions, outputs, at, weights, table, sizes, geometry):
-    horizon, dof, columns = sizes[1], sizes[2], sizes[5]
-    width, lanes = geometry[1], count_lanes(x)
+def _forward_row(h, width, known, outputs, several, weights, table, layout):
+    # Samples are read from x, where trajectories lie ``shift`` before those of the outputs.
+    literally(width)
+    (x, shift, conditions), (sizes, geometry) = known, layout
+    horizon, dof, columns, lanes = sizes[1], sizes[2], sizes[5], count_lanes(x)
     v_row = table + _find_row(h, sizes, geometry)
     a_row, j_row = v_row + columns, v_row + 2 * columns
-    begin = base + _find_window(h, horizon, geometry) * dof
+    window = (_find_window(h, horizon, geometry) - h) * dof
     for d in range(0, dof, lanes):
-        count, i = min(lanes, dof - d), h * dof + d
-        here = load_first(x, base + i, count)
-        away = load_first(x, begin + d, count) - here
-        v, a = splat(weights[v_row]) * away, splat(weights[a_row]) * away
-        j = splat(weights[j_row]) * away
-        for n in range(1, width):
-            away = load_first(x, begin + n * dof + d, count) - here
-            v += splat(weights[v_row + n]) * away
-            a += splat(weights[a_row + n]) * away
-            j += splat(weights[j_row + n]) * away
-        for n in range(width, columns):
-            given = load_first(conditions, known + (n - width) * dof + d, count)
-            v += splat(weights[v_row + n]) * given
-            a += splat(weights[a_row + n]) * given
-            j += splat(weights[j_row + n]) * given
-        store_first(outputs[0], at + i, here, count)
-        store_first(outputs[1], at + i, v, count)
-        store_first(outputs[2], at + i, a, count)
-        store_first(outputs[3], at + i, j, count)
+        count = min(lanes, dof - d)
+        for b in range(several[0], several[1]):
+            i, first = (b * horizon + h) * dof + d, b * (columns - width) * dof + d
+            here = load_first(x, i - shift, count)
+            begin = i - shift + window
+            away = load_first(x, begin, count) - here
+            v, a = splat(weights[v_row]) * away, splat(weights[a_row]) * away
+            j = splat(weights[j_row]) * away
+            for n in range(1, width):
+                away = load_first(x, begin + n * dof, count) - here
+                v += splat(weights[v_row + n]) * away
+                a += splat(weights[a_row + n]) * away
+                j += splat(weights[j_row + n]) * away
+            for n in range(width, columns):
+                given = load_first(conditions, first + (n - width) * dof, count)
+                v += splat(weights[v_row + n]) * given
+                a += splat(weights[a_row + n]) * given
+                j += splat(weights[j_row + n]) * given
+            store_first(outputs[0], i, here, count)
+            store_first(outputs[1], i, v, count)
+            store_first(outputs[2], i, a, count)
+            store_first(outputs[3], i, j, count)
 
 
 # Pairs of mirrored weights come first in each sum, so that what is symmetric cancels exactly.
 
 
 @_compile
-def _forward_central(x, base, outputs, at, weights, row, columns, dof, start, stop, past_caches):
+def _forward_central(x, shift, outputs, several, weights, row, sizes, region, past_caches):
+    _, horizon, dof, _, _, columns = sizes
     v1, v3 = splat(weights[row + 1]), splat(weights[row + 3])
     a1, a3 = splat(weights[row + columns + 1]), splat(weights[row + columns + 3])
     j = row + 2 * columns
@@ -146,57 +158,69 @@ def _forward_central(x, base, outputs, at, weights, row, columns, dof, start, st
         splat(weights[j + 4]),
     )
     lanes = count_lanes(x)
-    last, i = stop - lanes, start
-    while True:
-        here = load(x, base + i)
-        before2, before1 = load(x, base + i - 2 * dof) - here, load(x, base + i - dof) - here
-        after1, after2 = load(x, base + i + dof) - here, load(x, base + i + 2 * dof) - here
-        past = past_caches and (at + i) % lanes == 0
-        _put(outputs[0], at + i, here, past)
-        _put(outputs[1], at + i, v1 * before1 + v3 * after1, past)
-        _put(outputs[2], at + i, a1 * before1 + a3 * after1, past)
-        jerk = (j0 * before2 + j4 * after2) + (j1 * before1 + j3 * after1)
-        _put(outputs[3], at + i, jerk, past)
-        if i == last:
-            return
-        i = _step(i, at, last, lanes)
+    for b in range(several[0], several[1]):
+        i, last = b * horizon * dof + region[0], b * horizon * dof + region[1] - lanes
+        while True:
+            c = i - shift
+            here = load(x, c)
+            before2, before1 = load(x, c - 2 * dof) - here, load(x, c - dof) - here
+            after1, after2 = load(x, c + dof) - here, load(x, c + 2 * dof) - here
+            past = past_caches and i % lanes == 0
+            _put(outputs[0], i, here, past)
+            _put(outputs[1], i, v1 * before1 + v3 * after1, past)
+            _put(outputs[2], i, a1 * before1 + a3 * after1, past)
+            jerk = (j0 * before2 + j4 * after2) + (j1 * before1 + j3 * after1)
+            _put(outputs[3], i, jerk, past)
+            if i == last:
+                break
+            i = _step(i, last, lanes)
 
 
 @_compile
-def _forward_backward_scheme(
-    x, base, outputs, at, weights, row, columns, dof, start, stop, past_caches
-):
+def _forward_backward_scheme(x, shift, outputs, several, weights, row, sizes, region, past_caches):
+    _, horizon, dof, _, _, columns = sizes
     v2 = splat(weights[row + 2])
     a1, a2 = splat(weights[row + columns + 1]), splat(weights[row + columns + 2])
     j = row + 2 * columns
     j0, j1, j2 = splat(weights[j]), splat(weights[j + 1]), splat(weights[j + 2])
     lanes = count_lanes(x)
-    last, i = stop - lanes, start
-    while True:
-        here = load(x, base + i)
-        before3, before2 = load(x, base + i - 3 * dof) - here, load(x, base + i - 2 * dof) - here
-        before1 = load(x, base + i - dof) - here
-        past = past_caches and (at + i) % lanes == 0
-        _put(outputs[0], at + i, here, past)
-        _put(outputs[1], at + i, v2 * before1, past)
-        _put(outputs[2], at + i, a1 * before2 + a2 * before1, past)
-        _put(outputs[3], at + i, (j0 * before3 + j1 * before2) + j2 * before1, past)
-        if i == last:
-            return
-        i = _step(i, at, last, lanes)
+    for b in range(several[0], several[1]):
+        i, last = b * horizon * dof + region[0], b * horizon * dof + region[1] - lanes
+        while True:
+            c = i - shift
+            here = load(x, c)
+            before3, before2 = load(x, c - 3 * dof) - here, load(x, c - 2 * dof) - here
+            before1 = load(x, c - dof) - here
+            past = past_caches and i % lanes == 0
+            _put(outputs[0], i, here, past)
+            _put(outputs[1], i, v2 * before1, past)
+            _put(outputs[2], i, a1 * before2 + a2 * before1, past)
+            _put(outputs[3], i, (j0 * before3 + j1 * before2) + j2 * before1, past)
+            if i == last:
+                break
+            i = _step(i, last, lanes)
 
 
 @_compile
-def _replace_ends(x, at, conditions, known, line, sizes, geometry):
-    # The trajectory with the positions that are given at its ends, which is what rows read.
+def _replace_ends(x, conditions, lines, several, sizes, geometry):
+    # The trajectories with the positions that are given at their ends, which is what rows read.
     horizon, dof = sizes[1:3]
-    for i in range(horizon * dof):
-        line[i] = x[at + i]
-    for d in range(dof):
-        if geometry[4] >= 0:
-            line[d] = conditions[known + geometry[4] * dof + d]
-        if geometry[5] >= 0:
-            line[(horizon - 1) * dof + d] = conditions[known + geometry[5] * dof + d]
+    begin = several[0] * horizon * dof
+    for i in range(begin, several[1] * horizon * dof):
+        lines[i - begin] = x[i]
+    for b in range(several[0], several[1]):
+        for end in range(2):
+            column, i = geometry[4 + end], (b * horizon + end * (horizon - 1)) * dof - begin
+            known = (b * (sizes[5] - geometry[1]) + column) * dof
+            for d in range(dof if column >= 0 else 0):
+                lines[i + d] = conditions[known + d]
+
+
+@_compile
+def _count_together(sizes):
+    # Weights of their own part them.
+    _, horizon, dof, tables = sizes[:4]
+    return 1 if tables > 1 else max(1, _TOGETHER // (horizon * dof))
 
 
 @_compile
@@ -211,7 +235,7 @@ def _forward(job, zero, number, first, last):
     sizes, geometry, past_caches = _read_job(job)
     _, horizon, dof, tables, rows, columns = sizes
     width, left, right, head, tail = geometry[1:]
-    line = pointer_at(zero, job[15] + number * job[16])
+    lines = pointer_at(zero, job[15] + number * job[16])
     x, conditions = pointer_at(zero, job[17]), pointer_at(zero, job[18])
     weights = pointer_at(zero, job[19])
     outputs = (
@@ -220,30 +244,29 @@ def _forward(job, zero, number, first, last):
         pointer_at(zero, job[22]),
         pointer_at(zero, job[23]),
     )
-    start, stop = left * dof, (horizon - right) * dof
-    flat = _is_flat(weights, sizes, geometry, stop - start)
-    for b in range(first, last):
-        at, known = b * horizon * dof, b * (columns - width) * dof
+    region = (left * dof, (horizon - right) * dof)
+    flat = _is_flat(weights, sizes, geometry, region[1] - region[0])
+    together = _count_together(sizes)
+    for b in range(first, last, together):
+        several, source, shift = (b, min(b + together, last)), x, 0
         table = (b if tables > 1 else 0) * rows * 3 * columns
-        source, base = x, at
         if head >= 0 or tail >= 0:
-            _replace_ends(x, at, conditions, known, line, sizes, geometry)
-            source, base = line, 0
+            _replace_ends(x, conditions, lines, several, sizes, geometry)
+            source, shift = lines, b * horizon * dof
+        known, layout = (source, shift, conditions), (sizes, geometry)
         h = 0
         while h < horizon:
-            _forward_row(
-                h, source, base, known, conditions, outputs, at, weights, table, sizes, geometry
-            )
+            if width == 5:
+                _forward_row(h, 5, known, outputs, several, weights, table, layout)
+            else:
+                _forward_row(h, 4, known, outputs, several, weights, table, layout)
             h = horizon - right if flat and h == left - 1 else h + 1
         row = table + _find_row(left, sizes, geometry)
+        inside = (source, shift, outputs, several, weights, row, sizes, region, past_caches)
         if flat and width == 5:
-            _forward_central(
-                source, base, outputs, at, weights, row, columns, dof, start, stop, past_caches
-            )
+            _forward_central(*inside)
         elif flat:
-            _forward_backward_scheme(
-                source, base, outputs, at, weights, row, columns, dof, start, stop, past_caches
-            )
+            _forward_backward_scheme(*inside)
     if past_caches:
         fence()
 
@@ -270,28 +293,30 @@ def _collect_weights(m, weights, table, readers, at, sizes, geometry):
 
 
 @_compile
-def _adjoint_sample(m, gradients, out, at, readers, place, sizes, geometry):
+def _adjoint_sample(m, gradients, out, several, readers, place, sizes, geometry):
     position, velocity, acceleration, jerk = gradients
-    dof, lanes = sizes[2], count_lanes(out)
-    first, last = _find_readers(m, sizes[1], geometry)
+    _, horizon, dof = sizes[:3]
+    lanes = count_lanes(out)
+    first, last = _find_readers(m, horizon, geometry)
     for d in range(0, dof, lanes):
-        count, i = min(lanes, dof - d), at + m * dof + d
-        total, w = load_first(position, i, count), place
-        for h in range(first, last):
-            c = at + h * dof + d
-            v = splat(readers[w]) * load_first(velocity, c, count)
-            a = splat(readers[w + 1]) * load_first(acceleration, c, count)
-            total += (v + a) + splat(readers[w + 2]) * load_first(jerk, c, count)
-            w += 3
-        store_first(out, i, total, count)
+        count = min(lanes, dof - d)
+        for b in range(several[0], several[1]):
+            i, c, w = (b * horizon + m) * dof + d, (b * horizon + first) * dof + d, place
+            total = load_first(position, i, count)
+            for _ in range(first, last):
+                v = splat(readers[w]) * load_first(velocity, c, count)
+                a = splat(readers[w + 1]) * load_first(acceleration, c, count)
+                total += (v + a) + splat(readers[w + 2]) * load_first(jerk, c, count)
+                c, w = c + dof, w + 3
+            store_first(out, i, total, count)
 
 
 @_compile
-def _adjoint_known(gradients, values, known, at, weights, table, sizes, geometry, flat):
+def _adjoint_known(gradients, values, b, weights, table, sizes, geometry, flat):
     _, velocity, acceleration, jerk = gradients
     _, horizon, dof, _, _, columns = sizes
     width, left, right = geometry[1:4]
-    lanes = count_lanes(values)
+    lanes, at, known = count_lanes(values), b * horizon * dof, b * (columns - width) * dof
     for n in range(width, columns):
         for d in range(0, dof, lanes):
             count = min(lanes, dof - d)
@@ -307,65 +332,65 @@ def _adjoint_known(gradients, values, known, at, weights, table, sizes, geometry
 
 
 @_compile
-def _adjoint_central(gradients, out, at, weights, row, columns, dof, start, stop, past_caches):
+def _adjoint_central(gradients, out, several, weights, row, sizes, region, past_caches):
     position, velocity, acceleration, jerk = gradients
+    _, horizon, dof, _, _, columns = sizes
     v1, v3 = splat(weights[row + 1]), splat(weights[row + 3])
     a1, a3 = splat(weights[row + columns + 1]), splat(weights[row + columns + 3])
     a2, j = splat(_whole_weight(weights, row + columns, 2, 5)), row + 2 * columns
     j0, j1 = splat(weights[j]), splat(weights[j + 1])
     j3, j4 = splat(weights[j + 3]), splat(weights[j + 4])
     lanes, far = count_lanes(out), 2 * dof
-    last, i = stop - lanes, start
-    while True:
-        c = at + i
-        total = load(position, c)
-        total += v1 * load(velocity, c + dof) + v3 * load(velocity, c - dof)
-        total += a1 * load(acceleration, c + dof) + a3 * load(acceleration, c - dof)
-        total += a2 * load(acceleration, c)
-        total += j1 * load(jerk, c + dof) + j3 * load(jerk, c - dof)
-        total += j0 * load(jerk, c + far) + j4 * load(jerk, c - far)
-        _put(out, c, total, past_caches and c % lanes == 0)
-        if i == last:
-            return
-        i = _step(i, at, last, lanes)
+    for b in range(several[0], several[1]):
+        i, last = b * horizon * dof + region[0], b * horizon * dof + region[1] - lanes
+        while True:
+            total = load(position, i)
+            total += v1 * load(velocity, i + dof) + v3 * load(velocity, i - dof)
+            total += a1 * load(acceleration, i + dof) + a3 * load(acceleration, i - dof)
+            total += a2 * load(acceleration, i)
+            total += j1 * load(jerk, i + dof) + j3 * load(jerk, i - dof)
+            total += j0 * load(jerk, i + far) + j4 * load(jerk, i - far)
+            _put(out, i, total, past_caches and i % lanes == 0)
+            if i == last:
+                break
+            i = _step(i, last, lanes)
 
 
 @_compile
-def _adjoint_backward_scheme(
-    gradients, out, at, weights, row, columns, dof, start, stop, past_caches
-):
+def _adjoint_backward_scheme(gradients, out, several, weights, row, sizes, region, past_caches):
     position, velocity, acceleration, jerk = gradients
+    _, horizon, dof, _, _, columns = sizes
     v2, v3 = splat(weights[row + 2]), splat(_whole_weight(weights, row, 3, 4))
     a1, a2 = splat(weights[row + columns + 1]), splat(weights[row + columns + 2])
     a3, j = splat(_whole_weight(weights, row + columns, 3, 4)), row + 2 * columns
     j0, j1, j2 = splat(weights[j]), splat(weights[j + 1]), splat(weights[j + 2])
     j3 = splat(_whole_weight(weights, j, 3, 4))
     lanes = count_lanes(out)
-    last, i = stop - lanes, start
-    while True:
-        c = at + i
-        total = load(position, c)
-        total += v2 * load(velocity, c + dof) + v3 * load(velocity, c)
-        total += a1 * load(acceleration, c + 2 * dof) + a2 * load(acceleration, c + dof)
-        total += a3 * load(acceleration, c)
-        total += j0 * load(jerk, c + 3 * dof) + j1 * load(jerk, c + 2 * dof)
-        total += j2 * load(jerk, c + dof) + j3 * load(jerk, c)
-        _put(out, c, total, past_caches and c % lanes == 0)
-        if i == last:
-            return
-        i = _step(i, at, last, lanes)
+    for b in range(several[0], several[1]):
+        i, last = b * horizon * dof + region[0], b * horizon * dof + region[1] - lanes
+        while True:
+            total = load(position, i)
+            total += v2 * load(velocity, i + dof) + v3 * load(velocity, i)
+            total += a1 * load(acceleration, i + 2 * dof) + a2 * load(acceleration, i + dof)
+            total += a3 * load(acceleration, i)
+            total += j0 * load(jerk, i + 3 * dof) + j1 * load(jerk, i + 2 * dof)
+            total += j2 * load(jerk, i + dof) + j3 * load(jerk, i)
+            _put(out, i, total, past_caches and i % lanes == 0)
+            if i == last:
+                break
+            i = _step(i, last, lanes)
 
 
 @_compile
-def _free_ends(out, at, values, known, sizes, geometry):
+def _free_ends(out, values, b, sizes, geometry):
     # A sample that is replaced has no say; its gradient belongs to what replaces it.
     horizon, dof = sizes[1:3]
     for end in range(2):
-        column, i = geometry[4 + end], at + end * (horizon - 1) * dof
-        if column >= 0:
-            for d in range(dof):
-                values[known + column * dof + d] += out[i + d]
-                out[i + d] = 0
+        column, i = geometry[4 + end], (b * horizon + end * (horizon - 1)) * dof
+        known = (b * (sizes[5] - geometry[1]) + column) * dof
+        for d in range(dof if column >= 0 else 0):
+            values[known + d] += out[i + d]
+            out[i + d] = 0
 
 
 @_compile
@@ -383,10 +408,11 @@ def _adjoint(job, zero, number, first, last):
     weights, out = pointer_at(zero, job[21]), pointer_at(zero, job[22])
     values = pointer_at(zero, job[23])
     # Samples further from the ends than a window are read by inside rows only.
-    start, stop = width * dof, (horizon - width) * dof
-    flat = _is_flat(weights, sizes, geometry, stop - start)
-    for b in range(first, last):
-        at, known = b * horizon * dof, b * (columns - width) * dof
+    region = (width * dof, (horizon - width) * dof)
+    flat = _is_flat(weights, sizes, geometry, region[1] - region[0])
+    together = _count_together(sizes)
+    for b in range(first, last, together):
+        several = (b, min(b + together, last))
         table = (b if tables > 1 else 0) * rows * 3 * columns
         m = 0
         while m < horizon:
@@ -394,19 +420,17 @@ def _adjoint(job, zero, number, first, last):
             place = 6 * width * (m if not flat or m < width else m - horizon + 2 * width)
             if b == first or tables > 1:
                 _collect_weights(m, weights, table, readers, place, sizes, geometry)
-            _adjoint_sample(m, gradients, out, at, readers, place, sizes, geometry)
+            _adjoint_sample(m, gradients, out, several, readers, place, sizes, geometry)
             m = horizon - width if flat and m == width - 1 else m + 1
         row = table + _find_row(left, sizes, geometry)
+        inside = (gradients, out, several, weights, row, sizes, region, past_caches)
         if flat and width == 5:
-            _adjoint_central(
-                gradients, out, at, weights, row, columns, dof, start, stop, past_caches
-            )
+            _adjoint_central(*inside)
         elif flat:
-            _adjoint_backward_scheme(
-                gradients, out, at, weights, row, columns, dof, start, stop, past_caches
-            )
-        _adjoint_known(gradients, values, known, at, weights, table, sizes, geometry, flat)
-        _free_ends(out, at, values, known, sizes, geometry)
+            _adjoint_backward_scheme(*inside)
+        for one in range(several[0], several[1]):
+            _adjoint_known(gradients, values, one, weights, table, sizes, geometry, flat)
+            _free_ends(out, values, one, sizes, geometry)
     if past_caches:
         fence()
 
@@ -457,8 +481,8 @@ def apply_stencil(
     outputs = (new(x), new(x), new(x), new(x))
     if x.numel() > 0:
         tensors = (x, in_memory(conditions, dtype), in_memory(weights, dtype), *outputs)
-        line = x.shape[1] * x.shape[2] if max(geometry[4:]) >= 0 else 0
-        _run(_FORWARD[dtype], tensors, weights.shape, geometry, line)
+        lines = x.shape[1] * x.shape[2] + _TOGETHER if max(geometry[4:]) >= 0 else 0
+        _run(_FORWARD[dtype], tensors, weights.shape, geometry, lines)
     if dtype != wanted:
         position, velocity, acceleration, jerk = outputs
         return position.to(wanted), velocity.to(wanted), acceleration.to(wanted), jerk.to(wanted)
