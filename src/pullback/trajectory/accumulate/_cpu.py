@@ -98,6 +98,7 @@ def _adjoint_lanes(control, initial, steps, cotangents, at, place, stride, count
 
 @_compile
 def _run(job, zero, forward):
+    # The numbers of the job as `_run_over_batch` lists them, after the three of `take_slice`.
     sizes, stride = (job[3], job[4], job[5]), 3 if job[7] > 1 else 0
     horizon, dof, order = sizes
     control, initial = pointer_at(zero, job[8]), pointer_at(zero, job[9])

@@ -473,6 +473,7 @@ def _solve_slice(kinds, order, first, last, known, x, y, slack, push, found):
 
 
 def _solve_float64(job):
+    # The numbers of the job as `solve_problems` lists them, after the three of `take_slice`.
     count, rows, few, size, groups, order = job[2], job[3], job[4], job[5], job[6], job[8]
     zero, nothing = np.float64(0), np.int64(0)
     kinds = carray(pointer_at(nothing, job[9]), (job[7],))

@@ -5,10 +5,10 @@ sequence, and a vector of it takes part of several samples. The few rows at the 
 where steps differ, go one by one, their joints in a vector. Backwards each sample gathers from
 the rows that read it, so that nothing is written twice.
 
-Kernels index flat memory: ``at`` is where a trajectory begins, ``table`` where its weights do,
-``row`` where those of one row do; the weights of the next order of derivative lie ``columns``
-further on. ``several`` are the first and after the last of some trajectories. What kernels are
-given is a job, see `_run`.
+Kernels index flat memory: ``table`` is where the weights of a trajectory begin, ``row`` where
+those of one row do; the weights of the next order of derivative lie ``columns`` further on.
+``several`` are the first and after the last of some trajectories. What kernels are given is a
+job, whose numbers `_run` lists.
 """
 
 # Long: numba's cache notices a change of the file that a kernel is in, and of no other.
@@ -225,6 +225,7 @@ def _count_together(sizes):
 
 @_compile
 def _read_job(job):
+    # Batch, horizon, dof, tables, rows, columns; then `Layout.geometry`.
     sizes = (job[2], job[3], job[4], job[5], job[6], job[7])
     geometry = (job[8], job[9], job[10], job[11], job[12], job[13])
     return sizes, geometry, job[14] != 0
