@@ -7,24 +7,11 @@ import threading
 import numpy as np
 import pytest
 import torch
+from tests.internal.test_cpu import COUNT
 
-from pullback.internal._cpu import Entry, take_slice
-from pullback.internal.vectors import pointer_at
 from pullback.trajectory import _threads, differentiate
 
 MUCH = 1 << 24
-
-
-def count_items(job):
-    counts = pointer_at(np.float64(0), job[3])
-    number, first, last = take_slice(job)
-    while number >= 0:
-        for item in range(first, last):
-            counts[item] += 1
-        number, first, last = take_slice(job)
-
-
-COUNT = Entry(count_items)
 
 
 @pytest.fixture(params=["team", "pool"])
