@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pullback.internal._cpu import Entry, compile_kernel, take_slice
-from pullback.internal.vectors import pointer_at
+from pullback.internal.vectors._cpu import pointer_at
 
 
 def count_items(job):

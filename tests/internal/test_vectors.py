@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pullback.internal._cpu import compile_kernel
-from pullback.internal.vectors import (
+from pullback.internal.vectors._cpu import (
     count_lanes,
     fence,
     load,

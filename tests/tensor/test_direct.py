@@ -5,7 +5,7 @@ import torch
 from torch.autograd import forward_ad
 
 import pullback
-from pullback.errors import ArgumentTypeError
+from pullback.errors import ArgumentTypeError, DefinitionError
 from pullback.tensor import _engine
 
 
@@ -71,6 +71,17 @@ def test_the_engine_is_not_entered(engine_runs):
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
+def test_a_subclass_promises_for_itself(engine_runs):
+    class Doubled(DirectScale):
+        @staticmethod
+        def forward(x, weight, power):
+            return x.mul_(2), weight.sum()
+
+    with pytest.raises(DefinitionError, match="forward of Doubled"):
+        Doubled.apply(torch.ones(2), torch.ones(2), 1)
+    assert len(engine_runs) == 1
+
+
 def test_second_order_and_missing_cotangents():
     results = []
     for function in (Scale, DirectScale):
@@ -111,6 +122,7 @@ def test_everything_else_goes_through_the_engine(engine_runs, transform):
 
             class Apart(function):
                 autocast = "disable"
+                _direct = function is DirectScale
 
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 result = Apart.apply(x, weight, 2)[1]

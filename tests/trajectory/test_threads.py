@@ -30,7 +30,7 @@ def test_every_item_is_worked_on_once(workers, threads):
     torch.set_num_threads(threads)
     for items in (1, 2, 3, 1000):
         counts = np.zeros(items)
-        _threads.run_job(COUNT, items, MUCH, [counts.ctypes.data])
+        _threads.run_job(COUNT, items, _threads.count_threads(items, MUCH), [counts.ctypes.data])
         assert (counts == 1).all()
 
 
@@ -40,7 +40,8 @@ def test_python_threads_at_once(workers):
     def work():
         for _ in range(50):
             counts = np.zeros(100)
-            _threads.run_job(COUNT, 100, MUCH, [counts.ctypes.data])
+            number = _threads.count_threads(100, MUCH)
+            _threads.run_job(COUNT, 100, number, [counts.ctypes.data])
             if not (counts == 1).all():
                 wrong.append(counts)
 
@@ -65,8 +66,9 @@ def test_the_result_does_not_depend_on_the_threads(workers):
 
 
 def test_little_work_stays_in_one_slice():
-    assert _threads.count_slices(1000, 1000) == 1
-    assert _threads.count_slices(0, MUCH) == 1 or torch.get_num_threads() == 1
+    assert _threads.count_threads(1000, 1000) == 1
+    assert _threads.count_slices(1000, 1) == 1
+    assert _threads.count_slices(0, _threads.count_threads(0, MUCH)) == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks")

@@ -13,6 +13,8 @@ __all__ = ["ReverseGradient", "ReverseGradientFunction", "reverse_gradient"]
 class ReverseGradientFunction(ScaleGradientFunction):
     """`ScaleGradientFunction` under the name of its use, with the factor ``-strength``."""
 
+    _direct = True
+
 
 def reverse_gradient(x: Tensor, strength: Factor = 1.0, *, allow_nan: bool = False) -> Tensor:
     r"""Return ``x`` unchanged and reverse the gradient that flows back to it.

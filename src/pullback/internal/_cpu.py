@@ -96,6 +96,7 @@ def take_slice(job):
 
     The slice is negative where none is left. For use in kernels.
     """
+    # Not a generator: numba does not read kernels that use one back from disk.
     number, slices, items = _count_up(job), job[1], job[2]
     if number >= slices:
         return -1, 0, 0

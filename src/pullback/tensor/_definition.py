@@ -120,7 +120,7 @@ def define(cls: Any) -> Definition:
         lenient=cls._lenient,
         signature=signature,
         positional=_positional(signature),
-        direct=cls._direct,
+        direct=vars(cls).get("_direct", False),
     )
 
 

@@ -69,7 +69,8 @@ class Function(torch.autograd.Function):
     random: ClassVar[bool] = False
     # The rules are in split form, mutate nothing and return no argument; whatever they save is an
     # argument or an output, and autocast does not touch what they compute. Outside of transforms
-    # torch then runs them as they are, without the 10 us that serve the rest of the contract.
+    # torch then runs them as they are, without the 10 us that serve the rest of the contract. It is
+    # a promise of the class alone: what inherits from it may have rules of its own.
     _direct: ClassVar[bool] = False
     _lenient: ClassVar[bool] = False
     _traced: ClassVar[bool] = False

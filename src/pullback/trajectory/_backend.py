@@ -4,16 +4,25 @@ import functools
 import importlib
 import importlib.util
 import os
+from collections.abc import Callable
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal, ParamSpec
 
 import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, MissingExtraError, UnsupportedError
 
-__all__ = ["Backend", "backend_used", "choose_backend", "implementation", "is_plain"]
+__all__ = [
+    "Backend",
+    "backend_used",
+    "choose_backend",
+    "implementation",
+    "is_plain",
+    "keep_results",
+]
 
+P = ParamSpec("P")
 Backend = Literal["auto", "reference", "cpu", "triton"]
 
 _dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -116,3 +125,21 @@ def is_plain(*tensors: Tensor) -> bool:
     if torch.compiler.is_compiling() or _dispatch_modes() or _transforming():
         return False
     return all(type(tensor) is Tensor and not tensor._is_zerotensor() for tensor in tensors)
+
+
+def keep_results(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """Return the function with its last results kept, for arguments without tensors.
+
+    Nothing is kept that a graph being traced, a transform or inference mode would own.
+
+    Arguments:
+        function: makes a tensor that nobody writes into.
+    """
+    kept: Any = functools.lru_cache(maxsize=64)(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        own = not is_plain() or torch.is_inference_mode_enabled()
+        return function(*args, **kwargs) if own else kept(*args, **kwargs)
+
+    return call

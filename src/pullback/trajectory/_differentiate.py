@@ -115,8 +115,6 @@ def differentiate(
 
 
 def _orders(state: State) -> tuple[int, ...]:
-    if state is free:
-        return ()
     return tuple(order for order, name in enumerate(PARTS) if getattr(state, name) is not None)
 
 
@@ -144,8 +142,6 @@ def _collect(
 ) -> Tensor:
     """Stack the boundary values that are given, ``[batch, conditions, dof]``, start first."""
     count, dof = math.prod(position.shape[:-2]), position.shape[-1]
-    if start is free and goal is free:
-        return position.new_empty(count, 0, dof)
     values = []
     for end, state in (("start", start), ("goal", goal)):
         for name in PARTS:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["count_slices", "in_memory", "run_job"]
+__all__ = ["count_slices", "count_threads", "in_memory", "run_job"]
 
 # The elements of one thread at least: as many as in torch's own operations for its team, which is
 # mostly awake; handing work to a thread of Python's costs a tenth of a millisecond.
@@ -51,35 +51,39 @@ def in_memory(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.resolve_neg().contiguous()
 
 
-def count_slices(items: int, elements: int) -> int:
-    """Return into how many slices a job is cut.
+def count_threads(items: int, elements: int) -> int:
+    """Return how many threads a job is worth.
 
     Arguments:
         items: the number of independent items.
-        elements: the size of the whole work, to decide whether threads are worth their cost.
+        elements: the size of the whole work.
     """
-    threads = _count_threads(items, elements)
-    return min(items, _SLICES_OF_A_THREAD * threads) if threads > 1 else 1
-
-
-def _count_threads(items: int, elements: int) -> int:
     least = _LEAST_FOR_POOL if _team is None else _LEAST_FOR_TEAM
     return min(torch.get_num_threads(), items, max(1, elements // least))
 
 
-def run_job(entry: _Entry, items: int, elements: int, numbers: list[int]) -> None:
+def count_slices(items: int, threads: int) -> int:
+    """Return into how many slices a job is cut.
+
+    Arguments:
+        items: the number of independent items.
+        threads: as `count_threads` returned it.
+    """
+    return min(items, _SLICES_OF_A_THREAD * threads) if threads > 1 else 1
+
+
+def run_job(entry: _Entry, items: int, threads: int, numbers: list[int]) -> None:
     """Run a job until each of its slices has been worked on once.
 
     Arguments:
         entry: `pullback.internal._cpu.Entry`.
         items: the number of independent items.
-        elements: as in `count_slices`.
+        threads: as `count_threads` returned it.
         numbers: what follows the first three numbers of the job.
     """
-    threads = _count_threads(items, elements)
-    job = array.array("q", [0, count_slices(items, elements), items, *numbers])
+    job = array.array("q", [0, count_slices(items, threads), items, *numbers])
     address = job.buffer_info()[0]
-    if threads == 1:
+    if threads <= 1:
         entry(address)
     elif _team is not None:
         _team(entry.address, address, threads, 0)

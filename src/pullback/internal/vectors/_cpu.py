@@ -22,6 +22,7 @@ from numba.core.typing.templates import AbstractTemplate, infer_global
 from numba.extending import intrinsic, lower_builtin, register_model
 
 __all__ = [
+    "VECTOR_BYTES",
     "count_lanes",
     "fence",
     "load",
@@ -36,7 +37,7 @@ __all__ = [
 # Callers do not pass the first argument, which is the compiler's; type checkers cannot know that.
 _intrinsic: Any = intrinsic
 
-_BYTES = 64
+VECTOR_BYTES = 64
 _INDEX = ir.IntType(32)
 
 
@@ -49,7 +50,7 @@ class _Vector(types.Type):
 
     @property
     def lanes(self) -> int:
-        return _BYTES * 8 // self.item.bitwidth
+        return VECTOR_BYTES * 8 // self.item.bitwidth
 
 
 @register_model(_Vector)
@@ -165,7 +166,7 @@ def store_past_caches(_context: Any, pointer: Any, index: Any, vector: Any) -> A
     the line that it writes. ``pointer[index]`` must lie at a multiple of 64 bytes, and a kernel
     that has used this must call `fence` before it returns.
     """
-    return types.void(pointer, types.intp, vector), _storing(_BYTES, past_caches=True)
+    return types.void(pointer, types.intp, vector), _storing(VECTOR_BYTES, past_caches=True)
 
 
 @_intrinsic

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pullback.internal._cpu import Entry, compile_kernel, take_slice
-from pullback.internal.vectors import count_lanes, load_first, pointer_at, splat, store_first
-from pullback.trajectory._threads import in_memory, run_job
+from pullback.internal.vectors._cpu import count_lanes, load_first, pointer_at, splat, store_first
+from pullback.trajectory._threads import count_threads, in_memory, run_job
 
 __all__ = ["accumulate", "accumulate_adjoint"]
 
@@ -183,4 +183,5 @@ def _run_over_batch(
     table = in_memory(steps, steps.dtype)
     numbers = [*ends[0].shape[1:], order, *table.shape[:2]]
     numbers += [tensor.data_ptr() for tensor in (*ends, table, *levels)]
-    run_job(kernels[steps.dtype], ends[0].shape[0], ends[0].numel(), numbers)
+    batch = ends[0].shape[0]
+    run_job(kernels[steps.dtype], batch, count_threads(batch, ends[0].numel()), numbers)

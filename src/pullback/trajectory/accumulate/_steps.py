@@ -8,13 +8,12 @@ the state above the highest, with
     euler                  e_1 = dt          each state is advanced by the old one above it
 """
 
-import functools
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from pullback.trajectory._backend import is_plain
+from pullback.trajectory._backend import keep_results
 
 __all__ = ["METHODS", "Method", "step_table", "uniform_table"]
 
@@ -41,6 +40,7 @@ def step_table(method: Method, dt: Tensor) -> Tensor:
     return powers * torch.tensor(_FACTORS[method], dtype=torch.float64, device=dt.device)
 
 
+@keep_results
 def uniform_table(method: Method, dt: float, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Return ``e_1, e_2, e_3`` for steps that all take one number of seconds, ``[1, 1, 3]``.
 
@@ -50,16 +50,5 @@ def uniform_table(method: Method, dt: float, device: torch.device, dtype: torch.
         device: where the coefficients are needed.
         dtype: what the coefficients, found in float64, are rounded to.
     """
-    if is_plain() and not torch.is_inference_mode_enabled():
-        return _kept_table(method, float(dt), device, dtype)
-    return _make_table(method, dt, device, dtype)
-
-
-@functools.lru_cache(maxsize=64)
-def _kept_table(method: Method, dt: float, device: torch.device, dtype: torch.dtype) -> Tensor:
-    return _make_table(method, dt, device, dtype)
-
-
-def _make_table(method: Method, dt: float, device: torch.device, dtype: torch.dtype) -> Tensor:
     seconds = torch.full((1, 1), dt, dtype=torch.float64, device=device)
     return step_table(method, seconds).to(dtype)

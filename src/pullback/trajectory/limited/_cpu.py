@@ -13,9 +13,9 @@ from numba import carray
 from torch import Tensor
 
 from pullback.internal._cpu import Entry, compile_kernel, take_slice
-from pullback.internal.vectors import pointer_at
+from pullback.internal.vectors._cpu import pointer_at
 from pullback.trajectory._cubic import ACCELERATION, JERK, VELOCITY, WIDTH, metric_band
-from pullback.trajectory._threads import in_memory, run_job
+from pullback.trajectory._threads import count_threads, in_memory, run_job
 from pullback.trajectory.limited._problem import (
     FLOOR,
     GAP,
@@ -47,14 +47,14 @@ def solve_problems(problem: Problem) -> tuple[Unknowns, Tensor]:
     """`_reference.solve_problems` for float64 tensors on the CPU."""
     batch, rows = problem.level.shape[:-1], problem.level.shape[-1]
     count, (few, size) = batch.numel(), problem.conditions.shape[-2:]
-    level = problem.level.reshape(count, rows).contiguous()
-    scale = problem.scale.expand(*batch, rows).reshape(count, rows).contiguous()
-    energy = problem.energy.expand(batch).reshape(count).contiguous()
+    level = problem.level.reshape(count, rows)
+    scale = problem.scale.expand(*batch, rows).reshape(count, rows)
+    energy = problem.energy.expand(batch).reshape(count)
     # Joints usually share their conditions: they are not copied for each.
     joints = problem.conditions.shape[-3] if problem.conditions.dim() > 2 else 1
     conditions = problem.conditions.expand(*batch[:-1], joints, few, size)
-    conditions = conditions.reshape(conditions.shape[:-2].numel(), few, size).contiguous()
-    metric = metric_band(problem.order, problem.samples, torch.device("cpu")).T.contiguous()
+    conditions = conditions.reshape(conditions.shape[:-2].numel(), few, size)
+    metric = metric_band(problem.order, problem.samples, torch.device("cpu")).T
     kinds = torch.tensor([KINDS.index(kind) for kind in problem.kinds])
     sizes = [(count, size), (count, few), (count, 2, rows), (count, 2, rows)]
     found = Unknowns(*(level.new_empty(shape) for shape in sizes))
@@ -63,7 +63,7 @@ def solve_problems(problem: Problem) -> tuple[Unknowns, Tensor]:
     tensors = (kinds, *given, *found, solved)
     numbers = [rows, few, size, conditions.shape[0], len(kinds), problem.order]
     numbers += [tensor.data_ptr() for tensor in tensors]
-    run_job(_SOLVE, count, count * _WORK, numbers)
+    run_job(_SOLVE, count, count_threads(count, count * _WORK), numbers)
     shapes = [(*batch, *shape[1:]) for shape in sizes]
     shaped = [part.reshape(shape) for part, shape in zip(found, shapes, strict=True)]
     return Unknowns(*shaped), solved.reshape(batch)

@@ -19,7 +19,8 @@ from numba import literally
 from torch import Tensor
 
 from pullback.internal._cpu import Entry, compile_kernel, take_slice
-from pullback.internal.vectors import (
+from pullback.internal.vectors._cpu import (
+    VECTOR_BYTES,
     count_lanes,
     fence,
     load,
@@ -30,7 +31,7 @@ from pullback.internal.vectors import (
     store_first,
     store_past_caches,
 )
-from pullback.trajectory._threads import count_slices, in_memory, run_job
+from pullback.trajectory._threads import count_slices, count_threads, in_memory, run_job
 
 __all__ = ["apply_stencil", "apply_stencil_adjoint"]
 
@@ -281,20 +282,21 @@ def _find_readers(m, horizon, geometry):
 
 
 @_compile
-def _collect_weights(m, weights, table, readers, at, sizes, geometry):
-    # Those with which rows read sample m, three for each row.
+def _collect_weights(m, weights, table, readers, sizes, geometry):
+    # Those with which rows read sample m, three for each of at most 2 * width rows.
     width, columns = geometry[1], sizes[5]
     first, last = _find_readers(m, sizes[1], geometry)
     for h in range(first, last):
         n = m - _find_window(h, sizes[1], geometry)
         row = table + _find_row(h, sizes, geometry)
         for k in range(3):
-            whole = _whole_weight(weights, row + k * columns, n, width)
-            readers[at + 3 * (h - first) + k] = whole if h == m else weights[row + k * columns + n]
+            of_order = row + k * columns
+            weight = _whole_weight(weights, of_order, n, width) if h == m else weights[of_order + n]
+            readers[3 * (h - first) + k] = weight
 
 
 @_compile
-def _adjoint_sample(m, gradients, out, several, readers, place, sizes, geometry):
+def _adjoint_sample(m, gradients, out, several, readers, sizes, geometry):
     position, velocity, acceleration, jerk = gradients
     _, horizon, dof = sizes[:3]
     lanes = count_lanes(out)
@@ -302,7 +304,7 @@ def _adjoint_sample(m, gradients, out, several, readers, place, sizes, geometry)
     for d in range(0, dof, lanes):
         count = min(lanes, dof - d)
         for b in range(several[0], several[1]):
-            i, c, w = (b * horizon + m) * dof + d, (b * horizon + first) * dof + d, place
+            i, c, w = (b * horizon + m) * dof + d, (b * horizon + first) * dof + d, 0
             total = load_first(position, i, count)
             for _ in range(first, last):
                 v = splat(readers[w]) * load_first(velocity, c, count)
@@ -417,11 +419,8 @@ def _adjoint(job, zero, number, first, last):
         table = (b if tables > 1 else 0) * rows * 3 * columns
         m = 0
         while m < horizon:
-            # At most 2 * width rows read a sample.
-            place = 6 * width * (m if not flat or m < width else m - horizon + 2 * width)
-            if b == first or tables > 1:
-                _collect_weights(m, weights, table, readers, place, sizes, geometry)
-            _adjoint_sample(m, gradients, out, several, readers, place, sizes, geometry)
+            _collect_weights(m, weights, table, readers, sizes, geometry)
+            _adjoint_sample(m, gradients, out, several, readers, sizes, geometry)
             m = horizon - width if flat and m == width - 1 else m + 1
         row = table + _find_row(left, sizes, geometry)
         inside = (gradients, out, several, weights, row, sizes, region, past_caches)
@@ -481,9 +480,9 @@ def apply_stencil(
     new = torch.empty_like
     outputs = (new(x), new(x), new(x), new(x))
     if x.numel() > 0:
-        tensors = (x, in_memory(conditions, dtype), in_memory(weights, dtype), *outputs)
+        inputs = (x, in_memory(conditions, dtype), in_memory(weights, dtype))
         lines = x.shape[1] * x.shape[2] + _TOGETHER if max(geometry[4:]) >= 0 else 0
-        _run(_FORWARD[dtype], tensors, weights.shape, geometry, lines)
+        _run(_FORWARD[dtype], inputs, outputs, weights.shape, geometry, lines)
     if dtype != wanted:
         position, velocity, acceleration, jerk = outputs
         return position.to(wanted), velocity.to(wanted), acceleration.to(wanted), jerk.to(wanted)
@@ -496,13 +495,13 @@ def apply_stencil_adjoint(
     """`pullback.trajectory.stencil._reference.apply_stencil_adjoint` on the CPU."""
     wanted, dtype = cotangents[0].dtype, weights.dtype
     given = [in_memory(cotangent, dtype) for cotangent in cotangents]
-    batch, horizon, dof = given[0].shape
+    batch, _, dof = given[0].shape
     gradient = torch.empty_like(given[0])
     values = given[0].new_zeros(batch, weights.shape[3] - geometry[1], dof)
     if gradient.numel() > 0:
-        tensors = (*given, in_memory(weights, dtype), gradient, values)
-        # At most 2 * width rows read a sample, with three weights each.
-        _run(_ADJOINT[dtype], tensors, weights.shape, geometry, 6 * geometry[1] * horizon)
+        inputs = (*given, in_memory(weights, dtype))
+        readers = 6 * geometry[1]
+        _run(_ADJOINT[dtype], inputs, (gradient, values), weights.shape, geometry, readers)
     if dtype != wanted:
         return gradient.to(wanted), values.to(wanted)
     return gradient, values
@@ -510,21 +509,26 @@ def apply_stencil_adjoint(
 
 def _run(
     kernel: Entry,
-    tensors: tuple[Tensor, ...],
+    inputs: tuple[Tensor, ...],
+    outputs: tuple[Tensor, ...],
     weights: torch.Size,
     geometry: tuple[int, ...],
     workspace: int,
 ) -> None:
     """Run a kernel over all trajectories, each slice of them with so many numbers of its own.
 
-    ``tensors`` stay alive here while the kernel knows no more of them than where they are.
+    Tensors stay alive here while the kernel knows no more of them than where they are.
     """
-    first = tensors[0]
+    first = inputs[0]
     batch, horizon, dof = first.shape
     tables, rows, _, columns = weights
     elements = first.numel()
-    own = first.new_empty(workspace * count_slices(batch, elements)) if workspace else first
-    numbers = [horizon, dof, tables, rows, columns, *geometry, elements >= _MANY]
+    threads = count_threads(batch, elements)
+    own = first.new_empty(workspace * count_slices(batch, threads))
+    written = [output.data_ptr() for output in outputs]
+    # Vectors are stored past the caches whole, from where they may begin.
+    past_caches = elements >= _MANY and all(address % VECTOR_BYTES == 0 for address in written)
+    numbers = [horizon, dof, tables, rows, columns, *geometry, past_caches]
     numbers += [own.data_ptr(), workspace * own.itemsize]
-    numbers += [tensor.data_ptr() for tensor in tensors]
-    run_job(kernel, batch, elements, numbers)
+    numbers += [tensor.data_ptr() for tensor in inputs]
+    run_job(kernel, batch, threads, numbers + written)

@@ -17,7 +17,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from pullback.trajectory._backend import is_plain
+from pullback.trajectory._backend import keep_results
 from pullback.trajectory.stencil._layout import (
     ORDERS,
     Condition,
@@ -43,12 +43,12 @@ def uniform_table(
         device: where the weights are needed.
         dtype: what the weights, found in float64, are rounded to.
     """
-    if not isinstance(dt, Tensor) and is_plain() and not torch.is_inference_mode_enabled():
-        return _numeric_table(layout, float(dt), device, dtype)
+    if not isinstance(dt, Tensor):
+        return _numeric_table(layout, dt, device, dtype)
     return _uniform_table(layout, dt, device).to(dtype)
 
 
-@functools.lru_cache(maxsize=64)
+@keep_results
 def _numeric_table(layout: Layout, dt: float, device: torch.device, dtype: torch.dtype) -> Tensor:
     return _uniform_table(layout, dt, device).to(dtype)
 
