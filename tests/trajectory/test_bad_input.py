@@ -69,6 +69,15 @@ def test_time_steps(dt, error, word):
     refused(lambda: integrate(X[:, 1:], dt, start=START), error, word)
 
 
+@pytest.mark.parametrize("kind", ["sparse", "nested"])
+def test_samples_that_are_not_dense(kind):
+    given = X[0].to_sparse()
+    if kind == "nested":
+        given = torch.nested.nested_tensor([X[0], X[1, :5]], layout=torch.jagged)
+    refused(lambda: differentiate(given, 0.1), ArgumentTypeError, "not a dense tensor", "layout")
+    refused(lambda: integrate(given, 0.1, start=START), ArgumentTypeError, "not a dense tensor")
+
+
 def test_time_steps_under_a_transform():
     bad = torch.tensor([0.1, -0.1], dtype=torch.float64)
     refused(lambda: torch.func.vmap(differentiate)(X, bad), ArgumentError, "-0.1")

@@ -65,6 +65,13 @@ def check_samples(name: str, samples: Any, axis: str) -> None:
             given=str(samples.dtype),
             expected="float32, float64, bfloat16 or float16",
         )
+    if samples.layout is not torch.strided:
+        raise ArgumentTypeError(
+            f"The {name} is not a dense tensor.",
+            given=f"layout {samples.layout}",
+            expected="a strided tensor",
+            mend="Pass its to_dense().",
+        )
     if samples.ndim < 2:
         raise ArgumentError(
             f"The {name} has too few dimensions.",
