@@ -5,9 +5,9 @@ import inspect
 import pytest
 import torch
 
-from pullback.conformance._discover import discover
-from pullback.conformance._guess import guesses
 from pullback.errors import ArgumentError
+from pullback.recording import discover
+from pullback.recording._guess import guesses
 
 PACKAGE = """
 import torch
@@ -83,7 +83,7 @@ def package(tmp_path, monkeypatch) -> str:
 
 def test_a_package_is_searched_to_the_end(package, capfd) -> None:
     found = discover(package)
-    by_name = {item.identity["qualname"]: item for item in found.recording}
+    by_name = {item.locator.qualname: item for item in found.recording}
     assert set(by_name) == {"Plain", "Split", "Picky", "Outer.Nested", "make.<locals>.Local",
                             "Killer"}  # fmt: skip
     assert by_name["Plain"].calls
@@ -100,13 +100,13 @@ def test_a_package_is_searched_to_the_end(package, capfd) -> None:
     ]
     assert "noise" not in capfd.readouterr().out
     function = by_name["Plain"].load()
-    args, _ = by_name["Plain"].calls[0].live(by_name["Plain"].identity)
+    args, _ = by_name["Plain"].arguments(0)
     assert torch.isfinite(function.apply(*args)).all()
 
 
 def test_one_function_only(package) -> None:
     found = discover(f"{package}.functions", only="Split")
-    assert [item.identity["qualname"] for item in found.recording] == ["Split"]
+    assert [item.locator.qualname for item in found.recording] == ["Split"]
 
 
 def test_no_such_package_is_named() -> None:

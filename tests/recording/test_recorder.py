@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pullback.conformance._recorder import Call, Limits, Record, Recorder
+from pullback.recording import Call, Limits, Record, Recorder
 from pullback.tensor import Function
 
 ROOT = Path(__file__).parents[2]
@@ -151,7 +151,7 @@ def test_compile_still_sees_the_function(kept) -> None:
 def test_the_bootstrap_does_not_import_torch(tmp_path: Path) -> None:
     """A program that never imports torch, or sets it up first, must not notice the recorder."""
     environment = {
-        "PYTHONPATH": str(ROOT / "src/pullback/conformance/_bootstrap"),
+        "PYTHONPATH": str(ROOT / "src/pullback/recording/_bootstrap"),
         "PULLBACK_RECORD_DIRECTORY": str(tmp_path),
         "PULLBACK_RECORD_LIMITS": "1,1,1",
     }

@@ -14,13 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzzing import examples
 
-from pullback.conformance._launch import record_program
-from pullback.conformance._program import load_script
-from pullback.conformance._recorder import Limits
-from pullback.conformance._recording import Recording, load_call
-from pullback.conformance._restore import restore
-from pullback.conformance._snapshot import NotReplayable, Snapshot
-from pullback.errors import ProgramError, RecordingError
+from pullback.errors import ArgumentError, ProgramError, RecordingError
+from pullback.recording import Limits, Recording, load_call, load_script, record_program
+from pullback.recording.codec import Encoder, NotPlain, decode
+from pullback.recording.locator import load_module
 
 
 class Color(enum.Enum):
@@ -40,9 +37,9 @@ class Holder:
 
 
 def round_trip(*values):
-    snapshot = Snapshot(2**20)
-    encoded = [snapshot.encode(value) for value in values]
-    return restore(encoded, snapshot.tensors, sys.modules.__getitem__)
+    encoder = Encoder(2**20)
+    encoded = [encoder.encode(value) for value in values]
+    return decode(encoded, encoder.tensors, load_module)
 
 
 plain = st.recursive(
@@ -152,24 +149,24 @@ def test_what_has_no_plain_form_is_refused_with_its_reason(value, reason) -> Non
     if reason == "closes over":
         handle = iter([1])
         value = lambda x: (x, handle)  # noqa: E731
-    with pytest.raises(NotReplayable, match=reason):
-        Snapshot(2**20).encode(value)
+    with pytest.raises(NotPlain, match=reason):
+        Encoder(2**20).encode(value)
 
 
 handle = None
 
 
 def test_the_limit_of_bytes_is_kept() -> None:
-    with pytest.raises(NotReplayable, match="MiB"):
-        Snapshot(100).encode(torch.ones(100))
+    with pytest.raises(NotPlain, match="MiB"):
+        Encoder(100).encode(torch.ones(100))
 
 
 def test_a_class_that_acts_when_dropped_is_neither_taken_nor_remade() -> None:
-    with pytest.raises(NotReplayable, match="plain form"):
-        Snapshot(100).encode(Dangerous())
+    with pytest.raises(NotPlain, match="plain form"):
+        Encoder(100).encode(Dangerous())
     node = ("object", 0, __name__, "Dangerous", [])
     with pytest.raises(RecordingError, match="malformed"):
-        restore([node], [], sys.modules.__getitem__)
+        decode([node], [], load_module)
 
 
 class Dangerous:
@@ -182,7 +179,7 @@ class Dangerous:
 )
 def test_malformed_nodes_are_refused(node) -> None:
     with pytest.raises(RecordingError):
-        restore([node], [], sys.modules.__getitem__)
+        decode([node], [], load_module)
 
 
 # Files ----------------------------------------------------------------------------------------
@@ -208,7 +205,7 @@ def test_a_malicious_file_is_not_opened(tmp_path, monkeypatch) -> None:
         (b"not a zip", "not opened|cannot be read"),
         ({"a": 1}, "not a recording"),
         ({"format": "pullback recording", "version": 99}, "another version"),
-        ({"format": "pullback recording", "version": 1, "program": [], "functions": [{}]}, "malf"),
+        ({"format": "pullback recording", "version": 2, "program": [], "functions": [{}]}, "malf"),
         ([1], "not a recording"),
     ],
 )
@@ -272,7 +269,7 @@ def test_a_script_is_recorded_and_found_again_without_running_it(script) -> None
     recording.save("calls.pt")
     again = Recording.load("calls.pt").functions[0]
     function = again.load()
-    args, keywords = again.calls[0].live(again.identity)
+    args, keywords = again.arguments(0)
     assert keywords == {}
     assert function.apply(*args).tolist() == [2.0, 2.0, 2.0]
     assert args[1](torch.zeros(1)).item() == 0.0  # the lambda reads a variable of the loop
@@ -340,5 +337,5 @@ def test_a_local_function_is_named_with_the_mend(script) -> None:
 def test_a_script_whose_definitions_fail_says_so(tmp_path) -> None:
     path = tmp_path / "broken.py"
     path.write_text("import no_such_module_at_all\nclass F(no_such_module_at_all.Base): pass\n")
-    with pytest.raises(RecordingError, match="cannot be taken out"):
+    with pytest.raises(ArgumentError, match="cannot be taken out"):
         load_script(str(path), "F")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pullback.conformance import Finding, Report, Verdict
 from pullback.errors import ArgumentError, BrokenContractError
+from pullback.report import Finding, Report, Verdict
 
 
 def report(*verdicts):

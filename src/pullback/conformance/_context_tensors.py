@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-__all__ = ["held_tensors"]
+__all__ = ["context_tensors"]
 
 _DEPTH = 5
 
 
-def held_tensors(node: Any) -> Iterator[tuple[str, torch.Tensor | Any]]:
+def context_tensors(node: Any) -> Iterator[tuple[str, torch.Tensor | Any]]:
     """Tensors, and arrays that numpy shares, held by the attributes of a node.
 
     Looks into containers, dataclasses, closures, partial functions and bound methods.

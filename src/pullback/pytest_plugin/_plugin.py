@@ -1,4 +1,4 @@
-"""The pytest plugin: check every custom Function that a test run applies.
+"""The options and the fixture of the pytest plugin.
 
 ``pytest --pullback`` records the Functions that the tests apply, with their real inputs, checks
 each after the last test and prints the table Function x clause; the run fails when one is broken.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pullback.conformance import Report
+    from pullback.report import Report
 
 __all__ = ["check_function", "pytest_addoption", "pytest_configure"]
 
@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Start recording when ``--pullback`` is given."""
     if not config.getoption("--pullback"):
         return
-    from pullback.conformance._session import Controller, Session  # imports torch
+    from pullback.pytest_plugin._session import Controller, Session  # imports torch
 
     # pytest-xdist decides in a later hook; its options say already that workers will run the tests.
     spread = config.getoption("dist", "no") != "no" or config.getoption("numprocesses", None)

@@ -7,7 +7,7 @@ to the controlling process, which merges them and prints the table.
 import copy
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from pullback.conformance._check import check, select_clauses
-from pullback.conformance._html import render
-from pullback.conformance._merge import merge_reports
-from pullback.conformance._printing import print_problems, print_table, rank
-from pullback.conformance._recorder import Call, Limits, Record, Recorder
-from pullback.conformance._report import Report
+from pullback.conformance import check, select_clauses
 from pullback.errors import PullbackError
+from pullback.recording import Call, Limits, Record, Recorder
+from pullback.report import Report, merge_reports, print_problems, print_table, render_page
 from pullback.tensor import Function
 
 __all__ = ["Controller", "Session"]
@@ -30,15 +27,7 @@ __all__ = ["Controller", "Session"]
 _FAILED = pytest.ExitCode.TESTS_FAILED
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """One call with live arguments; the checker copies the tensors, the rest is shared."""
-
-    args: tuple[Any, ...]
-    keywords: dict[str, Any]
-
-
-def _snapshot(args: tuple[Any, ...], keywords: dict[str, Any], limit: int) -> Call:
+def _copy(args: tuple[Any, ...], keywords: dict[str, Any], limit: int) -> Call:
     """Copy the tensors of a call; other arguments are kept as they are, in this process."""
     if torch._C._are_functorch_transforms_active():
         raise RuntimeError("applied under a torch.func transform only")
@@ -74,8 +63,8 @@ class Session:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._calls: dict[type, list[_Kept]] = {}
-        self._recorder = Recorder(_snapshot, self._keep, Limits(calls=2))
+        self._calls: dict[type, list[Call]] = {}
+        self._recorder = Recorder(_copy, self._keep, Limits(calls=2))
         for base in (torch.autograd.Function, Function):
             self._recorder.install(base, torch.Tensor)
         self.reports: list[Report] = []
@@ -88,7 +77,7 @@ class Session:
             raise pytest.UsageError(f"--pullback-clauses: {error}") from error
 
     def _keep(self, record: Record, call: Call) -> None:
-        self._calls.setdefault(record.function, []).append(_Kept(call.arguments, call.keywords))
+        self._calls.setdefault(record.function, []).append(call)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -108,7 +97,7 @@ class Session:
     def _check_all(self) -> None:
         only = self._config.getoption("--pullback-only")
         for record in self._recorder.records.values():
-            name = f"{record.function.__module__}:{record.function.__qualname__}"
+            name = record.locator.name
             if record.ignored or only not in name:
                 continue
             calls = self._calls.get(record.function, [])
@@ -122,8 +111,8 @@ class Session:
                 continue
             self.reports.append(replace(merge_reports(reports), function=name))
 
-    def _check(self, function: type, call: _Kept) -> Report:
-        return check(function, *call.args, kwargs=call.keywords, clauses=self._clauses)
+    def _check(self, function: type, call: Call) -> Report:
+        return check(function, *call.arguments, kwargs=call.keywords, clauses=self._clauses)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the table."""
@@ -191,7 +180,7 @@ def _summarize(
         file=buffer,
     )
     print_table(reports, console)
-    for report in sorted(reports, key=rank):
+    for report in sorted(reports, key=lambda report: report.rank):
         if not report.ok:
             print_problems(report, "", console)
     for name, reason in missing.items():
@@ -199,5 +188,5 @@ def _summarize(
     reporter.write(buffer.getvalue())
     path = config.getoption("--pullback-html")
     if path:
-        page = render(reports, not_checked=list(missing.items()), command="pytest --pullback")
+        page = render_page(reports, not_checked=list(missing.items()), command="pytest --pullback")
         Path(path).write_text(page, encoding="utf-8")

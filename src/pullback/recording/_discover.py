@@ -14,8 +14,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from pullback.conformance._recording import Recording
 from pullback.errors import ArgumentError
+from pullback.recording._recording import Recording
 
 __all__ = ["Discovery", "discover"]
 
@@ -101,7 +101,7 @@ def _run_explorer(folder: Path, package: str, only: str | None, skip: list[str])
     paths = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     try:
         done = subprocess.run(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-W", "ignore", "-m", "pullback.conformance._explore", str(folder)],
+            [sys.executable, "-W", "ignore", "-m", "pullback.recording._explore", str(folder)],
             env={**os.environ, "PYTHONPATH": paths},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

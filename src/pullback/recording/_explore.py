@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._guess import guesses
-from pullback.conformance._snapshot import NotReplayable, Snapshot
+from pullback.recording._guess import guesses
+from pullback.recording.codec import Encoder, NotPlain
+from pullback.recording.locator import Locator
 
 __all__ = ["main"]
 
@@ -40,15 +41,15 @@ def main(folder: Path) -> None:
             _import_submodules(root, problems)
     (folder / "problems.json").write_text(json.dumps(problems), encoding="utf-8")
     for function in _functions(package, only):
-        identity = _identity(function)
-        name = f"{function.__module__}:{function.__qualname__}"
+        locator = Locator.of(function)
+        name = locator.name
         if name in request["skip"]:
             continue
         (folder / "trying").write_text(name, encoding="utf-8")
         # Counted before it is tried, so that a Function that ends the process is still listed.
-        _count(folder, identity, {})
+        _count(folder, locator, {})
         with _quiet():
-            _count(folder, identity, _try(function, identity, folder))
+            _count(folder, locator, _try(function, locator, folder))
         (folder / "trying").unlink()
 
 
@@ -99,26 +100,18 @@ def _is_written(kind: Any) -> bool:
     return kind.forward is not torch.autograd.Function.forward
 
 
-def _identity(function: Any) -> dict[str, Any]:
-    module = sys.modules.get(function.__module__)
-    return {
-        "module": function.__module__,
-        "qualname": function.__qualname__,
-        "file": getattr(module, "__file__", None),
-        "run_as": None,
-        "path": [],
-        "completed": False,
-    }
+def _head(locator: Locator) -> dict[str, Any]:
+    return {"locator": locator.to_data(), "paths": []}
 
 
-def _count(folder: Path, identity: dict[str, Any], reasons: dict[str, int]) -> None:
-    name = f"counts-{identity['module']}.{identity['qualname']}.json".replace(os.sep, "_")
+def _count(folder: Path, locator: Locator, reasons: dict[str, int]) -> None:
+    name = f"counts-{locator.module}.{locator.qualname}.json".replace(os.sep, "_")
     (folder / name).write_text(
-        json.dumps([{**identity, "applied": 0, "kept": 0, "reasons": reasons}]), encoding="utf-8"
+        json.dumps([{**_head(locator), "applied": 0, "reasons": reasons}]), encoding="utf-8"
     )
 
 
-def _try(function: Any, identity: dict[str, Any], folder: Path) -> dict[str, int]:
+def _try(function: Any, locator: Locator, folder: Path) -> dict[str, int]:
     """Spool the calls that work; returns the reason why there are none."""
     if "<locals>" in function.__qualname__:
         return {"it is defined inside a function and cannot be imported": 1}
@@ -135,10 +128,10 @@ def _try(function: Any, identity: dict[str, Any], folder: Path) -> dict[str, int
         if fault:
             last = fault if number == 0 or len(fault) < len(last) else last
             continue
-        path = folder / f"call-{identity['module']}.{identity['qualname']}-{kept}.pt"
+        path = folder / f"call-{locator.module}.{locator.qualname}-{kept}.pt"
         try:
-            _spool(path, identity, args)
-        except NotReplayable as reason:
+            _spool(path, locator, args)
+        except NotPlain as reason:
             return {str(reason): 1}
         kept += 1
         if kept >= _KEEP:
@@ -183,10 +176,10 @@ def _differentiable(value: torch.Tensor) -> torch.Tensor:
     return value.clone().requires_grad_(value.is_floating_point())
 
 
-def _spool(path: Path, identity: dict[str, Any], args: tuple[Any, ...]) -> None:
-    taken = Snapshot(_CALL_BYTES)
-    arguments = [taken.encode(item) for item in args]
-    content = {**identity, "arguments": arguments, "keywords": [], "tensors": taken.tensors}
+def _spool(path: Path, locator: Locator, args: tuple[Any, ...]) -> None:
+    encoder = Encoder(_CALL_BYTES)
+    arguments = [encoder.encode(item) for item in args]
+    content = {**_head(locator), "arguments": arguments, "keywords": [], "tensors": encoder.tensors}
     torch.save(content, path)
 
 

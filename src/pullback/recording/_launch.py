@@ -9,9 +9,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from pullback.conformance._recorder import Limits
-from pullback.conformance._recording import Recording
 from pullback.errors import ProgramError
+from pullback.recording._recorder import Limits
+from pullback.recording._recording import Recording
 
 __all__ = ["record_program"]
 

@@ -50,7 +50,7 @@ class Limits:
 
 @dataclass
 class Call:
-    """One call: its arguments as taken by the snapshot, and their bytes."""
+    """One call: its arguments as they were copied, and their bytes."""
 
     arguments: Any
     keywords: Any
@@ -63,7 +63,7 @@ class Record:
     """What was seen of one Function."""
 
     function: type
-    identity: dict[str, Any]
+    locator: Any
     applied: int = 0
     full: bool = False
     ignored: bool = False
@@ -76,7 +76,7 @@ class Recorder:
     """Records every custom Function that is applied while it is installed.
 
     Arguments:
-        snapshot: turns ``(args, kwargs, byte limit)`` into a `Call`, or raises an exception
+        copy: turns ``(args, kwargs, byte limit)`` into a `Call`, or raises an exception
             whose message is the reason why the call cannot be replayed; ``None`` is no call at all.
         keep: receives the record of the Function and the call, once it has succeeded.
         limits: how much to keep.
@@ -84,14 +84,14 @@ class Recorder:
 
     def __init__(
         self,
-        snapshot: Callable[[tuple[Any, ...], dict[str, Any], int], Call | None],
+        copy: Callable[[tuple[Any, ...], dict[str, Any], int], Call | None],
         keep: Callable[[Record, Call], None],
         limits: Limits | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.records: dict[type, Record] = {}
         self.bytes = 0
-        self._snapshot = snapshot
+        self._copy = copy
         self._keep = keep
         self._lock = threading.RLock()
         self._replaced: list[tuple[Any, Any]] = []
@@ -139,7 +139,9 @@ class Recorder:
         with self._lock:
             record = self.records.get(cls)
             if record is None:
-                record = self.records[cls] = Record(cls, _identity(cls), applied=1)
+                record = self.records[cls] = Record(
+                    cls, _sibling("locator/_locator.py").Locator.of(cls), applied=1
+                )
                 if cls.__module__.startswith(_NOT_CUSTOM):
                     record.ignored = record.full = True
             if record.full:
@@ -152,12 +154,12 @@ class Recorder:
                 record.full = True
             limit = min(self.limits.call_bytes, self.limits.total_bytes - self.bytes)
             try:
-                call = self._snapshot(args, kwargs, limit)
+                call = self._copy(args, kwargs, limit)
                 if call is None:  # tensors without data: a tracer passes through, nobody calls
                     record.signatures.discard(signature)
                     return None
                 return record, call
-            except Exception as reason:  # the program must run on whatever the snapshot meets
+            except Exception as reason:  # the program must run on whatever the copy meets
                 text = str(reason) or type(reason).__name__
                 record.reasons[text] = record.reasons.get(text, 0) + 1
                 return None
@@ -245,7 +247,8 @@ class _Spool:
         with _plain_torch(torch):
             torch.save(
                 {
-                    **record.identity,
+                    "locator": record.locator.to_data(),
+                    "paths": _paths(),
                     "arguments": call.arguments,
                     "keywords": call.keywords,
                     "tensors": call.tensors,
@@ -259,29 +262,19 @@ class _Spool:
         if self.recorder is None or not os.path.isdir(self._directory):
             return
         counts = [
-            {**r.identity, "applied": r.applied, "kept": r.kept, "reasons": r.reasons}
-            for r in self.recorder.records.values()
-            if not r.ignored
+            {
+                "locator": record.locator.to_data(),
+                "paths": _paths(),
+                "applied": record.applied,
+                "reasons": record.reasons,
+            }
+            for record in self.recorder.records.values()
+            if not record.ignored
         ]
         path = os.path.join(self._directory, f"counts-{os.getpid()}.json")
         with open(path + ".part", "w", encoding="utf-8") as file:
             json.dump(counts, file)
         os.replace(path + ".part", path)
-
-
-def _identity(function: type) -> dict[str, Any]:
-    module = sys.modules.get(function.__module__)
-    spec = getattr(module, "__spec__", None)
-    file = getattr(module, "__file__", None)
-    return {
-        "module": function.__module__,
-        "qualname": function.__qualname__,
-        "file": os.path.abspath(file) if file else None,
-        "run_as": spec.name if function.__module__ == "__main__" and spec is not None else None,
-        "path": [os.path.abspath(entry) for entry in sys.path],
-        # What `pullback.complete` made goes by the name of the Function that it wraps.
-        "completed": isinstance(function.__dict__.get("__wrapped__"), type),
-    }
 
 
 def _plain_torch(torch: Any) -> Any:
@@ -298,20 +291,20 @@ def record_this_process(directory: str, limits: Limits) -> None:
     """Record this process into ``directory`` as soon as it imports torch."""
     spool = _Spool(directory)
 
-    def snapshot(args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Call | None:
+    def encode(args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Call | None:
         import torch
 
-        module = _snapshot_module()
-        taken = module.Snapshot(limit)
+        codec = _sibling("codec/_encode.py")
+        encoder = codec.Encoder(limit)
         with _plain_torch(torch):
             try:
-                arguments = [taken.encode(item) for item in args]
-                keywords = [(name, taken.encode(item)) for name, item in kwargs.items()]
-            except module.Traced:
+                arguments = [encoder.encode(item) for item in args]
+                keywords = [(name, encoder.encode(item)) for name, item in kwargs.items()]
+            except codec.Traced:
                 return None
-        return Call(arguments, keywords, taken.tensors, taken.bytes)
+        return Call(arguments, keywords, encoder.tensors, encoder.bytes)
 
-    recorder = spool.recorder = Recorder(snapshot, spool.keep, limits)
+    recorder = spool.recorder = Recorder(encode, spool.keep, limits)
 
     def install(module: ModuleType) -> None:
         # torch itself is only half imported here, but its extension module is there.
@@ -322,13 +315,19 @@ def record_this_process(directory: str, limits: Limits) -> None:
     atexit.register(spool.finish)
 
 
+def _paths() -> list[str]:
+    return [os.path.abspath(entry) for entry in sys.path]
+
+
 @functools.cache
-def _snapshot_module() -> Any:
-    """Load ``_snapshot.py`` by path: it needs torch, and pullback need not be installed here."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_snapshot.py")
-    spec = importlib.util.spec_from_file_location("_pullback_snapshot", path)
+def _sibling(file: str) -> Any:
+    """Load a file of this folder by path: pullback need not be installed in the program."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), file)
+    name = f"_pullback_{os.path.basename(file).strip('_').removesuffix('.py')}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look their module up
     spec.loader.exec_module(module)
     return module

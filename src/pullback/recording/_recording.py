@@ -6,31 +6,25 @@ executes nothing.
 """
 
 import json
+import os
 import pickle
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 
-from pullback.conformance._program import load_function, load_module
-from pullback.conformance._restore import restore
-from pullback.errors import RecordingError
-from pullback.tensor import complete
+from pullback.errors import ArgumentError, RecordingError
+from pullback.recording.codec import EXPRESSION, decode
+from pullback.recording.locator import Locator, find, load_module
 
 __all__ = ["RecordedCall", "RecordedFunction", "Recording", "load_call"]
 
 _FORMAT = "pullback recording"
-_VERSION = 1
-_IDENTITY = {
-    "module": str,
-    "qualname": str,
-    "file": (str, type(None)),
-    "run_as": (str, type(None)),
-    "path": list,
-    "completed": bool,
-}
+_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -46,34 +40,21 @@ class RecordedCall:
         """Whether a tensor of the call required a gradient in the program."""
         return _requires_grad(self.arguments) or _requires_grad(self.keywords)
 
-    def live(self, identity: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return fresh positional and keyword arguments.
-
-        Raises:
-            RecordingError: something that the call names cannot be found or remade.
-        """
-        values = restore(
-            [*self.arguments, *(item for _, item in self.keywords)],
-            self.tensors,
-            lambda name: load_module(name, identity),
-        )
-        count = len(self.arguments)
-        names = (name for name, _ in self.keywords)
-        return tuple(values[:count]), dict(zip(names, values[count:], strict=True))
-
 
 @dataclass
 class RecordedFunction:
     """A Function that was applied.
 
-    Attributes:
-        identity: where it is defined: module, qualname, file, run_as, path.
+    Arguments:
+        locator: where it is defined.
+        paths: ``sys.path`` of the program.
         applied: how often the program applied it; 0 if the program was killed.
         calls: the kept calls, of different shapes, dtypes or kinds of arguments.
         reasons: reason -> how many calls were not kept for it.
     """
 
-    identity: dict[str, Any]
+    locator: Locator
+    paths: list[str] = field(default_factory=list)
     applied: int = 0
     calls: list[RecordedCall] = field(default_factory=list)
     reasons: dict[str, int] = field(default_factory=dict)
@@ -81,11 +62,7 @@ class RecordedFunction:
     @property
     def name(self) -> str:
         """``"package.module:Name"``; the script's file in place of ``__main__``."""
-        module = self.identity["module"]
-        if module == "__main__":
-            module = self.identity["run_as"] or self.identity["file"] or module
-        suffix = " (completed)" if self.identity["completed"] else ""
-        return f"{module}:{self.identity['qualname']}{suffix}"
+        return self.locator.name
 
     def load(self) -> Any:
         """Import the Function.
@@ -93,10 +70,44 @@ class RecordedFunction:
         Raises:
             RecordingError: it cannot be found, with the reason.
         """
-        function = load_function(self.identity)
-        if not self.identity["completed"]:
-            return function
-        return complete(function)
+        self._extend_path()
+        try:
+            return find(self.locator)
+        except ArgumentError as error:
+            raise RecordingError(
+                error.what, given=error.given, expected=error.expected, mend=error.mend
+            ) from error
+
+    def arguments(self, number: int, path: str = "") -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return fresh positional and keyword arguments of one call.
+
+        Arguments:
+            number: which of the calls.
+            path: the file of the recording, for the repro of a finding.
+
+        Raises:
+            RecordingError: something that the call names cannot be found or remade.
+        """
+        self._extend_path()
+        call = self.calls[number]
+        nodes = [*call.arguments, *(item for _, item in call.keywords)]
+        values = decode(nodes, call.tensors, self._load_module)
+        for place, value in enumerate(values):
+            if path and "<" in getattr(value, "__qualname__", ""):
+                source = f"load_call({path!r}, {self.name!r}, {number})[1][{place}]"
+                module = "__import__('importlib').import_module('pullback.recording')"
+                setattr(value, EXPRESSION, f"{module}.{source}")
+        count = len(call.arguments)
+        names = (name for name, _ in call.keywords)
+        return tuple(values[:count]), dict(zip(names, values[count:], strict=True))
+
+    def _load_module(self, name: str) -> ModuleType:
+        return load_module(name, self.locator.file if name == self.locator.module else "")
+
+    def _extend_path(self) -> None:
+        for entry in self.paths:
+            if entry not in sys.path and os.path.exists(entry):
+                sys.path.append(entry)
 
 
 @dataclass
@@ -125,7 +136,8 @@ class Recording:
         """
         functions = [
             {
-                **item.identity,
+                "locator": item.locator.to_data(),
+                "paths": item.paths,
                 "applied": item.applied,
                 "reasons": item.reasons,
                 "calls": [
@@ -185,7 +197,7 @@ class Recording:
     @classmethod
     def collect(cls, directory: str | Path, program: list[str]) -> "Recording":
         """Put together what the processes of a program have left in ``directory``."""
-        functions: dict[tuple[Any, ...], RecordedFunction] = {}
+        functions: dict[Locator, RecordedFunction] = {}
         folder = Path(directory)
         for file in sorted(folder.glob("counts-*.json")):
             for item in json.loads(file.read_text(encoding="utf-8")):
@@ -213,7 +225,7 @@ def load_call(path: str | Path, name: str, number: int = 0) -> tuple[Any, tuple[
     """
     for item in Recording.load(path):
         if item.name == name and number < len(item.calls):
-            args, keywords = item.calls[number].live(item.identity)
+            args, keywords = item.arguments(number)
             if keywords:
                 raise RecordingError(f"Call {number} of {name} has keyword arguments.")
             return item.load(), args
@@ -245,24 +257,18 @@ def _read(path: Path) -> Any:
         ) from error
 
 
-def _entry(
-    functions: dict[tuple[Any, ...], RecordedFunction], item: dict[str, Any]
-) -> RecordedFunction:
-    key = tuple(item[name] for name in ("module", "qualname", "file", "run_as", "completed"))
-    if key not in functions:
-        functions[key] = RecordedFunction({name: item[name] for name in _IDENTITY})
-    return functions[key]
+def _entry(functions: dict[Locator, RecordedFunction], item: dict[str, Any]) -> RecordedFunction:
+    locator = Locator.from_data(item["locator"])
+    if locator not in functions:
+        functions[locator] = RecordedFunction(locator, [str(entry) for entry in item["paths"]])
+    return functions[locator]
 
 
 def _read_function(item: dict[str, Any]) -> RecordedFunction:
-    for name, kind in _IDENTITY.items():
-        if not isinstance(item[name], kind):
-            raise TypeError(f"{name} is a {type(item[name]).__name__}")
-    identity = {name: item[name] for name in _IDENTITY}
-    identity["path"] = [str(entry) for entry in identity["path"]]
     reasons = {str(reason): int(count) for reason, count in item["reasons"].items()}
     calls = [_read_call(call) for call in item["calls"]]
-    return RecordedFunction(identity, int(item["applied"]), calls, reasons)
+    entry = _entry({}, item)
+    return RecordedFunction(entry.locator, entry.paths, int(item["applied"]), calls, reasons)
 
 
 def _read_call(item: dict[str, Any]) -> RecordedCall:

@@ -1,21 +1,50 @@
-"""Reports that ``pullback check --json`` wrote, read back and put together.
-
-Example:
-    >>> reports, reruns, missing = read_reports([])
-    >>> reports, reruns, missing
-    ([], {}, [])
-"""
+"""Several reports in one JSON file, as ``pullback check --json`` writes it, and read back."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from pullback.conformance._html import render
-from pullback.conformance._printing import print_table
-from pullback.conformance._report import Report
 from pullback.errors import ArgumentError
+from pullback.report._report import Report
 
-__all__ = ["print_table", "read_reports", "write_page"]
+__all__ = ["read_reports", "render_json"]
+
+
+def render_json(
+    reports: Sequence[Report],
+    *,
+    reruns: Mapping[str, str] | None = None,
+    not_checked: Sequence[tuple[str, str]] = (),
+    not_imported: Sequence[str] = (),
+) -> str:
+    """Return one JSON object that holds several reports.
+
+    Arguments:
+        reports: what was checked.
+        reruns: function name -> the command line that checks it alone again.
+        not_checked: names of Functions that could not be checked, with the reason.
+        not_imported: modules that could not be looked into, one line each.
+
+    Returns:
+        The text; `read_reports` reads it.
+
+    Example:
+        >>> json.loads(render_json([]))["ok"]
+        True
+    """
+    functions: list[dict[str, Any]] = [
+        {**json.loads(report.to_json()), "rerun": (reruns or {}).get(report.function, "")}
+        for report in reports
+    ]
+    missing = [{"function": name, "reason": reason} for name, reason in not_checked]
+    data = {
+        "ok": all(report.ok for report in reports),
+        "functions": functions,
+        "not_checked": missing,
+        "not_looked_into": list(not_imported),
+    }
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
 def read_reports(
@@ -32,6 +61,10 @@ def read_reports(
 
     Raises:
         ArgumentError: a file cannot be read or holds something else.
+
+    Example:
+        >>> read_reports([])
+        ([], {}, [])
     """
     reports: list[Report] = []
     reruns: dict[str, str] = {}
@@ -50,24 +83,3 @@ def read_reports(
                 expected="what pullback check --json wrote",
             ) from error
     return reports, reruns, missing
-
-
-def write_page(
-    path: Path,
-    reports: Sequence[Report],
-    reruns: Mapping[str, str],
-    missing: Sequence[tuple[str, str]],
-    *,
-    command: str,
-) -> None:
-    """Write one self-contained HTML page of several checks.
-
-    Arguments:
-        path: the file to write.
-        reports: what was checked.
-        reruns: function name -> the command line that checks it again.
-        missing: names of Functions that were not checked, with the reason.
-        command: what was run, for the head of the page.
-    """
-    page = render(reports, not_checked=missing, command=command, reruns=reruns)
-    path.write_text(page, encoding="utf-8")

@@ -3,17 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pullback.conformance._report import Finding, Report, Verdict
+from pullback.report._findings import Finding
+from pullback.report._report import Report
+from pullback.report._verdict import SIGNS
 
 __all__ = ["merge_reports"]
 
-_WEIGHT = {
-    Verdict.BROKEN: 4,
-    Verdict.CRASHES: 3,
-    Verdict.LACKING: 2,
-    Verdict.HOLDS: 1,
-    Verdict.SKIPPED: 0,
-}
+_WORST_FIRST = list(SIGNS)
 
 
 def merge_reports(reports: Sequence[Report]) -> Report:
@@ -31,7 +27,7 @@ def merge_reports(reports: Sequence[Report]) -> Report:
     findings = []
     for clause in dict.fromkeys(item.clause for report in reports for item in report):
         found = [(k, report[clause]) for k, report in enumerate(reports) if clause in report]
-        number, worst = max(found, key=lambda pair: _WEIGHT[pair[1].verdict])
+        number, worst = min(found, key=lambda pair: _WORST_FIRST.index(pair[1].verdict))
         findings.append(_named_call(worst, number, len(reports)))
     return replace(
         first,

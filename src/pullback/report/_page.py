@@ -1,4 +1,4 @@
-"""`render`: reports as one self-contained HTML page, without any outside resource."""
+"""`render_page`: reports as one self-contained HTML page, without any outside resource."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,25 +6,10 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from pullback.conformance._report import Finding, Report, Verdict
-from pullback.conformance._why import WHY
+from pullback.report._findings import Finding, Findings
+from pullback.report._verdict import SIGNS, Verdict
 
-__all__ = ["render"]
-
-_GLYPHS = {
-    Verdict.BROKEN: "✗",
-    Verdict.CRASHES: "!",
-    Verdict.LACKING: "○",
-    Verdict.HOLDS: "✓",
-    Verdict.SKIPPED: "·",
-}
-_MEANINGS = (
-    (Verdict.BROKEN, "broken", "a wrong number, a leak or a mutation, with no error"),
-    (Verdict.CRASHES, "crashes", "an unclear error, or the process dies or hangs"),
-    (Verdict.LACKING, "lacking", "refused with a clear error"),
-    (Verdict.HOLDS, "holds", "tested and kept"),
-    (Verdict.SKIPPED, "skipped", "does not apply here"),
-)
+__all__ = ["render_page"]
 
 
 @dataclass(frozen=True)
@@ -39,10 +24,9 @@ class _Cell:
 
 @dataclass(frozen=True)
 class _Card:
-    """One finding, with the reason why its clause matters."""
+    """One finding in full."""
 
     finding: Finding
-    why: str
     anchor: str
 
 
@@ -50,7 +34,7 @@ class _Card:
 class _Row:
     """One Function: its line in the matrix and its section below."""
 
-    report: Report
+    report: Findings
     anchor: str
     name: str
     module: str
@@ -60,8 +44,8 @@ class _Row:
     rerun: str
 
 
-def render(
-    reports: Sequence[Report],
+def render_page(
+    reports: Sequence[Findings],
     *,
     not_checked: Sequence[tuple[str, str]] = (),
     not_imported: Sequence[str] = (),
@@ -81,15 +65,15 @@ def render(
         HTML that loads nothing; everything from the reports is escaped.
 
     Example:
-        >>> page = render([Report("a:F", "exact", False, (), 0)])
+        >>> page = render_page([Findings("a:F", "exact", False, (), 0)])
         >>> "a:F" in page and "http://" not in page
         True
     """
-    ordered = sorted(reports, key=_rank)
+    ordered = sorted(reports, key=lambda report: report.rank)
     clauses = list(dict.fromkeys(item.clause for report in reports for item in report))
     rows = [_row(k, report, clauses, reruns or {}) for k, report in enumerate(ordered)]
     environment = Environment(
-        loader=PackageLoader("pullback.conformance", "templates"),
+        loader=PackageLoader("pullback.report", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -98,7 +82,7 @@ def render(
     facts: dict[str, Any] = {
         "rows": rows,
         "clauses": clauses,
-        "meanings": [(verdict.value, _GLYPHS[verdict], *rest) for verdict, *rest in _MEANINGS],
+        "meanings": [(verdict.value, sign.glyph, sign.meaning) for verdict, sign in SIGNS.items()],
         "bad": [row for row in rows if row.problems],
         "lacking": [row for row in rows if row.lacking],
         "counts": _counts(reports),
@@ -112,13 +96,7 @@ def render(
     return environment.get_template("report.html.jinja").render(facts)
 
 
-def _rank(report: Report) -> tuple[int, int, str]:
-    broken = sum(item.verdict is Verdict.BROKEN for item in report)
-    crashes = sum(item.verdict is Verdict.CRASHES for item in report)
-    return (-broken, -crashes, report.function)
-
-
-def _counts(reports: Sequence[Report]) -> dict[str, int]:
+def _counts(reports: Sequence[Findings]) -> dict[str, int]:
     found = {verdict.value: 0 for verdict in Verdict}
     for report in reports:
         for item in report:
@@ -131,7 +109,7 @@ def _counts(reports: Sequence[Report]) -> dict[str, int]:
     }
 
 
-def _row(number: int, report: Report, clauses: Sequence[str], reruns: Mapping[str, str]) -> _Row:
+def _row(number: int, report: Findings, clauses: Sequence[str], reruns: Mapping[str, str]) -> _Row:
     anchor = f"f{number}"
     module, _, name = report.function.rpartition(":")
     cells = tuple(_cell(report, clause, anchor) for clause in clauses)
@@ -142,13 +120,13 @@ def _row(number: int, report: Report, clauses: Sequence[str], reruns: Mapping[st
 
 
 def _card(finding: Finding, anchor: str) -> _Card:
-    return _Card(finding, WHY.get(finding.clause, ""), f"{anchor}-{finding.clause}")
+    return _Card(finding, f"{anchor}-{finding.clause}")
 
 
-def _cell(report: Report, clause: str, anchor: str) -> _Cell:
+def _cell(report: Findings, clause: str, anchor: str) -> _Cell:
     if clause not in report:
         return _Cell("none", "", f"{clause}: not run", "")
     finding = report[clause]
     title = f"{clause}: {finding.verdict.value}. {finding.detail}"
     target = f"{anchor}-{clause}" if finding.verdict.is_bad else ""
-    return _Cell(finding.verdict.value, _GLYPHS[finding.verdict], title, target)
+    return _Cell(finding.verdict.value, SIGNS[finding.verdict].glyph, title, target)

@@ -1,10 +1,7 @@
-"""What a check found: `Verdict`, `Finding` and `Report`."""
+"""`Report`: what a check found about one Function, with all its faces."""
 
-import importlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from enum import StrEnum
+from dataclasses import asdict, dataclass
 from io import StringIO
 from typing import Any
 
@@ -12,84 +9,15 @@ from rich.console import Console
 from rich.table import Table
 
 from pullback.errors import ArgumentError, BrokenContractError
+from pullback.report._findings import Finding, Findings
+from pullback.report._page import render_page
+from pullback.report._verdict import Verdict
 
-__all__ = ["Finding", "Report", "Verdict"]
-
-
-class Verdict(StrEnum):
-    """How a Function stands to one clause of the contract.
-
-    Example:
-        >>> Verdict("broken") is Verdict.BROKEN
-        True
-    """
-
-    HOLDS = "holds"
-    BROKEN = "broken"
-    LACKING = "lacking"
-    CRASHES = "crashes"
-    SKIPPED = "skipped"
-
-    @property
-    def is_bad(self) -> bool:
-        """Whether one such finding makes a report not ok: ``broken`` or ``crashes``."""
-        return self in (Verdict.BROKEN, Verdict.CRASHES)
+__all__ = ["Report"]
 
 
 @dataclass(frozen=True)
-class Finding:
-    """How one Function stands to one clause.
-
-    Arguments:
-        clause: the stable id of the clause, for example ``"derivative"``.
-        verdict: holds, broken, lacking, crashes or skipped.
-        detail: one or two sentences that say what was seen, or why the clause was skipped.
-        expected: the value or behaviour the clause asks for.
-        got: the value or behaviour seen instead.
-        input: the path of the input concerned, for example ``"args[0]['w']"``.
-        seed: the seed the check ran with.
-        hint: how to mend it.
-        source: ``file:line`` of the Function.
-        repro: a standalone script of at most 15 lines that shows it.
-
-    Example:
-        >>> Finding("linear", Verdict.HOLDS, "B(2.5a - 1.5b) = 2.5 B(a) - 1.5 B(b)").ok
-        True
-    """
-
-    clause: str
-    verdict: Verdict
-    detail: str
-    expected: str = ""
-    got: str = ""
-    input: str = ""
-    seed: int = 0
-    hint: str = ""
-    source: str = ""
-    repro: str = ""
-
-    @property
-    def ok(self) -> bool:
-        """Whether the finding is neither ``broken`` nor ``crashes``."""
-        return not self.verdict.is_bad
-
-    def __str__(self) -> str:
-        lines = [f"{self.clause}: {self.verdict.value}. {self.detail}"]
-        for label, text in (
-            ("input:", self.input),
-            ("expected:", self.expected),
-            ("got:", self.got),
-            ("seed:", "" if self.ok else str(self.seed)),
-            ("mend:", self.hint),
-            ("source:", "" if self.ok else self.source),
-        ):
-            if text:
-                lines.append(f"  {label:<9} {text}")
-        return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class Report:
+class Report(Findings):
     """Everything a check found about one Function.
 
     Arguments:
@@ -106,39 +34,6 @@ class Report:
         >>> report.ok, report["linear"].verdict.value
         (True, 'holds')
     """
-
-    function: str
-    gradient: str
-    inferred: bool
-    findings: tuple[Finding, ...]
-    seed: int
-    seconds: float = 0.0
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def ok(self) -> bool:
-        """Whether no finding is ``broken`` or ``crashes``."""
-        return all(finding.ok for finding in self.findings)
-
-    @property
-    def problems(self) -> tuple[Finding, ...]:
-        """The findings that are ``broken`` or ``crashes``."""
-        return tuple(finding for finding in self.findings if not finding.ok)
-
-    def __getitem__(self, clause: str) -> Finding:
-        for finding in self.findings:
-            if finding.clause == clause:
-                return finding
-        raise KeyError(clause)
-
-    def __contains__(self, clause: object) -> bool:
-        return any(finding.clause == clause for finding in self.findings)
-
-    def __iter__(self) -> Iterator[Finding]:
-        return iter(self.findings)
-
-    def __len__(self) -> int:
-        return len(self.findings)
 
     def to_json(self) -> str:
         """The report as JSON text; `Report.from_json` reads it back.
@@ -194,10 +89,7 @@ class Report:
             >>> "a:F" in report.to_html()
             True
         """
-        # Found by name: the page is drawn by a module that reads reports, and Jinja2 is needed
-        # only by those who ask for one.
-        page = importlib.import_module("pullback.conformance._html")
-        return page.render([self])
+        return render_page([self])
 
     def raise_if_broken(self) -> None:
         """Raise when a clause is broken or crashes; do nothing when the report is ok.

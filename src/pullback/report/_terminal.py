@@ -9,24 +9,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pullback.conformance._report import Finding, Report, Verdict
+from pullback.report._findings import Finding, Findings
+from pullback.report._verdict import SIGNS, Verdict
 
-__all__ = ["make_console", "print_problems", "print_table", "rank", "short_names"]
+__all__ = ["make_console", "print_problems", "print_table", "short_names"]
 
-_GLYPHS = {
-    Verdict.BROKEN: ("✗", "x", "bold red"),
-    Verdict.CRASHES: ("!", "!", "bold magenta"),
-    Verdict.LACKING: ("○", "o", "yellow"),
-    Verdict.HOLDS: ("✓", "+", "green"),
-    Verdict.SKIPPED: ("·", ".", "dim"),
-}
-_MEANING = {
-    Verdict.BROKEN: "broken, silently",
-    Verdict.CRASHES: "crashes",
-    Verdict.LACKING: "lacking, refused clearly",
-    Verdict.HOLDS: "holds",
-    Verdict.SKIPPED: "does not apply",
-}
 _NAME_WIDTH = 38
 _PIPE_WIDTH = 100
 
@@ -37,13 +24,6 @@ def make_console(*, stderr: bool = False) -> Console:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _PIPE_WIDTH
     return console
-
-
-def rank(report: Report) -> tuple[int, int, str]:
-    """Broken first, then crashing, then by name."""
-    broken = sum(item.verdict is Verdict.BROKEN for item in report)
-    crashes = sum(item.verdict is Verdict.CRASHES for item in report)
-    return (-broken, -crashes, report.function)
 
 
 def short_names(names: Sequence[str]) -> list[str]:
@@ -60,7 +40,7 @@ def short_names(names: Sequence[str]) -> list[str]:
     ]
 
 
-def print_table(reports: Sequence[Report], console: Console) -> None:
+def print_table(reports: Sequence[Findings], console: Console) -> None:
     """Print the table Function x clause, broken first, and its legend.
 
     Columns are the clauses that not every Function keeps; the others are named below.
@@ -71,7 +51,7 @@ def print_table(reports: Sequence[Report], console: Console) -> None:
     """
     if not reports:
         return
-    reports = sorted(reports, key=rank)
+    reports = sorted(reports, key=lambda report: report.rank)
     every = list(dict.fromkeys(item.clause for report in reports for item in report))
     quiet = (Verdict.HOLDS, Verdict.SKIPPED)
     shown = [
@@ -94,14 +74,14 @@ def print_table(reports: Sequence[Report], console: Console) -> None:
 
 def _legend(*, plain: bool) -> Text:
     legend = Text()
-    for verdict, (glyph, ascii_glyph, style) in _GLYPHS.items():
-        legend.append(f"{ascii_glyph if plain else glyph} ", style=style)
-        legend.append(f"{_MEANING[verdict]}   ", style="dim")
+    for sign in SIGNS.values():
+        legend.append(f"{sign.plain if plain else sign.glyph} ", style=sign.style)
+        legend.append(f"{sign.label}   ", style="dim")
     return legend
 
 
 def _matrix(
-    reports: Sequence[Report], names: Sequence[str], clauses: Sequence[str], *, plain: bool
+    reports: Sequence[Findings], names: Sequence[str], clauses: Sequence[str], *, plain: bool
 ) -> Text:
     """Rows are Functions, columns clauses; a staircase above the columns names them.
 
@@ -139,14 +119,14 @@ def _folded(name: str) -> list[str]:
     return [*lines, name]
 
 
-def _cell(report: Report, clause: str, *, plain: bool) -> Text:
+def _cell(report: Findings, clause: str, *, plain: bool) -> Text:
     if clause not in report:
         return Text(" ")
-    glyph, ascii_glyph, style = _GLYPHS[report[clause].verdict]
-    return Text(ascii_glyph if plain else glyph, style=style)
+    sign = SIGNS[report[clause].verdict]
+    return Text(sign.plain if plain else sign.glyph, style=sign.style)
 
 
-def print_problems(report: Report, rerun: str, console: Console) -> None:
+def print_problems(report: Findings, rerun: str, console: Console) -> None:
     """Print each broken finding of a report, and the command line that runs it again.
 
     Arguments:
@@ -163,11 +143,10 @@ def print_problems(report: Report, rerun: str, console: Console) -> None:
 
 
 def _print_finding(finding: Finding, console: Console) -> None:
-    _, _, style = _GLYPHS[finding.verdict]
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(width=10, justify="right", style="dim")
     table.add_column(overflow="fold")
-    head = Text(f"{finding.clause} {finding.verdict.value}", style=style)
+    head = Text(f"{finding.clause} {finding.verdict.value}", style=SIGNS[finding.verdict].style)
     table.add_row(Text(""), head)
     for label, text in (
         ("", finding.detail),

@@ -1,4 +1,4 @@
-"""Make live arguments again from the plain data that ``_snapshot`` wrote.
+"""`decode`: live arguments again, from the plain data that `Encoder` wrote.
 
 Loading a recording executes nothing; this step imports the modules that the recording names,
 as checking any Function does. Objects are remade without calling anything of their class, and
@@ -14,34 +14,34 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._snapshot import PLAIN, is_plain_class
-from pullback.errors import RecordingError
+from pullback.errors import ArgumentError, RecordingError
+from pullback.recording.codec._encode import EXPRESSION, PLAIN, is_plain_class
 
-__all__ = ["restore"]
+__all__ = ["decode"]
 
 _MEND = "Record again with this version of pullback and of the program."
 
 
-def restore(
+def decode(
     node: Any, tensors: list[torch.Tensor], load: Callable[[str], types.ModuleType]
 ) -> list[Any]:
     """Return the live values of the encoded values in the list ``node``.
 
     Arguments:
-        node: a list of encoded values, as `Snapshot.encode` returned them.
+        node: a list of encoded values, as `Encoder.encode` returned them.
         tensors: the tensors that they refer to; fresh copies are handed out.
-        load: imports a module by its name.
+        load: imports a module by its name, or takes the definitions out of a script by its path.
 
     Raises:
-        RecordingError: the data is not of the form that `Snapshot` writes, or names something
+        RecordingError: the data is not of the form that `Encoder` writes, or names something
             that is not there any more.
     """
-    reader = _Reader(tensors, load)
+    decoder = _Decoder(tensors, load)
     try:
-        return [reader.decode(item) for item in node]
+        return [decoder.decode(item) for item in node]
     except RecordingError:
         raise
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ArgumentError) as error:
         raise RecordingError(
             "A recorded call names something that is not there.", given=str(error), mend=_MEND
         ) from error
@@ -51,7 +51,7 @@ def restore(
         ) from error
 
 
-class _Reader:
+class _Decoder:
     def __init__(
         self, tensors: list[torch.Tensor], load: Callable[[str], types.ModuleType]
     ) -> None:
@@ -65,10 +65,10 @@ class _Reader:
             return node
         if type(node) is not tuple or not node or type(node[0]) is not str:
             raise ValueError(f"{type(node).__name__} is not an encoded value")
-        reader = _READERS.get(node[0])
-        if reader is None:
+        rule = _KINDS.get(node[0])
+        if rule is None:
             raise ValueError(f"unknown kind {node[0]!r}")
-        return reader(self, *node[1:])
+        return rule(self, *node[1:])
 
     def _many(self, nodes: list[Any]) -> list[Any]:
         return [self.decode(node) for node in nodes]
@@ -107,6 +107,11 @@ class _Reader:
     def _dict(self, kind: type, pairs: list[tuple[Any, Any]]) -> Any:
         return kind((self.decode(key), self.decode(item)) for key, item in pairs)
 
+    def _generator(self, position: int, device: str) -> torch.Generator:
+        generator = torch.Generator(device if _has_device(device) else "cpu")
+        generator.set_state(self._tensors[position])
+        return generator
+
     def _method(self, owner: Any, name: str) -> Any:
         return getattr(self.decode(owner), name)
 
@@ -115,7 +120,7 @@ class _Reader:
         return functools.partial(function, *args, **keywords)
 
     def _closure(self, module: str, qualname: str, line: int, *bound: Any) -> types.FunctionType:
-        cells, defaults, keywords, variables = bound
+        cells, defaults, keywords, variables, expression = bound
         loaded = self._load(module)
         code = _find_code(loaded, qualname, line)
         closure = tuple(types.CellType(item) for item in self._many(cells))
@@ -127,6 +132,8 @@ class _Reader:
         function = types.FunctionType(code, names, code.co_name, self.decode(defaults), closure)
         function.__kwdefaults__ = self.decode(keywords)
         function.__qualname__ = qualname
+        if expression:
+            setattr(function, EXPRESSION, str(expression))
         return function
 
     def _object(self, number: int, module: str, name: str, state: list[Any]) -> Any:
@@ -140,11 +147,11 @@ class _Reader:
         return value
 
 
-_READERS: dict[str, Callable[..., Any]] = {
-    "tensor": _Reader._tensor,
-    "list": _Reader._many,
+_KINDS: dict[str, Callable[..., Any]] = {
+    "tensor": _Decoder._tensor,
+    "list": _Decoder._many,
     "tuple": lambda self, items: tuple(self._many(items)),
-    "namedtuple": _Reader._namedtuple,
+    "namedtuple": _Decoder._namedtuple,
     "size": lambda self, items: torch.Size(items),
     "set": lambda self, items: set(self._many(items)),
     "frozenset": lambda self, items: frozenset(self._many(items)),
@@ -153,14 +160,15 @@ _READERS: dict[str, Callable[..., Any]] = {
     "slice": lambda self, parts: slice(*self._many(parts)),
     "range": lambda self, parts: range(*self._many(parts)),
     "device": lambda self, text: torch.device(text),
-    "torch": _Reader._torch,
-    "enum": _Reader._enum,
-    "partial": _Reader._partial,
-    "method": _Reader._method,
-    "named": _Reader._find,
+    "torch": _Decoder._torch,
+    "enum": _Decoder._enum,
+    "partial": _Decoder._partial,
+    "generator": _Decoder._generator,
+    "method": _Decoder._method,
+    "named": _Decoder._find,
     "module": lambda self, name: self._load(name),
-    "closure": _Reader._closure,
-    "object": _Reader._object,
+    "closure": _Decoder._closure,
+    "object": _Decoder._object,
     "same": lambda self, number: self._objects[number],
 }
 

@@ -1,8 +1,8 @@
-"""Turn the arguments of a call into plain data that ``torch.load(weights_only=True)`` reads.
+"""`Encoder`: arguments of a call as plain data that ``torch.load(weights_only=True)`` reads.
 
 A recording must load without executing anything, so no pickle of live objects is kept. Every
 argument becomes a tree of tuples, lists, strings, numbers and tensors, each tuple tagged with
-what it stands for; ``pullback.conformance._restore`` is the way back. What has no such form is
+what it stands for; `decode` is the way back. What has no such form is
 refused with its reason, and the call is then reported as not replayable.
 
 This file imports nothing of pullback: it is also loaded by path into the program that is
@@ -12,6 +12,7 @@ recorded, where pullback need not be installed.
 import enum
 import functools
 import importlib
+import os
 import sys
 import types
 from typing import Any
@@ -20,10 +21,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-__all__ = ["NotReplayable", "Snapshot", "Traced", "is_plain_class"]
+__all__ = ["EXPRESSION", "PLAIN", "Encoder", "NotPlain", "Traced", "is_plain_class"]
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
+EXPRESSION = "__pullback_expression__"  # source by which a repro gets at a function without a name
+_SHIM_PREFIX = "_pullback_shim_"
 _DEPTH_LIMIT = 40
 _NODE_LIMIT = 20_000
 # Hooks on state dicts run when weights are loaded or saved, never in forward or backward; they
@@ -38,11 +41,11 @@ _STATE_DICT_HOOKS = frozenset(
 )
 
 
-class NotReplayable(Exception):
+class NotPlain(Exception):
     """An argument has no form as plain data; the message is the reason."""
 
 
-class Traced(NotReplayable):
+class Traced(NotPlain):
     """An argument is a tensor without data: the call is traced, not made."""
 
 
@@ -65,11 +68,11 @@ def is_plain_class(kind: type) -> bool:
     )
 
 
-class Snapshot:
+class Encoder:
     """Collects the tensors of one call and encodes its arguments.
 
     Arguments:
-        limit: the most bytes of tensors that the snapshot may copy.
+        limit: the most bytes of tensors that the encoder may copy.
 
     Attributes:
         tensors: detached copies on the CPU, each tensor once however often it occurs.
@@ -88,11 +91,11 @@ class Snapshot:
         """Return ``value`` as plain data.
 
         Raises:
-            NotReplayable: it has no such form, or is larger than the limit.
+            NotPlain: it has no such form, or is larger than the limit.
         """
         self._nodes += 1
         if depth > _DEPTH_LIMIT or self._nodes > _NODE_LIMIT:
-            raise NotReplayable("an argument is nested too deeply or holds too many objects")
+            raise NotPlain("an argument is nested too deeply or holds too many objects")
         kind = type(value)
         if kind in PLAIN:
             return value
@@ -117,7 +120,7 @@ class Snapshot:
         size = plain.numel() * plain.element_size()
         self.bytes += size
         if self.bytes > self.limit:
-            raise NotReplayable(
+            raise NotPlain(
                 f"its tensors hold more than {_mebibytes(self.limit)}; raise --max-mebibytes"
             )
         self.tensors.append(plain.detach().clone().cpu())
@@ -130,7 +133,7 @@ class Snapshot:
             return (kind.__name__, items)
         if hasattr(kind, "_fields"):  # a named tuple, or torch.return_types
             return ("namedtuple", *_reference(kind), items)
-        raise NotReplayable(f"an argument of type {_name(kind)} has no plain form")
+        raise NotPlain(f"an argument of type {_name(kind)} has no plain form")
 
     def _size(self, value: torch.Size, depth: int) -> Any:
         del depth
@@ -142,7 +145,7 @@ class Snapshot:
     def _dict(self, value: dict[Any, Any], depth: int) -> Any:
         kind = type(value).__name__
         if kind not in ("dict", "OrderedDict"):
-            raise NotReplayable(f"an argument of type {_name(type(value))} has no plain form")
+            raise NotPlain(f"an argument of type {_name(type(value))} has no plain form")
         return (
             kind,
             [(self.encode(key, depth), self.encode(item, depth)) for key, item in value.items()],
@@ -169,7 +172,7 @@ class Snapshot:
         if getattr(type(value.__self__), name, None) is not value.__func__ and not isinstance(
             value.__self__, type
         ):
-            raise NotReplayable(f"the method {name} was attached to an object, not to its class")
+            raise NotPlain(f"the method {name} was attached to an object, not to its class")
         return ("method", self.encode(value.__self__, depth), name)
 
     def _builtin(self, value: types.BuiltinFunctionType, depth: int) -> Any:
@@ -181,25 +184,27 @@ class Snapshot:
     def _function(self, value: types.FunctionType, depth: int) -> Any:
         try:
             return ("named", *_reference(value))
-        except NotReplayable:
+        except NotPlain:
             pass  # a lambda or an inner function: its code, with what it closes over
         cells: list[Any] = []
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             try:
                 cells.append(self.encode(cell.cell_contents, depth))
-            except NotReplayable as reason:
-                raise NotReplayable(
+            except NotPlain as reason:
+                raise NotPlain(
                     f"the function {value.__qualname__} closes over {name}: {reason}"
                 ) from None
         defaults = self.encode(value.__defaults__, depth)
         keywords = self.encode(value.__kwdefaults__, depth)
         code = value.__code__
-        place = (value.__module__, code.co_qualname, code.co_firstlineno)
-        return ("closure", *place, cells, defaults, keywords, self._script_globals(value, depth))
+        place = (_home(value.__module__), code.co_qualname, code.co_firstlineno)
+        variables = self._script_globals(value, depth)
+        expression = getattr(value, EXPRESSION, "")
+        return ("closure", *place, cells, defaults, keywords, variables, expression)
 
     def _script_globals(self, value: types.FunctionType, depth: int) -> list[tuple[str, Any]]:
         """The variables of a script that a function reads: the script is not run again."""
-        if value.__module__ != "__main__":
+        if not _is_script(value.__module__):
             return []
         definitions = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
         found = []
@@ -215,14 +220,19 @@ class Snapshot:
 
     def _module(self, value: types.ModuleType, depth: int) -> Any:
         del depth
-        return ("module", value.__name__)
+        return ("module", _home(value.__name__))
+
+    def _generator(self, value: torch.Generator, depth: int) -> Any:
+        del depth
+        self.tensors.append(value.get_state())
+        return ("generator", len(self.tensors) - 1, str(value.device))
 
     def _object(self, value: Any, depth: int) -> Any:
         kind = type(value)
         if id(value) in self._objects:
             return ("same", self._objects[id(value)])
         if not is_plain_class(kind):
-            raise NotReplayable(f"an argument of type {_name(kind)} has no plain form")
+            raise NotPlain(f"an argument of type {_name(kind)} has no plain form")
         reference = _reference(kind)
         number = len(self._objects)
         self._objects[id(value)] = number
@@ -234,25 +244,26 @@ class Snapshot:
                 continue
             try:
                 state.append((name, self.encode(item, depth)))
-            except NotReplayable as reason:
-                raise NotReplayable(f"{_name(kind)}.{name}: {reason}") from None
+            except NotPlain as reason:
+                raise NotPlain(f"{_name(kind)}.{name}: {reason}") from None
         return ("object", number, *reference, state)
 
 
 _ENCODERS: tuple[tuple[Any, Any], ...] = (
-    (torch.Size, Snapshot._size),
-    (enum.Enum, Snapshot._enum),
-    ((list, tuple), Snapshot._sequence),
-    ((set, frozenset), Snapshot._set),
-    (dict, Snapshot._dict),
-    ((slice, range), Snapshot._range),
-    ((torch.dtype, torch.device, torch.layout, torch.memory_format), Snapshot._torch_name),
-    (types.ModuleType, Snapshot._module),
-    (functools.partial, Snapshot._partial),
-    (types.MethodType, Snapshot._method),
-    (types.BuiltinFunctionType, Snapshot._builtin),
-    (types.FunctionType, Snapshot._function),
-    (_NAMED, Snapshot._named),
+    (torch.Size, Encoder._size),
+    (enum.Enum, Encoder._enum),
+    ((list, tuple), Encoder._sequence),
+    ((set, frozenset), Encoder._set),
+    (dict, Encoder._dict),
+    ((slice, range), Encoder._range),
+    ((torch.dtype, torch.device, torch.layout, torch.memory_format), Encoder._torch_name),
+    (torch.Generator, Encoder._generator),
+    (types.ModuleType, Encoder._module),
+    (functools.partial, Encoder._partial),
+    (types.MethodType, Encoder._method),
+    (types.BuiltinFunctionType, Encoder._builtin),
+    (types.FunctionType, Encoder._function),
+    (_NAMED, Encoder._named),
 )
 
 
@@ -267,11 +278,9 @@ def _unwrap(value: torch.Tensor) -> torch.Tensor:
     if isinstance(value, (FakeTensor, FunctionalTensor)) or value.is_meta:
         raise Traced("a tensor without data")
     if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        raise NotReplayable(f"a tensor of type {_name(type(value))} has no plain form")
+        raise NotPlain(f"a tensor of type {_name(type(value))} has no plain form")
     if value.layout is not torch.strided or value.is_quantized:
-        raise NotReplayable(
-            f"a tensor on {value.device} with layout {value.layout} has no plain form"
-        )
+        raise NotPlain(f"a tensor on {value.device} with layout {value.layout} has no plain form")
     return value
 
 
@@ -284,9 +293,26 @@ def _reference(value: Any) -> tuple[str, str]:
     places = [(module, name), ("torch", last), ("torch", f"Tensor.{last}")]
     for place in [*places, ("torch.nn.functional", last)]:
         if _look_up(*place) is value:
-            return place
+            return _home(place[0]), place[1]
     label = f"{module}.{name}".strip(".") or repr(value)
-    raise NotReplayable(f"{label} cannot be found again by its name")
+    raise NotPlain(f"{label} cannot be found again by its name")
+
+
+def _is_script(module: str) -> bool:
+    return module == "__main__" or module.startswith(_SHIM_PREFIX)
+
+
+def _home(module: str) -> str:
+    """The name to import a module by; the file of a script."""
+    loaded = sys.modules.get(module)
+    file, spec = getattr(loaded, "__file__", None), getattr(loaded, "__spec__", None)
+    if not _is_script(module):
+        return module
+    if module == "__main__" and spec is not None and not spec.name.endswith("__main__"):
+        return spec.name  # run with `python -m`
+    if not file:
+        raise NotPlain("what was defined at a prompt has no file to be found in")
+    return os.path.abspath(file)
 
 
 def _look_up(module: str, name: str) -> Any:

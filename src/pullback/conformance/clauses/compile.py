@@ -1,75 +1,31 @@
-"""`fake` and `compile`: traced without numbers, and compiled without losing the backward."""
+"""The clause `compile`."""
 
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from pullback.conformance._clause import clause
 from pullback.conformance._failure import classify, describe
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._report import Finding, Verdict
 from pullback.conformance._tree import tensors
+from pullback.conformance.clauses._hints import TRACE
+from pullback.report import Finding, Verdict
 
-__all__ = ["compiles", "fake"]
+__all__ = ["compiles"]
 
-_HINT = (
-    "Use torch operations in forward and backward, register kernels with torch.library.custom_op "
-    "and register_fake, or use pullback.complete(F)."
+
+@clause(
+    "compile",
+    promise="`torch.compile(fullgraph=True)` equals eager, forward and backward, and inside "
+    "torch.func.",
+    why="A compiled model must compute what the eager one does, backward included. A "
+    "backward that is dropped while compiling trains something else. "
+    "`torch.compile(torch.func.grad(f))` drops a custom backward silently.",
+    breach="against eager.",
+    mend="`pullback.Function`, or `pullback.complete(F)`.",
 )
-
-
-def fake(probe: Probe) -> Finding:
-    """Run on fake tensors and compare shapes, dtypes and devices with a real run."""
-    leaves = probe.leaves()
-    outputs = probe.evaluate(leaves)
-    gradients = probe.pull(leaves, probe.cotangents(outputs), outputs)
-    real = [*outputs, *gradients]
-    with FakeTensorMode(allow_non_fake_inputs=False) as mode:
-        converted = [mode.from_tensor(value) for value in probe.inputs.values]
-    shadow = type(probe)(
-        probe.subject, probe.inputs.with_values(converted), probe.original,
-        outputs=probe.outputs, seed=probe.seed,
-    )  # fmt: skip
-    with mode:
-        try:
-            ghosts = [x.detach().clone().requires_grad_() for x in shadow.inputs.points()]
-            made = list(shadow.unseeded(*ghosts))
-            slopes = shadow.pull(ghosts, [torch.ones_like(y) for y in made], made)
-        except Exception as error:  # judged by its message
-            return probe.failed(error, "Fake tensors are refused", _HINT)
-    for k, (one, other) in enumerate(zip([*made, *slopes], real, strict=True)):
-        place = (
-            f"output {k}" if k < len(outputs) else f"the gradient of {probe.path(k - len(outputs))}"
-        )
-        if not isinstance(one, FakeTensor):
-            return _broken(probe, place, "a fake tensor", f"a {type(one).__name__} with numbers")
-        if (one.shape, one.dtype) != (other.shape, other.dtype):
-            return _broken(probe, place, _form(other), _form(one))
-    return probe.holds("Fake tensors get the shapes and dtypes of a real run.")
-
-
-def _form(tensor: torch.Tensor) -> str:
-    return f"shape {tuple(tensor.shape)}, {tensor.dtype}"
-
-
-def _broken(probe: Probe, place: str, expected: str, got: str) -> Finding:
-    return probe.broken(
-        "A fake run gives another form than a real run.",
-        expected=expected, got=got, place=place, hint=_HINT,
-        repro=[
-            "from torch._subclasses.fake_tensor import FakeTensorMode",
-            "print('real', [(y.shape, y.dtype) for y in outs()])",
-            "with FakeTensorMode() as mode:",
-            "    args = torch.utils._pytree.tree_map(lambda a: mode.from_tensor(a) "
-            "if isinstance(a, torch.Tensor) else a, args)",
-            "    print('fake', [(y.shape, y.dtype) for y in torch.utils._pytree.tree_leaves("
-            "call(*args, **kwargs))])",
-        ],
-    )  # fmt: skip
-
-
 def compiles(probe: Probe) -> Finding:
     """Compile with fullgraph and compare with eager, alone and composed with torch.func."""
     if sys.version_info >= (3, 15):
@@ -77,7 +33,7 @@ def compiles(probe: Probe) -> Finding:
     points = probe.inputs.points()
     if probe.draws:
         return probe.skipped("It draws random numbers, which compiled code draws in another order.")
-    cotangents = probe.cotangents([y.detach() for y in probe.evaluate(probe.leaves())])
+    cotangents = probe.cotangents(probe.output_values())
     expected = [
         *(y.detach() for y in probe.evaluate(probe.leaves())),
         *probe.backward(points, cotangents),
@@ -102,8 +58,8 @@ def _refuses(probe: Probe, error: Exception, what: str) -> Finding:
     """Dynamo wraps what went wrong: its own refusals are clear, its internal errors are not."""
     name = type(error).__name__
     if classify(error) is Verdict.LACKING or name in ("Unsupported", "TorchRuntimeError"):
-        return probe.lacking(f"{what} refuses: {describe(error)}", _HINT)
-    return probe.crashes(f"{what} fails: {describe(error)}", _HINT)
+        return probe.lacking(f"{what} refuses: {describe(error)}", TRACE)
+    return probe.crashes(f"{what} fails: {describe(error)}", TRACE)
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:

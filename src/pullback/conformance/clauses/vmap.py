@@ -1,12 +1,13 @@
-"""`vmap`: a batched call equals a loop, forward and backward, for every in_dims."""
+"""`vmap`: a batched call equals a loop, forward and backward, for every `in_dims`."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from pullback.conformance._clause import clause
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._report import Finding
+from pullback.report import Finding
 
 __all__ = ["vmap"]
 
@@ -17,6 +18,14 @@ _HINT = (
 _BATCH = 3
 
 
+@clause(
+    "vmap",
+    promise="A batched call equals a loop, forward and backward, for every `in_dims`.",
+    why="Per-sample gradients and ensembles batch the Function with vmap. A wrong rule "
+    "mixes samples.",
+    breach="with all inputs batched first, all last, and each alone.",
+    mend="Correct the `vmap` staticmethod, or `generate_vmap_rule = True`, or derive it.",
+)
 def vmap(probe: Probe) -> Finding:
     """Batch each choice of inputs along the first and the last dimension, and compare."""
     items = [probe.point(0), *(probe.point(number) for number in range(2, _BATCH + 1))]

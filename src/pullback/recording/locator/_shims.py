@@ -1,8 +1,8 @@
 """Modules made for a while, so that another process finds by name what has no name of its own.
 
 The checker runs clauses in worker processes, which import what they check. A Function out of a
-script and a lambda out of a recording cannot be imported; a shim, a small module in a temporary
-folder on ``sys.path`` (which workers inherit), gives them a name.
+script cannot be imported; a shim, a small module in a temporary folder on ``sys.path`` (which
+workers inherit), gives it a name.
 """
 
 import atexit
@@ -15,9 +15,9 @@ import zlib
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["SHIM_PREFIX", "shim"]
+from pullback.recording.locator._locator import SHIM_PREFIX
 
-SHIM_PREFIX = "_pullback_shim_"
+__all__ = ["shim"]
 
 
 def shim(source: str) -> ModuleType:

@@ -1,4 +1,4 @@
-"""Find a recorded Function again: by import, by file, or out of a script without running it.
+"""`load_script`: take a definition out of a script without running the script.
 
 A Function written in the script itself lives in ``__main__``. The script may train for hours when
 it is run, guarded by ``if __name__ == "__main__"`` or not, so it is not run again: only the
@@ -8,96 +8,18 @@ by following names. What those statements do not define is reported as missing.
 
 import ast
 import dis
-import importlib
-import importlib.util
-import operator
 import os
 import sys
 import types
 from typing import Any
 
-from pullback.conformance._shims import shim
-from pullback.errors import RecordingError
+from pullback.errors import ArgumentError
+from pullback.recording.locator._shims import shim
 
-__all__ = ["load_function", "load_module", "load_script", "run_definitions"]
-
-
-def load_function(identity: dict[str, Any]) -> Any:
-    """Return the Function that ``identity`` (module, qualname, file, run_as, path) names.
-
-    Raises:
-        RecordingError: it cannot be found, with the reason.
-    """
-    module, qualname = identity["module"], identity["qualname"]
-    if "<locals>" in qualname:
-        outer = qualname.partition(".<locals>")[0]
-        raise RecordingError(
-            f"{module}:{qualname} is defined inside {outer} and cannot be imported.",
-            mend="Define it at the top level of its module, or use the pytest plugin.",
-        )
-    loaded = load_module(module, identity, qualname.partition(".")[0])
-    try:
-        return operator.attrgetter(qualname)(loaded)
-    except AttributeError as error:
-        raise RecordingError(
-            f"{module}:{qualname} is not there any more.",
-            given=str(error),
-            mend="Record again; or the class is made while the program runs.",
-        ) from error
+__all__ = ["load_script", "run_definitions"]
 
 
-def load_module(name: str, identity: dict[str, Any], wanted: str | None = None) -> types.ModuleType:
-    """Import the module ``name`` as the recorded program could.
-
-    Arguments:
-        name: the name of the module; ``"__main__"`` is the recorded script.
-        identity: where it was: ``file``, ``run_as`` (for ``python -m``) and ``path``, the
-            ``sys.path`` of the program, which is appended to ours.
-        wanted: the name that is needed from a script.
-
-    Raises:
-        RecordingError: it cannot be imported, with the reason.
-    """
-    for entry in identity["path"]:
-        if entry not in sys.path and os.path.exists(entry):
-            sys.path.append(entry)
-    if name == "__main__":
-        if identity["run_as"] and not identity["run_as"].endswith("__main__"):
-            return load_module(identity["run_as"], identity)
-        return load_script(identity["file"], wanted)
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        if error.name != name or not identity["file"] or identity["module"] != name:
-            raise _not_importable(name, error) from error
-        return _load_file(name, identity["file"])
-    except Exception as error:
-        raise _not_importable(name, error) from error
-
-
-def _load_file(name: str, file: str) -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None or not os.path.exists(file):
-        raise _not_importable(name, FileNotFoundError(file))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise _not_importable(name, error) from error
-    return module
-
-
-def _not_importable(name: str, error: Exception) -> RecordingError:
-    return RecordingError(
-        f"The module {name} cannot be imported.",
-        given=f"{type(error).__name__}: {error}",
-        mend="Run the check with the Python that ran the program.",
-    )
-
-
-def load_script(file: str | None, wanted: str | None) -> types.ModuleType:
+def load_script(file: str, wanted: str | None) -> types.ModuleType:
     """Load what the definition of ``wanted`` needs from a script, without running the script.
 
     Arguments:
@@ -108,21 +30,21 @@ def load_script(file: str | None, wanted: str | None) -> types.ModuleType:
         A module, which worker processes find by its name too.
 
     Raises:
-        RecordingError: the script is gone, does not parse, or the statements raise.
+        ArgumentError: the script is gone, does not parse, or the statements raise.
     """
     if not file or not os.path.isfile(file):
-        raise RecordingError(
+        raise ArgumentError(
             "The Function was defined in a program that has no file.",
-            given=str(file),
+            given=file or "no file",
             mend="Put it in a module, so that it can be imported.",
         )
     file = os.path.abspath(file)
     call = f"run_definitions({file!r}, {wanted!r}, globals())"
-    source = f"from pullback.conformance._program import run_definitions\n\n{call}\n"
+    source = f"from pullback.recording.locator import run_definitions\n\n{call}\n"
     try:
         return shim(source)
     except Exception as error:
-        raise RecordingError(
+        raise ArgumentError(
             f"What {wanted or 'the recording'} needs cannot be taken out of the script {file}.",
             given=f"{type(error).__name__}: {error}",
             mend="Move the Function into a module that the script imports.",

@@ -1,9 +1,10 @@
-"""`cuda-graph`: capture and replay equal eager."""
+"""`cuda-graph`: capture and replay equal eager (with a GPU)."""
 
 import torch
 
+from pullback.conformance._clause import clause
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._report import Finding
+from pullback.report import Finding
 
 __all__ = ["cuda_graph"]
 
@@ -13,6 +14,14 @@ _HINT = (
 )
 
 
+@clause(
+    "cuda-graph",
+    promise="Capture and replay equal eager (with a GPU).",
+    why="Captured graphs replay without Python. Whatever depended on the values at "
+    "capture is frozen into every later step.",
+    breach="when a graph is replayed at other inputs.",
+    mend="Read nothing on the host in forward and backward.",
+)
 def cuda_graph(probe: Probe) -> Finding:
     """Capture forward and backward in a CUDA graph, replay at other inputs, and compare."""
     if not torch.cuda.is_available():

@@ -1,68 +1,14 @@
-"""`needs-input-grad` and `undefined`: backward when not every gradient or cotangent is there."""
+"""`undefined`: an undefined cotangent counts as zero, under both materialize settings."""
 
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from pullback.conformance._clause import clause
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._report import Finding
+from pullback.report import Finding
 
-__all__ = ["needs_input_grad", "undefined"]
-
-
-class _Counter(TorchDispatchMode):
-    """Counts the operations that reach a kernel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += 1
-        return func(*args, **(kwargs or {}))
-
-
-def needs_input_grad(probe: Probe) -> Finding:
-    """Ask for one gradient at a time: it must not change, and should cost less than all."""
-    points = probe.inputs.points()
-    if len(points) < 2:
-        return probe.skipped("Only one input is differentiated.")
-    cotangents = probe.cotangents([y.detach() for y in probe.evaluate(probe.leaves())])
-    joint, everything = _count(probe, points, cotangents, tuple(range(len(points))))
-    wasted = True
-    for k in range(len(points)):
-        got, operations = _count(probe, points, cotangents, (k,))
-        wasted = wasted and operations >= everything
-        if probe.differ([got[k]], [joint[k]], looser=1e3) is not None:
-            return probe.broken(
-                "A gradient changes when the other inputs need none.",
-                expected=joint[k], got=got[k], place=probe.path(k),
-                hint="Look at ctx.needs_input_grad[k] by the position of the argument of forward.",
-                repro=[
-                    "w = [torch.ones_like(y) for y in outs()]",
-                    "print('all  ', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
-                    f"for j, x in enumerate(xs): x.requires_grad_(j == {k})",
-                    f"print('alone', torch.autograd.grad(outs(), xs[{k}], w, allow_unused=True))",
-                ],
-            )  # fmt: skip
-    if wasted and everything > len(points):
-        return probe.lacking(
-            f"Each gradient alone costs all {everything} operations of backward.",
-            "Skip what ctx.needs_input_grad does not ask for.",
-        )
-    return probe.holds("Each gradient alone is the same, and costs no more than it must.")
-
-
-def _count(
-    probe: Probe, points: Tensors, cotangents: Tensors, wanted: tuple[int, ...]
-) -> tuple[Tensors, int]:
-    """Gradients of some inputs, and how many operations backward took."""
-    leaves = [x.clone().requires_grad_(k in wanted) for k, x in enumerate(points)]
-    outputs = probe.evaluate(leaves)
-    with _Counter() as counter:
-        gradients = probe.pull(leaves, cotangents, outputs)
-    return [g.detach() for g in gradients], counter.count
+__all__ = ["undefined"]
 
 
 class _Nothing(torch.autograd.Function):
@@ -77,10 +23,18 @@ class _Nothing(torch.autograd.Function):
         return None
 
 
+@clause(
+    "undefined",
+    promise="An undefined cotangent counts as zero, under both materialize settings.",
+    why="An output that the loss does not use has no cotangent. Backward must treat it as "
+    "zero, not fail and not reuse another one.",
+    breach="when gradients by one output at a time do not sum to the joint one, or fail.",
+    mend="Test for `None` after `set_materialize_grads(False)`.",
+)
 def undefined(probe: Probe) -> Finding:
     """Leave out cotangents: products by output must sum to the joint one, and none gives zero."""
     points = probe.inputs.points()
-    outputs = [y.detach() for y in probe.evaluate(probe.leaves())]
+    outputs = probe.output_values()
     cotangents = probe.cotangents(outputs)
     joint = probe.backward(points, cotangents)
     if len(outputs) > 1 and probe.intent != "nonlinear":

@@ -1,20 +1,37 @@
-"""`dtype` and `autocast`: other precisions give the same gradient, as exactly as they can."""
+"""`dtype`: every precision gives the same gradient, as exactly as it can, in its own dtype."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
+from pullback.conformance._clause import clause
 from pullback.conformance._failure import classify, describe
-from pullback.conformance._nodes import call_backward, custom_nodes, edges, metadata
+from pullback.conformance._nodes import (
+    call_backward,
+    custom_nodes,
+    edges,
+    unit_cotangents,
+)
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._report import Finding, Verdict
+from pullback.report import Finding, Verdict
 
-__all__ = ["autocast", "dtype"]
+__all__ = ["dtype"]
 
 _LEVELS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_HINT = "Compute in the input's dtype (or wider), and return gradients in it."
 
 
+@clause(
+    "dtype",
+    promise="Every precision gives the same gradient, as exactly as it can, in its own dtype.",
+    why="Mixed precision, bfloat16 training and complex models use other dtypes than the "
+    "one it was written with. A gradient of the wrong dtype or far off rounding "
+    "spoils them. A float64 from numpy doubles memory and is cast silently.",
+    breach="against the gradient of the rounded inputs computed wide, beyond what rounding "
+    "inputs explains.",
+    mend="Compute in the input's dtype or wider, and return gradients in it.",
+)
 def dtype(probe: Probe) -> Finding:
     """Sweep the precisions and compare each gradient with the one of the rounded inputs."""
     if probe.draws:
@@ -35,9 +52,6 @@ def dtype(probe: Probe) -> Finding:
             return finding
     said = f" Refused: {'; '.join(refused)}." if refused else ""
     return probe.holds(f"Gradients agree across precisions and have their input's dtype.{said}")
-
-
-_HINT = "Compute in the input's dtype (or wider), and return gradients in it."
 
 
 def _name(level: torch.dtype) -> str:
@@ -125,9 +139,7 @@ def _wide(probe: Probe, points: Tensors) -> Tensors:
 def _raw_dtype(outputs: Sequence[torch.Tensor]) -> str:
     """The dtype of a gradient that backward returns in another dtype than its input's."""
     for node in custom_nodes(outputs):
-        entries = metadata(node)
-        ones = [torch.ones(tuple(e.shape), dtype=e.dtype, device=e.device) for e in entries]
-        returned = call_backward(node, ones)
+        returned = call_backward(node, unit_cotangents(node))
         for k, entry in edges(node):
             value = returned[k] if k < len(returned) else None
             if isinstance(value, torch.Tensor) and value.dtype != entry.dtype:
@@ -151,60 +163,3 @@ def _repro(level: torch.dtype) -> list[str]:
         "retain_graph=True, allow_unused=True))",
         "print('raw ', torch.autograd.function.BackwardCFunction.apply(node, *w))",
     ]
-
-
-def autocast(probe: Probe) -> Finding:
-    """Run forward under autocast and backward outside, and compare with float32."""
-    if probe.draws:
-        return probe.skipped("It draws random numbers, which differ from precision to precision.")
-    low = replace(probe, inputs=probe.inputs.cast(torch.float32))
-    points = low.inputs.points()
-    cotangents = low.cotangents([y.detach() for y in low.evaluate(low.leaves())])
-    expected = _both(low, points, cotangents)
-    try:
-        got = _both(low, points, cotangents, autocast=True)
-    except Exception as error:  # judged by its message
-        return probe.failed(error, "Forward under autocast or backward outside it fails", _CAST)
-    rounded = _both(low, [x.bfloat16().to(x.dtype) for x in points], cotangents)
-    count = len(cotangents)
-    for k, (one, true, moved) in enumerate(zip(got, expected, rounded, strict=True)):
-        if (k >= count and one.dtype != true.dtype) or not _near(one, true, moved):
-            return probe.broken(
-                f"{'The gradient' if k >= count else 'The output'} of a forward under autocast is "
-                "further off than bfloat16 rounds.",
-                expected=true, got=one, hint=_CAST,
-                place=probe.path(k - count) if k >= count else f"output {k}",
-                repro=[
-                    "w = [torch.ones_like(y) for y in outs()]",
-                    "print('plain   ', outs(), torch.autograd.grad(outs(), xs, w, "
-                    "allow_unused=True))",
-                    "with torch.autocast('cpu', dtype=torch.bfloat16): ys = outs()",
-                    "w = [torch.ones_like(y) for y in ys]",
-                    "print('autocast', ys, torch.autograd.grad(ys, xs, w, allow_unused=True))",
-                ],
-            )  # fmt: skip
-    return probe.holds("Forward under autocast and backward outside agree with float32.")
-
-
-def _both(probe: Probe, points: Tensors, cotangents: Tensors, *, autocast: bool = False) -> Tensors:
-    """Outputs and gradients, forward under autocast or not."""
-    leaves = probe.leaves(points)
-    with torch.autocast(points[0].device.type, dtype=torch.bfloat16, enabled=autocast):
-        found = probe.evaluate(leaves)
-    given = [g.to(y.dtype) for g, y in zip(cotangents, found, strict=True)]
-    gradients = probe.pull(leaves, given, found)
-    return [t.detach() for t in (*found, *gradients)]
-
-
-_CAST = (
-    "Cast in forward what backward will combine, or decide the precision there: autocast is off "
-    "in backward (torch.amp.custom_fwd and custom_bwd, or autocast = ... on pullback.Function)."
-)
-
-
-def _near(one: torch.Tensor, true: torch.Tensor, moved: torch.Tensor) -> bool:
-    if one.numel() == 0 or not true.isfinite().all():
-        return True
-    eps = torch.finfo(torch.bfloat16).eps
-    allowed = 16 * eps * float(true.abs().max()) + 16 * float((moved - true).abs().max())
-    return bool((one.to(true.dtype) - true).abs().max() <= allowed + 1e-30)
