@@ -18,6 +18,7 @@ it imports nothing but torch until it refuses. ``torch.__version__`` compares as
 """
 
 import contextlib
+import functools
 import importlib
 import sys
 import threading
@@ -33,6 +34,7 @@ __all__ = [
     "TESTED",
     "Answer",
     "BatchInterpreter",
+    "BatchNormalisation",
     "FakeTensor",
     "FakeTensorMode",
     "FunctionalTensor",
@@ -147,6 +149,9 @@ try:
     is_any_autocast_enabled: Callable[[], bool] = _c._is_any_autocast_enabled
     len_torch_dispatch_stack: Callable[[], int] = _c._len_torch_dispatch_stack
     set_grad_mode = _c._set_grad_enabled  # as a mode of torch functions sees it called
+
+    # Modules.
+    BatchNormalisation: Any = torch.nn.modules.batchnorm._NormBase
 
     # The engine of autograd.
     current_graph_task_id: Callable[[], int] = _c._current_graph_task_id
@@ -346,12 +351,13 @@ def watch_apply(base: Any, answer: Answer) -> Callable[[], None]:
         What ends it. Calls that have begun are answered to their end.
     """
     layer = _layer(base)
+    entry = functools.partial(answer)  # not equal to the entry of another call
     with layer.lock:
-        layer.everywhere = (*layer.everywhere, answer)
+        layer.everywhere = (*layer.everywhere, entry)
 
     def end() -> None:
         with layer.lock:
-            layer.everywhere = tuple(a for a in layer.everywhere if a is not answer)
+            layer.everywhere = tuple(a for a in layer.everywhere if a is not entry)
 
     return end
 
