@@ -63,7 +63,7 @@ def run_room(python: Path, room: str, processes: int) -> dict[str, int]:
             raise SystemExit(f"{' '.join(command)} ended by itself:\n{answer.stdout[-4000:]}")
         if answer.returncode == 1:
             print(answer.stdout[-20_000:])
-        return count(ElementTree.parse(report).getroot())  # noqa: S314 - pytest wrote it just now
+        return count(ElementTree.parse(report).getroot())
 
 
 def count(report: ElementTree.Element) -> dict[str, int]:

@@ -15,9 +15,7 @@ from pullback.internal import torch as inside
 
 SOURCE = Path(pullback.__file__).parent
 OWNER = SOURCE / "internal" / "torch.py"
-FILES = sorted(
-    path for path in SOURCE.rglob("*.py") if path != OWNER and "conformance" not in path.parts
-)
+FILES = sorted(path for path in SOURCE.rglob("*.py") if path != OWNER)
 
 
 def is_private(name: str) -> bool:

@@ -38,6 +38,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "FunctionalTensor",
+    "TorchDispatchMode",
     "TransformType",
     "add_batch_dim",
     "answering",
@@ -84,15 +85,14 @@ _EFFECTS_ARE_PUBLIC = torch.__version__ >= "2.10"
 
 
 def _refusal(what: str) -> Exception:
-    # Not imported at the top, since pullback need not be there.
-    from pullback.errors import TorchVersionError
-
-    return TorchVersionError(
-        what,
-        given=f"torch {torch.__version__}",
-        expected=f"torch {OLDEST} or newer, before {_BEYOND}; tested up to {TESTED}",
-        mend=f"pip install 'torch>={OLDEST},<={TESTED}.*'",
-    )
+    given = f"torch {torch.__version__}"
+    expected = f"torch {OLDEST} or newer, before {_BEYOND}; tested up to {TESTED}"
+    try:
+        from pullback.errors import TorchVersionError  # not at the top, since it need not be there
+    except ImportError:
+        return ImportError(f"{what} Given: {given}. Expected: {expected}.")
+    mend = f"pip install 'torch>={OLDEST},<={TESTED}.*'"
+    return TorchVersionError(what, given=given, expected=expected, mend=mend)
 
 
 if not OLDEST <= torch.__version__ < _BEYOND:
@@ -145,6 +145,7 @@ try:
     FakeTensor: Any = _fake.FakeTensor
     FakeTensorMode: Any = _fake.FakeTensorMode
     FunctionalTensor: Any = _functional.FunctionalTensor
+    TorchDispatchMode: Any = _modes.TorchDispatchMode
     disable_current_modes = _modes._disable_current_modes
     is_any_autocast_enabled: Callable[[], bool] = _c._is_any_autocast_enabled
     len_torch_dispatch_stack: Callable[[], int] = _c._len_torch_dispatch_stack

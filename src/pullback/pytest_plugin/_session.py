@@ -18,6 +18,7 @@ from rich.console import Console
 
 from pullback.conformance import check, select_clauses
 from pullback.errors import PullbackError
+from pullback.internal.torch import are_functorch_transforms_active
 from pullback.recording import Call, Limits, Record, Recorder
 from pullback.report import Report, merge_reports, print_problems, print_table, render_page
 from pullback.tensor import Function
@@ -29,7 +30,7 @@ _FAILED = pytest.ExitCode.TESTS_FAILED
 
 def _copy(args: tuple[Any, ...], keywords: dict[str, Any], limit: int) -> Call:
     """Copy the tensors of a call; other arguments are kept as they are, in this process."""
-    if torch._C._are_functorch_transforms_active():
+    if are_functorch_transforms_active():
         raise RuntimeError("applied under a torch.func transform only")
     size = 0
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from pullback.internal.torch import pytree
 from pullback.recording._guess import guesses
 from pullback.recording.codec import Encoder, NotPlain
 from pullback.recording.locator import Locator
@@ -154,7 +155,7 @@ def _fault(function: Any, args: tuple[Any, ...]) -> str:
     fresh = [_differentiable(item) if isinstance(item, torch.Tensor) else item for item in args]
     try:
         output = function.apply(*fresh)
-        leaves = torch.utils._pytree.tree_leaves(output)
+        leaves = pytree.tree_leaves(output)
         outputs = [item for item in leaves if isinstance(item, torch.Tensor)]
         floating = [item for item in outputs if item.is_floating_point() or item.is_complex()]
         if not floating:

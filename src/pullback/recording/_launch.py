@@ -40,7 +40,8 @@ def record_program(
         The recording, and the failure of the program if it ended with another status than 0.
 
     Raises:
-        ProgramError: the program does not exist, or its Python starts no recorder.
+        ProgramError: the program does not exist, or its Python starts no recorder, or its torch is
+            not supported.
 
     Example:
         >>> recording, failure = record_program([sys.executable, "-c", "raise SystemExit(3)"])
@@ -61,6 +62,7 @@ def record_program(
         code = _run([executable, *command[1:]], variables)
         recording = Recording.collect(directory, command)
         started = any(Path(directory).glob("started-*"))
+        reasons = {path.read_text("utf-8") for path in Path(directory).glob("failed-*")}
     if code != 0:
         return recording, _failure(command, code)
     if not started:
@@ -69,6 +71,10 @@ def record_program(
             given=" ".join(command),
             expected="a Python program that reads PYTHONPATH (no -I, -E or -S)",
             mend="Run it through python, for example: pullback check -- python train.py",
+        )
+    if reasons:
+        raise ProgramError(
+            "The program ran, but its calls could not be recorded.", given="; ".join(reasons)
         )
     return recording, None
 

@@ -1,12 +1,12 @@
 """Record the custom Functions that a running program applies, with their real inputs.
 
-`Recorder` puts a thin layer over ``torch.autograd.Function.apply``. A call whose shapes, dtypes
+`Recorder` watches the calls of ``torch.autograd.Function.apply``. A call whose shapes, dtypes
 and kinds of arguments were seen before costs a few microseconds (``benchmarks/bench_recorder.py``);
 a new one is copied before it runs, so that an in-place forward is recorded as it was called, and
 kept only when it succeeds. What is kept is bounded in calls and bytes.
 
 This file imports neither torch nor pullback: it is also loaded by path into programs, through
-``_bootstrap/sitecustomize.py``, before they import anything.
+``_bootstrap/sitecustomize.py``, before they import anything. What it needs of both is loaded by path.
 """
 
 import atexit
@@ -19,14 +19,13 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 __all__ = ["Call", "Limits", "Record", "Recorder", "record_this_process"]
 
-_TARGET = "torch.autograd.function"
 # Functions that torch and pullback build themselves, around compiled graphs, checkpoints, batches.
 _NOT_CUSTOM = ("torch.", "pullback.tensor.")
 _OWN_BASE = "pullback.tensor._function"  # replaces `apply`, and enters torch below it
@@ -94,21 +93,20 @@ class Recorder:
         self._copy = copy
         self._keep = keep
         self._lock = threading.RLock()
-        self._replaced: list[tuple[Any, Any]] = []
+        self._watches: list[Callable[[], None]] = []
 
     def install(self, base: Any, tensor: type) -> None:
-        """Put the layer over ``base.apply``.
+        """Watch the calls of ``base.apply``.
 
         Arguments:
             base: `torch.autograd.Function`, or a base class that replaces its ``apply``.
             tensor: the class of tensors.
         """
-        original = base.__dict__["apply"]
-        self._replaced.append((base, original))
-        call = original.__func__
         records, see = self.records, self._see
 
-        def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        def watch(
+            call: Callable[..., Any], cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> Any:
             record = records.get(cls)
             if record is not None:
                 record.applied += 1
@@ -123,15 +121,16 @@ class Recorder:
                 self._commit(*pending)
             return output
 
-        apply.__qualname__ = call.__qualname__
-        apply.__doc__ = call.__doc__
-        base.apply = classmethod(apply)
+        inside = _inside_torch()
+        inside.never_compile(watch, callees=True)
+        for helper in (_signature, _kind, Recorder._see, Recorder._commit):
+            inside.never_compile(helper)
+        self._watches.append(inside.watch_apply(base, watch))
 
     def uninstall(self) -> None:
-        """Take every layer off again."""
-        while self._replaced:
-            base, original = self._replaced.pop()
-            base.apply = original
+        """End every watch."""
+        while self._watches:
+            self._watches.pop()()
 
     def _see(
         self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type
@@ -279,11 +278,10 @@ class _Spool:
 
 def _plain_torch(torch: Any) -> Any:
     """Leave dispatch modes and torch.func transforms while copying and writing."""
-    stack = contextlib.ExitStack()
-    functorch = torch._functorch.pyfunctorch
-    stack.enter_context(functorch.temporarily_clear_interpreter_stack())
+    stack, inside = contextlib.ExitStack(), _inside_torch()
+    stack.enter_context(inside.temporarily_clear_interpreter_stack())
     stack.enter_context(torch.no_grad())
-    stack.enter_context(torch.utils._python_dispatch._disable_current_modes())
+    stack.enter_context(inside.disable_current_modes())
     return stack
 
 
@@ -294,6 +292,7 @@ def record_this_process(directory: str, limits: Limits) -> None:
     def encode(args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Call | None:
         import torch
 
+        _inside_torch()
         codec = _sibling("codec/_encode.py")
         encoder = codec.Encoder(limit)
         with _plain_torch(torch):
@@ -306,12 +305,17 @@ def record_this_process(directory: str, limits: Limits) -> None:
 
     recorder = spool.recorder = Recorder(encode, spool.keep, limits)
 
-    def install(module: ModuleType) -> None:
-        # torch itself is only half imported here, but its extension module is there.
-        recorder.install(module.Function, sys.modules["torch._C"].TensorBase)
+    def install(base: Any) -> None:
+        try:
+            recorder.install(base, sys.modules["torch"].Tensor)
+        except Exception as error:  # an unknown torch: the program runs, and the parent says why
+            path = os.path.join(directory, f"failed-{os.getpid()}")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(str(error))
 
-    sys.meta_path.insert(0, _WhenImported(_TARGET, install))
-    sys.meta_path.insert(0, _WhenImported(_OWN_BASE, install))
+    # Only when all of torch is there: what it applies by itself is not of interest.
+    sys.meta_path.insert(0, _WhenImported("torch", lambda it: install(it.autograd.Function)))
+    sys.meta_path.insert(0, _WhenImported(_OWN_BASE, lambda it: install(it.Function)))
     atexit.register(spool.finish)
 
 
@@ -319,9 +323,13 @@ def _paths() -> list[str]:
     return [os.path.abspath(entry) for entry in sys.path]
 
 
+def _inside_torch() -> Any:
+    return _sibling("../internal/torch.py")
+
+
 @functools.cache
 def _sibling(file: str) -> Any:
-    """Load a file of this folder by path: pullback need not be installed in the program."""
+    """Load a file by its path from this folder: pullback need not be installed in the program."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), file)
     name = f"_pullback_{os.path.basename(file).strip('_').removesuffix('.py')}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -329,5 +337,21 @@ def _sibling(file: str) -> Any:
         raise ImportError(f"{path} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses look their module up
-    spec.loader.exec_module(module)
+    # A file that imports this name gets the copy, whether the program has pullback or not.
+    with _named("pullback.internal.torch", sys.modules.get("_pullback_torch")):
+        spec.loader.exec_module(module)
     return module
+
+
+@contextlib.contextmanager
+def _named(name: str, module: ModuleType | None) -> Iterator[None]:
+    before = sys.modules.get(name)
+    if module is not None:
+        sys.modules[name] = module
+    try:
+        yield
+    finally:
+        if before is not None:
+            sys.modules[name] = before
+        elif module is not None:
+            del sys.modules[name]

@@ -39,7 +39,7 @@ def compiles(probe: Probe) -> Finding:
         *probe.backward(points, cotangents),
     ]
     try:
-        torch._dynamo.reset()
+        torch.compiler.reset()
         for what, run in _WAYS.items():
             try:
                 got = run(probe, cotangents)
@@ -50,7 +50,7 @@ def compiles(probe: Probe) -> Finding:
             if place is not None:
                 return _wrong(probe, what, reference[place], got[place])
     finally:
-        torch._dynamo.reset()
+        torch.compiler.reset()
     return probe.holds("fullgraph code equals eager, forward, backward and inside torch.func.grad.")
 
 

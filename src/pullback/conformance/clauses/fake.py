@@ -1,11 +1,11 @@
 """`fake`: fake tensors get the right shapes, dtypes and devices."""
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from pullback.conformance._clause import clause
 from pullback.conformance._probe import Probe
 from pullback.conformance.clauses._hints import TRACE
+from pullback.internal.torch import FakeTensor, FakeTensorMode
 from pullback.report import Finding
 
 __all__ = ["fake"]

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from pullback.conformance._clause import clause
 from pullback.conformance._probe import Probe, Tensors
+from pullback.internal.torch import TorchDispatchMode
 from pullback.report import Finding
 
 __all__ = ["needs_input_grad"]

@@ -5,8 +5,8 @@ argument becomes a tree of tuples, lists, strings, numbers and tensors, each tup
 what it stands for; `decode` is the way back. What has no such form is
 refused with its reason, and the call is then reported as not replayable.
 
-This file imports nothing of pullback: it is also loaded by path into the program that is
-recorded, where pullback need not be installed.
+This file imports nothing of pullback but `pullback.internal.torch`: it is also loaded by path into
+the program that is recorded, where pullback need not be installed and that one is a copy.
 """
 
 import enum
@@ -18,8 +18,15 @@ import types
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
+
+from pullback.internal.torch import (
+    FakeTensor,
+    FunctionalTensor,
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+    maybe_get_bdim,
+)
 
 __all__ = ["EXPRESSION", "PLAIN", "Encoder", "NotPlain", "Traced", "is_plain_class"]
 
@@ -269,11 +276,10 @@ _ENCODERS: tuple[tuple[Any, Any], ...] = (
 
 def _unwrap(value: torch.Tensor) -> torch.Tensor:
     """Return the plain tensor behind ``value``; one item of it if it is batched by vmap."""
-    functorch = torch._C._functorch
-    while functorch.is_functorch_wrapped_tensor(value):
-        inner = functorch.get_unwrapped(value)
-        if functorch.is_batchedtensor(value):
-            inner = inner.select(functorch.maybe_get_bdim(value), 0)
+    while is_functorch_wrapped_tensor(value):
+        inner = get_unwrapped(value)
+        if is_batchedtensor(value):
+            inner = inner.select(maybe_get_bdim(value), 0)
         value = inner
     if isinstance(value, (FakeTensor, FunctionalTensor)) or value.is_meta:
         raise Traced("a tensor without data")
