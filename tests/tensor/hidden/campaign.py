@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-
 from tests.tensor.hidden.judge import Answer, Verdict, answer, compare, is_refusal
 from tests.tensor.hidden.questions import QUESTIONS, Question, every, inner, leaves, loss, stacked
 from tests.tensor.hidden.source import Sample, draw, load, plain
@@ -36,9 +35,7 @@ class Failure:
 
     def script(self) -> str:
         """A program of its own that shows it."""
-        helpers = "\n".join(
-            inspect.getsource(f) for f in (loss, inner, leaves, every, stacked)
-        )
+        helpers = "\n".join(inspect.getsource(f) for f in (loss, inner, leaves, every, stacked))
         asked = inspect.getsource(self.question.ask)
         asked = asked[asked.index("def ") :]
         dtype = self.sample.dtype
@@ -72,6 +69,7 @@ class Counts:
     by_place: dict[str, collections.Counter[str]] = field(default_factory=dict)
     by_question: dict[str, collections.Counter[str]] = field(default_factory=dict)
     by_way: dict[str, collections.Counter[str]] = field(default_factory=dict)
+    ordinary: collections.Counter[str] = field(default_factory=collections.Counter)
     failures: list[Failure] = field(default_factory=list)
 
     def add(self, sample: Sample, question: Question, verdict: Verdict) -> None:
@@ -82,6 +80,9 @@ class Counts:
             (self.by_way, sample.way),
         ):
             table.setdefault(key, collections.Counter())[verdict] += 1
+        if sample.is_ordinary() and question.kind != "compiled":
+            possible = sample.maths.formula is not None or question.kind == "reverse"
+            self.ordinary[verdict] += possible
 
     def total(self, verdict: Verdict | None = None) -> int:
         """How many answers, of one verdict or of all."""
@@ -111,7 +112,8 @@ class Counts:
         summary = ", ".join(
             f"{self.total(v)} {v}" for v in ("right", "refused", "wrong", "foreign")
         )
-        return "\n".join([*lines, f"{self.total()} answers: {summary}"])
+        usual = ", ".join(f"{count} {verdict}" for verdict, count in self.ordinary.items())
+        return "\n".join([*lines, f"ordinary code: {usual}", f"{self.total()} answers: {summary}"])
 
 
 def run(answers: int, seed: int | str, *, compiled: float = 0.01, keep: int = 200) -> Counts:
@@ -171,9 +173,7 @@ def ask(sample: Sample, questions: list[Question], seed: str, counts: Counts) ->
     return failures
 
 
-def judge(
-    got: Answer, want: Answer, same: Answer, sample: Sample, question: Question
-) -> Verdict:
+def judge(got: Answer, want: Answer, same: Answer, sample: Sample, question: Question) -> Verdict:
     """The verdict of one answer."""
     if got.error is not None:
         refused = is_refusal(got.error, question)
@@ -212,5 +212,3 @@ def _values(sample: Sample, rng: random.Random) -> tuple[torch.Tensor, ...]:
         torch.tensor([rng.uniform(0.55, 1.45) for _ in range(3)], dtype=sample.dtype)
         for _ in sample.maths.arguments
     )
-
-

@@ -5,10 +5,10 @@ import warnings
 from typing import Any, Literal
 
 import torch
+from tests.tensor.hidden.questions import Question
 from torch.utils import _pytree as pytree
 
 from pullback.errors import PullbackError
-from tests.tensor.hidden.questions import Question
 
 __all__ = ["Answer", "Verdict", "answer", "compare", "is_refusal"]
 

@@ -332,9 +332,7 @@ def grad_of_vmap(f, args, v):
 
 @question("batched", order=1)
 def vmap_over_the_last(f, args, v):
-    return vmap(grad(lambda *a: loss(f, *a), every(args)), in_dims=1)(
-        *(a.T for a in stacked(args))
-    )
+    return vmap(grad(lambda *a: loss(f, *a), every(args)), in_dims=1)(*(a.T for a in stacked(args)))
 
 
 @question("batched")
@@ -416,7 +414,7 @@ def compile_hessian(f, args, v):
 @question("compiled", order=1)
 def compile_vmap_of_grad(f, args, v):
     first = grad(lambda *a: loss(f, *a), every(args))
-    return compiled(lambda *a: vmap(first)(*a), "aot_eager")(*stacked(args))
+    return compiled(vmap(first), "aot_eager")(*stacked(args))
 
 
 @question("compiled")

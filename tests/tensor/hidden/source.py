@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-
 from tests.tensor.hidden.maths import MATHS, Maths, plain_source
-from tests.tensor.hidden.passages import PASSAGES, Passage
-from tests.tensor.hidden.stores import STORES, Store
+from tests.tensor.hidden.passages import ORDINARY_PASSAGES, PASSAGES, Passage
+from tests.tensor.hidden.stores import ORDINARY, STORES, Store
 
 __all__ = ["Sample", "draw", "load", "plain"]
 
@@ -51,12 +50,17 @@ class Sample:
         side = "backward" if self.maths.late or self.store is _OPEN else self.side
         return f"{side}: {self.passage.name}"
 
+    def is_ordinary(self) -> bool:
+        """Whether published code is full of it, so that a refusal would be a loss."""
+        stored = self.store.name in ORDINARY or self.store is _OPEN
+        return stored and (self.passage is None or self.passage.name in ORDINARY_PASSAGES)
+
     def source(self) -> str:
         """The Function as a program of its own, with ``F`` for what is applied."""
         base = "pullback.Function" if self.way == "Function" else "torch.autograd.Function"
         head = [self.store.head]
         if self.passage is not None:
-            head += [self.passage.head, f"def passage(t):\n    {self.passage.body}\n"]
+            head.append(self.passage.source)
         intent = f"gradient = {self.maths.intent!r}" if self.way == "Function" else ""
         lines = [IMPORTS, *head, f"class Hidden{self.maths.name}({base}):"]
         lines += [f"    {line}" for line in (intent, self.store.body) if line]
@@ -121,7 +125,9 @@ class Sample:
         inside = self.passage is not None and (self.side == "backward" or self.maths.late)
         if self.maths.late:
             around = self.passage is not None
-            lines.append(f"h = passage({self.maths.hidden})" if around else f"h = {self.maths.hidden}")
+            lines.append(
+                f"h = passage({self.maths.hidden})" if around else f"h = {self.maths.hidden}"
+            )
             if self.store is not _OPEN and not self.store.saves:
                 lines += [self.store.put, self.store.take]
         elif self.store is _OPEN:
@@ -181,5 +187,3 @@ def plain(maths: Maths) -> Any:
         module = load(IMPORTS + plain_source(maths))
         _plain[maths.name] = getattr(module, f"Plain{maths.name}").apply
     return _plain[maths.name]
-
-
