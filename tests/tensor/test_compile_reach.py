@@ -10,6 +10,12 @@ from tests.tensor.helpers import agree
 import pullback
 from pullback.errors import PullbackError
 
+# Dynamo's own doing.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
+
 
 @pytest.fixture(autouse=True)
 def fresh_dynamo():

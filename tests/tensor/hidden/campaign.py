@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from tests.tensor.hidden.judge import Answer, Verdict, answer, compare, is_refusal
+from tests.tensor.hidden.judge import Answer, Verdict, answer, compare, is_refusal, leak
 from tests.tensor.hidden.questions import QUESTIONS, Question, every, inner, leaves, loss, stacked
 from tests.tensor.hidden.source import Sample, draw, load, plain
 
@@ -164,6 +164,9 @@ def ask(sample: Sample, questions: list[Question], seed: str, counts: Counts) ->
             continue  # torch has no such kernel
         got = answer(question, f, args, directions)
         verdict = judge(got, want, same, sample, question)
+        left = leak()
+        if left:
+            verdict, got = "foreign", Answer(None, RuntimeError(f"left behind: {left}"))
         counts.add(sample, question, verdict)
         if verdict in ("wrong", "foreign"):
             failures.append(
