@@ -32,6 +32,7 @@ def complete(
     *,
     gradient: Intent | None = None,
     batching: Literal["auto", "derived", "loop"] = "auto",
+    keep_inputs: bool = False,
 ) -> type[Function]:
     """Return a Function with the same values and gradients that works under every transform.
 
@@ -47,6 +48,8 @@ def complete(
         gradient: its intent, if you want to declare one.
         batching: how vmap runs its rules: ``"derived"`` on batched tensors, ``"loop"`` item by
             item, ``"auto"`` on batched tensors where torch can and item by item where not.
+        keep_inputs: keep also the inputs that ``function`` does not save, for a second derivative.
+            Otherwise one is refused where such an input has gone, and memory stays the same.
 
     Returns:
         A subclass of both `pullback.Function` and ``function``.
@@ -83,7 +86,7 @@ def complete(
             f"{function.__name__} defines its own apply, which complete would bypass.",
             mend="Complete the Function that its apply calls, or write a pullback.Function.",
         )
-    plain = gradient is None and batching == "auto"
+    plain = gradient is None and batching == "auto" and not keep_inputs
     if plain and function in _known:
         return _known[function]
     traced = _calls_an_argument(function)
@@ -95,6 +98,7 @@ def complete(
         "gradient": gradient or getattr(function, "gradient", None),
         "autocast": "ambient",
         "batching": batching,
+        "keep_inputs": keep_inputs,
         "_lenient": True,
         "_traced": traced,
     }

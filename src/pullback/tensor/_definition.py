@@ -30,6 +30,7 @@ class Definition:
         signature: the signature of forward, without ``ctx``.
         positional: the number of arguments of a call that needs no binding; ``None`` if any
             number does.
+        keep_inputs: whether a second derivative may rely on inputs that were not saved.
         direct: whether torch may run the rules itself where no transform is at work.
     """
 
@@ -50,6 +51,7 @@ class Definition:
     lenient: bool
     signature: inspect.Signature
     positional: int | None
+    keep_inputs: bool
     direct: bool
 
     def bind(
@@ -120,6 +122,7 @@ def define(cls: Any) -> Definition:
         lenient=cls._lenient,
         signature=signature,
         positional=_positional(signature),
+        keep_inputs=cls.keep_inputs,
         direct=vars(cls).get("_direct", False),
     )
 

@@ -36,6 +36,8 @@ class Function(torch.autograd.Function):
             where torch cannot batch an operation.
         mutates: names of arguments that forward writes into as buffers.
         random: forward draws random numbers, so that two runs differ.
+        keep_inputs: keep the inputs that forward did not save, for a second derivative. Where it
+            is false, a second derivative needs them to be alive still, and refuses otherwise.
 
     Raises:
         DefinitionError: the class contradicts itself; raised when it is defined or first
@@ -67,6 +69,7 @@ class Function(torch.autograd.Function):
     batching: ClassVar[Literal["derived", "loop", "auto"]] = "derived"
     mutates: ClassVar[tuple[str, ...]] = ()
     random: ClassVar[bool] = False
+    keep_inputs: ClassVar[bool] = True
     # The rules are in split form, mutate nothing and return no argument; whatever they save is an
     # argument or an output, and autocast does not touch what they compute. Outside of transforms
     # torch then runs them as they are, without the 10 us that serve the rest of the contract. It is

@@ -23,25 +23,20 @@ _base: Any = torch.autograd.Function
 _DATA = _tensor.data.__get__
 _REQUIRES_GRAD = _tensor.requires_grad.__get__
 
-_SET_GRAD = torch._C._set_grad_enabled
-
 _lock = threading.Lock()
 _active = 0
 
 
 class _Habits(TorchFunctionMode):
-    def __init__(self, needs: dict[int, bool], refuse: Callable[[], Exception] | None) -> None:
+    def __init__(self, needs: dict[int, bool]) -> None:
         super().__init__()
         self._needs = needs
-        self._refuse = refuse
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func == _DATA:
             return args[0].detach()
-        if func is _SET_GRAD and args[0] and self._refuse is not None:
-            raise self._refuse()
         if func == _REQUIRES_GRAD and id(args[0]) in self._needs:
             return self._needs[id(args[0])]
         return func(*args, **(kwargs or {}))
@@ -53,19 +48,16 @@ def old_habits(
     needs: Sequence[bool] = (),
     *,
     published: bool,
-    refuse_graph: Callable[[], Exception] | None = None,
 ) -> Iterator[None]:
     """Run a rule below transforms.
 
     Arguments:
-        tensors: the inputs of forward.
+        tensors: the inputs of forward, as the rule has them.
         needs: what each is to answer when it is asked whether it requires a gradient.
         published: the rule is third-party code, whose inner Functions are completed.
-        refuse_graph: makes the error for a forward that switches gradients on, to build a graph
-            from inputs that do not require gradients below a transform.
     """
     flags = {id(tensor): need for tensor, need in zip(tensors, needs, strict=True)}
-    with _Habits(flags, refuse_graph), complete_inner() if published else contextlib.nullcontext():
+    with _Habits(flags), complete_inner() if published else contextlib.nullcontext():
         yield
 
 

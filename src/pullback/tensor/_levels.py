@@ -13,8 +13,8 @@ __all__ = [
     "is_differentiated",
     "out_of_place",
     "primal",
-    "requires_grad_somewhere",
     "same_view",
+    "tracking_level",
     "vjp",
 ]
 
@@ -81,13 +81,13 @@ def same_view(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     )
 
 
-def requires_grad_somewhere(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is part of a graph at any level of transforms."""
-    while not tensor.requires_grad:
-        if not _functorch.is_functorch_wrapped_tensor(tensor):
-            return False
+def tracking_level(tensor: torch.Tensor) -> int:
+    """The innermost level of `torch.func` that differentiates a tensor in reverse; 0 for none."""
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        if _functorch.is_gradtrackingtensor(tensor) and tensor.requires_grad:
+            return _functorch.maybe_get_level(tensor)
         tensor = _functorch.get_unwrapped(tensor)
-    return True
+    return 0
 
 
 def primal(tensor: torch.Tensor) -> torch.Tensor:
