@@ -182,7 +182,25 @@ def test_a_wrong_number_of_gradients_is_refused():
     def scaled(x, n, *more):
         return x * n
 
-    scaled.defvjp(lambda x, n, *more: (x * n, n), lambda n, g: (n * g, None, None, None))
+    scaled.defvjp(lambda x, n, *more: (x * n, n), lambda n, g: (n * g, None, n * g))
     x = torch.ones(1, requires_grad=True)
     with pytest.raises(DefinitionError, match="number of gradients"):
         scaled(x, 2, x).backward()
+
+
+def test_a_forward_rule_sees_arguments_without_a_name_one_by_one():
+    @pullback.custom_vjp
+    def product(x, *rest):
+        return x * rest[0]
+
+    product.defvjp(
+        lambda x, *rest: (x * rest[0], (x, rest[0])), lambda res, g: (res[1] * g, res[0] * g)
+    )
+    product.defjvp(
+        lambda primals, tangents: (
+            primals[0] * primals[1],
+            tangents[0] * primals[1] + primals[0] * tangents[1] + 100,
+        )
+    )
+    x, y = torch.tensor(2.0), torch.tensor(3.0)
+    assert torch.func.jvp(product, (x, y), (x, y))[1] == 112
