@@ -23,7 +23,7 @@ from torch.autograd import forward_ad
 from pullback.errors import UnsupportedError
 from pullback.tensor._autocast import cast_inputs, forward_state, scope
 from pullback.tensor._batching import batch_by_rule, batched, share_batch
-from pullback.tensor._call import Call
+from pullback.tensor._call import Call, differentiable
 from pullback.tensor._definition import Definition
 from pullback.tensor._derived import Derivation, derive
 from pullback.tensor._forward_mode import push
@@ -165,7 +165,10 @@ class _Engine(torch.autograd.Function):
         call: Call = ctx.call
         saved = dict(zip(call.needed, ctx.saved_tensors, strict=True))
         results = push(call, saved, grad_inputs[1:])
-        return (*results, *([None] * call.residuals))
+        # Not None: below vmap, torch does not know that a residual is not differentiable.
+        first = len(call.needs) + call.count
+        residuals = [saved[first + i] for i in range(call.residuals)]
+        return (*results, *map(_constant, residuals))
 
 
 def _in_scope(definition: Definition, run: Callable[[Any], Any], tensors: Any) -> Any:
@@ -218,6 +221,10 @@ def _refusal(call: Call) -> UnsupportedError | None:
             mend="Compute out of place where a second derivative is wanted.",
         )
     return None
+
+
+def _constant(residual: torch.Tensor) -> torch.Tensor | None:
+    return torch.zeros_like(residual) if differentiable(residual.dtype) else None
 
 
 def _unalias(result: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:

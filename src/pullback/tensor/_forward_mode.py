@@ -233,7 +233,7 @@ def _fit(gradient: torch.Tensor | None, meta: Meta, retrace: Retrace) -> torch.T
     shape, dtype, device = meta
     if gradient is None:
         return torch.zeros(shape, dtype=dtype, device=device)
-    if not retrace.tracks(gradient):
+    if retrace.level and not retrace.tracks(gradient):
         plain = concrete(gradient)
         if plain is None or bool(plain.any()):
             raise retrace.refuse("backward computes a gradient where autograd cannot see it")

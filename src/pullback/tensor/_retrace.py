@@ -118,7 +118,7 @@ class Retrace(TorchFunctionMode):
         if func in _GRAD_MODE:
             return None
         if func in _DETACHING:
-            return args[0].view_as(args[0]) if self.tracks(args[0]) else func(*args, **kwargs)
+            return args[0].view_as(args[0]) if self.tracks(args[0]) else args[0]
         if func is _tensor.detach_ and self.tracks(args[0]):
             return args[0]
         if func is _tensor.requires_grad_ and args[0].requires_grad:
