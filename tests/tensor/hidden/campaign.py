@@ -36,9 +36,7 @@ class Failure:
 
     def script(self) -> str:
         """A program of its own that shows it."""
-        helpers = "\n".join(
-            inspect.getsource(f) for f in (loss, inner, leaves, every, stacked)
-        )
+        helpers = "\n".join(inspect.getsource(f) for f in (loss, inner, leaves, every, stacked))
         asked = inspect.getsource(self.question.ask)
         asked = asked[asked.index("def ") :]
         dtype = self.sample.dtype
@@ -171,9 +169,7 @@ def ask(sample: Sample, questions: list[Question], seed: str, counts: Counts) ->
     return failures
 
 
-def judge(
-    got: Answer, want: Answer, same: Answer, sample: Sample, question: Question
-) -> Verdict:
+def judge(got: Answer, want: Answer, same: Answer, sample: Sample, question: Question) -> Verdict:
     """The verdict of one answer."""
     if got.error is not None:
         refused = is_refusal(got.error, question)
@@ -212,5 +208,3 @@ def _values(sample: Sample, rng: random.Random) -> tuple[torch.Tensor, ...]:
         torch.tensor([rng.uniform(0.55, 1.45) for _ in range(3)], dtype=sample.dtype)
         for _ in sample.maths.arguments
     )
-
-

@@ -332,9 +332,7 @@ def grad_of_vmap(f, args, v):
 
 @question("batched", order=1)
 def vmap_over_the_last(f, args, v):
-    return vmap(grad(lambda *a: loss(f, *a), every(args)), in_dims=1)(
-        *(a.T for a in stacked(args))
-    )
+    return vmap(grad(lambda *a: loss(f, *a), every(args)), in_dims=1)(*(a.T for a in stacked(args)))
 
 
 @question("batched")

@@ -121,7 +121,9 @@ class Sample:
         inside = self.passage is not None and (self.side == "backward" or self.maths.late)
         if self.maths.late:
             around = self.passage is not None
-            lines.append(f"h = passage({self.maths.hidden})" if around else f"h = {self.maths.hidden}")
+            lines.append(
+                f"h = passage({self.maths.hidden})" if around else f"h = {self.maths.hidden}"
+            )
             if self.store is not _OPEN and not self.store.saves:
                 lines += [self.store.put, self.store.take]
         elif self.store is _OPEN:
@@ -181,5 +183,3 @@ def plain(maths: Maths) -> Any:
         module = load(IMPORTS + plain_source(maths))
         _plain[maths.name] = getattr(module, f"Plain{maths.name}").apply
     return _plain[maths.name]
-
-

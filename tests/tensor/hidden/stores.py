@@ -98,31 +98,54 @@ _UNUSUAL = (
     _attribute("mapping proxy", "types.MappingProxyType({'h': h})", "ctx.kept['h']"),
     _attribute("set", "{h}", "next(iter(ctx.kept))"),
     _attribute("repeating iterator", "itertools.repeat(h)", "next(ctx.kept)"),
-    _attribute("generator object", "remember(h)", "next(ctx.kept)", (
-        "def remember(h):\n    while True:\n        yield h"
-    )),
+    _attribute(
+        "generator object",
+        "remember(h)",
+        "next(ctx.kept)",
+        ("def remember(h):\n    while True:\n        yield h"),
+    ),
     _attribute("cycle", "itertools.cycle([h])", "next(ctx.kept)"),
-    _attribute("wrapped function", "wrap(lambda: h)", "ctx.kept()", (
-        "def wrap(f):\n    @functools.wraps(f)\n    def inner():\n        return f()\n    return inner"
-    )),
+    _attribute(
+        "wrapped function",
+        "wrap(lambda: h)",
+        "ctx.kept()",
+        (
+            "def wrap(f):\n    @functools.wraps(f)\n    def inner():\n        return f()\n    return inner"
+        ),
+    ),
     _attribute("cached function", "functools.cache(lambda: h)", "ctx.kept()"),
-    _attribute("attribute of a function", "mark(h)", "ctx.kept.h", (
-        "def mark(h):\n    f = lambda: None\n    f.h = h\n    return f"
-    )),
-    _attribute("future", "fulfil(h)", "ctx.kept.result()", (
-        "def fulfil(h):\n    f = concurrent.futures.Future()\n    f.set_result(h)\n    return f"
-    )),
+    _attribute(
+        "attribute of a function",
+        "mark(h)",
+        "ctx.kept.h",
+        ("def mark(h):\n    f = lambda: None\n    f.h = h\n    return f"),
+    ),
+    _attribute(
+        "future",
+        "fulfil(h)",
+        "ctx.kept.result()",
+        ("def fulfil(h):\n    f = concurrent.futures.Future()\n    f.set_result(h)\n    return f"),
+    ),
     _attribute("exception", "ValueError(h)", "ctx.kept.args[0]"),
-    _attribute("array of objects", "boxed(h)", "ctx.kept[0]", (
-        "def boxed(h):\n    a = np.empty(1, dtype=object)\n    a[0] = h\n    return a"
-    )),
-    _attribute("weak reference", "weakref.ref(keep(h))", "ctx.kept()", (
-        "ALIVE = []\ndef keep(h):\n    ALIVE.append(h)\n    return h"
-    )),
+    _attribute(
+        "array of objects",
+        "boxed(h)",
+        "ctx.kept[0]",
+        ("def boxed(h):\n    a = np.empty(1, dtype=object)\n    a[0] = h\n    return a"),
+    ),
+    _attribute(
+        "weak reference",
+        "weakref.ref(keep(h))",
+        "ctx.kept()",
+        ("ALIVE = []\ndef keep(h):\n    ALIVE.append(h)\n    return h"),
+    ),
     _attribute("row of a stack", "torch.stack([h, -h]).unbind()[0]", "ctx.kept"),
-    _attribute("tensor attribute", "tagged(h)", "ctx.kept.tag", (
-        "def tagged(h):\n    t = torch.zeros(())\n    t.tag = h\n    return t"
-    )),
+    _attribute(
+        "tensor attribute",
+        "tagged(h)",
+        "ctx.kept.tag",
+        ("def tagged(h):\n    t = torch.zeros(())\n    t.tag = h\n    return t"),
+    ),
     Store("dict of the context", "ctx.__dict__['kept'] = h", "h = ctx.kept"),
     Store("vars of the context", "vars(ctx).update(kept=h)", "h = vars(ctx)['kept']"),
     Store("private name of the engine", "ctx._needs = h", "h = ctx._needs"),
@@ -137,36 +160,74 @@ _UNUSUAL = (
     ),
     Store("object outside", "KEPT.h = h", "h = KEPT.h", head="KEPT = types.SimpleNamespace()"),
     Store(
-        "instance in a list outside", "KEPT[0].h = h", "h = KEPT[0].h", head="KEPT = [types.SimpleNamespace()]"
+        "instance in a list outside",
+        "KEPT[0].h = h",
+        "h = KEPT[0].h",
+        head="KEPT = [types.SimpleNamespace()]",
     ),
     Store("class attribute", "NAME.kept = h", "h = NAME.kept", body="kept = None"),
     Store("class dict", "NAME.kept['h'] = h", "h = NAME.kept['h']", body="kept = {}"),
-    Store("class dict by number", "ctx.n = len(NAME.kept); NAME.kept[ctx.n] = h", "h = NAME.kept[ctx.n]", body="kept = {}"),
+    Store(
+        "class dict by number",
+        "ctx.n = len(NAME.kept); NAME.kept[ctx.n] = h",
+        "h = NAME.kept[ctx.n]",
+        body="kept = {}",
+    ),
     Store("attribute of the rule", "NAME.backward.kept = h", "h = NAME.backward.kept"),
     Store("thread local", "KEPT.h = h", "h = KEPT.h", head="KEPT = threading.local()"),
-    Store("context variable", "ctx.n = KEPT.set(h); ctx.c = contextvars.copy_context()", "h = ctx.c[KEPT]", head="KEPT = contextvars.ContextVar('kept')"),
+    Store(
+        "context variable",
+        "ctx.n = KEPT.set(h); ctx.c = contextvars.copy_context()",
+        "h = ctx.c[KEPT]",
+        head="KEPT = contextvars.ContextVar('kept')",
+    ),
     Store("queue", "KEPT.put(h)", "h = KEPT.get(); KEPT.put(h)", head="KEPT = queue.SimpleQueue()"),
-    Store("buffer outside", "KEPT.resize_(h.shape).copy_(h.detach())", "h = KEPT.to(g.dtype)", head="KEPT = torch.zeros(0, dtype=torch.float64)"),
-    Store("buffer on the context", "ctx.kept = torch.empty_like(h); ctx.kept.copy_(h)", "h = ctx.kept"),
+    Store(
+        "buffer outside",
+        "KEPT.resize_(h.shape).copy_(h.detach())",
+        "h = KEPT.to(g.dtype)",
+        head="KEPT = torch.zeros(0, dtype=torch.float64)",
+    ),
+    Store(
+        "buffer on the context", "ctx.kept = torch.empty_like(h); ctx.kept.copy_(h)", "h = ctx.kept"
+    ),
     Store("global by shape", "KEPT[x.shape] = h", "h = KEPT[g.shape]", head="KEPT = {}"),
-    Store("text of the numbers", "ctx.kept = repr(h.tolist())", "h = torch.tensor(eval(ctx.kept), dtype=g.dtype)"),
+    Store(
+        "text of the numbers",
+        "ctx.kept = repr(h.tolist())",
+        "h = torch.tensor(eval(ctx.kept), dtype=g.dtype)",
+    ),
     _attribute("list of numbers", "h.tolist()", "torch.tensor(ctx.kept, dtype=g.dtype)"),
     _attribute("one number", "h.sum().item()", "ctx.kept", number=True),
     _attribute("number of float()", "float(h.sum())", "ctx.kept", number=True),
-    _attribute("numpy array", "h.detach().double().numpy()", "torch.from_numpy(ctx.kept).to(g.dtype)"),
+    _attribute(
+        "numpy array", "h.detach().double().numpy()", "torch.from_numpy(ctx.kept).to(g.dtype)"
+    ),
     _attribute("numpy number", "np.float64(h.sum().item())", "float(ctx.kept)", number=True),
-    _attribute("array of the standard library", "array.array('d', h.double().reshape(-1).tolist())", "torch.tensor(ctx.kept.tolist(), dtype=g.dtype)"),
+    _attribute(
+        "array of the standard library",
+        "array.array('d', h.double().reshape(-1).tolist())",
+        "torch.tensor(ctx.kept.tolist(), dtype=g.dtype)",
+    ),
     _attribute("bytes", "pickle.dumps(h.detach().clone())", "pickle.loads(ctx.kept)"),
-    _attribute("integers of the same bits", "bits(h)", "torch.from_numpy(ctx.kept.view('f8')).to(g.dtype)", (
-        "def bits(h):\n    return h.detach().double().numpy().view('i8')"
-    )),
+    _attribute(
+        "integers of the same bits",
+        "bits(h)",
+        "torch.from_numpy(ctx.kept.view('f8')).to(g.dtype)",
+        ("def bits(h):\n    return h.detach().double().numpy().view('i8')"),
+    ),
     Store("output not differentiable", "", "h = kept[0]", saves="h", returns="h"),
     Store("output not differentiable, on ctx", "ctx.kept = h", "h = ctx.kept", returns="h"),
     Store("output detached", "", "h = kept[0]", saves="h.detach()", returns="h.detach()"),
     Store("second output", "", "h = kept[0]", saves="h", returns="h", marked=False),
-    Store("reused ids", "ctx.kept = recycled(h)", "h = ctx.kept", head=(
-        "def recycled(h):\n    for i in range(3):\n        t = h * (i + 1)\n        del t\n    t = h * 2\n    return t / 2"
-    )),
+    Store(
+        "reused ids",
+        "ctx.kept = recycled(h)",
+        "h = ctx.kept",
+        head=(
+            "def recycled(h):\n    for i in range(3):\n        t = h * (i + 1)\n        del t\n    t = h * 2\n    return t / 2"
+        ),
+    ),
 )
 
 STORES = (*_EVERYDAY, *_UNUSUAL)
