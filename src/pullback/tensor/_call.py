@@ -28,7 +28,7 @@ from pullback.tensor._structure import (
     without_values,
 )
 
-__all__ = ["Call", "Meta", "differentiable"]
+__all__ = ["Call", "Meta", "differentiable", "zeros"]
 
 # The shape, dtype and device of an output or input, as its Function sees it.
 Meta = tuple[torch.Size, torch.dtype, torch.device]
@@ -243,7 +243,7 @@ class Call:
                 mend="Define backward(ctx, *cotangents) as a static method.",
             )
         given = [
-            self._zeros(i) if cotangent is None and self.materialize else cotangent
+            zeros(self.outputs[i]) if cotangent is None and self.materialize else cotangent
             for i, cotangent in enumerate(cotangents)
         ]
         context = self.context(saved, needs)
@@ -277,12 +277,6 @@ class Call:
     def _call_backward(self, backward: Any, context: Context, arguments: Any) -> Any:
         given = (list(arguments),) if self.definition.boxed else arguments
         return backward(context, *given)
-
-    def _zeros(self, output: int) -> torch.Tensor | None:
-        shape, dtype, device = self.outputs[output]
-        if not (dtype.is_floating_point or dtype.is_complex):
-            return None
-        return torch.zeros(shape, dtype=dtype, device=device)
 
     def _gradients(self, result: Any) -> tuple[Any, ...]:
         gradients = tuple(result) if isinstance(result, (tuple, list)) else (result,)
@@ -336,14 +330,28 @@ def differentiable(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
+def zeros(meta: Meta) -> torch.Tensor | None:
+    """Zeros of a shape, dtype and device; ``None`` where a derivative cannot be."""
+    shape, dtype, device = meta
+    return torch.zeros(shape, dtype=dtype, device=device) if differentiable(dtype) else None
+
+
 def _views_of_inputs(
     outputs: list[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """The outputs, as torch wants them: an input that is returned is a view of it."""
+    """The outputs, as torch wants them: an input that is returned is a view of it.
+
+    So is an output that is returned twice: torch would send all cotangents to the last place.
+    """
     given = set(map(id, inputs))
-    if given.isdisjoint(map(id, outputs)):
+    distinct = len(set(map(id, outputs))) == len(outputs)
+    if distinct and given.isdisjoint(map(id, outputs)):
         return outputs
-    return [t.view_as(t) if id(t) in given else t for t in outputs]
+    views = []
+    for tensor in outputs:
+        views.append(tensor.view_as(tensor) if id(tensor) in given else tensor)
+        given.add(id(tensor))
+    return views
 
 
 def _versions(tensors: Sequence[torch.Tensor | None]) -> list[int] | None:

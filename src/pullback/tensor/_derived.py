@@ -66,7 +66,15 @@ class Derivation:
 
     def value(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Compute the result from what was kept."""
-        result = self.compute(tensors[: self.sources], tensors[self.sources :])
+        try:
+            result = self.compute(tensors[: self.sources], tensors[self.sources :])
+        except PullbackError:
+            raise
+        except Exception:
+            if not _transforming() or self.call.definition.random:
+                raise
+            # What was kept beside the saved tensors belongs to a level of vmap that has ended.
+            result = self.again(tensors[: self.sources])
         self.places = len(result)
         self.present = [i for i, tensor in enumerate(result) if tensor is not None]
         return tuple(_own(result[i], tensors) for i in self.present)
@@ -220,7 +228,7 @@ def _run(ctx: Any, rule: Callable[..., Any], saved: Any, given: Any) -> list[Any
         rule = batched(rule, derivation.call.definition)
     results = rule(sources, before, given)
     # torch.func.vjp records a history even where none is wanted.
-    return [t.detach() if detached and t is not None else t for t in results]
+    return [t.detach() if detached and t is not None and t.requires_grad else t for t in results]
 
 
 def _own(result: torch.Tensor, tensors: Sequence[torch.Tensor]) -> torch.Tensor:

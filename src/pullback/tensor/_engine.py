@@ -22,8 +22,8 @@ from torch.autograd import forward_ad
 
 from pullback.errors import UnsupportedError
 from pullback.tensor._autocast import cast_inputs, forward_state, scope
-from pullback.tensor._batching import batch_by_rule, batched, share_batch
-from pullback.tensor._call import Call, differentiable
+from pullback.tensor._batching import batch_by_rule, batched, batching, share_batch
+from pullback.tensor._call import Call, differentiable, zeros
 from pullback.tensor._definition import Definition
 from pullback.tensor._derived import Derivation, derive
 from pullback.tensor._forward_mode import push
@@ -38,6 +38,7 @@ __all__ = ["apply", "make_engine"]
 _transforming = torch._C._are_functorch_transforms_active
 _autocasting = torch._C._is_any_autocast_enabled
 _dispatch_modes = torch._C._len_torch_dispatch_stack
+_is_batched = torch._C._functorch._is_batchedtensor
 _unwrap_if_dead = torch._C._functorch.unwrap_if_dead
 
 
@@ -139,9 +140,10 @@ class _Engine(torch.autograd.Function):
             ctx.kept = keep(call, tensors)
         if call.dirty:
             ctx.mark_dirty(*(tensors[place] for place in call.dirty))
-        constant = [*(output[i] for i in call.non_differentiable), *output[call.count :]]
-        if constant:
-            ctx.mark_non_differentiable(*constant)
+        if call.non_differentiable:
+            ctx.mark_non_differentiable(*(output[i] for i in call.non_differentiable))
+            if batching():  # torch marks the wrapper, and does not know of the output
+                ctx.unmarked = [i for i in call.non_differentiable if _is_batched(output[i])]
 
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[Any, ...]:
@@ -165,7 +167,8 @@ class _Engine(torch.autograd.Function):
         call: Call = ctx.call
         saved = dict(zip(call.needed, ctx.saved_tensors, strict=True))
         results = push(call, saved, grad_inputs[1:])
-        # Not None: below vmap, torch does not know that a residual is not differentiable.
+        for i in getattr(ctx, "unmarked", ()):
+            results[i] = zeros(call.outputs[i])
         first = len(call.needs) + call.count
         residuals = [saved[first + i] for i in range(call.residuals)]
         return (*results, *map(_constant, residuals))

@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from pullback.errors import DefinitionError, UnsupportedError
 from pullback.tensor import _audit
 from pullback.tensor._autocast import scope
-from pullback.tensor._call import Call, Meta, differentiable
+from pullback.tensor._call import Call, Meta, zeros
 from pullback.tensor._context import Context
 from pullback.tensor._derived import Derivation, derive
 from pullback.tensor._habits import complete_inner
@@ -123,7 +123,7 @@ def _push_in_place(call: Call, saved: dict[int, Any], tangents: Tangents) -> lis
 def _tangents(call: Call, context: Context, tangents: Tangents) -> list[Any]:
     definition = call.definition
     given = [
-        _zeros(meta) if tangent is None and call.materialize else tangent
+        zeros(meta) if tangent is None and call.materialize else tangent
         for tangent, meta in zip(tangents, call.inputs, strict=True)
     ]
     arguments = unflatten(without_values(call.template, None), given)
@@ -188,6 +188,7 @@ def _transpose(
             every[i] = cotangent
         retrace = Retrace(name, _PURPOSE, _MEND, cotangents)
         gradients = backward(every, retrace)
+        retrace.confirm(gradients, "what backward returns")
         return tuple(_fit(gradients[i], call.inputs[i], retrace) for i in live)
 
     probes = [_probe(call.outputs[i]) for i in outputs]
@@ -206,11 +207,6 @@ def _transpose(
     for i, tangent in zip(outputs, pushed, strict=True):
         result[i] = tangent
     return result
-
-
-def _zeros(meta: Meta) -> torch.Tensor | None:
-    shape, dtype, device = meta
-    return torch.zeros(shape, dtype=dtype, device=device) if differentiable(dtype) else None
 
 
 def _as(tangent: torch.Tensor, meta: Meta) -> torch.Tensor:

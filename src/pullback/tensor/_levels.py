@@ -16,6 +16,7 @@ __all__ = [
     "same_view",
     "tracking_level",
     "vjp",
+    "wrapper_level",
 ]
 
 # torch.func.vjp without auxiliary output: its annotation does not tell the two apart.
@@ -85,6 +86,15 @@ def tracking_level(tensor: torch.Tensor) -> int:
     """The innermost level of `torch.func` that differentiates a tensor in reverse; 0 for none."""
     while _functorch.is_functorch_wrapped_tensor(tensor):
         if _functorch.is_gradtrackingtensor(tensor) and tensor.requires_grad:
+            return _functorch.maybe_get_level(tensor)
+        tensor = _functorch.get_unwrapped(tensor)
+    return 0
+
+
+def wrapper_level(tensor: torch.Tensor) -> int:
+    """The innermost level of `torch.func` that wraps a tensor for derivatives; 0 for none."""
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        if _functorch.is_gradtrackingtensor(tensor):
             return _functorch.maybe_get_level(tensor)
         tensor = _functorch.get_unwrapped(tensor)
     return 0

@@ -35,7 +35,9 @@ def gradient_again(
         context, outputs = forward_again(call, inputs, mode)
         given = fill_in(call, cotangents, outputs)
         Context.declared(context).needs = needs
-        return call.backward(call.definition.transposable, context, given)
+        gradients = call.backward(call.definition.transposable, context, given)
+        mode.confirm(gradients, "what backward returns")
+        return gradients
 
 
 def forward_again(

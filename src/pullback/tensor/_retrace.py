@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from pullback.errors import PullbackError, UnsupportedError
-from pullback.tensor._levels import tracking_level
+from pullback.tensor._levels import tracking_level, wrapper_level
 
 __all__ = ["MEND", "Retrace", "named", "retracing", "suspended"]
 
@@ -100,6 +100,7 @@ class Retrace(TorchFunctionMode):
         self.flags = flags if flags is not None else {}
         self.kept: Sequence[torch.Tensor] = ()  # so that the ids of flags stay theirs
         self.suspended = 0
+        self._constants: dict[int, torch.Tensor] = {}  # by id, kept so that the ids stay theirs
 
     def __enter__(self) -> "Retrace":
         _stack().append(self)
@@ -113,7 +114,9 @@ class Retrace(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self.suspended:
+        if func == _REQUIRES_GRAD and id(args[0]) in self.flags:
+            return self.flags[id(args[0])]
+        if self.suspended or not self.level:
             return func(*args, **kwargs)
         if func in _GRAD_MODE:
             return None
@@ -123,16 +126,18 @@ class Retrace(TorchFunctionMode):
             return args[0]
         if func is _tensor.requires_grad_ and args[0].requires_grad:
             return args[0]
-        if func == _REQUIRES_GRAD and id(args[0]) in self.flags:
-            return self.flags[id(args[0])]
         if func in _LEAVING and any(self.tracks(t) for t in args):
             raise self.refuse(f"it leaves torch through {_LEAVING[func]}")
         if func is _tensor.__deepcopy__ and self.tracks(args[0]):
             return args[0].clone()
         if func is torch.autograd.grad:
             kwargs = {**kwargs, "create_graph": True}
+        self.confirm(pytree.tree_leaves((args, kwargs)), _name(func))
         result = func(*args, **kwargs)
         self._confirm(func, args, kwargs, result)
+        for leaf in pytree.tree_leaves(result):
+            if isinstance(leaf, torch.Tensor) and not self.tracks(leaf):
+                self._constants[id(leaf)] = leaf
         return result
 
     def tracks(self, value: Any) -> bool:
@@ -140,6 +145,23 @@ class Retrace(TorchFunctionMode):
         if not isinstance(value, torch.Tensor):
             return False
         return _differentiable(value) and tracking_level(value) >= self.level > 0
+
+    def confirm(self, values: Sequence[Any], where: str) -> None:
+        """Refuse a tensor of this run without history that no torch function gave.
+
+        A tensor of this run has a wrapper of its level. Those that are differentiated have a
+        history; the constants among them were made by torch functions, and are known.
+        """
+        for value in values:
+            if (
+                isinstance(value, torch.Tensor)
+                and self.level
+                and _differentiable(value)
+                and not self.tracks(value)
+                and id(value) not in self._constants
+                and wrapper_level(value) >= self.level
+            ):
+                raise self.refuse(f"{where} meets a tensor whose history was cut off")
 
     def _confirm(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Refuse a floating result without history of an argument that is differentiated."""
