@@ -32,6 +32,7 @@ class Definition:
             number does.
         random: whether forward draws random numbers; also learnt at the first call.
         keep_inputs: whether a second derivative may rely on inputs that were not saved.
+        audited: whether what is derived is compared with finite differences when first used.
         direct: whether torch may run the rules itself where no transform is at work.
     """
 
@@ -54,6 +55,7 @@ class Definition:
     positional: int | None
     random: bool
     keep_inputs: bool
+    audited: bool
     direct: bool
 
     def bind(
@@ -126,6 +128,7 @@ def define(cls: Any) -> Definition:
         positional=_positional(signature),
         random=cls.random,
         keep_inputs=cls.keep_inputs,
+        audited=cls.audited,
         direct=vars(cls).get("_direct", False),
     )
 

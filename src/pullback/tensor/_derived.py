@@ -24,7 +24,7 @@ import torch
 from torch.autograd import forward_ad
 
 from pullback.errors import PullbackError, UnsupportedError
-from pullback.tensor import _audit
+from pullback.tensor._audit import compare_rule
 from pullback.tensor._batching import batched, share_batch
 from pullback.tensor._call import Call, differentiable
 from pullback.tensor._levels import concrete, out_of_place, primal, vjp
@@ -43,7 +43,7 @@ class Derivation:
         call: the application of the Function that it belongs to.
         purpose: what is derived from it, for messages.
         compute: takes sources and state; gives the result, ``None`` where there is none.
-        again: takes sources alone; gives the same where autograd sees it.
+        again: takes a call and sources alone; gives the same where autograd sees it.
         refusal: raised in place of a derivative.
     """
 
@@ -52,7 +52,7 @@ class Derivation:
         call: Call,
         purpose: str,
         compute: Callable[[Tensors, Tensors], Tensors],
-        again: Callable[[Tensors], Tensors],
+        again: Callable[[Call, Tensors], Tensors],
         refusal: PullbackError | None = None,
     ) -> None:
         self.call = call
@@ -74,35 +74,44 @@ class Derivation:
             if not _transforming() or self.call.definition.random:
                 raise
             # What was kept beside the saved tensors belongs to a level of vmap that has ended.
-            result = self.again(tensors[: self.sources])
+            result = self.again(self.call, tensors[: self.sources])
         self.places = len(result)
         self.present = [i for i, tensor in enumerate(result) if tensor is not None]
         return tuple(_own(result[i], tensors) for i in self.present)
 
-    def pull(self, sources: Tensors, before: Tensors, cotangents: Tensors) -> list[Any]:
-        """The gradients of the sources: ``P'^T h``."""
+    def transpose(
+        self, call: Call, sources: Tensors, cotangents: Tensors
+    ) -> tuple[Tensors, list[Any]]:
+        """Run again; gives the wanted results and the gradients of the sources: ``P'^T h``."""
         wanted = [k for k, cotangent in enumerate(cotangents) if cotangent is not None]
-        live, rerun = self._rerun(sources, wanted)
+        live, rerun = self._rerun(call, sources, wanted)
         given = tuple(cotangents[k] for k in wanted)
 
-        def transpose(wrap: Any) -> Any:
+        def derive(wrap: Any) -> Any:
             values, pulled = vjp(wrap(rerun), *(sources[i] for i in live))
             return values, pulled(tuple(map(_as, given, values)))
 
         gradients: list[Any] = [None] * len(sources)
         if not live or not wanted:
-            return gradients
-        with named(self.call.definition.name, self.purpose, MEND):
-            values, pulled = out_of_place(transpose)
-        self._compare(values, [before[k] for k in wanted])
+            return (), gradients
+        with named(call.definition.name, self.purpose, MEND):
+            values, pulled = out_of_place(derive)
         for i, gradient in zip(live, pulled, strict=True):
             gradients[i] = gradient
+        return values, gradients
+
+    def pull(self, sources: Tensors, before: Tensors, cotangents: Tensors) -> list[Any]:
+        """The gradients of the sources, if running again gives the same result."""
+        values, gradients = self.transpose(self.call, sources, cotangents)
+        if values:
+            kept = [b for b, c in zip(before, cotangents, strict=True) if c is not None]
+            self._compare(values, kept)
         return gradients
 
     def push(self, sources: Tensors, before: Tensors, tangents: Tensors) -> list[Any]:
         """The tangents of the result: ``P' v``."""
         wanted = list(range(len(before)))
-        live, rerun = self._rerun(sources, wanted)
+        live, rerun = self._rerun(self.call, sources, wanted)
         given = tuple(
             torch.zeros_like(sources[i]) if tangents[i] is None else tangents[i] for i in live
         )
@@ -119,8 +128,19 @@ class Derivation:
         self._compare(values, before)
         return list(pushed)
 
+    def audit(self, sources: Any) -> None:
+        """Compare the derived rule with finite differences, once for a signature."""
+        present = self.present
+
+        def again(call: Call, values: Tensors) -> list[Any]:
+            result = self.again(call, values)
+            return [result[i] for i in present]
+
+        rule = self.purpose.removeprefix("The ")
+        compare_rule(self.call, rule, again, self.transpose, sources)
+
     def _rerun(
-        self, sources: Tensors, wanted: Sequence[int]
+        self, call: Call, sources: Tensors, wanted: Sequence[int]
     ) -> tuple[list[int], Callable[..., tuple[torch.Tensor, ...]]]:
         """The pair as a function of the sources that can have a derivative."""
         live = [i for i, s in enumerate(sources) if s is not None and differentiable(s.dtype)]
@@ -129,7 +149,7 @@ class Derivation:
             filled = list(sources)
             for i, tensor in zip(live, given, strict=True):
                 filled[i] = tensor
-            result = self.again(filled)
+            result = self.again(call, filled)
             if [i for i, tensor in enumerate(result) if tensor is not None] != self.present:
                 raise self._another("its rules return other gradients")
             return tuple(result[self.present[k]] for k in wanted)
@@ -223,7 +243,7 @@ def _run(ctx: Any, rule: Callable[..., Any], saved: Any, given: Any) -> list[Any
     detached = plain and not torch.is_grad_enabled()
     if detached:
         sources = [tensor.detach() for tensor in sources]
-    _audit.confirm(derivation, sources, given)
+    derivation.audit(sources)
     if _transforming():
         rule = batched(rule, derivation.call.definition)
     results = rule(sources, before, given)

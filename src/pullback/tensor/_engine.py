@@ -38,7 +38,7 @@ __all__ = ["apply", "make_engine"]
 _transforming = torch._C._are_functorch_transforms_active
 _autocasting = torch._C._is_any_autocast_enabled
 _dispatch_modes = torch._C._len_torch_dispatch_stack
-_is_batched = torch._C._functorch._is_batchedtensor
+_is_batched = torch._C._functorch.is_batchedtensor
 _unwrap_if_dead = torch._C._functorch.unwrap_if_dead
 
 
@@ -202,7 +202,7 @@ def _gradient(
         found = dict(zip(places, [*sources[: len(inputs)], *state], strict=True))
         return call.pull(found, spread(sources[len(inputs) :]), needs)
 
-    def again(sources: Any) -> list[torch.Tensor | None]:
+    def again(call: Call, sources: Any) -> list[torch.Tensor | None]:
         given = spread(sources[len(inputs) :])
         return gradient_again(call, _SECOND, sources[: len(inputs)], given, needs)
 

@@ -17,14 +17,15 @@ import torch
 from torch.autograd import forward_ad
 
 from pullback.errors import DefinitionError, UnsupportedError
-from pullback.tensor import _audit
+from pullback.tensor._audit import compare_tangent
 from pullback.tensor._autocast import scope
 from pullback.tensor._call import Call, Meta, zeros
 from pullback.tensor._context import Context
 from pullback.tensor._derived import Derivation, derive
 from pullback.tensor._habits import complete_inner
 from pullback.tensor._levels import concrete, out_of_place, primal, vjp
-from pullback.tensor._pair import forward_again
+from pullback.tensor._pair import fill_in, forward_again, gradient_again
+from pullback.tensor._preserve import preserved
 from pullback.tensor._retrace import MEND, Retrace, named
 from pullback.tensor._structure import children, match, unflatten, without_values
 
@@ -55,24 +56,40 @@ def push(call: Call, saved: dict[int, Any], tangents: Tangents) -> list[torch.Te
 
 def _derive(call: Call, saved: dict[int, Any], tangents: Tangents) -> list[Any]:
     count = len(call.inputs)
+    definition = call.definition
     live = [i for i, tangent in enumerate(tangents) if tangent is not None]
     kept = [place for place in saved if place >= count]
-    rule = _push_by_transposing if call.definition.jvp is None else _push_by_rule
+    rule = _push_by_transposing if definition.jvp is None else _push_by_rule
 
     def compute(sources: Any, state: Any) -> list[Any]:
+        if definition.jvp is None:
+            compare_tangent(call, again, _pulling(live), sources)
         inside = dict(enumerate(sources[:count])) | dict(zip(kept, state, strict=True))
         given = _spread(sources[count:], live, count)
         with scope(call.autocast):
             return rule(call, inside, given)
 
-    def again(sources: Any) -> list[Any]:
+    def again(call: Call, sources: Any) -> list[Any]:
         given = _spread(sources[count:], live, count)
         return _again(call, sources, given)
 
     sources = [*(saved[i] for i in range(count)), *(tangents[i] for i in live)]
-    refusal = call.once_refusal if call.definition.once else None
+    refusal = call.once_refusal if definition.once else None
     derivation = Derivation(call, "The derivative of a tangent", compute, again, refusal)
     return derive(derivation, sources, [saved[place] for place in kept])
+
+
+def _pulling(live: Sequence[int]) -> Callable[..., list[Any]]:
+    def pull(call: Call, sources: Any, cotangents: Any) -> list[Any]:
+        """The author's pair at some cotangents: the gradients of the inputs with a tangent."""
+        count = len(call.inputs)
+        needs = [i in live for i in range(count)]
+        given = fill_in(call, cotangents, [zeros(meta) for meta in call.outputs])
+        gradients = gradient_again(call, _PURPOSE, sources[:count], given, needs)
+        retrace = Retrace(call.definition.name, _PURPOSE, _MEND)
+        return [_fit(gradients[i], call.inputs[i], retrace) for i in live]
+
+    return pull
 
 
 def _spread(tensors: Tangents, places: Sequence[int], count: int) -> list[Any]:
@@ -88,7 +105,7 @@ def _again(call: Call, sources: Any, tangents: Tangents) -> list[Any]:
     flags: dict[int, bool] = {}
     inputs = sources[: len(call.inputs)]
     retrace = Retrace(definition.name, "The derivative of a tangent", MEND, sources, flags)
-    with complete_inner(), scope(call.autocast):
+    with preserved(definition), complete_inner(), scope(call.autocast):
         with retrace:
             context, _ = forward_again(call, inputs, retrace)
         needs = [tangent is not None for tangent in tangents]
@@ -98,7 +115,7 @@ def _again(call: Call, sources: Any, tangents: Tangents) -> list[Any]:
                 return _tangents(call, context, tangents)
 
         def pull(every: Tangents, mode: Retrace) -> list[torch.Tensor | None]:
-            with retrace:
+            with retrace if retrace.level else mode:
                 return call.backward(definition.transposable, context, every)
 
         return _transpose(call, pull, tangents, confirm=False)
@@ -170,7 +187,6 @@ def _push_by_transposing(call: Call, saved: dict[int, Any], tangents: Tangents) 
 
     with named(name, _PURPOSE, _MEND):
         pushed = _transpose(call, pull, tangents, confirm=True)
-    _audit.confirm_tangent(call, saved, tangents)
     return pushed
 
 

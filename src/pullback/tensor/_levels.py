@@ -14,6 +14,7 @@ __all__ = [
     "out_of_place",
     "primal",
     "same_view",
+    "sample",
     "tracking_level",
     "vjp",
     "wrapper_level",
@@ -54,6 +55,21 @@ def concrete(tensor: torch.Tensor) -> torch.Tensor | None:
     if tensor.is_meta:
         return None
     return tensor.detach()
+
+
+def sample(tensor: torch.Tensor) -> torch.Tensor | None:
+    """One item of a tensor as the innermost transform sees it, or ``None`` while tracing."""
+    dims = []
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        if _functorch.is_batchedtensor(tensor):
+            dims.append(_functorch.maybe_get_bdim(tensor))
+        tensor = _functorch.get_unwrapped(tensor)
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
+        return None
+    with torch._C._DisableFuncTorch(), torch.no_grad():
+        for dim in reversed(dims):
+            tensor = tensor.select(dim, 0)
+        return tensor.detach()
 
 
 def same_view(tensor: torch.Tensor, other: torch.Tensor) -> bool:

@@ -16,6 +16,7 @@ from pullback.tensor._autocast import scope
 from pullback.tensor._call import Call
 from pullback.tensor._context import Context
 from pullback.tensor._habits import complete_inner
+from pullback.tensor._preserve import preserved
 from pullback.tensor._random import replaying
 from pullback.tensor._retrace import MEND, Retrace
 from pullback.tensor._structure import flatten
@@ -31,7 +32,8 @@ def gradient_again(
     """Run forward and backward on tracked inputs and cotangents."""
     flags: dict[int, bool] = {}
     name = call.definition.name
-    with complete_inner(), Retrace(name, purpose, MEND, (*inputs, *cotangents), flags) as mode:
+    retrace = Retrace(name, purpose, MEND, (*inputs, *cotangents), flags)
+    with preserved(call.definition), complete_inner(), retrace as mode:
         context, outputs = forward_again(call, inputs, mode)
         given = fill_in(call, cotangents, outputs)
         Context.declared(context).needs = needs
