@@ -38,6 +38,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "FunctionalTensor",
+    "OpOverload",
     "TorchDispatchMode",
     "TransformType",
     "add_batch_dim",
@@ -61,6 +62,7 @@ __all__ = [
     "is_functional_tensor",
     "is_functorch_wrapped_tensor",
     "is_gradtrackingtensor",
+    "is_tracing",
     "len_torch_dispatch_stack",
     "maybe_get_bdim",
     "maybe_get_level",
@@ -74,6 +76,7 @@ __all__ = [
     "temporarily_clear_interpreter_stack",
     "unwrap_if_dead",
     "watch_apply",
+    "without_transforms",
     "wrap_functional_tensor",
 ]
 
@@ -135,6 +138,7 @@ try:
     restore_vmap = _vmap.restore_vmap
     temporarily_clear_interpreter_stack = _interpreters.temporarily_clear_interpreter_stack
     unwrap_if_dead = _functorch.unwrap_if_dead
+    without_transforms = _c._DisableFuncTorch
 
     # Functional tensors: what `functionalize` puts in the place of changes in place.
     from_functional_tensor = torch._from_functional_tensor
@@ -161,7 +165,11 @@ try:
     )
     _forward_ad._current_level  # noqa: B018 - read where `forward_level` is called
 
+    # Operators.
+    OpOverload: Any = torch._ops.OpOverload
+
     # The compiler.
+    _tracing: Any = torch._guards.TracingContext
     _Strategy = _frames._FrameExecStrategy
     _SKIP, _DEFAULT = _frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT
     _set_strategy = _frames.set_code_exec_strategy
@@ -173,6 +181,11 @@ except (AttributeError, ImportError) as error:
 def forward_level() -> int:
     """Return the level of forward-mode differentiation that is entered, -1 outside of any."""
     return _forward_ad._current_level
+
+
+def is_tracing() -> bool:
+    """Whether torch traces a graph on this thread, for Dynamo or below it."""
+    return _tracing.try_get() is not None
 
 
 def is_exporting() -> bool:

@@ -6,14 +6,26 @@ from typing import Any, Never
 import torch
 
 from pullback.errors import DefinitionError, PullbackError, UnsupportedError
-from pullback.internal import torch as _functorch
-from pullback.internal.torch import pytree, restore_vmap
+from pullback.internal.torch import (
+    BatchInterpreter,
+    TransformType,
+    add_batch_dim,
+    get_interpreter_stack,
+    is_batchedtensor,
+    maybe_get_level,
+    peek_interpreter_stack,
+    pytree,
+    restore_vmap,
+)
 from pullback.tensor._call import Call
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
+from pullback.tensor._retrace import named
 from pullback.tensor._structure import flatten, unflatten, without_values
 
-__all__ = ["batch_by_rule", "batched", "share_batch"]
+__all__ = ["batch_by_rule", "batched", "batching", "share_batch"]
+
+_MEND = "Write the rules in torch operations, or declare batching = 'loop', or write vmap."
 
 
 def batch_by_rule(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: torch.Tensor) -> Any:
@@ -58,16 +70,17 @@ def _flat_dims(dims: Any, template: Any, count: int) -> list[int | None]:
 
 def batched(run: Callable[..., Any], definition: Definition) -> Callable[..., Any]:
     """Make author code run under vmap as its Function declares."""
-    if definition.batching == "derived":
-        return run
     looped = _per_item(run, definition)
     if definition.batching == "loop":
         return looped
 
     def either(*arguments: Any) -> Any:
-        levels = _functorch.get_interpreter_stack() or ()
-        if not any(level.key() == _functorch.TransformType.Vmap for level in levels):
+        levels = get_interpreter_stack() or ()
+        if not any(level.key() == TransformType.Vmap for level in levels):
             return run(*arguments)
+        if definition.batching == "derived":
+            with named(definition.name, "Batching", _MEND):
+                return run(*arguments)
         try:
             return run(*arguments)
         except PullbackError:
@@ -76,7 +89,8 @@ def batched(run: Callable[..., Any], definition: Definition) -> Callable[..., An
             # vmap is told by its caller what randomness means; a loop would not ask.
             if "randomness" in str(error):
                 raise
-            return looped(*arguments)
+            with named(definition.name, "Batching", _MEND):
+                return looped(*arguments)
 
     return either
 
@@ -96,14 +110,14 @@ def share_batch(
         flowing: the places of the outputs that have cotangents.
         tensors: the inputs.
     """
-    interpreter = _functorch.peek_interpreter_stack()
-    if interpreter is None or not _batching():
+    interpreter = peek_interpreter_stack()
+    if interpreter is None or not batching():
         return results
     level, size = interpreter.level(), _batch_size(interpreter)
     if not any(_batched_at(tensor, level) for tensor in tensors):
         return results
     return tuple(
-        _functorch.add_batch_dim(_repeat(result, size), 0, level)
+        add_batch_dim(_repeat(result, size), 0, level)
         if i in flowing and not _batched_at(result, level)
         else result
         for i, result in enumerate(results)
@@ -116,16 +130,17 @@ def _repeat(tensor: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _batch_size(interpreter: Any) -> int:
-    return _functorch.BatchInterpreter(interpreter).batchSize()
+    return BatchInterpreter(interpreter).batchSize()
 
 
 def _batched_at(tensor: torch.Tensor, level: int) -> bool:
-    return _functorch.is_batchedtensor(tensor) and _functorch.maybe_get_level(tensor) == level
+    return is_batchedtensor(tensor) and maybe_get_level(tensor) == level
 
 
-def _batching() -> bool:
-    interpreter = _functorch.peek_interpreter_stack()
-    return interpreter is not None and interpreter.key() == _functorch.TransformType.Vmap
+def batching() -> bool:
+    """Whether the innermost transform is vmap."""
+    interpreter = peek_interpreter_stack()
+    return interpreter is not None and interpreter.key() == TransformType.Vmap
 
 
 def _per_item(run: Callable[..., Any], definition: Definition) -> Callable[..., Any]:
@@ -185,7 +200,7 @@ class _Item(torch.autograd.Function):
             )
         dims: Sequence[int | None] = in_dims[2:]
         # Torch code can be differentiated by the levels below this one; a kernel cannot.
-        transparent = definition.batching == "auto" and not _batching()
+        transparent = definition.batching == "auto" and not batching()
         item = run if transparent else lambda *given: _Item.apply(run, definition, *given)
         items = [
             item(

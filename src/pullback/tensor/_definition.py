@@ -30,6 +30,9 @@ class Definition:
         signature: the signature of forward, without ``ctx``.
         positional: the number of arguments of a call that needs no binding; ``None`` if any
             number does.
+        random: whether forward draws random numbers; also learnt at the first call.
+        keep_inputs: whether a second derivative may rely on inputs that were not saved.
+        audited: whether what is derived is compared with finite differences when first used.
         direct: whether torch may run the rules itself where no transform is at work.
     """
 
@@ -50,6 +53,9 @@ class Definition:
     lenient: bool
     signature: inspect.Signature
     positional: int | None
+    random: bool
+    keep_inputs: bool
+    audited: bool
     direct: bool
 
     def bind(
@@ -120,6 +126,9 @@ def define(cls: Any) -> Definition:
         lenient=cls._lenient,
         signature=signature,
         positional=_positional(signature),
+        random=cls.random,
+        keep_inputs=cls.keep_inputs,
+        audited=cls.audited,
         direct=vars(cls).get("_direct", False),
     )
 

@@ -3,36 +3,50 @@
 torch demands much of a Function before its transforms work: the split form, residuals as
 outputs, a jvp, a vmap rule, nothing on ``ctx`` but what was saved. The engine meets the demands
 once. It takes a `Call` and tensors, runs what the author wrote, and returns the outputs and,
-beside them, the residuals. The rules that the author left out are derived:
+beside them, the residuals: tensors that forward saved without returning them, which each level of
+transforms must carry. The rules that the author left out are derived:
 
 - ``jvp`` by transposing the backward (`pullback.tensor._forward_mode`);
-- the derivative of residuals by running forward again (`pullback.tensor._residuals`);
+- the derivative of a gradient or a tangent by running the author's rules again
+  (`pullback.tensor._derived`);
 - ``vmap`` by torch's generated rule over the engine, or item by item (`pullback.tensor._batching`).
 """
 
-import functools
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from pullback.errors import UnsupportedError
-from pullback.internal.torch import are_functorch_transforms_active as _transforming
-from pullback.internal.torch import custom_function_call, forward_level
-from pullback.internal.torch import is_any_autocast_enabled as _autocasting
-from pullback.internal.torch import len_torch_dispatch_stack as _dispatch_modes
-from pullback.internal.torch import unwrap_if_dead as _unwrap_if_dead
+from pullback.internal.torch import (
+    are_functorch_transforms_active,
+    custom_function_call,
+    forward_level,
+    is_any_autocast_enabled,
+    is_batchedtensor,
+    len_torch_dispatch_stack,
+    unwrap_if_dead,
+)
 from pullback.tensor._autocast import cast_inputs, forward_state, scope
-from pullback.tensor._batching import batch_by_rule, batched, share_batch
-from pullback.tensor._call import Call
+from pullback.tensor._batching import batch_by_rule, batched, batching, share_batch
+from pullback.tensor._call import Call, differentiable, zeros
 from pullback.tensor._definition import Definition
+from pullback.tensor._derived import Derivation, derive
 from pullback.tensor._forward_mode import push
+from pullback.tensor._kept import keep, kept
 from pullback.tensor._levels import is_differentiated
-from pullback.tensor._refusal import guard
-from pullback.tensor._residuals import pull_residuals, pull_seen_through
+from pullback.tensor._pair import gradient_again
+from pullback.tensor._retrace import retracing, suspended
 from pullback.tensor._structure import ONE, flatten
 
 __all__ = ["apply", "make_engine"]
+
+_transforming = are_functorch_transforms_active
+_autocasting = is_any_autocast_enabled
+_dispatch_modes = len_torch_dispatch_stack
+_is_batched = is_batchedtensor
+_unwrap_if_dead = unwrap_if_dead
 
 
 def apply(
@@ -54,7 +68,8 @@ def apply(
     if _transforming():
         needs = [is_differentiated(tensor) for tensor in tensors]
         call = Call(definition, template, names, needs, state, transformed=True)
-        results = custom_function_call(engine, call, *tensors)
+        with suspended() if retracing() else contextlib.nullcontext():
+            results = custom_function_call(engine, call, *tensors)
     else:
         tensors = [_unwrap_if_dead(tensor) for tensor in tensors]
         dual = forward_level() >= 0
@@ -126,36 +141,44 @@ class _Engine(torch.autograd.Function):
         ctx.call = call
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*needed)
-        if forward_level() >= 0 or _transforming():
+        if call.transformed:
             ctx.save_for_forward(*needed)
+        else:
+            ctx.kept = keep(call, tensors)
         if call.dirty:
             ctx.mark_dirty(*(tensors[place] for place in call.dirty))
         if call.non_differentiable:
             ctx.mark_non_differentiable(*(output[i] for i in call.non_differentiable))
+            if batching():  # torch marks the wrapper, and does not know of the output
+                ctx.unmarked = [i for i in call.non_differentiable if _is_batched(output[i])]
 
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[Any, ...]:
         call: Call = ctx.call
         saved = dict(zip(call.needed, ctx.saved_tensors, strict=True))
         needs = ctx.needs_input_grad[1:]
-        count = call.count
-        of_outputs, of_residuals = cotangents[:count], cotangents[count:]
-        gradients: list[torch.Tensor | None] = [None] * len(needs)
-        if any(cotangent is not None for cotangent in of_outputs):
-            gradients = _pull(call, saved, of_outputs, needs)
-        if any(cotangent is not None for cotangent in of_residuals):
-            more = pull_residuals(call, saved, of_residuals, needs)
-            gradients = [_add(a, b) for a, b in zip(gradients, more, strict=True)]
-        return (None, *gradients)
+        given = cotangents[: call.count]
+        if all(cotangent is None for cotangent in given):
+            return (None, *([None] * len(needs)))
+        beyond = torch.is_grad_enabled() or forward_level() >= 0
+        if not beyond and not _transforming():
+            return (None, *call.pull(saved, given, needs))
+        if call.definition.direct:
+            return (None, *call.pull(saved, given, needs))
+        if not call.transformed:
+            saved = kept(call, ctx.kept, saved)
+        return (None, *_gradient(call, saved, given, needs))
 
     @staticmethod
     def jvp(ctx: Any, *grad_inputs: Any) -> tuple[Any, ...]:
         call: Call = ctx.call
         saved = dict(zip(call.needed, ctx.saved_tensors, strict=True))
-        run = functools.partial(push, call)
-        if _transforming():
-            run = batched(run, call.definition)
-        return run(saved, grad_inputs[1:])
+        results = push(call, saved, grad_inputs[1:])
+        for i in getattr(ctx, "unmarked", ()):
+            results[i] = zeros(call.outputs[i])
+        first = len(call.needs) + call.count
+        residuals = [saved[first + i] for i in range(call.residuals)]
+        return (*results, *map(_constant, residuals))
 
 
 def _in_scope(definition: Definition, run: Callable[[Any], Any], tensors: Any) -> Any:
@@ -166,30 +189,52 @@ def _in_scope(definition: Definition, run: Callable[[Any], Any], tensors: Any) -
         return run(tensors)
 
 
-def _pull(
-    call: Call, saved: dict[int, Any], cotangents: Any, needs: Any
+def _gradient(
+    call: Call, saved: dict[int, Any], cotangents: Sequence[Any], needs: Sequence[bool]
 ) -> list[torch.Tensor | None]:
-    definition = call.definition
-    run = call.pull
-    if call.own_graph:
-        return guard(run(saved, cotangents, needs), cotangents, call.refuse_own_graph())
-    if definition.lenient and torch.is_grad_enabled() and definition.batching != "loop":
-        run = functools.partial(pull_seen_through, call)
-    if _transforming():
-        run = batched(run, definition)
-    if definition.once:
-        with torch.no_grad():
-            gradients = run(saved, cotangents, needs)
-        return guard(gradients, [*cotangents, *saved.values()], _once(definition.name))
-    return run(saved, cotangents, needs)
+    """The gradients as a node that can be differentiated in turn."""
+    count = len(needs)
+    inputs = [place for place in range(count) if place in saved]
+    others = [place for place in saved if place >= count]
+    flowing = [i for i, cotangent in enumerate(cotangents) if cotangent is not None]
+
+    def spread(given: Sequence[Any]) -> list[Any]:
+        every: list[Any] = [None] * call.count
+        for i, cotangent in zip(flowing, given, strict=True):
+            every[i] = cotangent
+        return every
+
+    def compute(sources: Any, state: Any) -> list[torch.Tensor | None]:
+        places = [*inputs, *others]
+        found = dict(zip(places, [*sources[: len(inputs)], *state], strict=True))
+        return call.pull(found, spread(sources[len(inputs) :]), needs)
+
+    def again(call: Call, sources: Any) -> list[torch.Tensor | None]:
+        given = spread(sources[len(inputs) :])
+        return gradient_again(call, _SECOND, sources[: len(inputs)], given, needs)
+
+    derivation = Derivation(call, _SECOND, compute, again, _refusal(call))
+    sources = [*(saved[i] for i in inputs), *(cotangents[i] for i in flowing)]
+    return derive(derivation, sources, [saved[place] for place in others])
 
 
-def _once(name: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"The backward of {name} is declared once_differentiable, and its derivative was asked "
-        "for.",
-        mend="Write backward in differentiable torch operations and drop once_differentiable.",
-    )
+_SECOND = "The second derivative"
+
+
+def _refusal(call: Call) -> UnsupportedError | None:
+    if call.definition.once:
+        return call.once_refusal
+    if call.dirty:
+        return UnsupportedError(
+            f"The second derivative of {call.definition.name} needs the input that it has changed "
+            "in place.",
+            mend="Compute out of place where a second derivative is wanted.",
+        )
+    return None
+
+
+def _constant(residual: torch.Tensor) -> torch.Tensor | None:
+    return torch.zeros_like(residual) if differentiable(residual.dtype) else None
 
 
 def _unalias(result: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -197,15 +242,3 @@ def _unalias(result: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> torch.T
     if expanded or result._is_view() or any(result is tensor for tensor in tensors):
         return result.clone(memory_format=torch.contiguous_format)
     return result
-
-
-def _add(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
-    """Add the gradient of the residuals, which has the shape of the input.
-
-    The author's gradient may have a shape that autograd sums to it, and must be summed before.
-    """
-    if first is None or second is None:
-        return second if first is None else first
-    if first.shape != second.shape and first.dim() >= second.dim():
-        first = first.sum_to_size(second.shape)
-    return first + second

@@ -20,7 +20,6 @@ from pullback.internal.torch import (
     from_functional_tensor,
     is_functional_tensor,
     pytree,
-    set_grad_mode,
     wrap_functional_tensor,
 )
 
@@ -33,18 +32,15 @@ _REQUIRES_GRAD = _tensor.requires_grad.__get__
 
 
 class _Habits(TorchFunctionMode):
-    def __init__(self, needs: dict[int, bool], refuse: Callable[[], Exception] | None) -> None:
+    def __init__(self, needs: dict[int, bool]) -> None:
         super().__init__()
         self._needs = needs
-        self._refuse = refuse
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func == _DATA:
             return args[0].detach()
-        if func is set_grad_mode and args[0] and self._refuse is not None:
-            raise self._refuse()
         if func == _REQUIRES_GRAD and id(args[0]) in self._needs:
             return self._needs[id(args[0])]
         return func(*args, **(kwargs or {}))
@@ -56,20 +52,16 @@ def old_habits(
     needs: Sequence[bool] = (),
     *,
     published: bool,
-    refuse_graph: Callable[[], Exception] | None = None,
 ) -> Iterator[None]:
     """Run a rule below transforms.
 
     Arguments:
-        tensors: the inputs of forward.
+        tensors: the inputs of forward, as the rule has them.
         needs: what each is to answer when it is asked whether it requires a gradient.
         published: the rule is third-party code, whose inner Functions are completed.
-        refuse_graph: makes the error for a forward that switches gradients on, to build a graph
-            from inputs that do not require gradients below a transform.
     """
     flags = {id(tensor): need for tensor, need in zip(tensors, needs, strict=True)}
-    inner = answering(complete_inner) if published else contextlib.nullcontext()
-    with _Habits(flags, refuse_graph), inner:
+    with _Habits(flags), complete_inner() if published else contextlib.nullcontext():
         yield
 
 
@@ -77,10 +69,14 @@ def old_habits(
 completer: Callable[[Any], Any] | None = None
 
 
-def complete_inner(
+def complete_inner() -> contextlib.AbstractContextManager[None]:
+    """Complete, while active, each Function in combined form that is applied under torch.func."""
+    return answering(_complete)
+
+
+def _complete(
     call: Callable[..., Any], cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Answer ``cls.apply`` below transforms: complete each Function that is in combined form."""
     combined = cls.setup_context is _base.setup_context
     if completer is None or not are_functorch_transforms_active():
         return call(cls, *args, **kwargs)

@@ -7,15 +7,26 @@ import torch
 from torch.autograd import forward_ad
 
 from pullback.internal import torch as _functorch
+from pullback.internal.torch import (
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+    is_gradtrackingtensor,
+    maybe_get_bdim,
+    maybe_get_level,
+    without_transforms,
+)
 
 __all__ = [
     "concrete",
     "is_differentiated",
     "out_of_place",
     "primal",
-    "requires_grad_somewhere",
     "same_view",
+    "sample",
+    "tracking_level",
     "vjp",
+    "wrapper_level",
 ]
 
 # torch.func.vjp without auxiliary output: its annotation does not tell the two apart.
@@ -44,8 +55,8 @@ def concrete(tensor: torch.Tensor) -> torch.Tensor | None:
 
     Below `torch.func.vmap` the result has its batch dimensions wherever they are stored.
     """
-    while _functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = _functorch.get_unwrapped(tensor)
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or isinstance(
         tensor, _functorch.FakeTensor
     ):
@@ -55,16 +66,31 @@ def concrete(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor.detach()
 
 
+def sample(tensor: torch.Tensor) -> torch.Tensor | None:
+    """One item of a tensor as the innermost transform sees it, or ``None`` while tracing."""
+    dims = []
+    while is_functorch_wrapped_tensor(tensor):
+        if is_batchedtensor(tensor):
+            dims.append(maybe_get_bdim(tensor))
+        tensor = get_unwrapped(tensor)
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
+        return None
+    with without_transforms(), torch.no_grad():
+        for dim in reversed(dims):
+            tensor = tensor.select(dim, 0)
+        return tensor.detach()
+
+
 def same_view(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors are the same view of the same storage, as ``x.detach()`` is of ``x``."""
-    while _functorch.is_functorch_wrapped_tensor(tensor):
-        if not _functorch.is_functorch_wrapped_tensor(other):
+    while is_functorch_wrapped_tensor(tensor):
+        if not is_functorch_wrapped_tensor(other):
             return False
-        if _functorch.maybe_get_level(tensor) != _functorch.maybe_get_level(other):
+        if maybe_get_level(tensor) != maybe_get_level(other):
             return False
-        if _functorch.maybe_get_bdim(tensor) != _functorch.maybe_get_bdim(other):
+        if maybe_get_bdim(tensor) != maybe_get_bdim(other):
             return False
-        tensor, other = _functorch.get_unwrapped(tensor), _functorch.get_unwrapped(other)
+        tensor, other = get_unwrapped(tensor), get_unwrapped(other)
     plain = (torch.Tensor, torch.nn.Parameter)
     return (
         type(tensor) in plain
@@ -81,22 +107,31 @@ def same_view(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     )
 
 
-def requires_grad_somewhere(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is part of a graph at any level of transforms."""
-    while not tensor.requires_grad:
-        if not _functorch.is_functorch_wrapped_tensor(tensor):
-            return False
-        tensor = _functorch.get_unwrapped(tensor)
-    return True
+def tracking_level(tensor: torch.Tensor) -> int:
+    """The innermost level of `torch.func` that differentiates a tensor in reverse; 0 for none."""
+    while is_functorch_wrapped_tensor(tensor):
+        if is_gradtrackingtensor(tensor) and tensor.requires_grad:
+            return maybe_get_level(tensor)
+        tensor = get_unwrapped(tensor)
+    return 0
+
+
+def wrapper_level(tensor: torch.Tensor) -> int:
+    """The innermost level of `torch.func` that wraps a tensor for derivatives; 0 for none."""
+    while is_functorch_wrapped_tensor(tensor):
+        if is_gradtrackingtensor(tensor):
+            return maybe_get_level(tensor)
+        tensor = get_unwrapped(tensor)
+    return 0
 
 
 def primal(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor without the tangent that it has at the innermost forward-mode level."""
-    if not _functorch.is_batchedtensor(tensor):
+    if not is_batchedtensor(tensor):
         value, tangent = forward_ad.unpack_dual(tensor, level=0)
         return tensor if tangent is None else value
-    level, dim = _functorch.maybe_get_level(tensor), _functorch.maybe_get_bdim(tensor)
-    inside = _functorch.get_unwrapped(tensor)
+    level, dim = maybe_get_level(tensor), maybe_get_bdim(tensor)
+    inside = get_unwrapped(tensor)
     with _functorch.current_interpreter().lower():
         value = primal(inside)
     return tensor if value is inside else _functorch.add_batch_dim(value, dim, level)
@@ -104,8 +139,8 @@ def primal(tensor: torch.Tensor) -> torch.Tensor:
 
 def is_differentiated(tensor: torch.Tensor) -> bool:
     """Whether a gradient or tangent of the tensor is tracked at any level of transforms."""
-    while _functorch.is_functorch_wrapped_tensor(tensor):
-        if _functorch.is_gradtrackingtensor(tensor):
+    while is_functorch_wrapped_tensor(tensor):
+        if is_gradtrackingtensor(tensor):
             return True
-        tensor = _functorch.get_unwrapped(tensor)
+        tensor = get_unwrapped(tensor)
     return tensor.requires_grad

@@ -38,6 +38,9 @@ class _Hole:
     def __repr__(self) -> str:
         return "<tensor>"
 
+    def __deepcopy__(self, memo: Any) -> "_Hole":
+        return self  # templates are compared by identity
+
 
 _HOLE = _Hole()
 

@@ -1,0 +1,436 @@
+"""The audit: each derived rule is compared once with what it was derived from.
+
+A gradient and a tangent are differentiated by running the author's rules again where autograd
+sees them (`pullback.tensor._derived`). What travels where autograd cannot see it at all, such as a
+Python number on a class attribute, would be a constant to it. So the first time that a derived
+rule is used for a definition and a signature, its answer in one direction is compared with a
+finite difference of the rules themselves, which knows nothing of autograd:
+
+    <h, (P(s + e v) - P(s - e v)) / 2e>   against   <P'(s)^T h, v>
+
+in float64 where the Function takes it, for two step sizes, of which the smaller must agree with
+the larger: noise and kinks are no verdict. A tangent ``T v`` of a backward ``b`` is compared by
+``<w, T v> = <b(w), v>`` for cotangents of several sizes, which is exact. It all runs on a thread
+of its own, where no transform, mode or compiler is at work.
+"""
+
+import contextlib
+import contextvars
+import copy
+import math
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from pullback.errors import PullbackError, UnsupportedError
+from pullback.internal.torch import without_transforms
+from pullback.tensor import _random
+from pullback.tensor._call import Call, differentiable
+from pullback.tensor._definition import Definition
+from pullback.tensor._levels import sample
+from pullback.tensor._preserve import names_in_rules, preserved
+from pullback.tensor._witness import Witness
+
+__all__ = ["Audit", "audit", "audits", "compare_rule", "compare_tangent"]
+
+Verdict = Literal["agrees", "disagrees", "no verdict", "skipped"]
+Values = list[torch.Tensor]
+_SIGNATURES = 64  # of one Function and rule that are audited
+_LARGE = 1 << 24  # elements of stand-in values that are not made
+_PATIENCE = 120.0  # seconds for one audit
+_COMMUNICATES = frozenset(
+    [
+        "distributed",
+        "dist",
+        "all_reduce",
+        "all_gather",
+        "all_gather_into_tensor",
+        "all_gather_object",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "all_to_all",
+        "all_to_all_single",
+        "barrier",
+        "isend",
+        "irecv",
+        "batch_isend_irecv",
+        "funcol",
+        "process_group",
+        "ProcessGroup",
+        "MPI",
+        "hvd",
+        "nccl",
+    ]
+)
+# For each dtype that a Function takes: the step, and the relative difference that is clear.
+_STEPS = {torch.float64: (1e-5, 1e-3), torch.float32: (5e-3, 5e-2)}
+_COARSE = (0.1, 0.5)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """One derived rule of a Function and what its audit found.
+
+    Attributes:
+        function: the name of the Function.
+        rule: ``"second derivative"``, ``"tangent"`` or ``"derivative of a tangent"``.
+        signature: dtypes and structure of the arguments.
+        verdict: ``"agrees"``, ``"disagrees"``, ``"no verdict"`` (noise, a kink) or ``"skipped"``.
+        reason: why it was skipped or has no verdict.
+        derived: what the derived rule gives.
+        measured: what the finite difference gives.
+    """
+
+    function: str
+    rule: str
+    signature: str
+    verdict: Verdict
+    reason: str | None = None
+    derived: float | None = None
+    measured: float | None = None
+
+
+_enabled = os.environ.get("PULLBACK_AUDIT", "1").lower() not in ("0", "off", "false", "no")
+_records: weakref.WeakKeyDictionary[Definition, dict[Any, Audit]] = weakref.WeakKeyDictionary()
+_lock = threading.RLock()
+_busy: set[Any] = set()
+
+
+class audit(contextlib.ContextDecorator):  # noqa: N801 - a switch that reads as a function
+    """Switch the audit of derived rules on or off, for good or inside of a ``with`` block.
+
+    Arguments:
+        enabled: whether derived rules are compared with finite differences when first used.
+
+    Example:
+        >>> with audit(False):
+        ...     pass  # what is derived here is not audited
+    """
+
+    def __init__(self, enabled: bool) -> None:
+        global _enabled  # noqa: PLW0603 - one switch of the process
+        self._before = _enabled
+        _enabled = bool(enabled)
+
+    def __enter__(self) -> "audit":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        global _enabled  # noqa: PLW0603 - one switch of the process
+        _enabled = self._before
+
+
+def audits() -> list[Audit]:
+    """What was audited, what was skipped, and why, for all Functions that are alive.
+
+    Example:
+        >>> isinstance(audits(), list)
+        True
+    """
+    with _lock:
+        return [record for table in list(_records.values()) for record in table.values()]
+
+
+def compare_rule(
+    call: Call,
+    rule: str,
+    again: Callable[[Call, Sequence[Any]], Sequence[Any]],
+    transpose: Callable[[Call, Values, Any], tuple[Values, list[Any]]],
+    sources: Sequence[torch.Tensor],
+) -> None:
+    """Compare the derivative of a result that is run again with finite differences.
+
+    Arguments:
+        again: runs the rules, without autograd; gives the result.
+        transpose: the derived rule: gives the result and the gradients of the sources.
+
+    Raises:
+        UnsupportedError: they clearly disagree.
+    """
+
+    def measure(twin: Call, values: Values) -> tuple[Verdict, float, float]:
+        return _differences(twin, values, again, transpose)
+
+    _once(call, rule, sources, measure)
+
+
+def compare_tangent(
+    call: Call,
+    push: Callable[[Call, Values], Sequence[Any]],
+    pull: Callable[[Call, Values, Sequence[Any]], Sequence[Any]],
+    sources: Sequence[torch.Tensor],
+) -> None:
+    """Compare a transposed backward with the backward, for cotangents of several sizes.
+
+    Arguments:
+        push: the derived rule: gives the tangents of the outputs.
+        pull: the author's pair for given cotangents: gives the gradients of the live inputs.
+        sources: the inputs, then the tangents of those that have one.
+
+    Raises:
+        UnsupportedError: the backward is not linear, or depends on what autograd cannot see.
+    """
+
+    def measure(twin: Call, values: Values) -> tuple[Verdict, float, float]:
+        pushed = list(push(twin, values))
+        tangents = values[len(twin.inputs) :]
+        worst: tuple[Verdict, float, float] = ("agrees", 0.0, 0.0)
+        for size in (1.0, 1e-2, 1e2):
+            cotangents = [None if t is None else _normal(t) * size for t in pushed]
+            gradients = pull(twin, values, cotangents)
+            left, right = _inner(cotangents, pushed), _inner(gradients, tangents)
+            scale = _inner(cotangents, pushed, magnitude=True)
+            scale = max(scale, _inner(gradients, tangents, magnitude=True))
+            if not (math.isfinite(left) and math.isfinite(right)):
+                return "no verdict", left, right
+            tolerance = 1e4 * max(torch.finfo(t.dtype).eps for t in pushed if t is not None)
+            if abs(left - right) > min(tolerance, 0.3) * scale:
+                return "disagrees", left, right
+            worst = ("agrees", left, right)
+        return worst
+
+    _once(call, "tangent", sources, measure)
+
+
+def _once(
+    call: Call,
+    rule: str,
+    sources: Sequence[torch.Tensor],
+    measure: Callable[[Call, Values], tuple[Verdict, float, float]],
+) -> None:
+    """Audit a rule if this signature of it has not been audited."""
+    definition = call.definition
+    if not _enabled or not definition.audited:
+        return
+    signature = _signature(call, sources)
+    key = (rule, signature)
+    table = _records.get(definition)
+    record = None if table is None else table.get(key)
+    if record is None:
+        if _capturing() or (definition, key) in _busy or len(table or ()) >= _SIGNATURES:
+            return
+        _busy.add((definition, key))
+        try:
+            record = _audit(call, rule, str(signature), sources, measure)
+        finally:
+            _busy.discard((definition, key))
+        with _lock:
+            _records.setdefault(definition, {})[key] = record
+    if record.verdict == "disagrees":
+        raise UnsupportedError(
+            f"The {rule} of {definition.name} cannot be derived: it disagrees with what the "
+            "author's own forward and backward do.",
+            given=f"derived {record.derived:.6g}, measured {record.measured:.6g} in one direction",
+            expected="that all backward depends on reaches it through torch operations",
+            mend="Save tensors rather than numbers, and compute with torch; or declare gradient = "
+            "'nonlinear' or backward once_differentiable if that is meant.",
+        )
+
+
+def _audit(
+    call: Call, rule: str, signature: str, sources: Sequence[torch.Tensor], measure: Any
+) -> Audit:
+    name = call.definition.name
+
+    def skipped(reason: str) -> Audit:
+        return Audit(name, rule, signature, "skipped", reason)
+
+    if call.dirty or call.definition.mutates:
+        return skipped("it changes an argument in place")
+    if names_in_rules(call.definition) & _COMMUNICATES:
+        return skipped("it may communicate with other processes")
+    try:
+        holes = copy.deepcopy(call.template[0])
+    except Exception as error:
+        return skipped(f"an argument cannot be copied ({type(error).__name__})")
+    values = [sample(source) for source in sources]
+    if any(value is None for value in values):
+        try:
+            values = _stand_ins(sources, len(call.needs))
+        except Exception as error:
+            return skipped(f"no values can be made up ({type(error).__name__}: {error})")
+    twin = copy.copy(call)
+    twin.template = (holes, call.template[1])
+
+    def run() -> tuple[Verdict, float, float]:
+        try:
+            return measure(*_widened(twin, values))
+        except PullbackError:
+            raise
+        except Exception:
+            return measure(twin, values)
+
+    with preserved(call.definition), _random.kept(_random.states(values)):
+        outcome = _elsewhere(run, values)
+    if isinstance(outcome, BaseException):
+        first = str(outcome).split("\n")[0][:200]
+        return skipped(f"it cannot be run on its own ({type(outcome).__name__}: {first})")
+    verdict, derived, measured = outcome
+    reason = "noise, or a kink" if verdict == "no verdict" else None
+    return Audit(name, rule, signature, verdict, reason, derived, measured)
+
+
+def _differences(
+    twin: Call, values: Values, again: Any, transpose: Any
+) -> tuple[Verdict, float, float]:
+    live = [i for i, value in enumerate(values) if differentiable(value.dtype)]
+    dtypes = {values[i].dtype for i in live}
+    step, clear = _STEPS.get(next(iter(dtypes)), _COARSE) if len(dtypes) == 1 else _COARSE
+    before = _random.states(values)
+
+    def run(shift: float, direction: list[Any]) -> list[Any]:
+        moved = [v if d is None else v + shift * d for v, d in zip(values, direction, strict=True)]
+        with preserved(twin.definition), torch.no_grad(), _random.replaying(before), witness:
+            return list(again(twin, moved))
+
+    witness = Witness()
+    base = run(0.0, [None] * len(values))
+    heads = [None if t is None else _normal(t) for t in base]
+    with preserved(twin.definition), _random.replaying(before):
+        _, gradients = transpose(twin, values, heads)
+    last: tuple[Verdict, float, float] = ("agrees", 0.0, 0.0)
+    inputs = [i for i in live if i < len(twin.needs)]
+    for places in (inputs, [i for i in live if i not in inputs]):
+        verdict: tuple[Verdict, float, float] = ("agrees", 0.0, 0.0)
+        for _ in range(3 if places else 0):  # another direction where this one meets a kink
+            chosen = [_direction(v) if i in places else None for i, v in enumerate(values)]
+            ends = [run(sign * step * part, chosen) for part in (1, 0.5) for sign in (1, -1)]
+            whole, half = (
+                (_inner(heads, ends[k]) - _inner(heads, ends[k + 1])) / (2 * step * part)
+                for k, part in ((0, 1), (2, 0.5))
+            )
+            derived = _inner(gradients, chosen)
+            noise = _inner(heads, base, magnitude=True) * _eps(base) / step
+            verdict = _judge(derived, whole, half, clear, noise), derived, half
+            if verdict[0] != "no verdict":
+                break
+        if verdict[0] == "disagrees":
+            return verdict
+        last = verdict if verdict[0] == "no verdict" else last
+    if witness.remembered:
+        return "disagrees", math.nan, math.nan
+    return last
+
+
+def _judge(derived: float, whole: float, half: float, clear: float, noise: float) -> Verdict:
+    if not all(map(math.isfinite, (derived, whole, half))):
+        return "no verdict"
+    scale = max(abs(derived), abs(half))
+    difference = abs(derived - half)
+    if difference <= clear * scale + 64 * noise:
+        return "agrees"
+    return "disagrees" if abs(whole - half) < 0.1 * difference else "no verdict"
+
+
+def _elsewhere(run: Callable[[], Any], values: Values) -> Any:
+    """Run on a thread of its own; gives the result, or the exception."""
+    outcome: list[Any] = []
+    context = contextvars.copy_context()
+    devices = [v.device for v in values if v.device.type == "cuda"]
+    stream = torch.cuda.current_stream(devices[0]) if devices else None
+
+    def work() -> None:
+        try:
+            with torch.cuda.stream(stream) if stream else contextlib.nullcontext():
+                outcome.append(context.run(run))
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=work, name="pullback-audit", daemon=True)
+    thread.start()
+    thread.join(_PATIENCE)
+    return outcome[0] if outcome else TimeoutError(f"no answer after {_PATIENCE:.0f} s")
+
+
+def _widened(call: Call, values: Values) -> tuple[Call, Values]:
+    wide = copy.copy(call)
+    for name in ("inputs", "outputs"):
+        metas = getattr(call, name, None)
+        if metas is not None:
+            setattr(wide, name, [(shape, _wide(dtype), device) for shape, dtype, device in metas])
+    wide.autocast = None
+    return wide, [value.to(_wide(value.dtype)) for value in values]
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    if dtype.is_complex:
+        return torch.complex128
+    return torch.float64 if dtype.is_floating_point else dtype
+
+
+def _stand_ins(sources: Sequence[torch.Tensor], inputs: int) -> Values:
+    """Values of the same shapes where there are none: code is being compiled."""
+    values = []
+    for i, source in enumerate(sources):
+        shape = [int(size) for size in source.shape]
+        if math.prod(shape) > _LARGE:
+            raise ValueError("too large")
+        with without_transforms():
+            values.append(_elsewhere(lambda s=source, n=shape, k=i: _made(s, n, k < inputs), []))
+        if isinstance(values[-1], BaseException):
+            raise values[-1]
+    return values
+
+
+def _made(source: torch.Tensor, shape: list[int], is_input: bool) -> torch.Tensor:
+    dtype, device = source.dtype, source.device
+    if not differentiable(dtype):
+        return torch.zeros(shape, dtype=dtype, device=device)
+    generator = torch.Generator().manual_seed(0)
+    made = torch.rand(shape, generator=generator, dtype=torch.float64) + 0.3
+    return (made if is_input else made - 0.8).to(device=device, dtype=dtype)
+
+
+_generators = threading.local()
+
+
+def _normal(like: torch.Tensor) -> torch.Tensor:
+    """Random entries; the generators of the program are not touched."""
+    generator = getattr(_generators, "cpu", None)
+    if generator is None:
+        generator = _generators.cpu = torch.Generator().manual_seed(7)
+    wide = torch.complex128 if like.dtype.is_complex else torch.float64
+    made = torch.randn(like.shape, generator=generator, dtype=wide)
+    return made.to(device=like.device, dtype=like.dtype)
+
+
+def _direction(value: torch.Tensor) -> torch.Tensor:
+    size = (
+        float(value.detach().abs().to(torch.float64).square().mean().sqrt())
+        if value.numel()
+        else 1.0
+    )
+    return _normal(value) * (size if math.isfinite(size) and size > 0 else 1.0)
+
+
+def _inner(first: Sequence[Any], second: Sequence[Any], *, magnitude: bool = False) -> float:
+    total = 0.0
+    for a, b in zip(first, second, strict=True):
+        if a is not None and b is not None:
+            product = (a.detach().conj() * b.detach()).real.to(torch.float64)
+            total += float((product.abs() if magnitude else product).sum())
+    return total
+
+
+def _eps(values: Sequence[Any]) -> float:
+    return max((torch.finfo(v.dtype).eps for v in values if v is not None), default=0.0)
+
+
+def _signature(call: Call, sources: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    """Dtypes, dimensions and structure of the arguments."""
+    holes, spec = call.template
+    kinds = tuple(
+        hole if isinstance(hole, (bool, str, type(None), torch.dtype)) else type(hole).__name__
+        for hole in holes
+    )
+    tensors = tuple((str(source.dtype), source.dim()) for source in sources)
+    return (tensors, kinds, str(spec) if spec is not None else None)
+
+
+def _capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
