@@ -41,6 +41,8 @@ class Probe:
         intent: the gradient intent, declared or inferred.
         inferred: whether it was inferred.
         reason: why it was inferred so.
+        held: positions of the inputs that the derivative is asked of although another input is
+            passed straight through.
         seed: the seed of every random choice.
         outputs: positions among the output tensors that are differentiated.
         random: whether the function draws from a global generator.
@@ -54,6 +56,7 @@ class Probe:
     intent: str = "exact"
     inferred: bool = True
     reason: str = ""
+    held: tuple[int, ...] = ()
     seed: int = 0
     outputs: tuple[int, ...] = ()
     random: bool = False
