@@ -19,8 +19,18 @@ from pullback.errors import PullbackError
 from pullback.internal._extras import require
 
 if TYPE_CHECKING:
-    from pullback import compat, conformance, gradients, tensor, tracking, trajectory
-    from pullback.conformance import Report, check
+    from pullback import (
+        compat,
+        conformance,
+        gradients,
+        recording,
+        report,
+        tensor,
+        tracking,
+        trajectory,
+    )
+    from pullback.conformance import check
+    from pullback.report import Report
     from pullback.tensor import Case, Function, complete, completed, custom_vjp
 
 __all__ = [
@@ -36,6 +46,8 @@ __all__ = [
     "custom_vjp",
     "errors",
     "gradients",
+    "recording",
+    "report",
     "tensor",
     "tracking",
     "trajectory",
@@ -44,13 +56,22 @@ __all__ = [
 _HOMES = {
     "Case": "tensor",
     "Function": "tensor",
-    "Report": "conformance",
+    "Report": "report",
     "check": "conformance",
     "complete": "tensor",
     "completed": "tensor",
     "custom_vjp": "tensor",
 }
-_ROOMS = ("compat", "conformance", "gradients", "tensor", "tracking", "trajectory")
+_ROOMS = (
+    "compat",
+    "conformance",
+    "gradients",
+    "recording",
+    "report",
+    "tensor",
+    "tracking",
+    "trajectory",
+)
 
 
 def __getattr__(name: str) -> Any:
