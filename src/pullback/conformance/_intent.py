@@ -38,6 +38,8 @@ def infer_intent(probe: Probe) -> Probe:
     declared = probe.subject.gradient
     if declared is not None:
         return replace(probe, intent=declared, inferred=False, reason="declared")
+    if probe.fault is not None:
+        return replace(probe, intent="exact", reason="the default: plain backward does not run")
     if not probe.outputs or not probe.inputs.differentiable:
         return replace(probe, intent="exact", reason="nothing is differentiated")
     try:

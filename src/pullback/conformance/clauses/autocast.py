@@ -34,8 +34,13 @@ def autocast(probe: Probe) -> Finding:
     expected = _both(low, points, cotangents)
     try:
         got = _both(low, points, cotangents, autocast=True)
-    except Exception as error:  # judged by its message
-        return probe.failed(error, "Forward under autocast or backward outside it fails", _CAST)
+    except Exception as error:  # judged by where it is raised
+        return probe.failed(
+            error,
+            "Forward under autocast or backward outside it fails",
+            _CAST,
+            transform=False,
+        )
     rounded = _both(low, [x.bfloat16().to(x.dtype) for x in points], cotangents)
     count = len(cotangents)
     for k, (one, true, moved) in enumerate(zip(got, expected, rounded, strict=True)):

@@ -29,14 +29,14 @@ def forward_over_forward(probe: Probe) -> Finding:
     first, second = probe.direction("first"), probe.direction("second")
     try:
         push(probe, points, first)
-    except Exception as error:  # judged by its message
+    except Exception as error:  # judged by where it is raised
         return probe.failed(error, "Forward mode refuses", DERIVE)
     for number in (0, 2):
         points = probe.point(number)
         weights = probe.cotangents(probe.output_values(points))
         try:
             tangents = _push_twice(probe, points, first, second)
-        except Exception as error:  # judged by its message
+        except Exception as error:  # judged by where it is raised
             return probe.failed(error, "Nested forward mode refuses", DERIVE)
         got, magnitude = products(weights, tangents)
 

@@ -31,7 +31,7 @@ def transforms(probe: Probe) -> Finding:
     for name, compare in _TRANSFORMS.items():
         try:
             wrong = compare(probe)
-        except Exception as error:  # judged by its message
+        except Exception as error:  # judged by where it is raised
             kind = lacking if classify(error) is Verdict.LACKING else crashed
             kind.setdefault(describe(error, 120), []).append(name)
             continue
