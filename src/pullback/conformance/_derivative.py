@@ -99,7 +99,42 @@ def try_derivative(probe: Probe, number: int, only: int | None = None) -> Trial:
         return _UNCLEAR
     weights = _masked(weights, found)
     terms = _terms(probe.backward(points, weights), step)
-    return _judge(probe, found, weights, terms, coherent)
+    trial = _judge(probe, found, weights, terms, coherent)
+    if trial.match == "mismatch" and any(_is_basis(y) for y in base):
+        return _try_spans(probe, points, step, base, number)
+    return trial
+
+
+def _is_basis(y: torch.Tensor) -> bool:
+    """Whether the columns are orthonormal and fewer than the rows."""
+    if y.ndim < 2 or y.shape[-2] <= y.shape[-1] or not y.numel():
+        return False
+    eye = torch.eye(y.shape[-1], dtype=y.dtype, device=y.device)
+    return bool((y.mH @ y - eye).abs().max() < 1e3 * torch.finfo(y.dtype).eps)
+
+
+def _try_spans(probe: Probe, points: Tensors, step: Tensors, base: Tensors, number: int) -> Trial:
+    """Compare what does not depend on the choice of a basis: the projection on its span.
+
+    A null space or an invariant subspace has no basis of its own: backward is right where it is
+    for every loss that sees the span alone. With P = Y Y' the cotangent of P, W, pulls back to
+    that of Y as (W + W') Y.
+    """
+    spans = [y @ y.mH if _is_basis(y) else y for y in base]
+    weights = probe.spread(spans, f"spans {number}")
+
+    def outputs(moved: Tensors) -> Tensors:
+        with torch.no_grad():
+            found = probe.evaluate(moved)
+        return [y @ y.mH if _is_basis(b) else y for y, b in zip(found, base, strict=True)]
+
+    found = _slopes(probe.along(outputs, step, points))
+    if found is None:
+        return _UNCLEAR
+    weights = _masked(weights, found)
+    pulled = [(w + w.mH) @ y if _is_basis(y) else w for w, y in zip(weights, base, strict=True)]
+    terms = _terms(probe.backward(points, pulled), step)
+    return _judge(probe, found, weights, terms, coherent=False)
 
 
 def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:

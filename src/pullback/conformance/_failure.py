@@ -31,7 +31,6 @@ _REFUSING_TYPES = {
 }
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_MACHINERY = tuple(_TORCH + part for part in ("autograd", "_functorch", "_dynamo", "_subclasses"))
 # The rules that an author writes for one transform: an error inside is no refusal of torch.
 _RULES = {"vmap", "jvp"}
 
@@ -80,14 +79,15 @@ def _is_deliberate(error: BaseException) -> bool:
 
 
 def _is_refused_by_torch(error: BaseException) -> bool:
-    """Whether torch refused, not the checked code."""
+    """Whether an operation that the checked code calls refused what the transform hands it.
+
+    What the engine itself complains of, from inside its own call, is what the checked code gave it.
+    """
     codes = [step.tb_frame.f_code for step in _frames(error)]
-    if not codes:
-        return False
-    if codes[-1].co_filename.startswith(_MACHINERY):
-        return True
     own = [c for c in codes if not c.co_filename.startswith((_TORCH, _OURS))]
-    return isinstance(error, RuntimeError) and not any(code.co_name in _RULES for code in own)
+    if not own or any(code.co_name in _RULES for code in own):
+        return False
+    return isinstance(error, RuntimeError)
 
 
 def describe(error: BaseException, limit: int = 240) -> str:
