@@ -1,10 +1,8 @@
 """`find`: the object that a `Locator` names, by import or out of a script that is not run."""
 
 import importlib
-import importlib.util
 import operator
 import os
-import sys
 from types import ModuleType
 from typing import Any, cast
 
@@ -57,7 +55,7 @@ def load_module(name: str, file: str = "", wanted: str | None = None) -> ModuleT
 
     Arguments:
         name: the name of the module, or the path of a script.
-        file: the file of a module that is on no path.
+        file: its file; where the module is on no path, its definitions are taken out of it.
         wanted: the name that is needed from a script, or ``None`` for every definition.
 
     Raises:
@@ -70,26 +68,12 @@ def load_module(name: str, file: str = "", wanted: str | None = None) -> ModuleT
     except ImportError as error:
         if error.name != name or not file:
             raise _not_importable(name, error) from error
-        return _load_file(name, file)
-    except Exception as error:
+        return load_script(file, wanted)
+    except (Exception, SystemExit) as error:  # scripts inside packages leave that way
         raise _not_importable(name, error) from error
 
 
-def _load_file(name: str, file: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None or not os.path.exists(file):
-        raise _not_importable(name, FileNotFoundError(file))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise _not_importable(name, error) from error
-    return module
-
-
-def _not_importable(name: str, error: Exception) -> ArgumentError:
+def _not_importable(name: str, error: BaseException) -> ArgumentError:
     return ArgumentError(
         f"The module {name} cannot be imported.",
         given=f"{type(error).__name__}: {error}",
