@@ -44,7 +44,7 @@ __all__ = [
 _HOMES = {
     "Case": "tensor",
     "Function": "tensor",
-    "Report": "conformance",
+    "Report": "report",
     "check": "conformance",
     "complete": "tensor",
     "completed": "tensor",

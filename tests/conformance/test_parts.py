@@ -10,8 +10,8 @@ import torch
 
 from pullback.conformance import Verdict
 from pullback.conformance._arguments import Arguments
+from pullback.conformance._context_tensors import context_tensors
 from pullback.conformance._failure import classify, describe
-from pullback.conformance._held import held_tensors
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import replace, tensors, walk
 from pullback.conformance.clauses import CLAUSES
@@ -86,7 +86,7 @@ def test_everything_a_context_can_hide_is_found():
         plain=x, listed=[1, (x,)], named={"a": {"b": x}}, rule=lambda g: g * x,
         bound=partial(torch.add, x), box=Box(x), text="nothing",
     )  # fmt: skip
-    paths = [path for path, _ in held_tensors(node)]
+    paths = [path for path, _ in context_tensors(node)]
     assert paths == [
         "ctx.plain", "ctx.listed[1][0]", "ctx.named['a']['b']", "ctx.rule closure over x",
         "ctx.bound.args[0]", "ctx.box.inside",

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from pullback.cli._tasks import Loaded, Task, tasks_of_recording
-from pullback.conformance._discover import discover
-from pullback.conformance._recording import Recording
 from pullback.errors import ArgumentError, ArgumentTypeError, PullbackError
+from pullback.recording import Recording, discover
 from pullback.tensor import Case
 
 __all__ = ["function_task", "is_recording", "package_tasks", "recording_tasks", "shipped_tasks"]

@@ -1,0 +1,6 @@
+"""The one codec of arguments: live values as plain data, for a file or a process, and back."""
+
+from pullback.recording.codec._decode import decode
+from pullback.recording.codec._encode import EXPRESSION, Encoder, NotPlain
+
+__all__ = ["EXPRESSION", "Encoder", "NotPlain", "decode"]

@@ -1,0 +1,15 @@
+"""`Locator`: the one way to name a Function or callable, and the one place to find it."""
+
+from pullback.recording.locator._find import find, load_module
+from pullback.recording.locator._locator import Locator
+from pullback.recording.locator._script import load_script, run_definitions
+from pullback.recording.locator._shims import shim
+
+__all__ = [
+    "Locator",
+    "find",
+    "load_module",
+    "load_script",
+    "run_definitions",
+    "shim",
+]
