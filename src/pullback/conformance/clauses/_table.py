@@ -25,6 +25,7 @@ from pullback.conformance.clauses.non_differentiable import non_differentiable
 from pullback.conformance.clauses.once import once
 from pullback.conformance.clauses.retain import retain
 from pullback.conformance.clauses.saved import saved
+from pullback.conformance.clauses.sizes import sizes
 from pullback.conformance.clauses.stale import stale
 from pullback.conformance.clauses.state import state
 from pullback.conformance.clauses.structure import structure
@@ -63,6 +64,7 @@ CLAUSES: tuple[Clause, ...] = (
     autocast,
     fake,
     compiles,
+    sizes,
     structure,
     cuda_graph,
 )
