@@ -16,7 +16,16 @@ from pullback.conformance._subject import Subject
 from pullback.conformance._tree import tensors
 from pullback.report import Finding, Verdict
 
-__all__ = ["Probe", "Tensors", "flatten", "products", "same_bits", "show"]
+__all__ = [
+    "Probe",
+    "Tensors",
+    "flatten",
+    "products",
+    "same_bits",
+    "show",
+    "structured",
+    "unflatten",
+]
 
 Tensors = list[torch.Tensor]
 
@@ -97,8 +106,8 @@ class Probe:
         generator = self.generator(f"direction {label}")
         found = []
         for k, point in enumerate(self.inputs.points()):
-            step = _normal(point, generator) * _scale(point)
-            found.append(_structured(point, step) if only in (None, k) else step * 0)
+            step = _spread(point, generator) * _scale(point)
+            found.append(structured(point, step) if only in (None, k) else step * 0)
         return found
 
     def output_values(self, points: Sequence[torch.Tensor] | None = None) -> Tensors:
@@ -137,6 +146,11 @@ class Probe:
         """Random cotangents like ``outputs``: contiguous, without history."""
         generator = self.generator(f"cotangent {label}")
         return [_normal(output, generator) for output in outputs]
+
+    def spread(self, like: Sequence[torch.Tensor], label: object) -> Tensors:
+        """Random weights like ``like``, none of them close to zero, so that each entry counts."""
+        generator = self.generator(f"spread {label}")
+        return [_spread(tensor, generator) for tensor in like]
 
     def pull(
         self,
@@ -268,6 +282,20 @@ def flatten(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat([piece.reshape(-1).to(dtype) for piece in pieces])
 
 
+def unflatten(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> Tensors:
+    """One real vector as tensors of the shapes and dtypes of ``like``: the inverse of `flatten`."""
+    found, used = [], 0
+    for tensor in like:
+        count = tensor.numel() * (2 if tensor.is_complex() else 1)
+        part = flat[used : used + count].to(tensor.dtype.to_real())
+        used += count
+        if tensor.is_complex():
+            found.append(torch.view_as_complex(part.reshape(*tensor.shape, 2)))
+        else:
+            found.append(part.reshape(tensor.shape))
+    return found
+
+
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors have the same shape, dtype and entries; NaN equals NaN.
 
@@ -304,6 +332,16 @@ def _normal(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return drawn.to(dtype=like.dtype, device=like.device)
 
 
+def _spread(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Entries of random sign and of a magnitude between a half and one and a half."""
+    shape = (*like.shape, 2) if like.is_complex() else like.shape
+    drawn = torch.rand(shape, dtype=torch.float64, generator=generator)
+    drawn = drawn + 0.5
+    drawn[torch.rand(shape, dtype=torch.float64, generator=generator) < 0.5] *= -1
+    whole = torch.view_as_complex(drawn) if like.is_complex() else drawn
+    return whole.to(dtype=like.dtype, device=like.device)
+
+
 def _scale(point: torch.Tensor) -> torch.Tensor:
     """How far each entry may move: in proportion to itself, so that signs and domains are kept."""
     size = point.abs().double()
@@ -315,7 +353,7 @@ def _scale(point: torch.Tensor) -> torch.Tensor:
     return (size + 0.1 * (typical or 10.0)).to(point.dtype)
 
 
-def _structured(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+def structured(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
     """Keep a step inside the structure of a symmetric or triangular point."""
     if point.ndim < 2 or point.shape[-1] != point.shape[-2] or point.shape[-1] < 2:
         return step
