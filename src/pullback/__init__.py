@@ -19,8 +19,18 @@ from pullback.errors import PullbackError
 from pullback.internal._extras import require
 
 if TYPE_CHECKING:
-    from pullback import compat, conformance, gradients, tensor, tracking, trajectory
-    from pullback.conformance import Report, check
+    from pullback import (
+        compat,
+        conformance,
+        gradients,
+        recording,
+        report,
+        tensor,
+        tracking,
+        trajectory,
+    )
+    from pullback.conformance import check
+    from pullback.report import Report
     from pullback.tensor import Case, Function, complete, completed, custom_vjp
 
 __all__ = [
@@ -36,6 +46,8 @@ __all__ = [
     "custom_vjp",
     "errors",
     "gradients",
+    "recording",
+    "report",
     "tensor",
     "tracking",
     "trajectory",
@@ -50,7 +62,16 @@ _HOMES = {
     "completed": "tensor",
     "custom_vjp": "tensor",
 }
-_ROOMS = ("compat", "conformance", "gradients", "tensor", "tracking", "trajectory")
+_ROOMS = (
+    "compat",
+    "conformance",
+    "gradients",
+    "recording",
+    "report",
+    "tensor",
+    "tracking",
+    "trajectory",
+)
 
 
 def __getattr__(name: str) -> Any:

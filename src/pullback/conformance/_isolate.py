@@ -15,7 +15,7 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import Clause
 from pullback.conformance._environment import environment
 from pullback.conformance._subject import Subject
-from pullback.conformance._transfer import pack, place
+from pullback.conformance._transfer import locate, pack
 from pullback.errors import ArgumentError
 from pullback.report import Finding, Report, Verdict
 
@@ -63,7 +63,7 @@ def check_isolated(
     """
     started = time.perf_counter()
     state = _State(gradient=subject.gradient or "exact", inferred=subject.gradient is None)
-    where = place(subject).to_data()
+    where = locate(subject).to_data()
     with tempfile.TemporaryDirectory(prefix="pullback-") as name:
         folder = Path(name)
         pack(arguments, folder / "inputs.pt")

@@ -12,12 +12,12 @@ from pullback.errors import ArgumentError
 from pullback.recording.codec import Encoder, NotPlain, decode
 from pullback.recording.locator import Locator, load_module
 
-__all__ = ["pack", "place", "unpack"]
+__all__ = ["locate", "pack", "unpack"]
 
 _UNLIMITED = 2**63
 
 
-def place(subject: Subject) -> Locator:
+def locate(subject: Subject) -> Locator:
     """Where another process finds the subject.
 
     Arguments:

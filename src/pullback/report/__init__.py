@@ -7,11 +7,13 @@ from pullback.report._merge import merge_reports
 from pullback.report._page import render_page
 from pullback.report._report import Report
 from pullback.report._terminal import make_console, print_problems, print_table
-from pullback.report._verdict import Verdict
+from pullback.report._verdict import SIGNS, Sign, Verdict
 
 __all__ = [
+    "SIGNS",
     "Finding",
     "Report",
+    "Sign",
     "Verdict",
     "make_console",
     "merge_reports",

@@ -11,7 +11,7 @@ from pullback.report import Finding
 __all__ = ["undefined"]
 
 
-class _Nothing(torch.autograd.Function):
+class _UndefinedGradient(torch.autograd.Function):
     """The identity with an undefined gradient."""
 
     @staticmethod
@@ -58,7 +58,7 @@ def undefined(probe: Probe) -> Finding:
 
 def _none_at_all(probe: Probe, joint: Tensors) -> Finding | None:
     leaves = probe.leaves()
-    found = [_Nothing.apply(y) for y in probe.evaluate(leaves)]
+    found = [_UndefinedGradient.apply(y) for y in probe.evaluate(leaves)]
     try:
         gradients = probe.pull(leaves, [torch.ones_like(y) for y in found], found)
     except Exception as error:  # judged by its message
