@@ -11,7 +11,7 @@ __all__ = ["TORCH_FUNCTIONS"]
 
 
 def simplex(*shape: int) -> torch.Tensor:
-    return normal(*shape).detach().softmax(-1).requires_grad_()
+    return normal(*shape, seed=6).detach().softmax(-1).requires_grad_()
 
 
 def definite(n: int) -> torch.Tensor:
@@ -111,7 +111,7 @@ TORCH_FUNCTIONS: dict[str, Case] = {
     "matmul": (torch.matmul, lambda: (normal(3, 5), normal(5, 4))),
     "bmm": (torch.bmm, lambda: (normal(2, 3, 5), normal(2, 5, 4))),
     "einsum": (lambda a, b: torch.einsum("bi,bj->bij", a, b), lambda: (normal(2, 3), normal(2, 5))),
-    "where": (lambda m, a, b: torch.where(m, a, b), lambda: (MASK, normal(3, 5), normal(3, 5))),
+    "where": (torch.where, lambda: (MASK, normal(3, 5), normal(3, 5))),
     "maximum": (torch.maximum, lambda: (normal(3, 5), normal(3, 5, seed=4))),
     "minimum": (torch.minimum, lambda: (normal(3, 5), normal(3, 5, seed=4))),
     "clamp": (lambda x: x.clamp(-0.5, 0.5), lambda: (normal(3, 5),)),

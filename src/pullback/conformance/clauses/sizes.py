@@ -169,10 +169,15 @@ def _judge(probe: Probe, run: _Run, tried: _Tried) -> tuple[bool, Trial | None]:
             continue
         trial = decide(lambda number, tail=tail: _try(probe, number, resizing, tail), 1, 4)
         tried.looks -= trial is None
-        if trial is not None and trial.match == "mismatch":
+        if trial is not None and trial.match == "mismatch" and _counts(trial):
             return True, trial
         settled = settled or trial is not None
     return settled, None
+
+
+def _counts(trial: Trial) -> bool:
+    """Whether the numbers are such that their squares can be told from zero and from infinity."""
+    return 1e-120 < max(abs(trial.value), abs(trial.estimate.value)) < 1e120
 
 
 def _direction(probe: Probe, resizing: Resizing, tail: bool, number: int = 0) -> Tensors:
