@@ -5,17 +5,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from typing import Any
+
 import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, decide, try_derivative
 from pullback.conformance._failure import describe
-from pullback.conformance._finite import compare, differentiate
-from pullback.conformance._probe import Probe, Tensors, flatten, products
+from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import Resizing, resizings
+from pullback.conformance._screen import Run, agrees
 from pullback.report import Finding
 
 __all__ = ["sizes"]
+
+_settings: Any = torch.utils.deterministic
 
 # One more and one less than what a kernel takes at a time, whole blocks, and three entries beyond.
 _SIZES = (1, 2, 3, 7, 64, 65, 128, 131, 1024, 1027)
@@ -81,7 +85,7 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
     resizing = tried.resizing
     given = resizing.size
     wanted = sorted({n for n in (*_SIZES, given - 1, given + 1) if 0 < n != given})
-    runs: dict[int, _Run] = {}
+    runs: dict[int, Run] = {}
     slow = False
     for size in wanted:
         started = time.perf_counter()
@@ -90,7 +94,8 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
         inputs = resizing.at(size)
         other = replace(probe, inputs=inputs, original=inputs)
         try:
-            runs[size] = run = _Run.of(other)
+            with _fresh_memory():
+                runs[size] = run = Run.of(other)
         except Exception as error:  # loud, so not silently wrong
             tried.refused[size] = describe(error, 80)
             continue
@@ -107,54 +112,36 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
     return _compare_parts(probe, tried, runs) if probe.intent == "surrogate" else None
 
 
-@dataclass(frozen=True)
-class _Run:
-    """A forward and a backward at one size."""
-
-    outputs: Tensors
-    cotangents: Tensors
-    gradients: Tensors
-
-    @classmethod
-    def of(cls, probe: Probe, cotangents: Tensors | None = None, *, filled: bool = True) -> "_Run":
-        with _fresh_memory(filled):
-            leaves = probe.leaves()
-            outputs = probe.evaluate(leaves)
-            given = probe.cotangents(outputs) if cotangents is None else cotangents
-            gradients = probe.pull(leaves, given, outputs)
-        return cls([y.detach() for y in outputs], given, [g.detach() for g in gradients])
-
-
 @contextmanager
-def _fresh_memory(filled: bool) -> Iterator[None]:
+def _fresh_memory() -> Iterator[None]:
     """Let torch fill what it allocates with NaN, so that what nobody writes is seen."""
     before = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    fill = torch.utils.deterministic.fill_uninitialized_memory
+    fill = _settings.fill_uninitialized_memory
     try:
-        torch.use_deterministic_algorithms(filled, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[assignment]
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        _settings.fill_uninitialized_memory = True
         yield
     finally:
         torch.use_deterministic_algorithms(before, warn_only=warn_only)
-        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[assignment]
+        _settings.fill_uninitialized_memory = fill
 
 
-def _unwritten(probe: Probe, run: _Run) -> str | None:
+def _unwritten(probe: Probe, run: Run) -> str | None:
     """What holds NaN only because torch filled fresh memory with it."""
     names = [f"output {k}" for k in range(len(run.outputs))]
     names += [f"the gradient of {probe.path(k)}" for k in range(len(run.gradients))]
     every = [*run.outputs, *run.gradients]
     if all(t.isfinite().all() for t in every):
         return None
-    plain = _Run.of(probe, run.cotangents, filled=False)
+    plain = Run.of(probe, run.cotangents)
     for name, one, other in zip(names, every, [*plain.outputs, *plain.gradients], strict=True):
         if bool((one.isnan() & ~other.isnan()).any()):
             return name
     return None
 
 
-def _judge(probe: Probe, run: _Run, tried: _Tried) -> tuple[bool, Trial | None]:
+def _judge(probe: Probe, run: Run, tried: _Tried) -> tuple[bool, Trial | None]:
     """Compare with finite differences, along everything and along the last entries alone.
 
     Returns:
@@ -162,12 +149,18 @@ def _judge(probe: Probe, run: _Run, tried: _Tried) -> tuple[bool, Trial | None]:
     """
     settled, resizing = False, tried.resizing
     for tail in (True, False):
-        if _agrees(probe, run, _direction(probe, resizing, tail)):
+        if agrees(probe, run, _direction(probe, resizing, tail)):
             settled = True
             continue
         if not tried.looks:
             continue
-        trial = decide(lambda number, tail=tail: _try(probe, number, resizing, tail), 1, 4)
+        trial = decide(
+            lambda number, tail=tail: try_derivative(
+                probe, number, step=_direction(probe, resizing, tail, number)
+            ),
+            wanted=1,
+            limit=4,
+        )
         tried.looks -= trial is None
         if trial is not None and trial.match == "mismatch" and _counts(trial):
             return True, trial
@@ -195,49 +188,6 @@ def _direction(probe: Probe, resizing: Resizing, tail: bool, number: int = 0) ->
     return kept
 
 
-def _agrees(probe: Probe, run: _Run, step: Tensors) -> bool:
-    """One central difference: enough where it agrees; what differs is looked at closely.
-
-    Outputs whose two one-sided differences are far apart, as at a kink, get no cotangent.
-    """
-    rough = torch.finfo(probe.dtype).eps > torch.finfo(torch.float64).eps
-    h = 2.0**-6 if rough else 2.0**-10
-    points = probe.inputs.points()
-    with torch.no_grad():
-        try:
-            plus, minus = (
-                probe.evaluate([x + t * v for x, v in zip(points, step, strict=True)])
-                for t in (h, -h)
-            )
-        except Exception:  # not defined beside the point
-            return False
-    given, terms = [], []
-    for y, up, down, g in zip(run.outputs, plus, minus, run.cotangents, strict=True):
-        if up.shape != y.shape or down.shape != y.shape:
-            return False
-        smooth = (up + down - 2 * y).abs() <= 0.05 * (up - down).abs()
-        given.append(torch.where(smooth, g, 0))
-        terms.append(flatten([(given[-1].conj() * (up - down)).real]).double() / (2 * h))
-    if not any(g.any() for g in given):
-        return False
-    value, magnitude = products(probe.backward(points, given), step)
-    slope, size = (float(torch.cat(parts).sum()) for parts in (terms, [t.abs() for t in terms]))
-    return abs(value - slope) <= (5e-3 if rough else 1e-5) * max(magnitude, size)
-
-
-def _try(probe: Probe, number: int, resizing: Resizing, tail: bool) -> Trial:
-    if not tail:
-        return try_derivative(probe, number)
-    points = probe.point(number if number > 1 else 0)
-    step = _direction(probe, resizing, tail, number)
-    cotangents = probe.cotangents(probe.output_values(), number)
-    value, magnitude = products(probe.backward(points, cotangents), step)
-    with torch.no_grad():
-        at = probe.along(probe.evaluate, step, points)
-        estimate = differentiate(at, flatten(cotangents))
-    return Trial(compare(estimate, value, magnitude, probe.dtype), value, estimate)
-
-
 def _already(probe: Probe) -> Finding | None:
     """One cause gives one finding: what is wrong at the given size too is `derivative`'s."""
     trial = decide(lambda number: try_derivative(probe, number))
@@ -246,7 +196,7 @@ def _already(probe: Probe) -> Finding | None:
     return None
 
 
-def _compare_parts(probe: Probe, tried: _Tried, runs: dict[int, _Run]) -> Finding | None:
+def _compare_parts(probe: Probe, tried: _Tried, runs: dict[int, Run]) -> Finding | None:
     """Find entries of a surrogate's gradient that depend on how many others there are.
 
     Only where forward gives the same leading entries at both sizes, and only if the gradient does
@@ -264,7 +214,7 @@ def _compare_parts(probe: Probe, tried: _Tried, runs: dict[int, _Run]) -> Findin
         inputs = tried.resizing.at(size)
         other = replace(probe, inputs=inputs, original=inputs)
         cut = [_cut(g, y) for g, y in zip(whole.cotangents, run.outputs, strict=True)]
-        again = _Run.of(other, cut)
+        again = Run.of(other, cut)
         parts = [_cut(g, x) for g, x in zip(whole.gradients, again.gradients, strict=True)]
         scaled = [k for k, g in enumerate(whole.gradients) if g.shape != again.gradients[k].shape]
         place = probe.differ([again.gradients[k] for k in scaled], [parts[k] for k in scaled], 1e4)
