@@ -31,6 +31,7 @@ from pullback.conformance.clauses.state import state
 from pullback.conformance.clauses.structure import structure
 from pullback.conformance.clauses.transforms import transforms
 from pullback.conformance.clauses.undefined import undefined
+from pullback.conformance.clauses.values import values
 from pullback.conformance.clauses.vmap import vmap
 
 __all__ = ["CLAUSES"]
@@ -65,6 +66,7 @@ CLAUSES: tuple[Clause, ...] = (
     fake,
     compiles,
     sizes,
+    values,
     structure,
     cuda_graph,
 )
