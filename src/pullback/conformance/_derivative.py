@@ -73,19 +73,23 @@ def decide(trial: Callable[[int], Trial], wanted: int = 2, limit: int = 7) -> Tr
     return matches[0] if len(matches) > len(misses) else None
 
 
-def try_derivative(probe: Probe, number: int, only: int | None = None) -> Trial:
+def try_derivative(
+    probe: Probe, number: int, only: int | None = None, step: Tensors | None = None
+) -> Trial:
     """Compare <w, df/dt> with <J'w, v> at one point along one direction.
 
     Arguments:
         probe: the subject.
         number: 0 and 1 are at the given point, others close to it; odd ones are coherent.
         only: the position of the input to move, or ``None`` for all at once.
+        step: the direction, instead of a random one.
 
     Returns:
         The comparison.
     """
     points = probe.point(number if number > 1 else 0)
-    step = probe.direction(f"derivative {number}", only)
+    if step is None:
+        step = probe.direction(f"derivative {number}", only)
     base = [y.detach() for y in probe.evaluate(probe.leaves(points))]
     weights = probe.spread(base, f"weights {number}")
     coherent = number % 2 == 1

@@ -6,14 +6,18 @@ import inspect
 import textwrap
 import types
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import torch
+from torch._library.custom_ops import CustomOpDef
+from torch._ops import OpOverload, OpOverloadPacket
 
 from pullback.errors import ArgumentTypeError, UnsupportedError
+from pullback.internal._operator import is_operator, resolve
 from pullback.internal.torch import are_functorch_transforms_active
 from pullback.tensor import _habits
 from pullback.tensor._case import Intent
+from pullback.tensor._complete_operator import complete_operator
 from pullback.tensor._definition import without_once
 from pullback.tensor._function import Function
 
@@ -23,13 +27,29 @@ _base: Any = torch.autograd.Function
 _RESULT = "_pullback_completed"
 
 
+@overload
 def complete(
     function: type[torch.autograd.Function],
     *,
     gradient: Intent | None = None,
     batching: Literal["auto", "derived", "loop"] = "auto",
     keep_inputs: bool = False,
-) -> type[Function]:
+) -> type[Function]: ...
+@overload
+def complete(
+    function: str | CustomOpDef | OpOverload | OpOverloadPacket,
+    *,
+    gradient: Intent | None = None,
+    batching: Literal["auto", "derived", "loop"] = "auto",
+    keep_inputs: bool = False,
+) -> Callable[..., Any]: ...
+def complete(
+    function: Any,
+    *,
+    gradient: Intent | None = None,
+    batching: Literal["auto", "derived", "loop"] = "auto",
+    keep_inputs: bool = False,
+) -> Any:
     """Return a Function with the same values and gradients that works under every transform.
 
     The original is not changed. Its forward and backward run as they are, so outputs and
@@ -40,7 +60,9 @@ def complete(
     refused by name when it is asked for.
 
     Arguments:
-        function: a subclass of `torch.autograd.Function`, old style or new, yours or not.
+        function: a subclass of `torch.autograd.Function`, old style or new, yours or not; or an
+            operator: what `torch.library.custom_op` returns, ``torch.ops.ns.op``, one overload
+            of it, or its name ``"ns::op"``.
         gradient: its intent, if you want to declare one.
         batching: how vmap runs its rules: ``"derived"`` on batched tensors, ``"loop"`` item by
             item, ``"auto"`` on batched tensors where torch can and item by item where not.
@@ -48,11 +70,14 @@ def complete(
             Otherwise one is refused where such an input has gone, and memory stays the same.
 
     Returns:
-        A subclass of both `pullback.Function` and ``function``.
+        A subclass of both `pullback.Function` and ``function``; of an operator, a callable with
+        its signature.
 
     Raises:
-        ArgumentTypeError: ``function`` is not a Function class.
-        UnsupportedError: it replaces ``apply`` by its own.
+        ArgumentError: there is no operator of that name, or it has several overloads.
+        ArgumentTypeError: ``function`` is neither a Function class nor an operator.
+        UnsupportedError: it replaces ``apply`` by its own; or it is an operator that writes into
+            its arguments, or whose gradient `torch.library.register_autograd` does not know.
 
     Example:
         >>> import torch
@@ -68,11 +93,15 @@ def complete(
         >>> torch.func.hessian(complete(Square).apply)(torch.tensor(3.0))
         tensor(2.)
     """
+    if is_operator(function):
+        given = {"gradient": gradient, "batching": batching, "keep_inputs": keep_inputs}
+        options = given if gradient is not None or batching != "auto" or keep_inputs else {}
+        return complete_operator(resolve(function), complete, options)
     if not isinstance(function, type) or not issubclass(function, torch.autograd.Function):
         raise ArgumentTypeError(
             "complete takes a Function class.",
             given=repr(function),
-            expected="a subclass of torch.autograd.Function",
+            expected="a subclass of torch.autograd.Function, or an operator",
             mend="Pass the class, not its apply or an instance.",
         )
     if issubclass(function, Function):

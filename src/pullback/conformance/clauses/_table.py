@@ -25,11 +25,13 @@ from pullback.conformance.clauses.non_differentiable import non_differentiable
 from pullback.conformance.clauses.once import once
 from pullback.conformance.clauses.retain import retain
 from pullback.conformance.clauses.saved import saved
+from pullback.conformance.clauses.sizes import sizes
 from pullback.conformance.clauses.stale import stale
 from pullback.conformance.clauses.state import state
 from pullback.conformance.clauses.structure import structure
 from pullback.conformance.clauses.transforms import transforms
 from pullback.conformance.clauses.undefined import undefined
+from pullback.conformance.clauses.values import values
 from pullback.conformance.clauses.vmap import vmap
 
 __all__ = ["CLAUSES"]
@@ -63,6 +65,8 @@ CLAUSES: tuple[Clause, ...] = (
     autocast,
     fake,
     compiles,
+    sizes,
+    values,
     structure,
     cuda_graph,
 )
