@@ -1,0 +1,11 @@
+"""Graphs of the tape: nodes and edges, and how to look at them."""
+
+from pullback.tape._context import saved_variables_hooks
+from pullback.tape._node import GradientEdge, Node, get_gradient_edge
+
+__all__ = [
+    "GradientEdge",
+    "Node",
+    "get_gradient_edge",
+    "saved_variables_hooks",
+]
