@@ -1,4 +1,4 @@
-"""The contract over any value: numbers, texts, lists, mappings, and tensors where torch is there."""
+"""The contract over any value: numbers, texts, lists, dicts, and tensors where torch is."""
 
 from pullback.tape import _hooks as _hooks
 from pullback.tape import graph

@@ -12,7 +12,7 @@ from pullback.tape._definition import Definition
 from pullback.tape._function_node import FunctionNode
 from pullback.tape._mode import Mode, mode
 from pullback.tape._node import Output, edge_of
-from pullback.tape._registry import OPERATIONS, Space, space_of
+from pullback.tape._registry import OPERATIONS, space_of
 from pullback.tape._variable import Feedback, Variable, describe, wrap
 
 __all__ = ["Application", "aapply", "apply"]
@@ -61,7 +61,7 @@ class Application:
         self.args = args
         self.inputs, self.layout = _layout.find(args)
         self.ambient = mode.get()
-        self.batched = any([type(value) is OPERATIONS["Batched"] for value in self.inputs])
+        self.batched = any(type(value) is OPERATIONS["Batched"] for value in self.inputs)
         self.edges = tuple([edge_of(value) for value in self.inputs])
         flags = [edge[0] is not None for edge in self.edges]
         self.recorded = self.ambient.grad and True in flags
@@ -138,7 +138,7 @@ class Application:
     def _record(self, outputs: tuple[Any, ...], dirty: tuple[Any, ...]) -> list[Any]:
         context, definition = self.context, self.definition
         spaces = tuple([space_of(value._data) for value in self.inputs])
-        keep = not definition.trusted and all([space.plain for space in spaces])
+        keep = not definition.trusted and all(space.plain for space in spaces)
         args = self.args if keep else None
         node = FunctionNode(definition, self.edges, context, self.layout, spaces, args)
         made, records = [], []

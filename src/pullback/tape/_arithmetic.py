@@ -182,9 +182,13 @@ def _elementary(
     def scaled(ctx: Any, g: Any) -> Any:
         return g * slope(*ctx.saved_variables)
 
-    rules = {"forward": forward, "backward": scaled, "jvp": scaled}
-    body = {key: staticmethod(rule) for key, rule in rules.items()}
-    return type(name, (_Number,), {"__doc__": f"{name} of a number.", **body})
+    body: dict[str, Any] = {
+        "__doc__": f"{name} of a number.",
+        "forward": staticmethod(forward),
+        "backward": staticmethod(scaled),
+        "jvp": staticmethod(scaled),
+    }
+    return type(name, (_Number,), body)
 
 
 def divide(a: Any, b: Any) -> Any:
@@ -192,7 +196,7 @@ def divide(a: Any, b: Any) -> Any:
     try:
         return a / b
     except ZeroDivisionError:
-        if a == 0 or a != a:
+        if a == 0 or math.isnan(a):
             return math.nan
         return math.copysign(math.inf, a) * math.copysign(1.0, b)
 

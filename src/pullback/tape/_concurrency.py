@@ -56,9 +56,8 @@ class _Limiter:
             self.release()
 
 
-_limiter: ContextVar[_Limiter] = ContextVar(
-    "pullback.tape.limiter", default=_Limiter(DEFAULT_LIMIT)
-)
+_default = _Limiter(DEFAULT_LIMIT)
+_limiter: ContextVar[_Limiter] = ContextVar("pullback.tape.limiter", default=_default)
 
 
 @contextlib.contextmanager
@@ -245,10 +244,8 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 def _forget() -> None:
     """After a fork no other thread runs in the child."""
-    global _portals_lock
     _portals.clear()
     _pools.clear()
-    _portals_lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -290,7 +290,7 @@ class _Packed:
             watch = mode.get().watch
             if watch is not None:
                 watch.append(Hidden("a saved intermediate, neither an input nor an output"))
-        if self.hook is None and self.kind != _OUTPUT:
+        if self.hook is None and self.kind != _OUTPUT and value is not None:
             if self.stamp is not None and stamp_of(value._data) != self.stamp:
                 self._stale(value)
             return value
@@ -313,7 +313,7 @@ class _Packed:
 
     def _stale(self, value: Variable) -> NoReturn:
         raise GraphError(
-            "A saved value was changed in place after it was saved, so the gradient would be wrong.",
+            "A saved value was changed in place since, so the gradient would be wrong.",
             given=describe(value),
             expected=f"version {self.version}, as it was saved",
             mend="Compute a new value instead, or change a copy.",

@@ -106,7 +106,7 @@ def define(cls: Any, base: Any) -> Definition:
             expected=" or ".join(map(repr, INTENTS)),
         )  # fmt: skip
     split = cls.setup_context is not base.setup_context
-    rules = {
+    rules: dict[str, Any] = {
         "forward": cls.forward,
         "backward": _one_of(cls, base, "backward", "vjp"),
         "jvp": None if cls.jvp is base.jvp else cls.jvp,

@@ -67,7 +67,7 @@ class Pass:
     @property
     def concurrent(self) -> bool:
         """Whether a rule of the pass waits, so that others should run beside it."""
-        return any([is_concurrent(node, "backward") for node in self._plan.order])
+        return any(is_concurrent(node, "backward") for node in self._plan.order)
 
     def run(self) -> None:
         """Run the nodes one after another in this thread."""

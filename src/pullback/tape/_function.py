@@ -71,28 +71,28 @@ class Function:
         _missing("forward")
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Save what backward needs, beside a forward without ``ctx``."""
+    def setup_context(*args: Any, **kwargs: Any) -> Any:
+        """Save what backward needs: ``setup_context(ctx, inputs, output)``."""
         _missing("setup_context")
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        """Give the gradients of the arguments, given those of the outputs."""
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        """Give the gradients of the arguments: ``backward(ctx, *gradients of the outputs)``."""
         _missing("backward")
 
     @staticmethod
-    def vjp(ctx: Any, *gradients: Any) -> Any:
+    def vjp(*args: Any, **kwargs: Any) -> Any:
         """Another name of `backward`."""
         _missing("vjp")
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        """Give the tangents of the outputs, given those of the arguments."""
+    def jvp(*args: Any, **kwargs: Any) -> Any:
+        """Give the tangents of the outputs: ``jvp(ctx, *tangents of the arguments)``."""
         _missing("jvp")
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
-        """Give the outputs for a whole batch, and their out_dims."""
+    def vmap(*args: Any, **kwargs: Any) -> Any:
+        """Give the outputs of a whole batch and their out_dims: ``vmap(info, in_dims, *args)``."""
         _missing("vmap")
 
     @classmethod

@@ -72,7 +72,7 @@ def plan(roots: Sequence[Node], wanted: Collection[Node] | None) -> Plan:
 def _leading_to(order: list[Node], wanted: Collection[Node]) -> set[Node]:
     kept: set[Node] = set()
     for node in reversed(order):
-        if node in wanted or any([following in kept for following, _ in node._next]):
+        if node in wanted or any(following in kept for following, _ in node._next):
             kept.add(node)
     return kept
 

@@ -312,7 +312,8 @@ class Variable:
     def __eq__(self, other: object) -> bool:
         if isinstance(other, int | float | str | list | tuple | dict):
             raise ArgumentTypeError(
-                "A Variable was compared with a plain value.", given=f"{describe(self)} == {other!r}",
+                "A Variable was compared with a plain value.",
+                given=f"{describe(self)} == {other!r}",
                 mend="Compare its data; two Variables are equal if they are the same one.",
             )  # fmt: skip
         return self is other
@@ -394,8 +395,9 @@ class Feedback(Variable):
 
     Example:
         >>> feedback = Feedback([Variable("too long"), Variable("no source")])
-        >>> feedback.data
-        'too long\\nno source'
+        >>> print(feedback.data)
+        too long
+        no source
         >>> [note.data for note in feedback]
         ['too long', 'no source']
     """

@@ -166,22 +166,25 @@ def _roots(variables: Any, gradients: Any) -> list[tuple[GradientEdge, Any]]:
         )  # fmt: skip
     result = []
     for variable, gradient in zip(roots, given, strict=True):
-        edge = get_gradient_edge(variable)
-        space = space_of(variable._data)
-        if gradient is None:
-            gradient = space.seed()
-            if gradient is None:
-                raise GraphError(
-                    f"The gradient of a {space.name} is not implicit.", given=describe(variable),
-                    expected="a gradient for every output that is no single number",
-                    mend="For a text pass the feedback: Variable('...').",
-                )  # fmt: skip
-        else:
-            gradient = space.conform(gradient, lambda detail, v=variable: ArgumentTypeError(
-                f"The gradient does not belong to its output: {detail}.", given=describe(v)
-            ))  # fmt: skip
-        result.append((edge, gradient))
+        result.append((get_gradient_edge(variable), _start(variable, gradient)))
     return result
+
+
+def _start(variable: Variable, gradient: Any) -> Any:
+    """The gradient that comes in at a Variable: the one given, or the implicit one."""
+    space = space_of(variable._data)
+    if gradient is not None:
+        return space.conform(gradient, lambda detail: ArgumentTypeError(
+            f"The gradient does not belong to its output: {detail}.", given=describe(variable)
+        ))  # fmt: skip
+    implicit = space.seed()
+    if implicit is None:
+        raise GraphError(
+            f"The gradient of a {space.name} is not implicit.", given=describe(variable),
+            expected="a gradient for every output that is no single number",
+            mend="For a text pass the feedback: Variable('...').",
+        )  # fmt: skip
+    return implicit
 
 
 def _inputs(

@@ -74,8 +74,8 @@ _level: ContextVar[int] = ContextVar("pullback.tape.vmap_level", default=0)
 
 def vmap(
     func: Callable[..., Any],
-    in_dims: int | None | tuple[int | None, ...] = 0,
-    out_dims: int | None | tuple[int | None, ...] = 0,
+    in_dims: int | tuple[int | None, ...] | None = 0,
+    out_dims: int | tuple[int | None, ...] | None = 0,
     randomness: Randomness = "error",
 ) -> Callable[..., Any]:
     """A callable that runs ``func`` for each item of its arguments.
@@ -175,7 +175,9 @@ def _output(value: Any, dim: Any, level: int, info: VmapInfo) -> Any:
                 "The callable given to vmap returned something that is no Variable.",
                 given=type(value).__name__,
             )
-        return stack(value.items if mine else [value] * info.batch_size)
+        return stack(
+            value.items if isinstance(value, Batched) and mine else [value] * info.batch_size
+        )
     if mine:
         raise ArgumentError("out_dims is None for an output that is a batch.")
     return value
