@@ -248,20 +248,15 @@ def _binary(
         y = b._data if isinstance(b, Variable) else b
         kind, other = type(x), type(y)
         if (kind is float or kind is int) and (other is float or other is int):
-            if not mode.get().grad and _unwatched(a, b):
-                return wrap(plain(x, y))
-            return function.apply(a, b)
+            now = mode.get()
+            if now.grad:
+                return function.apply(a, b)
+            if now.watch is not None:
+                now.watch.extend([v for v in (a, b) if isinstance(v, Variable) and v._requires_grad])
+            return wrap(plain(x, y))  # not recorded: no need of a Function
         return _other_kinds(verb, function, a, b)
 
     return operate
-
-
-def _unwatched(a: Any, b: Any) -> bool:
-    """Whether nothing has to be noticed of an operation that is not recorded."""
-    return not (
-        (isinstance(a, Variable) and (a._requires_grad or type(a) is not Variable))
-        or (isinstance(b, Variable) and (b._requires_grad or type(b) is not Variable))
-    )
 
 
 def _other_kinds(verb: str, function: type[Function], a: Any, b: Any) -> Any:
