@@ -7,11 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 
 from pullback import tape
 from pullback.errors import UnsupportedError
 from pullback.tape import Function, Variable, grad, jvp
-from tests.fuzzing import examples
 
 OPERATIONS = [
     lambda m, a, b: a + b,
@@ -81,7 +81,9 @@ def test_random_graphs_equal_torch(steps, numbers):
         second = torch.autograd.grad(theirs_second, xs, materialize_grads=True)
         again = grad(ours_second, vs, materialize_grads=True)
         scale = scale + max(abs(g.item()) for g in second)
-        assert all(close(a.data / scale, b.item() / scale) for a, b in zip(again, second, strict=True))
+        assert all(
+            close(a.data / scale, b.item() / scale) for a, b in zip(again, second, strict=True)
+        )
 
 
 # A Function y = x0 (x1^2 + c x1) whose backward is right, and whose way of getting at one of the

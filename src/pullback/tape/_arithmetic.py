@@ -252,7 +252,9 @@ def _binary(
             if now.grad:
                 return function.apply(a, b)
             if now.watch is not None:
-                now.watch.extend([v for v in (a, b) if isinstance(v, Variable) and v._requires_grad])
+                now.watch.extend(
+                    [v for v in (a, b) if isinstance(v, Variable) and v._requires_grad]
+                )
             return wrap(plain(x, y))  # not recorded: no need of a Function
         return _other_kinds(verb, function, a, b)
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pullback.tape._concurrency import call_within_limit, drive
+from pullback.tape._concurrency import call_within_limit, drive, run
 from pullback.tape._function_node import FunctionNode
 from pullback.tape._mode import OFF, ON, Mode, mode
 from pullback.tape._node import AccumulateGrad, GradientEdge, Node
@@ -36,6 +36,7 @@ class Pass:
         accumulate: the Variables whose ``.grad`` receives what arrives at an edge.
         leaves: whether every leaf accumulates.
         create_graph: whether the rules are recorded.
+        stops: nodes that are not run; what arrives at them is a result.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Pass:
         captures: Sequence[GradientEdge] | None = None,
         accumulate: Mapping[GradientEdge, Variable] | None = None,
         create_graph: bool = False,
+        stops: Sequence[Node] = (),
     ) -> None:
         self.captured: dict[GradientEdge, Any] = {}
         self._wanted = frozenset(captures or ())
@@ -54,8 +56,9 @@ class Pass:
         if not self._leaves:
             wanted = {edge.node for edge in (*self._wanted, *(accumulate or ()))}
         self._special = wanted or ()
+        self._stops = frozenset(stops)
         starts = dict.fromkeys(edge.node for edge, _ in roots)
-        self._plan = plan(list(starts), wanted)
+        self._plan = plan(list(starts), wanted, self._stops)
         self._inbox: dict[Node, list[Arrival]] = {}
         for number, (edge, gradient) in enumerate(roots):
             if edge.node in self._plan.index:
@@ -68,6 +71,13 @@ class Pass:
     def concurrent(self) -> bool:
         """Whether a rule of the pass waits, so that others should run beside it."""
         return any(is_concurrent(node, "backward") for node in self._plan.order)
+
+    def run_or_drive(self) -> None:
+        """Run the pass from synchronous code."""
+        if self.concurrent:
+            run(self.arun())
+        else:
+            self.run()
 
     def run(self) -> None:
         """Run the nodes one after another in this thread."""
@@ -141,10 +151,17 @@ class Pass:
                 finally:
                     mode.reset(token)
             self._send(index, node, gradients, needed, watch, returned)
-        elif type(node) is not AccumulateGrad:
-            node.refuse()
-        elif self._leaves:
-            self._commits.append((node.variable, gradients[0]))
+        elif type(node) is AccumulateGrad:
+            if self._leaves:
+                self._commits.append((node.variable, gradients[0]))
+        elif node in self._stops:
+            for number, gradient in enumerate(gradients):
+                self.captured[GradientEdge(node, number)] = gradient
+        else:
+            sent, outside = node.pull(gradients, self._create_graph)
+            if self._leaves:
+                self._outside.extend(outside)
+            self._deliver(index, node, sent)
 
     def _receive(self, node: Node, arrivals: list[Arrival]) -> list[Any]:
         """The gradient of each output, added up in an order that no timing changes."""
@@ -209,6 +226,9 @@ class Pass:
             sent = OPERATIONS["settle"](node, watch, gradients, sent)
         if node._hooks is not None:
             sent = OPERATIONS["hooks"](node, sent, gradients)
+        self._deliver(index, node, sent)
+
+    def _deliver(self, index: int, node: Node, sent: Sequence[Any]) -> None:
         inbox, special = self._inbox, not self._plan.everything
         for number, (following, output_nr) in enumerate(node._next):
             gradient = sent[number]

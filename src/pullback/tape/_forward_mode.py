@@ -227,10 +227,11 @@ class _Push:
         node = self.order[number]
         if node in self.sources:
             return None
-        if not isinstance(node, FunctionNode):
-            node.refuse()
         tangents = [self.tangents.get(edge) for edge in node._next]
         if all(tangent is None for tangent in tangents):
+            return None
+        if not isinstance(node, FunctionNode):
+            self._store(node, node.push(tangents))
             return None
         call = node.jvp_call(tangents)
         if call is None:

@@ -134,8 +134,19 @@ class Node:
     def released(self) -> None:
         """Forget the saved values after a backward pass that does not retain the graph."""
 
-    def refuse(self) -> NoReturn:
-        """Say that this node has no rule to run."""
+    def pull(self, gradients: Any, create_graph: bool) -> tuple[list[Any], list[Any]]:
+        """Run the rule of a node that is no application of a Function.
+
+        Returns:
+            One gradient an edge, and calls that give gradients to leaves of other graphs.
+        """
+        self._refuse()
+
+    def push(self, tangents: Any) -> list[Any]:
+        """Push tangents through a node that is no application of a Function."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
         raise GraphError(
             f"{self.title()} has no rule to run.",
             mend="A node made by hand or read from JSON is for looking at.",

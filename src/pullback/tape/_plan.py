@@ -29,13 +29,16 @@ class Plan:
         self.index = dict(zip(order, range(len(order)), strict=True))
 
 
-def plan(roots: Sequence[Node], wanted: Collection[Node] | None) -> Plan:
+def plan(
+    roots: Sequence[Node], wanted: Collection[Node] | None, stops: Collection[Node] = ()
+) -> Plan:
     """Order the nodes that are reached from some roots.
 
     Arguments:
         roots: where gradients come in.
         wanted: the nodes that gradients are wanted at; only what leads to one of them is kept.
             None wants every leaf.
+        stops: nodes that the walk does not go beyond.
 
     Raises:
         GraphError: the graph has a cycle.
@@ -55,7 +58,7 @@ def plan(roots: Sequence[Node], wanted: Collection[Node] | None) -> Plan:
         finished[node] = False
         stack.append(node)
         stack.append(None)
-        for following, _ in reversed(node._next):
+        for following, _ in reversed(node._next) if node not in stops else ():
             if following is not None:
                 state = finished.get(following)
                 if state is None:

@@ -148,7 +148,7 @@ def _find(kind: type) -> Callable[[Any], Space] | None:
     torch = sys.modules.get("torch")
     if torch is not None and issubclass(kind, torch.Tensor):
         # Imported by name when the first tensor is seen: the tape itself never imports torch.
-        importlib.import_module("pullback.tape._tensor")
+        importlib.import_module("pullback.tape.tensor")
         return _FACTORIES[torch.Tensor]
     return None
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
-from pullback.tape._concurrency import run
 from pullback.tape._engine import Pass
 from pullback.tape._node import GradientEdge, get_gradient_edge
 from pullback.tape._registry import OPERATIONS, space_of
@@ -49,10 +48,7 @@ def backward(
     """
     variables, grad_variables = OPERATIONS["expand"](variables, grad_variables)
     the_pass = _backward(variables, grad_variables, create_graph, inputs)
-    if the_pass.concurrent:
-        run(the_pass.arun())
-    else:
-        the_pass.run()
+    the_pass.run_or_drive()
     the_pass.commit(create_graph if retain_graph is None else retain_graph)
 
 
@@ -109,10 +105,7 @@ def grad(
         return lifted
     edges, allowed = _inputs(inputs, allow_unused, materialize_grads)
     the_pass = _grad(outputs, edges, grad_outputs, create_graph)
-    if the_pass.concurrent:
-        run(the_pass.arun())
-    else:
-        the_pass.run()
+    the_pass.run_or_drive()
     results = _results(the_pass, edges, allowed, materialize_grads)
     the_pass.commit(create_graph if retain_graph is None else retain_graph)
     return results
