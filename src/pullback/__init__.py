@@ -7,6 +7,7 @@ cheap and works without torch:
 - `complete`, `completed`: give somebody else's Function the transforms it lacks;
 - `check`: test any Function against the whole contract, giving a `Report`;
 - `Case`: offer cases of your own package to the checker;
+- `tape`: the same contract over numbers, texts, lists and mappings, without torch;
 - `gradients`, `tracking`, `trajectory`: functions that are ready to use;
 - `errors`: the exceptions, one tree.
 """
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         gradients,
         recording,
         report,
+        tape,
         tensor,
         tracking,
         trajectory,
@@ -48,6 +50,7 @@ __all__ = [
     "gradients",
     "recording",
     "report",
+    "tape",
     "tensor",
     "tracking",
     "trajectory",
@@ -68,16 +71,19 @@ _ROOMS = (
     "gradients",
     "recording",
     "report",
+    "tape",
     "tensor",
     "tracking",
     "trajectory",
 )
+_WITHOUT_TORCH = ("tape",)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES and name not in _ROOMS:
         raise AttributeError(f"module 'pullback' has no attribute {name!r}")
-    require("torch", extra="tensor", purpose=f"pullback.{name}")
+    if name not in _WITHOUT_TORCH:
+        require("torch", extra="tensor", purpose=f"pullback.{name}")
     room = importlib.import_module(f"pullback.{_HOMES.get(name, name)}")
     value = getattr(room, name) if name in _HOMES else room
     globals()[name] = value

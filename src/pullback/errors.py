@@ -8,6 +8,7 @@
     ├── ArgumentError            (ValueError)    a value that cannot be used
     │   └── ArgumentTypeError    (TypeError)     a value of the wrong type
     ├── DefinitionError          (TypeError)     a Function is written against the contract
+    ├── GraphError               (RuntimeError)  a graph cannot be run: freed, changed or cyclic
     ├── UnsupportedError         (RuntimeError)  a transform or layout that is refused by name
     ├── BrokenContractError      (AssertionError) a checked Function breaks the contract
     ├── RecordingError           (ValueError)    a recording cannot be read or replayed
@@ -21,6 +22,7 @@ __all__ = [
     "ArgumentTypeError",
     "BrokenContractError",
     "DefinitionError",
+    "GraphError",
     "MissingExtraError",
     "ProgramError",
     "PullbackError",
@@ -92,6 +94,10 @@ class ArgumentTypeError(ArgumentError, TypeError):
 
 class DefinitionError(PullbackError, TypeError):
     """A Function is written in a way that the contract does not allow."""
+
+
+class GraphError(PullbackError, RuntimeError):
+    """A recorded graph cannot be run: it was freed, a value in it changed, or it has a cycle."""
 
 
 class UnsupportedError(PullbackError, RuntimeError):
