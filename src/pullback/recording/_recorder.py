@@ -6,7 +6,7 @@ a new one is copied before it runs, so that an in-place forward is recorded as i
 kept only when it succeeds. What is kept is bounded in calls and bytes.
 
 This file imports neither torch nor pullback: it is also loaded by path into programs, through
-``_bootstrap/sitecustomize.py``, before they import anything. What it needs of both is loaded by path.
+``_bootstrap/sitecustomize.py``, before they import anything. What it needs is loaded by path.
 """
 
 import atexit
