@@ -11,12 +11,16 @@ __all__ = ["Specimen", "normal", "positive"]
 
 @dataclass(frozen=True)
 class Specimen:
-    """A Function with inputs; a wrong one names the clause that must catch it."""
+    """A Function with inputs; a wrong one names the clause that must catch it.
+
+    Where it is torch that answers wrongly, a newer torch may not.
+    """
 
     function: Any
     inputs: Callable[[], tuple[Any, ...]]
     clause: str = ""
     gradient: str | None = None
+    mended: str = ""  # the torch that answers it rightly, and those that follow
 
     @property
     def id(self) -> str:
