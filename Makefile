@@ -9,7 +9,7 @@ TORCH := 2.13.0
 ROUNDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types imports docs bench fuzz readme survey
+.PHONY: help setup demo test matrix lint types imports docs bench fuzz readme survey
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ imports: $(STAMP) ## the arrows between the rooms
 
 test: lint types imports ## lint, types, import rules, tests, doc examples
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
+
+matrix: $(STAMP) ## the rooms that stand on torch, on each version of torch; writes docs/torch.md
+	$(BIN)/python -m benchmarks.matrix $(VERSIONS)
 
 docs: $(STAMP) ## the site, built strict, into docs/_build/html
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html

@@ -29,7 +29,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "matrix.csv"
 PAGE = ROOT / "docs" / "torch.md"
 COMMAND = "python -m benchmarks.matrix"
 VERSIONS = ("2.7.1", "2.9.1", "2.11.0", "2.13.0", "2.15.0")
-ROOMS = ("internal", "tensor", "gradients", "conformance")
+ROOMS = ("internal", "tensor", "gradients", "conformance", "recording")
 COUNTS = ("passed", "failed", "refused", "skipped")
 COLUMNS = ("torch", "room", *COUNTS, "seconds")
 

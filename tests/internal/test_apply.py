@@ -226,3 +226,33 @@ def test_dynamo_sees_no_difference():
 def test_a_name_that_was_given_before_is_answered_too():
     with inside.answering(lambda call, cls, args, kwargs: "answered"):
         assert early(torch.tensor(1.0)) == "answered"
+
+
+class Cube(torch.autograd.Function):
+    """As published: both rules apply another Function in combined form."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return Square.apply(x) * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 3 * Square.apply(ctx.saved_tensors[0]) * g
+
+
+def test_completed_rules_complete_what_they_apply_in_each_thread_alone():
+    cube = pullback.complete(Cube)
+
+    def work(number):
+        x = torch.tensor(float(number), dtype=torch.float64)
+        for _ in range(5):
+            # Not forward mode, whose level torch keeps for all threads together.
+            assert torch.func.grad(torch.func.grad(cube.apply))(x) == 6 * number
+            with pytest.raises(RuntimeError, match="setup_context"):  # outside of any rule
+                torch.func.grad(Square.apply)(x)
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(1, 9))) == [True] * 8
+    assert inside._layer(torch.autograd.Function).thread.answers == ()

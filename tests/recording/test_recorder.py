@@ -1,5 +1,6 @@
 """The recorder: what it keeps, what it leaves alone, and its bounds."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pullback.recording import Call, Limits, Record, Recorder
+from pullback.errors import ProgramError
+from pullback.recording import Call, Limits, Record, Recorder, record_program
 from pullback.tensor import Function
 
 ROOT = Path(__file__).parents[2]
@@ -162,3 +164,46 @@ def test_the_bootstrap_does_not_import_torch(tmp_path: Path) -> None:
     )
     assert done.stdout.split() == ["False", "True"], done.stderr
     assert any(tmp_path.glob("started-*"))
+
+
+def test_a_program_on_a_torch_that_is_not_supported_runs_and_the_reason_is_said(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(
+        "__version__ = '1.13.1'\nclass Tensor: pass\nclass autograd:\n    class Function: pass\n"
+    )
+    code = "import torch, pathlib; pathlib.Path('ran').write_text(torch.__version__)"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", f"import os; os.chdir({str(tmp_path)!r}); {code}"]
+    with pytest.raises(ProgramError, match="its calls could not be recorded") as caught:
+        record_program(command, environment=environment)
+    assert (tmp_path / "ran").read_text() == "1.13.1"
+    assert "torch 1.13.1" in str(caught.value)
+    assert "torch 2.7 or newer" in str(caught.value)
+
+
+def test_the_recorder_needs_no_pullback_in_the_program(tmp_path: Path) -> None:
+    """A program whose Python lacks pullback is recorded, and finds none afterwards either."""
+    (tmp_path / "pullback.py").write_text("raise ImportError('there is no pullback here')")
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import torch\n"
+        "class Twice(torch.autograd.Function):\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, x): return x * 2\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, g): return g * 2\n"
+        "twice = Twice.apply\n"
+        "torch.func.vmap(lambda x: x * 2)(twice(torch.ones(3, requires_grad=True)))\n"
+        "try:\n"
+        "    import pullback.internal.torch\n"
+        "except ImportError:\n"
+        "    print('none')\n"
+        "else:\n"
+        "    raise SystemExit('found one')\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    recording, failure = record_program([sys.executable, str(script)], environment=environment)
+    assert failure is None
+    assert [entry.applied for entry in recording.functions] == [1]

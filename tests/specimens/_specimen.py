@@ -14,6 +14,7 @@ class Specimen:
     """A Function with inputs; a wrong one names the clause that must catch it.
 
     Where what it does wrong fails no check, it names the verdict too.
+    Where it is torch that answers wrongly, a newer torch may not.
     """
 
     function: Any
@@ -21,6 +22,7 @@ class Specimen:
     clause: str = ""
     gradient: str | None = None
     verdict: str = ""
+    mended: str = ""  # the torch that answers it rightly, and those that follow
 
     @property
     def id(self) -> str:

@@ -10,7 +10,7 @@ over it, for those who must see or answer its calls. torch has no hook there: a 
 functions does not see ``apply``, and `torch.autograd.graph.node_creation_hook` (torch 2.14.1) sees
 a node, when the arguments are gone. The layer is put on once, when it is first needed, and stays:
 whoever took it off would race with the threads that call it or put theirs on. Nobody else notices
-it: not pickle, subclasses or Dynamo; while nobody answers it costs a tenth of a microsecond.
+it: not pickle, subclasses or Dynamo; while nobody answers it costs half a microsecond.
 
 The recorder loads this file by its path into programs whose Python need not have pullback, so
 it imports nothing but torch until it refuses. ``torch.__version__`` compares as versions of

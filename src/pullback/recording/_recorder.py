@@ -6,7 +6,7 @@ a new one is copied before it runs, so that an in-place forward is recorded as i
 kept only when it succeeds. What is kept is bounded in calls and bytes.
 
 This file imports neither torch nor pullback: it is also loaded by path into programs, through
-``_bootstrap/sitecustomize.py``, before they import anything. What it needs of both is loaded by path.
+``_bootstrap/sitecustomize.py``, before they import anything. What it needs is loaded by path.
 """
 
 import atexit
@@ -305,17 +305,17 @@ def record_this_process(directory: str, limits: Limits) -> None:
 
     recorder = spool.recorder = Recorder(encode, spool.keep, limits)
 
-    def install(base: Any) -> None:
+    def install(part: Any) -> None:
         try:
-            recorder.install(base, sys.modules["torch"].Tensor)
+            recorder.install(part.Function, sys.modules["torch"].Tensor)
         except Exception as error:  # an unknown torch: the program runs, and the parent says why
             path = os.path.join(directory, f"failed-{os.getpid()}")
             with open(path, "w", encoding="utf-8") as file:
                 file.write(str(error))
 
     # Only when all of torch is there: what it applies by itself is not of interest.
-    sys.meta_path.insert(0, _WhenImported("torch", lambda it: install(it.autograd.Function)))
-    sys.meta_path.insert(0, _WhenImported(_OWN_BASE, lambda it: install(it.Function)))
+    sys.meta_path.insert(0, _WhenImported("torch", lambda torch: install(torch.autograd)))
+    sys.meta_path.insert(0, _WhenImported(_OWN_BASE, install))
     atexit.register(spool.finish)
 
 

@@ -19,6 +19,7 @@ from pullback.internal.torch import (
     current_interpreter,
     from_functional_tensor,
     is_functional_tensor,
+    never_compile,
     pytree,
     wrap_functional_tensor,
 )
@@ -85,6 +86,9 @@ def _complete(
     if interpreter.key() == TransformType.Functionalize:
         return _below_functionalize(interpreter, inner, args)
     return inner.apply(*args, **kwargs) if combined else call(cls, *args, **kwargs)
+
+
+never_compile(complete_inner, callees=True)  # type: ignore[arg-type]
 
 
 def _below_functionalize(interpreter: Any, function: Any, args: tuple[Any, ...]) -> Any:

@@ -212,8 +212,8 @@ SPECIMENS = [
     Specimen(ScaledUnderAutocast, lambda: (normal(3),), "autocast"),
     Specimen(FakeShapeWrong, lambda: (normal(3),), "fake"),
     Specimen(FakeDtypeWrong, lambda: (normal(3),), "fake"),
-    Specimen(RoundThrough, lambda: (normal(3),), "compile"),
-    Specimen(ReverseSplit, lambda: (normal(3), 0.5), "compile"),
+    Specimen(RoundThrough, lambda: (normal(3),), "compile", mended="2.15"),
+    Specimen(ReverseSplit, lambda: (normal(3), 0.5), "compile", mended="2.15"),
 ]
 ON_A_GPU = [
     Specimen(HostValue, lambda: (normal(5),), "cuda-graph"),
