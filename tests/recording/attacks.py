@@ -168,7 +168,8 @@ def honest(folder: Path) -> list[dict[str, Any]]:
         call = {"arguments": nodes[:-1], "keywords": [("last", nodes[-1])]}
         item = {
             "locator": Locator.of(function).to_data(), "paths": [str(folder / "evil")],
-            "applied": 1, "reasons": {}, "calls": [call | {"tensors": encoder.tensors}],
+            "script": "", "applied": 1, "reasons": {},
+            "calls": [call | {"tensors": encoder.tensors}],
         }  # fmt: skip
         found.append(
             {"format": "pullback recording", "version": 2, "program": ["a"], "functions": [item]}
@@ -344,7 +345,8 @@ def _hostile_names(folder: Path) -> Iterator[tuple[str, str]]:
         ("honest_package", "Config.act"),
         ("honest_package", "Config"),
         ("honest_package", "sys.canary.append"), ("honest_package", "Scale.forward"),
-        ("canary_import", "X"), ("evil_module", "Evil"), ("__main__", "main"),
+        ("canary_import", "X"), ("train", "Mine"), ("train", "own"),
+        ("helper_of_train", "assist"), ("evil_module", "Evil"), ("__main__", "main"),
         ("torch.utils.checkpoint", "CheckpointFunction"), ("torch.autograd.function", "Function"),
         ("torch.autograd.function", "_SingleLevelFunction"), ("torch.nn", "Linear"),
         ("torch.nn.modules.module", "Module.register_forward_hook"), ("torch", "sin"),
@@ -501,10 +503,10 @@ def callables(value: Any, depth: int = 6) -> Iterator[Any]:
         yield from callables(dict(object.__getattribute__(value, "__dict__")), depth - 1)
 
 
-def load_all(path: Path, folder: Path) -> tuple[int, list[str]]:
+def load_all(path: Path, folder: Path, trust: bool = False) -> tuple[int, list[str]]:
     """Load everything of a recording; how many calls there were, and what must not be there."""
     loaded, wrong = 0, []
-    for item in Recording.load(path, scripts=[folder / "work" / "train.py"]):
+    for item in Recording.load(path, scripts=[folder / "work" / "train.py"], trust=trust):
         function = item.load()
         if not (isinstance(function, type) and issubclass(function, torch.autograd.Function)):
             wrong.append(f"the Function is {function!r}")
@@ -519,7 +521,7 @@ def load_all(path: Path, folder: Path) -> tuple[int, list[str]]:
     return loaded, wrong
 
 
-def attack(folder: Path, seed: str, count: int) -> dict[str, Any]:
+def attack(folder: Path, seed: str, count: int, trust: bool = False) -> dict[str, Any]:
     """Alter and load ``count`` recordings; what became of them."""
     sys.canary = []
     os.chdir(folder)
@@ -529,7 +531,8 @@ def attack(folder: Path, seed: str, count: int) -> dict[str, Any]:
     for base in bases:  # unaltered, each loads; and whatever is imported late is imported now
         torch.save(base, path)
         assert load_all(path, folder) == (1, []), base
-    importlib.import_module("torch.utils.checkpoint")
+    for name in ("torch.utils.checkpoint", "encodings.cp437"):
+        importlib.import_module(name)
     sys.canary.clear()
     alterer = Alterer(folder, seed)
     shims = ("_pullback_shim_", "honest_package", "helper_of_train")
@@ -550,7 +553,7 @@ def attack(folder: Path, seed: str, count: int) -> dict[str, Any]:
             warnings.simplefilter("error")
             watch.on = True
             try:
-                _, wrong = load_all(path, folder)
+                _, wrong = load_all(path, folder, trust)
                 outcomes["loaded"] += 1
             except RecordingError:
                 outcomes["refused"] += 1
@@ -579,9 +582,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("seed")
     parser.add_argument("count", type=int)
+    parser.add_argument("--trust", action="store_true", help="to see that the attack succeeds")
     options = parser.parse_args()
     prepare(options.folder)
-    found = attack(options.folder.resolve(), options.seed, options.count)
+    found = attack(options.folder.resolve(), options.seed, options.count, options.trust)
     print(json.dumps(found))
 
 

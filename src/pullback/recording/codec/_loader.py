@@ -47,12 +47,14 @@ class Loader:
 
     Arguments:
         paths: ``sys.path`` of the recorded program, appended to ours.
+        flags: the options of ``pullback check`` that load the file of the recording again.
     """
 
     trusts = True
 
-    def __init__(self, paths: Sequence[str] = ()) -> None:
+    def __init__(self, paths: Sequence[str] = (), flags: Sequence[str] = ("--trust",)) -> None:
         self._paths = paths
+        self.flags = tuple(flags)
 
     def function(self, locator: Locator) -> Any:
         """The Function or operator that was recorded."""
@@ -103,7 +105,8 @@ class StrictLoader(Loader):
         for script in self._scripts:
             if not os.path.isfile(script):
                 raise ArgumentError(f"There is no script {script}.", mend="Check the spelling.")
-        super().__init__([os.path.dirname(script) for script in self._scripts])
+        flags = [word for script in self._scripts for word in ("--script", script)]
+        super().__init__([os.path.dirname(script) for script in self._scripts], flags)
         self._extend_path()
         self._package = package
 
@@ -235,13 +238,15 @@ def _locator(home: str, qualname: str) -> Locator:
 
 
 def _refused(what: str, locator: Locator | None = None) -> RecordingError:
-    script = locator.file if locator is not None else ""
-    name = f"Name the script that was run, if it is yours: --script {script}. " if script else ""
+    file = locator.file if locator is not None else ""
     return RecordingError(
         what,
+        given=f"It was defined in {file}; if that is yours, name it: --script {file}"
+        if file.endswith(".py")
+        else None,
         expected="a Function of an installed module or of a script that you name; plain data, "
         "tensors, and functions of tensors or of your own files",
-        mend=f"{name}{_MEND}",
+        mend=_MEND,
     )
 
 
