@@ -140,9 +140,7 @@ class Recorder:
         with self._lock:
             record = self.records.get(cls)
             if record is None:
-                record = self.records[cls] = Record(
-                    cls, _sibling("locator/_locator.py").Locator.of(cls), applied=1
-                )
+                record = self.records[cls] = Record(cls, _locate(cls), _script(), applied=1)
                 if cls.__module__.startswith(_NOT_CUSTOM):
                     record.ignored = record.full = True
             if record.full:
@@ -322,8 +320,15 @@ def _paths() -> list[str]:
     return [os.path.abspath(entry) for entry in sys.path]
 
 
+def _locate(function: type) -> Any:
+    return _sibling("locator/_locator.py").Locator.of(function)
+
+
 def _script() -> str:
-    """The script that runs here; neither a module nor what is installed as a tool."""
+    """The script that runs here; neither a module nor what is installed as a tool.
+
+    Asked while it runs: Python takes its ``__file__`` away before it exits.
+    """
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None) or ""
     own = getattr(main, "__spec__", None) is None and file.endswith(".py")

@@ -324,7 +324,8 @@ def _text(value: Any) -> str:
     """A text as it is: what else stands there is not even printed."""
     if type(value) is not str:
         raise TypeError(f"a {type(value).__name__} in the place of a text")
-    return value
+    # A terminal obeys control characters.
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in value)
 
 
 def _requires_grad(node: Any) -> bool:

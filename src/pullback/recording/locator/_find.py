@@ -76,10 +76,8 @@ def load_module(name: str, file: str = "", wanted: str | None = None) -> ModuleT
 
 
 def _not_importable(name: str, error: BaseException) -> ArgumentError:
-    missing = isinstance(error, ImportError) and (error.name or "?") in (
-        name,
-        name.split(".", maxsplit=1)[0],
-    )
+    top = name.partition(".")[0]
+    missing = isinstance(error, ImportError) and error.name in (name, top)
     return ArgumentError(
         f"There is no module {name}." if missing else f"The module {name} cannot be imported.",
         given=f"{type(error).__name__}: {error}",

@@ -99,8 +99,11 @@ class Locator:
         """
         found = cls(**data)
         for field in dataclasses.fields(cls):
-            if type(getattr(found, field.name)) is not field.type:
-                raise TypeError(f"{field.name} is a {type(getattr(found, field.name)).__name__}")
+            value = getattr(found, field.name)
+            if type(value) is not field.type:
+                raise TypeError(f"{field.name} is a {type(value).__name__}")
+            if isinstance(value, str) and not value.isprintable():  # names are shown on terminals
+                raise TypeError(f"{field.name} holds control characters")
         return found
 
     def to_data(self) -> dict[str, Any]:
