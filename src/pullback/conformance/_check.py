@@ -8,6 +8,7 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import Clause, check_timeout, run_clause
 from pullback.conformance._environment import environment
 from pullback.conformance._intent import infer_intent
+from pullback.conformance._isolate import check_isolated
 from pullback.conformance._prepare import prepare
 from pullback.conformance._subject import Subject
 from pullback.conformance.clauses import CLAUSES
@@ -73,8 +74,6 @@ def check(
         raise ArgumentError("The seed is not an integer.", given=f"seed={seed!r}")
     arguments = Arguments.of(inputs, kwargs)
     if isolate:
-        from pullback.conformance._isolate import check_isolated
-
         return check_isolated(subject, arguments, chosen, seed, timeout)
     probe = infer_intent(prepare(subject, arguments, seed))
     findings = tuple(run_clause(clause, probe, timeout) for clause in chosen)
