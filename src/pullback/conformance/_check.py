@@ -9,6 +9,7 @@ from pullback.conformance._clause import Clause, bearer, check_timeout, run_clau
 from pullback.conformance._environment import environment
 from pullback.conformance._guard import guarded
 from pullback.conformance._intent import infer_intent
+from pullback.conformance._isolate import check_isolated
 from pullback.conformance._prepare import prepare
 from pullback.conformance._subject import Subject
 from pullback.conformance.clauses import CLAUSES
@@ -77,8 +78,6 @@ def check(
         )  # fmt: skip
     arguments = Arguments.of(inputs, kwargs)
     if isolate:
-        from pullback.conformance._isolate import check_isolated
-
         return check_isolated(subject, arguments, chosen, seed, timeout)
     with guarded(arguments.generators):
         probe = infer_intent(prepare(subject, arguments, seed))

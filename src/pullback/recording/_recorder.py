@@ -63,6 +63,7 @@ class Record:
 
     function: type
     locator: Any
+    script: str = ""
     applied: int = 0
     full: bool = False
     ignored: bool = False
@@ -138,9 +139,7 @@ class Recorder:
         with self._lock:
             record = self.records.get(cls)
             if record is None:
-                record = self.records[cls] = Record(
-                    cls, _sibling("locator/_locator.py").Locator.of(cls), applied=1
-                )
+                record = self.records[cls] = Record(cls, _locate(cls), _script(), applied=1)
                 if cls.__module__.startswith(_NOT_CUSTOM):
                     record.ignored = record.full = True
             if record.full:
@@ -248,6 +247,7 @@ class _Spool:
                 {
                     "locator": record.locator.to_data(),
                     "paths": _paths(),
+                    "script": record.script,
                     "arguments": call.arguments,
                     "keywords": call.keywords,
                     "tensors": call.tensors,
@@ -264,6 +264,7 @@ class _Spool:
             {
                 "locator": record.locator.to_data(),
                 "paths": _paths(),
+                "script": record.script,
                 "applied": record.applied,
                 "reasons": record.reasons,
             }
@@ -325,6 +326,21 @@ def _paths() -> list[str]:
 
 def _inside_torch() -> Any:
     return _sibling("../internal/torch.py")
+
+
+def _locate(function: type) -> Any:
+    return _sibling("locator/_locator.py").Locator.of(function)
+
+
+def _script() -> str:
+    """The script that runs here; neither a module nor what is installed as a tool.
+
+    Asked while it runs: Python takes its ``__file__`` away before it exits.
+    """
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None) or ""
+    own = getattr(main, "__spec__", None) is None and file.endswith(".py")
+    return os.path.abspath(file) if own else ""
 
 
 @functools.cache

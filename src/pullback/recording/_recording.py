@@ -47,6 +47,7 @@ class RecordedFunction:
     Arguments:
         locator: where it is defined.
         paths: ``sys.path`` of the program.
+        script: the script that was run, or an empty text where that was a module or a tool.
         applied: how often the program applied it; 0 if the program was killed.
         calls: the kept calls, of different shapes, dtypes or kinds of arguments.
         reasons: reason -> how many calls were not kept for it.
@@ -55,6 +56,7 @@ class RecordedFunction:
 
     locator: Locator
     paths: list[str] = field(default_factory=list)
+    script: str = ""
     applied: int = 0
     calls: list[RecordedCall] = field(default_factory=list)
     reasons: dict[str, int] = field(default_factory=dict)
@@ -130,6 +132,7 @@ class Recording:
             {
                 "locator": item.locator.to_data(),
                 "paths": item.paths,
+                "script": item.script,
                 "applied": item.applied,
                 "reasons": item.reasons,
                 "calls": [
@@ -171,31 +174,25 @@ class Recording:
         """
         StrictLoader(scripts)  # a script that is not there is the first thing to hear of
         data = _read(Path(path))
-        if not isinstance(data, dict) or data.get("format") != _FORMAT:
+        if type(data) is not dict or not _is(data.get("format"), _FORMAT):
             raise RecordingError(
                 f"{path} is not a recording.",
                 given="a file that torch can read, of another form",
                 mend="Make one with: pullback record -o calls.pt -- python train.py",
             )
-        if data.get("version") != _VERSION:
+        version = data.get("version")
+        if not _is(version, _VERSION):
             raise RecordingError(
                 f"{path} was written by another version of pullback.",
-                given=f"version {data.get('version')!r}",
+                given=f"version {version}" if type(version) is int else None,
                 expected=f"version {_VERSION}",
                 mend="Record again with this version.",
             )
         try:
             named = [Path(script) for script in scripts]
             functions = [_read_function(item, named) for item in data["functions"]]
-            program = [str(word) for word in data["program"]]
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            OverflowError,
-            RuntimeError,
-        ) as error:
+            program = [_text(word) for word in data["program"]]
+        except Exception as error:  # data of any other form fails in some way or other
             raise RecordingError(
                 f"{path} is malformed.",
                 given=f"{type(error).__name__}: {error}",
@@ -290,19 +287,21 @@ def _refuse_other_archives(path: Path) -> None:
 def _entry(functions: dict[Locator, RecordedFunction], item: dict[str, Any]) -> RecordedFunction:
     locator = Locator.from_data(item["locator"])
     if locator not in functions:
-        paths = [str(entry) for entry in item["paths"]]
-        functions[locator] = RecordedFunction(locator, paths, loader=Loader(paths))
+        paths = [_text(entry) for entry in item["paths"]]
+        script = _text(item["script"])
+        loader = Loader(paths, ("--script", script) if script else ("--trust",))
+        functions[locator] = RecordedFunction(locator, paths, script, loader=loader)
     return functions[locator]
 
 
 def _read_function(item: dict[str, Any], scripts: Sequence[Path]) -> RecordedFunction:
-    reasons = {str(reason): int(count) for reason, count in item["reasons"].items()}
+    reasons = {_text(reason): int(count) for reason, count in item["reasons"].items()}
     calls = [_read_call(call) for call in item["calls"]]
     entry = _entry({}, item)
     package = "" if entry.locator.script else entry.locator.module.partition(".")[0]
     loader = StrictLoader(scripts, package)
     return RecordedFunction(
-        entry.locator, entry.paths, int(item["applied"]), calls, reasons, loader
+        entry.locator, entry.paths, entry.script, int(item["applied"]), calls, reasons, loader
     )
 
 
@@ -313,8 +312,20 @@ def _read_call(item: dict[str, Any]) -> RecordedCall:
             raise TypeError("a recorded tensor is not a plain tensor")
         if tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
             raise ValueError("a recorded tensor says that it is larger than its data")
-    keywords = [(str(name), value) for name, value in item["keywords"]]
+    keywords = [(_text(name), value) for name, value in item["keywords"]]
     return RecordedCall(list(item["arguments"]), keywords, tensors)
+
+
+def _is(value: Any, expected: str | int) -> bool:
+    return type(value) is type(expected) and value == expected
+
+
+def _text(value: Any) -> str:
+    """A text as it is: what else stands there is not even printed."""
+    if type(value) is not str:
+        raise TypeError(f"a {type(value).__name__} in the place of a text")
+    # A terminal obeys control characters.
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in value)
 
 
 def _requires_grad(node: Any) -> bool:

@@ -126,6 +126,8 @@ class _Decoder:
 
     def _partial(self, parts: list[Any]) -> Any:
         function, args, keywords = self._many(parts)
+        if type(args) is not tuple or type(keywords) is not dict:
+            raise ValueError("the arguments of a partial are no tuple and dict")
         return functools.partial(function, *args, **keywords)
 
     def _closure(self, module: str, qualname: str, line: int, *bound: Any) -> types.FunctionType:
@@ -164,13 +166,13 @@ _KINDS: dict[str, Callable[..., Any]] = {
     "list": _Decoder._many,
     "tuple": lambda self, items: tuple(self._many(items)),
     "namedtuple": _Decoder._namedtuple,
-    "size": lambda self, items: torch.Size(items),
+    "size": lambda self, items: torch.Size(_integers(items)),
     "set": lambda self, items: self._set(set, items),
     "frozenset": lambda self, items: self._set(frozenset, items),
     "dict": lambda self, pairs: self._dict(dict, pairs),
     "OrderedDict": lambda self, pairs: self._dict(collections.OrderedDict, pairs),
     "slice": lambda self, parts: slice(*self._many(parts)),
-    "range": lambda self, parts: range(*self._many(parts)),
+    "range": lambda self, parts: range(*_integers(self._many(parts))),
     "device": lambda self, text: torch.device(text),
     "torch": _Decoder._torch,
     "enum": _Decoder._enum,
@@ -183,6 +185,13 @@ _KINDS: dict[str, Callable[..., Any]] = {
     "object": _Decoder._object,
     "same": lambda self, number: self._objects[number],
 }
+
+
+def _integers(values: Any) -> list[int]:
+    """Integers, not what can be made one by running its ``__index__``."""
+    if type(values) is not list or not all(type(value) is int for value in values):
+        raise ValueError("something that is no integer stands in the place of one")
+    return values
 
 
 def _is_simple_key(value: Any) -> bool:

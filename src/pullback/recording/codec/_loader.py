@@ -47,12 +47,14 @@ class Loader:
 
     Arguments:
         paths: ``sys.path`` of the recorded program, appended to ours.
+        flags: the options of ``pullback check`` that load the file of the recording again.
     """
 
     trusts = True
 
-    def __init__(self, paths: Sequence[str] = ()) -> None:
+    def __init__(self, paths: Sequence[str] = (), flags: Sequence[str] = ("--trust",)) -> None:
         self._paths = paths
+        self.flags = tuple(flags)
 
     def function(self, locator: Locator) -> Any:
         """The Function or operator that was recorded."""
@@ -103,7 +105,8 @@ class StrictLoader(Loader):
         for script in self._scripts:
             if not os.path.isfile(script):
                 raise ArgumentError(f"There is no script {script}.", mend="Check the spelling.")
-        super().__init__([os.path.dirname(script) for script in self._scripts])
+        flags = [word for script in self._scripts for word in ("--script", script)]
+        super().__init__([os.path.dirname(script) for script in self._scripts], flags)
         self._extend_path()
         self._package = package
 
@@ -135,7 +138,7 @@ class StrictLoader(Loader):
         if not own and package == self._package and package != "torch":
             own = self._source(home)
         found = self._defined(own, home, qualname)
-        if not isinstance(found, type):
+        if not isinstance(found, type) or (not self._own_file(home) and _has_call(found)):
             raise _refused(f"A class that a recording may not name: {home}:{qualname}.")
         return found
 
@@ -183,7 +186,7 @@ class StrictLoader(Loader):
         function = found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
         if isinstance(function, types.FunctionType):
             allowed = _is_nn_class(kind) and name == "forward"
-            if allowed or self._is_own_code(function.__code__):
+            if allowed or self._is_own_code(function):
                 return found.__get__(None if is_class else owner, kind)
         raise _refused(f"A method that a recording may not name: {type.__repr__(kind)}.{name}.")
 
@@ -216,10 +219,9 @@ class StrictLoader(Loader):
             return None
         return _static(load_module(home), qualname)
 
-    def _is_own_code(self, code: types.CodeType) -> bool:
-        file = os.path.realpath(code.co_filename)
-        names = (name for name, item in list(sys.modules.items()) if _file(item) == file)
-        return file in self._scripts or any(self._own_file(name) for name in names)
+    def _is_own_code(self, function: types.FunctionType) -> bool:
+        file = os.path.realpath(function.__code__.co_filename)
+        return file in self._scripts or (file == self._own_file(function.__module__ or ""))
 
 
 def _append_to_path(folders: Iterable[str]) -> None:
@@ -235,14 +237,21 @@ def _locator(home: str, qualname: str) -> Locator:
 
 
 def _refused(what: str, locator: Locator | None = None) -> RecordingError:
-    script = locator.file if locator is not None else ""
-    name = f"Name the script that was run, if it is yours: --script {script}. " if script else ""
+    file = locator.file if locator is not None else ""
     return RecordingError(
         what,
+        given=f"It was defined in {file}; if that is yours, name it: --script {file}"
+        if file.endswith(".py")
+        else None,
         expected="a Function of an installed module or of a script that you name; plain data, "
         "tensors, and functions of tensors or of your own files",
-        mend=f"{name}{_MEND}",
+        mend=_MEND,
     )
+
+
+def _has_call(found: type) -> bool:
+    """Whether an instance is a callable."""
+    return any("__call__" in vars(base) for base in type.__dict__["__mro__"].__get__(found))
 
 
 def _is_operator(found: ast.FunctionDef) -> bool:
@@ -277,7 +286,7 @@ def _static(owner: Any, qualname: str) -> Any:
 
 
 def _file(module: Any) -> str:
-    file = getattr(module, "__file__", None)
+    file = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
     return os.path.realpath(file) if isinstance(file, str) else ""
 
 

@@ -42,10 +42,12 @@ def find(locator: Locator) -> Any:
     try:
         found = operator.attrgetter(locator.qualname)(module)
     except AttributeError as error:
+        functions = [name for name, value in vars(module).items() if _is_function(value)]
         raise ArgumentError(
-            f"{locator.name} is not there any more.",
-            given=str(error),
-            mend="Record again; or the class is made while the program runs.",
+            f"{locator.script or locator.module} has no {locator.qualname}.",
+            given=locator.name,
+            expected=f"one of its Functions: {', '.join(functions)}" if functions else None,
+            mend="Check the spelling; a class that is made while the program runs is not found.",
         ) from error
     return complete(cast(type[torch.autograd.Function], found)) if locator.completed else found
 
@@ -74,8 +76,14 @@ def load_module(name: str, file: str = "", wanted: str | None = None) -> ModuleT
 
 
 def _not_importable(name: str, error: BaseException) -> ArgumentError:
+    top = name.partition(".")[0]
+    missing = isinstance(error, ImportError) and error.name in (name, top)
     return ArgumentError(
-        f"The module {name} cannot be imported.",
+        f"There is no module {name}." if missing else f"The module {name} cannot be imported.",
         given=f"{type(error).__name__}: {error}",
-        mend="Run the check with the Python that ran the program.",
+        mend="Check the spelling, or run pullback with the Python that has it installed.",
     )
+
+
+def _is_function(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, torch.autograd.Function)

@@ -73,6 +73,24 @@ class Locator:
             return False
 
     @classmethod
+    def parse(cls, text: str) -> "Locator":
+        """Read a name as people write it: ``package.module:Name`` or ``folder/script.py:Name``.
+
+        Raises:
+            ValueError: it is neither.
+
+        Example:
+            >>> Locator.parse("package.module:Outer.Inner")
+            Locator(module='package.module', qualname='Outer.Inner', file='', completed=False)
+        """
+        home, _, qualname = text.rpartition(":")
+        if not home or not all(part.isidentifier() for part in qualname.split(".")):
+            raise ValueError(f"{text!r} names no Function")
+        if home.endswith(".py"):
+            return cls("__main__", qualname, os.path.abspath(home))
+        return cls(home, qualname)
+
+    @classmethod
     def from_data(cls, data: Any) -> "Locator":
         """Read what `to_data` wrote.
 
@@ -81,8 +99,11 @@ class Locator:
         """
         found = cls(**data)
         for field in dataclasses.fields(cls):
-            if type(getattr(found, field.name)) is not field.type:
-                raise TypeError(f"{field.name} is a {type(getattr(found, field.name)).__name__}")
+            value = getattr(found, field.name)
+            if type(value) is not field.type:
+                raise TypeError(f"{field.name} is a {type(value).__name__}")
+            if isinstance(value, str) and not value.isprintable():  # names are shown on terminals
+                raise TypeError(f"{field.name} holds control characters")
         return found
 
     def to_data(self) -> dict[str, Any]:
