@@ -76,7 +76,8 @@ class Definition:
                 given=f"{len(args)} positional and {sorted(kwargs)} by keyword",
                 expected=f"forward{self.signature}",
             ) from None
-        bound.apply_defaults()
+        if self.split:  # as torch does
+            bound.apply_defaults()
         return (*bound.args, *bound.kwargs.values()), tuple(bound.kwargs)
 
     def call(self, values: tuple[Any, ...], names: tuple[str, ...], *before: Any) -> Any:
@@ -161,7 +162,7 @@ def _one_of(cls: Any, first: str, second: str) -> Callable[..., Any] | None:
 
 
 def _signature(forward: Callable[..., Any], split: bool) -> inspect.Signature:
-    signature = inspect.signature(forward)
+    signature = inspect.signature(forward, follow_wrapped=False)
     parameters = list(signature.parameters.values())
     if not split and parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
         parameters = parameters[1:]
@@ -170,7 +171,8 @@ def _signature(forward: Callable[..., Any], split: bool) -> inspect.Signature:
 
 def _positional(signature: inspect.Signature) -> int | None:
     kinds = [parameter.kind for parameter in signature.parameters.values()]
-    if kinds == [inspect.Parameter.VAR_POSITIONAL]:
+    every = [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
+    if kinds and kinds == every[: len(kinds)]:
         return None
     if inspect.Parameter.VAR_POSITIONAL in kinds or inspect.Parameter.KEYWORD_ONLY in kinds:
         return -1

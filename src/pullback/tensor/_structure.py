@@ -17,6 +17,7 @@ __all__ = [
     "children",
     "flatten",
     "is_data",
+    "is_hole",
     "match",
     "unflatten",
     "without_values",
@@ -76,6 +77,11 @@ def is_data(value: Any) -> bool:
     if kind is dict:
         return all(map(is_data, value.values()))
     return kind in (tuple, list, torch.Size) and all(map(is_data, value))
+
+
+def is_hole(leaf: Any) -> bool:
+    """Whether a leaf of a template stands for a tensor."""
+    return leaf is _HOLE
 
 
 def unflatten(template: Template, tensors: Sequence[Any]) -> tuple[Any, ...]:
