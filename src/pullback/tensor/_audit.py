@@ -141,7 +141,7 @@ def compare_rule(
     again: Callable[[Call, Sequence[Any]], Sequence[Any]],
     transpose: Callable[[Call, Values, Any], tuple[Values, list[Any]]],
     sources: Sequence[torch.Tensor],
-) -> None:
+) -> bool:
     """Compare the derivative of a result that is run again with finite differences.
 
     Arguments:
@@ -155,7 +155,7 @@ def compare_rule(
     def measure(twin: Call, values: Values) -> tuple[Verdict, float, float]:
         return _differences(twin, values, again, transpose)
 
-    _once(call, rule, sources, measure)
+    return _once(call, rule, sources, measure)
 
 
 def compare_tangent(
@@ -163,8 +163,8 @@ def compare_tangent(
     push: Callable[[Call, Values], Sequence[Any]],
     pull: Callable[[Call, Values, Sequence[Any]], Sequence[Any]],
     sources: Sequence[torch.Tensor],
-) -> None:
-    """Compare a transposed backward with the backward, for cotangents of several sizes.
+) -> bool:
+    """Compare a transposed backward with the backward; true if it was found to agree.
 
     Arguments:
         push: the derived rule: gives the tangents of the outputs.
@@ -193,7 +193,7 @@ def compare_tangent(
             worst = ("agrees", left, right)
         return worst
 
-    _once(call, "tangent", sources, measure)
+    return _once(call, "tangent", sources, measure)
 
 
 def _once(
@@ -201,18 +201,18 @@ def _once(
     rule: str,
     sources: Sequence[torch.Tensor],
     measure: Callable[[Call, Values], tuple[Verdict, float, float]],
-) -> None:
-    """Audit a rule if this signature of it has not been audited."""
+) -> bool:
+    """Audit a rule if this signature of it has not been audited; true if it agrees."""
     definition = call.definition
     if not _enabled or not definition.audited:
-        return
+        return False
     signature = _signature(call, sources)
     key = (rule, signature)
     table = _records.get(definition)
     record = None if table is None else table.get(key)
     if record is None:
         if _capturing() or (definition, key) in _busy or len(table or ()) >= _SIGNATURES:
-            return
+            return False
         _busy.add((definition, key))
         try:
             record = _audit(call, rule, str(signature), sources, measure)
@@ -222,6 +222,7 @@ def _once(
             _records.setdefault(definition, {})[key] = record
     if record.verdict == "disagrees":
         raise _refusal(record)
+    return record.verdict == "agrees"
 
 
 def _refusal(record: Audit) -> UnsupportedError:

@@ -28,6 +28,7 @@ from pullback.tensor._forward_mode import push
 from pullback.tensor._gradient import differentiable_gradient
 from pullback.tensor._kept import aside, reclaim
 from pullback.tensor._levels import is_differentiated
+from pullback.tensor._pair import engines
 from pullback.tensor._plain import Nested, is_flat, make_plain
 from pullback.tensor._retrace import retracing, suspended
 from pullback.tensor._structure import ONE, flatten
@@ -84,6 +85,7 @@ def make_engine(name: str, definition: Definition) -> Any:
     engine: Any = type(name, (_Engine,), body)
     engine.enter = _entry(engine)
     engine.plain = make_plain(name, definition)
+    engines[definition] = engine
     return engine
 
 

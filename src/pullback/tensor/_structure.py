@@ -168,6 +168,6 @@ def _outline(value: Any) -> str:
 def without_values(template: Template, value: Any) -> Template:
     """The template with another value at each place that holds no tensor."""
     holes, spec = template
-    if holes.count(_HOLE) == len(holes):
+    if all(leaf is _HOLE for leaf in holes):
         return template
     return tuple(_HOLE if leaf is _HOLE else value for leaf in holes), spec
