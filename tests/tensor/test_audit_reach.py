@@ -1,7 +1,7 @@
 """What the first use looks like must not blind the audit to what later uses do.
 
 The vehicle is a derivative that goes through fixed-point integers: each step is piecewise constant,
-so that no rule about operations can refuse it, and its history is lost. Only finite differences tell.
+so that no rule about operations can refuse it; finite differences alone tell its history is lost.
 """
 
 import pytest
