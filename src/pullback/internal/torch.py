@@ -56,6 +56,7 @@ __all__ = [
     "get_interpreter_stack",
     "get_unwrapped",
     "graph_break",
+    "graph_is_kept",
     "is_any_autocast_enabled",
     "is_batchedtensor",
     "is_exporting",
@@ -74,6 +75,8 @@ __all__ = [
     "set_forward_mode",
     "set_grad_mode",
     "temporarily_clear_interpreter_stack",
+    "top_saved_tensors_default_hooks",
+    "unpack_saved_tensors",
     "unwrap_if_dead",
     "watch_apply",
     "without_transforms",
@@ -163,6 +166,9 @@ try:
     set_forward_mode: Callable[[bool], AbstractContextManager[Any]] = (
         _forward_ad._set_fwd_grad_enabled
     )
+    graph_is_kept: Callable[[], bool] = _c._autograd._get_current_graph_task_keep_graph
+    top_saved_tensors_default_hooks = _c._autograd._top_saved_tensors_default_hooks
+    unpack_saved_tensors: Any = _c._FunctionBase.saved_tensors.__get__
     _forward_ad._current_level  # noqa: B018 - read where `forward_level` is called
 
     # Operators.

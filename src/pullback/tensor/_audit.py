@@ -142,7 +142,7 @@ def compare_rule(
     again: Callable[[Call, Sequence[Any]], Sequence[Any]],
     transpose: Callable[[Call, Values, Any], tuple[Values, list[Any]]],
     sources: Sequence[torch.Tensor],
-) -> None:
+) -> bool:
     """Compare the derivative of a result that is run again with finite differences.
 
     Arguments:
@@ -156,7 +156,7 @@ def compare_rule(
     def measure(twin: Call, values: Values) -> tuple[Verdict, float, float]:
         return _differences(twin, values, again, transpose)
 
-    _once(call, rule, sources, measure)
+    return _once(call, rule, sources, measure)
 
 
 def compare_tangent(
@@ -164,8 +164,8 @@ def compare_tangent(
     push: Callable[[Call, Values], Sequence[Any]],
     pull: Callable[[Call, Values, Sequence[Any]], Sequence[Any]],
     sources: Sequence[torch.Tensor],
-) -> None:
-    """Compare a transposed backward with the backward, for cotangents of several sizes.
+) -> bool:
+    """Compare a transposed backward with the backward; true if it was found to agree.
 
     Arguments:
         push: the derived rule: gives the tangents of the outputs.
@@ -194,7 +194,7 @@ def compare_tangent(
             worst = ("agrees", left, right)
         return worst
 
-    _once(call, "tangent", sources, measure)
+    return _once(call, "tangent", sources, measure)
 
 
 def _once(
@@ -202,18 +202,18 @@ def _once(
     rule: str,
     sources: Sequence[torch.Tensor],
     measure: Callable[[Call, Values], tuple[Verdict, float, float]],
-) -> None:
-    """Audit a rule if this signature of it has not been audited."""
+) -> bool:
+    """Audit a rule if this signature of it has not been audited; true if it agrees."""
     definition = call.definition
     if not _enabled or not definition.audited:
-        return
+        return False
     signature = _signature(call, sources)
     key = (rule, signature)
     table = _records.get(definition)
     record = None if table is None else table.get(key)
     if record is None:
         if _capturing() or (definition, key) in _busy or len(table or ()) >= _SIGNATURES:
-            return
+            return False
         _busy.add((definition, key))
         try:
             record = _audit(call, rule, str(signature), sources, measure)
@@ -222,14 +222,29 @@ def _once(
         with _lock:
             _records.setdefault(definition, {})[key] = record
     if record.verdict == "disagrees":
-        raise UnsupportedError(
-            f"The {rule} of {definition.name} cannot be derived: it disagrees with what the "
-            "author's own forward and backward do.",
-            given=f"derived {record.derived:.6g}, measured {record.measured:.6g} in one direction",
-            expected="that all backward depends on reaches it through torch operations",
-            mend="Save tensors rather than numbers, and compute with torch; or declare gradient = "
-            "'nonlinear' or backward once_differentiable if that is meant.",
+        raise _refusal(record)
+    return record.verdict == "agrees"
+
+
+def _refusal(record: Audit) -> UnsupportedError:
+    if record.rule == "tangent":
+        what = (
+            f"Forward mode of {record.function} cannot be derived: its backward is not linear in "
+            "the cotangent, or autograd sees only a part of it."
         )
+    else:
+        what = (
+            f"The {record.rule} of {record.function} cannot be derived: it disagrees with what "
+            "the author's own forward and backward do."
+        )
+    given = f"derived {record.derived:.6g}, measured {record.measured:.6g} in one direction"
+    return UnsupportedError(
+        what,
+        given=record.reason or given,
+        expected="that all backward depends on reaches it through torch operations",
+        mend="Save tensors rather than numbers and compute with torch, or write jvp; declare "
+        "gradient = 'nonlinear' or backward once_differentiable if that is meant.",
+    )
 
 
 def _audit(
@@ -267,6 +282,8 @@ def _audit(
 
     with preserved(call.definition), _random.kept(_random.states(values)):
         outcome = _elsewhere(run, values)
+    if isinstance(outcome, UnsupportedError) and "cannot be trusted" in str(outcome):
+        return Audit(name, rule, signature, "disagrees", "a value of an earlier call", 0.0, 0.0)
     if isinstance(outcome, BaseException):
         first = str(outcome).split("\n")[0][:200]
         return skipped(f"it cannot be run on its own ({type(outcome).__name__}: {first})")
@@ -311,9 +328,13 @@ def _differences(
                 break
         if verdict[0] == "disagrees":
             return verdict
-        last = verdict if verdict[0] == "no verdict" else last
+        last = verdict if places and last[0] != "no verdict" else last
     if witness.remembered:
-        return "disagrees", math.nan, math.nan
+        raise UnsupportedError(
+            f"What is derived of {twin.definition.name} cannot be trusted: a tensor that one call "
+            "made reaches the backward of another.",
+            mend="Keep what backward needs on the context.",
+        )
     return last
 
 

@@ -36,7 +36,9 @@ def batch_by_rule(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: tor
     setup_context = definition.setup_context
     values = unflatten(call.template, tensors)
     dims = unflatten(without_values(call.template, None), in_dims[1:])
-    output, out_dims = definition.vmap(info, dims, *values)
+    split = len(values) - len(call.names)
+    named_values = dict(zip(call.names, values[split:], strict=True))
+    output, out_dims = definition.vmap(info, dims, *values[:split], **named_values)
     single = not isinstance(output, tuple)
     template, outputs = flatten((output,) if single else output)
     flat_dims = _flat_dims((out_dims,) if single else out_dims, template, len(outputs))

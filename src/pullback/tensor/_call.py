@@ -29,7 +29,7 @@ from pullback.tensor._structure import (
     without_values,
 )
 
-__all__ = ["Call", "Meta", "differentiable", "zeros"]
+__all__ = ["Call", "Meta", "differentiable", "views_of", "zeros"]
 
 # The shape, dtype and device of an output or input, as its Function sees it.
 Meta = tuple[torch.Size, torch.dtype, torch.device]
@@ -125,7 +125,7 @@ class Call:
         else:
             context, output = self.forward(tensors)
         if versions is not None and versions != _versions(tensors):
-            self._refuse_mutation(tensors, versions, context)
+            self.refuse_mutation(tensors, versions, Context.declared(context).dirty)
         return self.capture(context, tensors, output)
 
     def run_alone(self, tensors: Sequence[torch.Tensor]) -> Any:
@@ -133,7 +133,7 @@ class Call:
         versions = None if self.definition.lenient else _versions(tensors)
         context, output = self.forward(tensors)
         if versions is not None and versions != _versions(tensors):
-            self._refuse_mutation(tensors, versions, context)
+            self.refuse_mutation(tensors, versions, Context.declared(context).dirty)
         dirty = Context.declared(context).dirty
         if dirty:
             pool = Pool(tensors, ())
@@ -142,7 +142,7 @@ class Call:
             return output
         single = type(output) is not tuple
         template, outputs = flatten((output,) if single else output)
-        entries = unflatten(template, _views_of_inputs(outputs, tensors))
+        entries = unflatten(template, views_of(outputs, tensors))
         return entries[0] if single else entries
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> tuple[Context, Any]:
@@ -190,7 +190,7 @@ class Call:
         self.needed = sorted(pool.used)
         self.residuals = len(pool.residuals)
         if not self.dirty:
-            outputs = _views_of_inputs(outputs, tensors)
+            outputs = views_of(outputs, tensors)
         return (*outputs, *pool.residuals)
 
     def restore(self, tensors: Sequence[Any]) -> Any:
@@ -271,6 +271,10 @@ class Call:
                 expected="cotangents are left as they are: other code holds them too",
                 mend="Compute out of place, or on cotangent.clone().",
             )
+        return self.matched(result)
+
+    def matched(self, result: Any) -> list[torch.Tensor | None]:
+        """What a backward returned, as one gradient or None per input tensor."""
         return match(self.template, self._gradients(result), self._complain)
 
     def _call_backward(self, backward: Any, context: Context, arguments: Any) -> Any:
@@ -300,17 +304,21 @@ class Call:
             mend="Return a gradient nested as the argument is, or None.",
         )
 
-    def _refuse_mutation(
-        self, tensors: Sequence[torch.Tensor], versions: list[int], context: Context
+    def refuse_mutation(
+        self,
+        tensors: Sequence[torch.Tensor],
+        versions: list[int],
+        dirty: Sequence[torch.Tensor],
     ) -> None:
+        """Refuse a change of an input in place that is not declared."""
         definition = self.definition
-        allowed = {id(tensor) for tensor in Context.declared(context).dirty}
+        allowed = set(map(id, dirty))
         values = unflatten(self.template, tensors)
         for position in definition.mutates:
             if position < len(values):
                 allowed.update(id(leaf) for leaf in pytree.tree_leaves(values[position]))
         for index, (tensor, version) in enumerate(zip(tensors, versions, strict=True)):
-            if tensor._version != version and id(tensor) not in allowed:
+            if _version(tensor) != version and id(tensor) not in allowed:
                 raise DefinitionError(
                     f"The forward of {definition.name} changes an input in place and does not "
                     "declare it.",
@@ -335,9 +343,7 @@ def zeros(meta: Meta) -> torch.Tensor | None:
     return torch.zeros(shape, dtype=dtype, device=device) if differentiable(dtype) else None
 
 
-def _views_of_inputs(
-    outputs: list[torch.Tensor], inputs: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
+def views_of(outputs: list[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The outputs, as torch wants them: an input that is returned is a view of it.
 
     So is an output that is returned twice: torch would send all cotangents to the last place.
@@ -353,8 +359,9 @@ def _views_of_inputs(
     return views
 
 
-def _versions(tensors: Sequence[torch.Tensor | None]) -> list[int] | None:
-    try:
-        return [-1 if t is None else t._version for t in tensors]
-    except RuntimeError:  # tensors made in inference mode keep no count
-        return None
+def _versions(tensors: Sequence[torch.Tensor | None]) -> list[int]:
+    return [-1 if t is None else _version(t) for t in tensors]
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version  # those made there keep no count

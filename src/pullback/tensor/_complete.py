@@ -18,7 +18,6 @@ from pullback.internal.torch import are_functorch_transforms_active
 from pullback.tensor import _habits
 from pullback.tensor._case import Intent
 from pullback.tensor._complete_operator import complete_operator
-from pullback.tensor._definition import without_once
 from pullback.tensor._function import Function
 
 __all__ = ["complete", "has_own_apply"]
@@ -132,7 +131,6 @@ def complete(
     }
     if traced:
         body["forward"] = staticmethod(_refuse_composition(function))
-    body |= _rules_without_once(function)
     result = types.new_class(
         function.__name__, (Function, function), exec_body=lambda namespace: namespace.update(body)
     )
@@ -149,15 +147,6 @@ def has_own_apply(function: type[torch.autograd.Function]) -> bool:
 
 
 _habits.completer = complete
-
-
-def _rules_without_once(function: Any) -> dict[str, Any]:
-    rules = {name: getattr(function, name) for name in ("backward", "vjp")}
-    return {
-        name: staticmethod(without_once(rule))
-        for name, rule in rules.items()
-        if rule is not getattr(_base, name)
-    }
 
 
 def _calls_an_argument(function: Any) -> bool:

@@ -10,7 +10,7 @@ import torch
 from pullback.errors import ArgumentTypeError, DefinitionError
 from pullback.tensor._autocast import Policy
 
-__all__ = ["Definition", "define", "without_once"]
+__all__ = ["Definition", "define", "rules_of", "without_once"]
 
 _base = torch.autograd.Function
 
@@ -33,6 +33,7 @@ class Definition:
         random: whether forward draws random numbers; also learnt at the first call.
         keep_inputs: whether a second derivative may rely on inputs that were not saved.
         audited: whether what is derived is compared with finite differences when first used.
+        rules: the rules as they were on the class.
         direct: whether torch may run the rules itself where no transform is at work.
     """
 
@@ -57,6 +58,7 @@ class Definition:
     keep_inputs: bool
     audited: bool
     direct: bool
+    rules: tuple[Any, ...]
 
     def bind(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -76,7 +78,8 @@ class Definition:
                 given=f"{len(args)} positional and {sorted(kwargs)} by keyword",
                 expected=f"forward{self.signature}",
             ) from None
-        bound.apply_defaults()
+        if self.split:  # as torch does
+            bound.apply_defaults()
         return (*bound.args, *bound.kwargs.values()), tuple(bound.kwargs)
 
     def call(self, values: tuple[Any, ...], names: tuple[str, ...], *before: Any) -> Any:
@@ -100,6 +103,8 @@ def define(cls: Any) -> Definition:
         )
     split = cls.setup_context is not _base.setup_context
     backward = _one_of(cls, "backward", "vjp")
+    if cls._lenient and backward is not None:  # what it computes has a derivative all the same
+        backward = without_once(backward)
     vmap = None if cls.vmap is _base.vmap else cls.vmap
     if vmap is not None and not split:
         raise DefinitionError(
@@ -130,7 +135,13 @@ def define(cls: Any) -> Definition:
         keep_inputs=cls.keep_inputs,
         audited=cls.audited,
         direct=vars(cls).get("_direct", False),
+        rules=rules_of(cls),
     )
+
+
+def rules_of(cls: Any) -> tuple[Any, ...]:
+    """The rules that a class has now; one that is replaced later makes another definition."""
+    return cls.forward, cls.setup_context, cls.backward, cls.vjp, cls.jvp, cls.vmap
 
 
 def _mutates(cls: Any, signature: inspect.Signature) -> frozenset[int]:
@@ -161,7 +172,7 @@ def _one_of(cls: Any, first: str, second: str) -> Callable[..., Any] | None:
 
 
 def _signature(forward: Callable[..., Any], split: bool) -> inspect.Signature:
-    signature = inspect.signature(forward)
+    signature = inspect.signature(forward, follow_wrapped=False)
     parameters = list(signature.parameters.values())
     if not split and parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
         parameters = parameters[1:]
@@ -170,7 +181,8 @@ def _signature(forward: Callable[..., Any], split: bool) -> inspect.Signature:
 
 def _positional(signature: inspect.Signature) -> int | None:
     kinds = [parameter.kind for parameter in signature.parameters.values()]
-    if kinds == [inspect.Parameter.VAR_POSITIONAL]:
+    every = [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
+    if kinds and kinds == every[: len(kinds)]:
         return None
     if inspect.Parameter.VAR_POSITIONAL in kinds or inspect.Parameter.KEYWORD_ONLY in kinds:
         return -1

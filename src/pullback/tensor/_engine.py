@@ -13,12 +13,11 @@ transforms must carry. The rules that the author left out are derived:
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from pullback.errors import UnsupportedError
 from pullback.internal.torch import (
     are_functorch_transforms_active,
     custom_function_call,
@@ -32,11 +31,12 @@ from pullback.tensor._autocast import cast_inputs, forward_state, scope
 from pullback.tensor._batching import batch_by_rule, batched, batching, share_batch
 from pullback.tensor._call import Call, differentiable, zeros
 from pullback.tensor._definition import Definition
-from pullback.tensor._derived import Derivation, derive
 from pullback.tensor._forward_mode import push
-from pullback.tensor._kept import keep, kept
+from pullback.tensor._gradient import differentiable_gradient
+from pullback.tensor._kept import aside, reclaim
 from pullback.tensor._levels import is_differentiated
-from pullback.tensor._pair import gradient_again
+from pullback.tensor._pair import engines
+from pullback.tensor._plain import Nested, is_flat, make_plain
 from pullback.tensor._retrace import retracing, suspended
 from pullback.tensor._structure import ONE, flatten
 
@@ -53,13 +53,13 @@ def apply(
     engine: Any, definition: Definition, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Apply a Function: the one way in, under every transform."""
-    if kwargs or len(args) != definition.positional:
-        values, names = definition.bind(args, kwargs)
-    elif engine.direct is not None and _is_plain(definition):
-        args = tuple([_unwrap_if_dead(x) if isinstance(x, torch.Tensor) else x for x in args])
-        return engine.direct(*args) if torch.is_grad_enabled() else definition.forward(*args)
-    else:
+    count = definition.positional
+    if not kwargs and (count is None or count == len(args)):
+        if _is_plain(definition) and is_flat(args):
+            return _run_plain(engine, args)
         values, names = args, ()
+    else:
+        values, names = definition.bind(args, kwargs)
     template, tensors = flatten(values)
     state = None
     if _autocasting():
@@ -91,12 +91,17 @@ def make_engine(name: str, definition: Definition) -> Any:
         body["vmap"] = staticmethod(batch_by_rule)
     engine: Any = type(name, (_Engine,), body)
     engine.enter = _entry(engine)
-    engine.direct = None
-    if definition.direct:
-        names = ("forward", "setup_context", "backward")
-        rules = {rule: staticmethod(getattr(definition, rule)) for rule in names}
-        engine.direct = _entry(type(name, (torch.autograd.Function,), rules))
+    engine.plain = make_plain(name, definition)
+    engines[definition] = engine
     return engine
+
+
+def _run_plain(engine: Any, args: tuple[Any, ...]) -> Any:
+    args = tuple([_unwrap_if_dead(x) if isinstance(x, torch.Tensor) else x for x in args])
+    output = engine.plain(*args)
+    if type(output) is tuple and output and type(output[-1]) is Nested:
+        return output[-1].restore(output[:-1])
+    return output
 
 
 def _entry(function: Any) -> Any:
@@ -109,10 +114,14 @@ def _is_plain(definition: Definition) -> bool:
     return not (
         _transforming()
         or forward_level() >= 0
-        or (_autocasting() and definition.autocast != "inherit")
+        or (_autocasting() and not _heeds_autocast(definition))
         or torch.compiler.is_compiling()
         or _dispatch_modes()
     )
+
+
+def _heeds_autocast(definition: Definition) -> bool:
+    return definition.autocast == ("inherit" if definition.direct else "ambient")
 
 
 class _Engine(torch.autograd.Function):
@@ -144,7 +153,8 @@ class _Engine(torch.autograd.Function):
         if call.transformed:
             ctx.save_for_forward(*needed)
         else:
-            ctx.kept = keep(call, tensors)
+            inputs = [t for i, t in enumerate(tensors) if i not in call.dirty]
+            ctx.kept = aside(call.definition, inputs, needed)
         if call.dirty:
             ctx.mark_dirty(*(tensors[place] for place in call.dirty))
         if call.non_differentiable:
@@ -166,8 +176,14 @@ class _Engine(torch.autograd.Function):
         if call.definition.direct:
             return (None, *call.pull(saved, given, needs))
         if not call.transformed:
-            saved = kept(call, ctx.kept, saved)
-        return (None, *_gradient(call, saved, given, needs))
+            inputs = [i for i in range(len(needs)) if i not in call.dirty]
+            found = reclaim(call.definition, ctx.kept, ctx.saved_tensors)
+            saved |= {inputs[k]: tensor for k, tensor in found.items()}
+
+        def compute(saved: Any, cotangents: Any) -> Any:
+            return call.pull(saved, cotangents, needs)
+
+        return (None, *differentiable_gradient(call, saved, given, needs, compute))
 
     @staticmethod
     def jvp(ctx: Any, *grad_inputs: Any) -> tuple[Any, ...]:
@@ -187,50 +203,6 @@ def _in_scope(definition: Definition, run: Callable[[Any], Any], tensors: Any) -
         return run(tensors)
     with scope(None):
         return run(tensors)
-
-
-def _gradient(
-    call: Call, saved: dict[int, Any], cotangents: Sequence[Any], needs: Sequence[bool]
-) -> list[torch.Tensor | None]:
-    """The gradients as a node that can be differentiated in turn."""
-    count = len(needs)
-    inputs = [place for place in range(count) if place in saved]
-    others = [place for place in saved if place >= count]
-    flowing = [i for i, cotangent in enumerate(cotangents) if cotangent is not None]
-
-    def spread(given: Sequence[Any]) -> list[Any]:
-        every: list[Any] = [None] * call.count
-        for i, cotangent in zip(flowing, given, strict=True):
-            every[i] = cotangent
-        return every
-
-    def compute(sources: Any, state: Any) -> list[torch.Tensor | None]:
-        places = [*inputs, *others]
-        found = dict(zip(places, [*sources[: len(inputs)], *state], strict=True))
-        return call.pull(found, spread(sources[len(inputs) :]), needs)
-
-    def again(call: Call, sources: Any) -> list[torch.Tensor | None]:
-        given = spread(sources[len(inputs) :])
-        return gradient_again(call, _SECOND, sources[: len(inputs)], given, needs)
-
-    derivation = Derivation(call, _SECOND, compute, again, _refusal(call))
-    sources = [*(saved[i] for i in inputs), *(cotangents[i] for i in flowing)]
-    return derive(derivation, sources, [saved[place] for place in others])
-
-
-_SECOND = "The second derivative"
-
-
-def _refusal(call: Call) -> UnsupportedError | None:
-    if call.definition.once:
-        return call.once_refusal
-    if call.dirty:
-        return UnsupportedError(
-            f"The second derivative of {call.definition.name} needs the input that it has changed "
-            "in place.",
-            mend="Compute out of place where a second derivative is wanted.",
-        )
-    return None
 
 
 def _constant(residual: torch.Tensor) -> torch.Tensor | None:

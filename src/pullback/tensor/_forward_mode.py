@@ -62,12 +62,13 @@ def _derive(call: Call, saved: dict[int, Any], tangents: Tangents) -> list[Any]:
     rule = _push_by_transposing if definition.jvp is None else _push_by_rule
 
     def compute(sources: Any, state: Any) -> list[Any]:
-        if definition.jvp is None:
-            compare_tangent(call, again, _pulling(live), sources)
+        strict = definition.jvp is not None or not compare_tangent(
+            call, again, _pulling(live), sources
+        )
         inside = dict(enumerate(sources[:count])) | dict(zip(kept, state, strict=True))
         given = _spread(sources[count:], live, count)
         with scope(call.autocast):
-            return rule(call, inside, given)
+            return rule(call, inside, given, strict=strict)
 
     def again(call: Call, sources: Any) -> list[Any]:
         given = _spread(sources[count:], live, count)
@@ -118,10 +119,12 @@ def _again(call: Call, sources: Any, tangents: Tangents) -> list[Any]:
             with retrace if retrace.level else mode:
                 return call.backward(definition.transposable, context, every)
 
-        return _transpose(call, pull, tangents, confirm=False)
+        return _transpose(call, pull, tangents, strict=False, confirm=False)
 
 
-def _push_by_rule(call: Call, saved: dict[int, Any], tangents: Tangents) -> list[Any]:
+def _push_by_rule(
+    call: Call, saved: dict[int, Any], tangents: Tangents, *, strict: bool = True
+) -> list[Any]:
     """Run the author's jvp."""
     needs = [tangent is not None for tangent in tangents]
     return _tangents(call, call.context(saved, needs, forward_mode=True), tangents)
@@ -176,7 +179,9 @@ def _complain(name: str) -> Any:
     return complain
 
 
-def _push_by_transposing(call: Call, saved: dict[int, Any], tangents: Tangents) -> list[Any]:
+def _push_by_transposing(
+    call: Call, saved: dict[int, Any], tangents: Tangents, *, strict: bool
+) -> list[Any]:
     """Transpose the author's backward, with what forward kept."""
     needs = [tangent is not None for tangent in tangents]
     name = call.definition.name
@@ -186,12 +191,17 @@ def _push_by_transposing(call: Call, saved: dict[int, Any], tangents: Tangents) 
             return call.pull(saved, every, needs, transposing=True)
 
     with named(name, _PURPOSE, _MEND):
-        pushed = _transpose(call, pull, tangents, confirm=True)
+        pushed = _transpose(call, pull, tangents, strict=strict)
     return pushed
 
 
 def _transpose(
-    call: Call, backward: Callable[..., Any], tangents: Tangents, *, confirm: bool
+    call: Call,
+    backward: Callable[..., Any],
+    tangents: Tangents,
+    *,
+    strict: bool,
+    confirm: bool = True,
 ) -> list[Any]:
     name = call.definition.name
     live = [i for i, tangent in enumerate(tangents) if tangent is not None]
@@ -202,7 +212,7 @@ def _transpose(
         every: list[torch.Tensor | None] = [None] * call.count
         for i, cotangent in zip(outputs, cotangents, strict=True):
             every[i] = cotangent
-        retrace = Retrace(name, _PURPOSE, _MEND, cotangents)
+        retrace = Retrace(name, _PURPOSE, _MEND, cotangents, strict=strict)
         gradients = backward(every, retrace)
         retrace.confirm(gradients, "what backward returns")
         return tuple(_fit(gradients[i], call.inputs[i], retrace) for i in live)

@@ -7,7 +7,7 @@ import torch
 from pullback.errors import DefinitionError
 from pullback.internal.torch import is_tracing
 from pullback.tensor import _autocast
-from pullback.tensor._definition import Definition, define
+from pullback.tensor._definition import Definition, define, rules_of
 from pullback.tensor._engine import apply, make_engine
 from pullback.tensor._in_graph import allow_in_graph
 
@@ -121,7 +121,7 @@ class Function(torch.autograd.Function):
             UnsupportedError: a transform was asked for that cannot be derived.
         """
         compiled = cls._compiled
-        if compiled is None:
+        if compiled is None or compiled[1].rules != rules_of(cls):
             definition = define(cls)
             compiled = cls._compiled = (make_engine(cls.__name__, definition), definition)
         return apply(*compiled, args, kwargs)

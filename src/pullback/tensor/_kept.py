@@ -14,44 +14,65 @@ import torch
 from torch.utils.weak import TensorWeakRef
 
 from pullback.errors import UnsupportedError
-from pullback.tensor._call import Call
+from pullback.internal.torch import top_saved_tensors_default_hooks
+from pullback.tensor._definition import Definition
 
-__all__ = ["keep", "kept"]
+__all__ = ["aside", "forget", "reclaim"]
 
-Kept = list[tuple[int, Any, int]]
-
-
-def keep(call: Call, tensors: Sequence[torch.Tensor]) -> Kept:
-    """Keep the inputs that are not saved already."""
-    strong = call.definition.keep_inputs
-    known = call.needed
-    return [
-        (i, tensor if strong else TensorWeakRef(tensor), tensor._version)
-        for i, tensor in enumerate(tensors)
-        if i not in known and i not in call.dirty
-    ]
+# A place among the saved tensors, or a reference and the version of the tensor then.
+Kept = list[int | tuple[Any, int]]
 
 
-def kept(call: Call, aside: Kept, saved: dict[int, Any]) -> dict[int, Any]:
-    """The saved tensors and the inputs that were kept aside.
+def aside(
+    definition: Definition, tensors: Sequence[torch.Tensor], saved: Sequence[Any] | None
+) -> Kept:
+    """Where each input is among the saved tensors; the others are kept aside."""
+    known = saved or ()
+    kept: Kept = []
+    for tensor in tensors:
+        for place, other in enumerate(known):
+            if other is tensor:
+                kept.append(place)
+                break
+        else:
+            version = -1 if tensor.is_inference() else tensor._version
+            # Saved-tensor hooks decide what stays in memory: behind them, nothing is kept.
+            strong = definition.keep_inputs and top_saved_tensors_default_hooks(True) is None
+            kept.append((tensor if strong else TensorWeakRef(tensor), version))
+    return kept
+
+
+def forget(kept: Kept) -> None:
+    """Let inputs go that were kept aside, as backward lets saved tensors go."""
+    for place, entry in enumerate(kept):
+        if isinstance(entry, tuple) and isinstance(entry[0], torch.Tensor):
+            kept[place] = (TensorWeakRef(entry[0]), entry[1])
+
+
+def reclaim(definition: Definition, kept: Kept, saved: Sequence[Any]) -> dict[int, torch.Tensor]:
+    """All inputs, by their place.
 
     Raises:
         UnsupportedError: one of them is gone, or was changed.
     """
-    found = dict(saved)
-    for place, reference, version in aside:
+    found = {}
+    for place, entry in enumerate(kept):
+        if isinstance(entry, int):
+            found[place] = saved[entry]
+            continue
+        reference, version = entry
         tensor = reference if isinstance(reference, torch.Tensor) else reference()
         if tensor is None:
             raise UnsupportedError(
-                f"A gradient of {call.definition.name} that can be differentiated again "
+                f"A gradient of {definition.name} that can be differentiated again "
                 "(create_graph=True) needs all inputs, and one that it did not save is gone.",
                 given=f"input tensor {place}",
                 mend="Keep a reference to the input, or declare keep_inputs = True: "
                 "complete(F, keep_inputs=True).",
             )
-        if tensor._version != version:
+        if version >= 0 and tensor._version != version:
             raise UnsupportedError(
-                f"A gradient of {call.definition.name} that can be differentiated again "
+                f"A gradient of {definition.name} that can be differentiated again "
                 "(create_graph=True) needs all inputs, and one was changed in place since.",
                 given=f"input tensor {place}",
                 mend="Change a copy, or compute the gradient before.",

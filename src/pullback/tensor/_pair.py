@@ -7,39 +7,93 @@ whatever object, reaches backward with its history, or was refused on the way
 (`pullback.tensor._retrace`).
 """
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from pullback.errors import UnsupportedError
+from pullback.internal.torch import custom_function_call, pytree
 from pullback.tensor._autocast import scope
 from pullback.tensor._call import Call
 from pullback.tensor._context import Context
+from pullback.tensor._definition import Definition
 from pullback.tensor._habits import complete_inner
 from pullback.tensor._preserve import preserved
 from pullback.tensor._random import replaying
-from pullback.tensor._retrace import MEND, Retrace
-from pullback.tensor._structure import flatten
+from pullback.tensor._retrace import MEND, Retrace, suspended
+from pullback.tensor._structure import flatten, is_data, is_hole
 
-__all__ = ["forward_again", "gradient_again"]
+__all__ = ["engines", "forward_again", "gradient_again"]
 
 Tensors = Sequence[torch.Tensor | None]
+# The engine of each definition; set where it is made.
+engines: weakref.WeakKeyDictionary[Definition, Any] = weakref.WeakKeyDictionary()
 
 
 def gradient_again(
     call: Call, purpose: str, inputs: Sequence[torch.Tensor], cotangents: Tensors, needs: Any
 ) -> list[torch.Tensor | None]:
     """Run forward and backward on tracked inputs and cotangents."""
-    flags: dict[int, bool] = {}
     name = call.definition.name
+    flags: dict[int, bool] = {}
     retrace = Retrace(name, purpose, MEND, (*inputs, *cotangents), flags)
-    with preserved(call.definition), complete_inner(), retrace as mode:
-        context, outputs = forward_again(call, inputs, mode)
-        given = fill_in(call, cotangents, outputs)
-        Context.declared(context).needs = needs
-        gradients = call.backward(call.definition.transposable, context, given)
-        mode.confirm(gradients, "what backward returns")
-        return gradients
+    with preserved(call.definition), complete_inner():
+        try:
+            with retrace:
+                context, outputs = forward_again(call, inputs, retrace)
+        except UnsupportedError:
+            context, outputs = forward_unseen(call, inputs, retrace)
+        with retrace:
+            given = fill_in(call, cotangents, outputs)
+            Context.declared(context).needs = needs
+            gradients = call.backward(call.definition.transposable, context, given)
+            retrace.confirm(gradients, "what backward returns")
+            return gradients
+
+
+def forward_unseen(
+    call: Call, inputs: Sequence[torch.Tensor], mode: Retrace
+) -> tuple[Context, list[torch.Tensor]]:
+    """Apply the Function itself where its forward leaves torch; gives its context and outputs.
+
+    Then an input is tracked, an output has the history that the author's own backward gives it,
+    and whatever else forward keeps is refused as soon as backward uses it. A number that it keeps
+    must be one of its arguments.
+    """
+    definition = call.definition
+    twin = Call(definition, call.template, call.names, call.needs, call.autocast, transformed=True)
+    with suspended(), replaying(call.generators), scope(call.autocast):
+        results = custom_function_call(engines[definition], twin, *inputs)
+    _refuse_numbers(twin, mode)
+    saved = dict(enumerate((*inputs, *results)))
+    unseen = [t for t in results[twin.count :] if t.is_floating_point() or t.is_complex()]
+    unseen += [results[i] for i in twin.non_differentiable if results[i].is_floating_point()]
+    mode.forbidden = {id(tensor): tensor for tensor in unseen}
+    mode.flags.update(zip(map(id, inputs), call.needs, strict=True))
+    context = twin.context(saved, call.needs)
+    mode.kept = [*inputs, *results]
+    return context, list(results[: twin.count])
+
+
+def _refuse_numbers(call: Call, mode: Retrace) -> None:
+    """Refuse values on the context that forward may have computed outside of torch."""
+    given = [hole for hole in call.template[0] if not is_hole(hole)]
+    for value in call.attributes.values():
+        exact = type(value) in (int, bool, str, type(None), torch.dtype, torch.device, torch.Size)
+        if not exact and not any(value is one or value is type(one) for one in given):
+            if isinstance(value, float) and any(
+                isinstance(one, (int, float)) and one == value for one in given
+            ):
+                continue
+            if is_data(value) and not _has_floats(value):
+                continue
+            raise mode.refuse("forward leaves torch and keeps a value on the context")
+
+
+def _has_floats(value: Any) -> bool:
+    return any(isinstance(leaf, (float, complex)) for leaf in pytree.tree_leaves(value))
 
 
 def forward_again(

@@ -5,17 +5,23 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-__all__ = ["kept", "replaying", "states"]
+__all__ = ["changed", "kept", "replaying", "states"]
 
 # (device, state) of each default generator that a call can draw from.
 States = tuple[tuple[torch.device, torch.Tensor], ...] | None
 
 
-def states(tensors: Sequence[torch.Tensor]) -> States:
+def states(values: Sequence[object]) -> States:
     """The states of the default generators of the CPU and of the tensors' devices."""
-    devices = {t.device for t in tensors if t.device.type not in ("cpu", "meta")}
+    devices = {v.device for v in values if isinstance(v, torch.Tensor)}
+    devices = {device for device in devices if device.type not in ("cpu", "meta")}
     devices = {torch.device("cpu"), *devices}
     return tuple((device, _get(device)) for device in sorted(devices, key=str))
+
+
+def changed(before: States) -> bool:
+    """Whether random numbers have been drawn since."""
+    return any(not torch.equal(_get(device), state) for device, state in before or ())
 
 
 @contextlib.contextmanager

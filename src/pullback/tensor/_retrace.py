@@ -81,6 +81,8 @@ class Retrace(TorchFunctionMode):
         sources: the tensors that are differentiated, at the innermost level that is.
         flags: what tensors are to answer when they are asked whether they require a gradient,
             by their ids; they must outlive the mode.
+        strict: refuse tensors whose history was cut off where torch functions do not show it;
+            not needed where the result is compared with the truth.
     """
 
     def __init__(
@@ -90,6 +92,8 @@ class Retrace(TorchFunctionMode):
         mend: str,
         sources: Sequence[torch.Tensor | None] = (),
         flags: dict[int, bool] | None = None,
+        *,
+        strict: bool = True,
     ) -> None:
         super().__init__()
         self.name = name
@@ -97,6 +101,8 @@ class Retrace(TorchFunctionMode):
         self.mend = mend
         self.level = max((tracking_level(s) for s in sources if s is not None), default=0)
         self.flags = flags if flags is not None else {}
+        self.strict = strict
+        self.forbidden: dict[int, torch.Tensor] = {}  # by id: computed where nothing was seen
         self.kept: Sequence[torch.Tensor] = ()  # so that the ids of flags stay theirs
         self.suspended = 0
         self._constants: dict[int, torch.Tensor] = {}  # by id, kept so that the ids stay theirs
@@ -152,9 +158,12 @@ class Retrace(TorchFunctionMode):
         history; the constants among them were made by torch functions, and are known.
         """
         for value in values:
+            if self.forbidden.get(id(value)) is value and value is not None:
+                raise self.refuse("backward uses a value that forward computed outside of torch")
             if (
                 isinstance(value, torch.Tensor)
                 and self.level
+                and self.strict
                 and _differentiable(value)
                 and not self.tracks(value)
                 and id(value) not in self._constants

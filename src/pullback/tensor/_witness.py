@@ -32,13 +32,19 @@ class Witness(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        given = set()
         for leaf in pytree.tree_leaves((args, kwargs)):
             if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+                given.add(id(leaf))
                 reference = self._earlier.get(id(leaf))
                 if reference is not None and reference() is leaf:
                     self.remembered = True
         result = func(*args, **(kwargs or {}))
         for leaf in pytree.tree_leaves(result):
-            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+            if (
+                isinstance(leaf, torch.Tensor)
+                and leaf.is_floating_point()
+                and id(leaf) not in given
+            ):
                 self._made[id(leaf)] = TensorWeakRef(leaf)
         return result

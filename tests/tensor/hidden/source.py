@@ -151,6 +151,8 @@ def draw(rng: random.Random) -> Sample:
     store = rng.choice(STORES) if kind != "passage" else rng.choice((STORES[0], STORES[5], _OPEN))
     passage = None if kind == "store" else rng.choice(PASSAGES)
     suits = [m for m in MATHS if not store.number or m.name in ("Total", "Scaled")]
+    if store.returns:  # an output is not the other one too
+        suits = [m for m in suits if m.hidden != "y"]
     maths = rng.choice([m for m in suits if passage or not m.late or store.number or store.put])
     dtype = rng.choices(
         (torch.float64, torch.float32, torch.bfloat16, torch.float16), (6, 2, 1, 1)

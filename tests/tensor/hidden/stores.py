@@ -188,7 +188,12 @@ _UNUSUAL = (
         "h = ctx.c[KEPT]",
         head="KEPT = contextvars.ContextVar('kept')",
     ),
-    Store("queue", "KEPT.put(h)", "h = KEPT.get(); KEPT.put(h)", head="KEPT = queue.SimpleQueue()"),
+    Store(
+        "queue",
+        "KEPT.put(h)",
+        "h = KEPT.get_nowait(); KEPT.put(h)",
+        head="KEPT = queue.LifoQueue()",
+    ),
     Store(
         "buffer outside",
         "KEPT.resize_(h.shape).copy_(h.detach())",
