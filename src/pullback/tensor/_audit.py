@@ -42,30 +42,12 @@ Values = list[torch.Tensor]
 _SIGNATURES = 64  # of one Function and rule that are audited
 _LARGE = 1 << 24  # elements of stand-in values that are not made
 _PATIENCE = 120.0  # seconds for one audit
-_COMMUNICATES = frozenset(
-    [
-        "distributed",
-        "dist",
-        "all_reduce",
-        "all_gather",
-        "all_gather_into_tensor",
-        "all_gather_object",
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "all_to_all",
-        "all_to_all_single",
-        "barrier",
-        "isend",
-        "irecv",
-        "batch_isend_irecv",
-        "funcol",
-        "process_group",
-        "ProcessGroup",
-        "MPI",
-        "hvd",
-        "nccl",
-    ]
-)
+_COMMUNICATES = frozenset({
+    "MPI", "ProcessGroup", "all_gather", "all_gather_into_tensor", "all_gather_object",
+    "all_reduce", "all_to_all", "all_to_all_single", "barrier", "batch_isend_irecv", "dist",
+    "distributed", "funcol", "hvd", "irecv", "isend", "nccl", "process_group", "reduce_scatter",
+    "reduce_scatter_tensor",
+})  # fmt: skip
 # For each dtype that a Function takes: the step, and the relative difference that is clear.
 _STEPS = {torch.float64: (1e-5, 1e-3), torch.float32: (5e-3, 5e-2)}
 _COARSE = (0.1, 0.5)
@@ -145,6 +127,9 @@ def compare_rule(
     """Compare the derivative of a result that is run again with finite differences.
 
     Arguments:
+        call: the application that asks.
+        rule: what is derived, for the record.
+        sources: the tensors that the result is a function of.
         again: runs the rules, without autograd; gives the result.
         transpose: the derived rule: gives the result and the gradients of the sources.
 
@@ -167,6 +152,7 @@ def compare_tangent(
     """Compare a transposed backward with the backward; true if it was found to agree.
 
     Arguments:
+        call: the application that asks.
         push: the derived rule: gives the tangents of the outputs.
         pull: the author's pair for given cotangents: gives the gradients of the live inputs.
         sources: the inputs, then the tangents of those that have one.
