@@ -237,7 +237,7 @@ def _transpose(
     return result
 
 
-def _as(tangent: torch.Tensor, meta: Meta) -> torch.Tensor:
+def _as(tangent: Any, meta: Meta) -> torch.Tensor:
     return tangent if tangent.dtype is meta[1] else tangent.to(meta[1])
 
 

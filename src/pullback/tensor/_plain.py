@@ -41,7 +41,8 @@ _FLAT = _ATOMS | set(_TENSORS)
 _transforming = torch._C._are_functorch_transforms_active
 _autocasting = torch._C._is_any_autocast_enabled
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
-_unpack: Any = torch._C._FunctionBase.saved_tensors.__get__
+_node: Any = torch._C._FunctionBase
+_unpack: Any = _node.saved_tensors.__get__
 
 
 class Nested:

@@ -156,6 +156,6 @@ def _restore(tensor: torch.Tensor, version: int, before: torch.Tensor) -> Undo:
     def undo() -> None:
         if tensor._version != version:
             with torch.no_grad():
-                tensor.set_(before) if tensor.shape != before.shape else tensor.copy_(before)
+                tensor.resize_(before.shape).copy_(before)
 
     return undo
