@@ -1,29 +1,24 @@
 """`complete`: give any `torch.autograd.Function` the transforms it lacks."""
 
 import ast
-import contextlib
 import functools
-import importlib
 import inspect
-import pkgutil
-import sys
 import textwrap
 import types
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 
-from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.errors import ArgumentTypeError, UnsupportedError
 from pullback.tensor import _habits
 from pullback.tensor._case import Intent
 from pullback.tensor._function import Function
 
-__all__ = ["complete", "completed"]
+__all__ = ["complete", "has_own_apply"]
 
 _base: Any = torch.autograd.Function
-_known: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+_RESULT = "_pullback_completed"
 
 
 def complete(
@@ -80,14 +75,17 @@ def complete(
         )
     if issubclass(function, Function):
         return function
-    if getattr(function.apply, "__func__", None) is not _base.apply.__func__:
+    if has_own_apply(function):
         raise UnsupportedError(
             f"{function.__name__} defines its own apply, which complete would bypass.",
             mend="Complete the Function that its apply calls, or write a pullback.Function.",
         )
     plain = gradient is None and batching == "auto" and not keep_inputs
-    if plain and function in _known:
-        return _known[function]
+    # torch makes a class of graph nodes for each Function. What hangs on it lives as long as the
+    # Function does and no longer, which no dictionary can offer: the result refers to its key.
+    node = getattr(function, "_backward_cls", None)
+    if plain and _RESULT in getattr(node, "__dict__", ()):
+        return getattr(node, _RESULT)
     traced = _calls_an_argument(function)
     body: dict[str, Any] = {
         "__module__": function.__module__,
@@ -106,64 +104,19 @@ def complete(
     result = types.new_class(
         function.__name__, (Function, function), exec_body=lambda namespace: namespace.update(body)
     )
-    if plain:
-        _known[function] = result
+    if plain and node is not None:
+        setattr(node, _RESULT, result)
     return result
 
 
+def has_own_apply(function: type[torch.autograd.Function]) -> bool:
+    """Whether a class below `torch.autograd.Function` defines `apply` itself."""
+    own = function.__mro__[: function.__mro__.index(_base)]
+    defined = [vars(cls)["apply"] for cls in own if "apply" in vars(cls)]
+    return not all(getattr(apply, "completes", False) for apply in defined)
+
+
 _habits.completer = complete
-
-
-@contextlib.contextmanager
-def completed(package: types.ModuleType | str) -> Iterator[list[type[Function]]]:
-    """Complete every Function of a module or package while the context is active.
-
-    Calls of ``F.apply`` inside and outside the package run the completed Function, also through
-    names that the package bound to ``F.apply`` when it was imported. Afterwards all is as before.
-
-    Arguments:
-        package: a module, or its name; submodules that are imported already are included, and
-            those that can be imported are imported.
-
-    Yields:
-        The completed Functions. Functions that cannot be completed are left as they are.
-
-    Raises:
-        ArgumentError: the module cannot be imported.
-
-    Example:
-        >>> import torch, types
-        >>> module = types.ModuleType("square")
-        >>> with completed(module) as functions:
-        ...     functions
-        []
-    """
-    modules = _modules(package)
-    roots = tuple({module.__name__.partition(".")[0] for module in modules})
-    originals: list[Any] = []
-    results: list[type[Function]] = []
-    for found in _functions(modules, roots):
-        with contextlib.suppress(UnsupportedError):
-            results.append(complete(found))
-            originals.append(found)
-    aliases: list[tuple[Any, str, Any]] = [
-        (module, name, value)
-        for module in modules
-        for name, value in list(vars(module).items())
-        if isinstance(value, types.MethodType) and value.__self__ in originals
-    ]
-    try:
-        for original, result in zip(originals, results, strict=True):
-            original.apply = result.apply
-        for module, name, value in aliases:
-            if value.__func__ is _base.apply.__func__:
-                setattr(module, name, value.__self__.apply)
-        yield results
-    finally:
-        for original in originals:
-            del original.apply
-        for module, name, value in aliases:
-            setattr(module, name, value)
 
 
 def _calls_an_argument(function: Any) -> bool:
@@ -204,37 +157,3 @@ def _refuse_composition(function: Any) -> Callable[..., Any]:
         return forward(*args, **kwargs)
 
     return guarded
-
-
-def _modules(package: types.ModuleType | str) -> list[types.ModuleType]:
-    if isinstance(package, str):
-        try:
-            package = importlib.import_module(package)
-        except ImportError as error:
-            raise ArgumentError(
-                f"The module {package!r} cannot be imported: {error}.",
-                mend="Install it, or pass a module that is imported.",
-            ) from error
-    prefix = package.__name__ + "."
-    for info in pkgutil.walk_packages(getattr(package, "__path__", []), prefix, lambda name: None):
-        if not info.name.endswith("__main__"):
-            # A submodule that needs something that is not installed has no Functions in use.
-            with contextlib.suppress(Exception):
-                importlib.import_module(info.name)
-    names = [name for name in sys.modules if name == package.__name__ or name.startswith(prefix)]
-    return [package, *(sys.modules[name] for name in names if sys.modules[name] is not package)]
-
-
-def _functions(modules: list[types.ModuleType], roots: tuple[str, ...]) -> list[Any]:
-    found: dict[Any, None] = {}
-    for module in modules:
-        for value in list(vars(module).values()):
-            if (
-                isinstance(value, type)
-                and issubclass(value, torch.autograd.Function)
-                and not issubclass(value, Function)
-                and value.__module__.partition(".")[0] in roots
-                and value.forward is not _base.forward
-            ):
-                found[value] = None
-    return list(found)

@@ -13,6 +13,23 @@ from pullback.tensor._in_graph import allow_in_graph
 __all__ = ["Function"]
 
 
+class _OtherName:
+    """`vjp` where `backward` is written, or the reverse: two names of one rule, as torch has it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        # Dynamo refuses a Function whose `vjp` is not torch's own, though it is the same rule.
+        if torch._guards.TracingContext.try_get() is None:
+            for cls in owner.__mro__:
+                for name in ("backward", "vjp") if cls is not torch.autograd.Function else ():
+                    rule = vars(cls).get(name)
+                    if rule is not None and not isinstance(rule, _OtherName):
+                        return rule.__get__(None, owner)
+        return getattr(torch.autograd.Function, self.name)
+
+
 class Function(torch.autograd.Function):
     """A custom differentiable function that works under every transform.
 
@@ -66,6 +83,8 @@ class Function(torch.autograd.Function):
         tensor(12.)
     """
 
+    backward = _OtherName("backward")  # type: ignore[assignment]
+    vjp = _OtherName("vjp")  # type: ignore[assignment]
     gradient: ClassVar[Literal["exact", "surrogate", "nonlinear"] | None] = "exact"
     autocast: ClassVar[Any] = "inherit"
     batching: ClassVar[Literal["derived", "loop", "auto"]] = "derived"

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-
-from tests.tensor.hidden.judge import Answer, Verdict, answer, compare, is_refusal
+from tests.tensor.hidden.judge import Answer, Verdict, answer, compare, is_refusal, leak
 from tests.tensor.hidden.questions import QUESTIONS, Question, every, inner, leaves, loss, stacked
 from tests.tensor.hidden.source import Sample, draw, load, plain
 
@@ -70,6 +69,7 @@ class Counts:
     by_place: dict[str, collections.Counter[str]] = field(default_factory=dict)
     by_question: dict[str, collections.Counter[str]] = field(default_factory=dict)
     by_way: dict[str, collections.Counter[str]] = field(default_factory=dict)
+    ordinary: collections.Counter[str] = field(default_factory=collections.Counter)
     failures: list[Failure] = field(default_factory=list)
 
     def add(self, sample: Sample, question: Question, verdict: Verdict) -> None:
@@ -80,6 +80,9 @@ class Counts:
             (self.by_way, sample.way),
         ):
             table.setdefault(key, collections.Counter())[verdict] += 1
+        if sample.is_ordinary() and question.kind != "compiled":
+            possible = sample.maths.formula is not None or question.kind == "reverse"
+            self.ordinary[verdict] += possible
 
     def total(self, verdict: Verdict | None = None) -> int:
         """How many answers, of one verdict or of all."""
@@ -109,7 +112,8 @@ class Counts:
         summary = ", ".join(
             f"{self.total(v)} {v}" for v in ("right", "refused", "wrong", "foreign")
         )
-        return "\n".join([*lines, f"{self.total()} answers: {summary}"])
+        usual = ", ".join(f"{count} {verdict}" for verdict, count in self.ordinary.items())
+        return "\n".join([*lines, f"ordinary code: {usual}", f"{self.total()} answers: {summary}"])
 
 
 def run(answers: int, seed: int | str, *, compiled: float = 0.01, keep: int = 200) -> Counts:
@@ -160,6 +164,9 @@ def ask(sample: Sample, questions: list[Question], seed: str, counts: Counts) ->
             continue  # torch has no such kernel
         got = answer(question, f, args, directions)
         verdict = judge(got, want, same, sample, question)
+        left = leak()
+        if left:
+            verdict, got = "foreign", Answer(None, RuntimeError(f"left behind: {left}"))
         counts.add(sample, question, verdict)
         if verdict in ("wrong", "foreign"):
             failures.append(

@@ -5,12 +5,13 @@ import warnings
 from typing import Any, Literal
 
 import torch
+from tests.tensor.hidden.questions import Question
+from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 
 from pullback.errors import PullbackError
-from tests.tensor.hidden.questions import Question
 
-__all__ = ["Answer", "Verdict", "answer", "compare", "is_refusal"]
+__all__ = ["Answer", "Verdict", "answer", "compare", "is_refusal", "leak"]
 
 Verdict = Literal["right", "refused", "wrong", "foreign"]
 # What the dtype itself loses over a few operations, of the largest entry.
@@ -53,6 +54,30 @@ def _quiet() -> Any:
 
     logging.getLogger("torch._dynamo").setLevel(logging.CRITICAL)
     return contextlib.nullcontext()
+
+
+def leak() -> str:
+    """What an answer left behind in torch's own state, if anything; it is cleared."""
+    left = []
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        left.append("a level of torch.func")
+        while torch._C._functorch.peek_interpreter_stack() is not None:
+            torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(0)
+    if forward_ad._current_level >= 0:
+        left.append("a level of forward mode")
+        while forward_ad._current_level >= 0:
+            forward_ad.exit_dual_level(level=forward_ad._current_level)
+    if not torch.is_grad_enabled():
+        left.append("gradients switched off")
+        torch.set_grad_enabled(True)
+    if not torch._C._is_fwd_grad_enabled():
+        left.append("forward gradients switched off")
+        torch._C._set_fwd_grad_enabled(True)
+    if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
+        left.append("a mode")
+        while torch._C._len_torch_function_stack():
+            torch._C._pop_torch_function_stack()
+    return ", ".join(left)
 
 
 def is_refusal(error: BaseException | None, question: Question) -> bool:

@@ -414,7 +414,7 @@ def compile_hessian(f, args, v):
 @question("compiled", order=1)
 def compile_vmap_of_grad(f, args, v):
     first = grad(lambda *a: loss(f, *a), every(args))
-    return compiled(lambda *a: vmap(first)(*a), "aot_eager")(*stacked(args))
+    return compiled(vmap(first), "aot_eager")(*stacked(args))
 
 
 @question("compiled")

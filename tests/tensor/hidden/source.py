@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-
 from tests.tensor.hidden.maths import MATHS, Maths, plain_source
-from tests.tensor.hidden.passages import PASSAGES, Passage
-from tests.tensor.hidden.stores import STORES, Store
+from tests.tensor.hidden.passages import ORDINARY_PASSAGES, PASSAGES, Passage
+from tests.tensor.hidden.stores import ORDINARY, STORES, Store
 
 __all__ = ["Sample", "draw", "load", "plain"]
 
@@ -51,12 +50,17 @@ class Sample:
         side = "backward" if self.maths.late or self.store is _OPEN else self.side
         return f"{side}: {self.passage.name}"
 
+    def is_ordinary(self) -> bool:
+        """Whether published code is full of it, so that a refusal would be a loss."""
+        stored = self.store.name in ORDINARY or self.store is _OPEN
+        return stored and (self.passage is None or self.passage.name in ORDINARY_PASSAGES)
+
     def source(self) -> str:
         """The Function as a program of its own, with ``F`` for what is applied."""
         base = "pullback.Function" if self.way == "Function" else "torch.autograd.Function"
         head = [self.store.head]
         if self.passage is not None:
-            head += [self.passage.head, f"def passage(t):\n    {self.passage.body}\n"]
+            head.append(self.passage.source)
         intent = f"gradient = {self.maths.intent!r}" if self.way == "Function" else ""
         lines = [IMPORTS, *head, f"class Hidden{self.maths.name}({base}):"]
         lines += [f"    {line}" for line in (intent, self.store.body) if line]
@@ -147,6 +151,8 @@ def draw(rng: random.Random) -> Sample:
     store = rng.choice(STORES) if kind != "passage" else rng.choice((STORES[0], STORES[5], _OPEN))
     passage = None if kind == "store" else rng.choice(PASSAGES)
     suits = [m for m in MATHS if not store.number or m.name in ("Total", "Scaled")]
+    if store.returns:  # an output is not the other one too
+        suits = [m for m in suits if m.hidden != "y"]
     maths = rng.choice([m for m in suits if passage or not m.late or store.number or store.put])
     dtype = rng.choices(
         (torch.float64, torch.float32, torch.bfloat16, torch.float16), (6, 2, 1, 1)

@@ -32,7 +32,13 @@ class Store:
     number: bool = False
 
 
-_BOX = "class Box:\n    def __init__(self, h):\n        self.h = h\n    def get(self):\n        return self.h"
+_BOX = """\
+class Box:
+    def __init__(self, h):
+        self.h = h
+    def get(self):
+        return self.h
+"""
 _DATA = "@dataclasses.dataclass{}\nclass Box:\n    h: object\n    name: str = 'box'"
 _SLOTS = "class Box:\n    __slots__ = ('h',)\n    def __init__(self, h):\n        self.h = h"
 _PROPERTY = (
@@ -110,7 +116,8 @@ _UNUSUAL = (
         "wrap(lambda: h)",
         "ctx.kept()",
         (
-            "def wrap(f):\n    @functools.wraps(f)\n    def inner():\n        return f()\n    return inner"
+            "def wrap(f):\n    @functools.wraps(f)\n    def inner():\n"
+            "        return f()\n    return inner"
         ),
     ),
     _attribute("cached function", "functools.cache(lambda: h)", "ctx.kept()"),
@@ -181,7 +188,12 @@ _UNUSUAL = (
         "h = ctx.c[KEPT]",
         head="KEPT = contextvars.ContextVar('kept')",
     ),
-    Store("queue", "KEPT.put(h)", "h = KEPT.get(); KEPT.put(h)", head="KEPT = queue.SimpleQueue()"),
+    Store(
+        "queue",
+        "KEPT.put(h)",
+        "h = KEPT.get_nowait(); KEPT.put(h)",
+        head="KEPT = queue.LifoQueue()",
+    ),
     Store(
         "buffer outside",
         "KEPT.resize_(h.shape).copy_(h.detach())",
@@ -225,7 +237,8 @@ _UNUSUAL = (
         "ctx.kept = recycled(h)",
         "h = ctx.kept",
         head=(
-            "def recycled(h):\n    for i in range(3):\n        t = h * (i + 1)\n        del t\n    t = h * 2\n    return t / 2"
+            "def recycled(h):\n    for i in range(3):\n        t = h * (i + 1)\n        del t\n"
+            "    t = h * 2\n    return t / 2"
         ),
     ),
 )
