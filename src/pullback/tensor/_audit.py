@@ -27,10 +27,10 @@ from typing import Any
 
 import torch
 
-from pullback.errors import PullbackError, UnsupportedError
+from pullback.errors import UnsupportedError
 from pullback.tensor import _random
 from pullback.tensor._call import Call, differentiable
-from pullback.tensor._compare import Values, Verdict, differences, inner_products
+from pullback.tensor._compare import Remembered, Values, Verdict, differences, inner_products
 from pullback.tensor._definition import Definition
 from pullback.tensor._levels import sample
 from pullback.tensor._preserve import names_in_rules, preserved
@@ -38,6 +38,7 @@ from pullback.tensor._preserve import names_in_rules, preserved
 __all__ = ["Audit", "audit", "audits", "compare_rule", "compare_tangent"]
 
 _SIGNATURES = 64  # of one Function and rule that are audited
+_TRIES = 8  # audits of one Function that may end without a verdict
 _LARGE = 1 << 24  # elements of stand-in values that are not made
 _PATIENCE = 120.0  # seconds for one audit
 _COMMUNICATES = frozenset({
@@ -73,6 +74,7 @@ class Audit:
 
 _enabled = os.environ.get("PULLBACK_AUDIT", "1").lower() not in ("0", "off", "false", "no")
 _records: weakref.WeakKeyDictionary[Definition, dict[Any, Audit]] = weakref.WeakKeyDictionary()
+_tries: weakref.WeakKeyDictionary[Definition, list[Any]] = weakref.WeakKeyDictionary()
 _lock = threading.RLock()
 _busy: set[Any] = set()
 
@@ -176,7 +178,7 @@ def _once(
     key = (rule, signature)
     table = _records.get(definition)
     record = None if table is None else table.get(key)
-    if record is None:
+    if record is None or (record.verdict == "no verdict" and len(_tries[definition]) < _TRIES):
         if _capturing() or (definition, key) in _busy or len(table or ()) >= _SIGNATURES:
             return False
         _busy.add((definition, key))
@@ -186,6 +188,8 @@ def _once(
             _busy.discard((definition, key))
         with _lock:
             _records.setdefault(definition, {})[key] = record
+            if record.verdict == "no verdict":
+                _tries.setdefault(definition, []).append(key)
     if record.verdict == "disagrees":
         raise _refusal(record)
     return record.verdict == "agrees"
@@ -217,6 +221,7 @@ def _audit(
 ) -> Audit:
     name = call.definition.name
 
+    # Long: one list of reasons to leave a rule out, then the comparison.
     def skipped(reason: str) -> Audit:
         return Audit(name, rule, signature, "skipped", reason)
 
@@ -232,30 +237,54 @@ def _audit(
     values = [value for value in found if value is not None]
     if len(values) < len(sources):
         try:
-            values = _stand_ins(sources, len(call.needs))
+            values = _stand_ins(sources, len(call.needs), found)
         except Exception as error:
             return skipped(f"no values can be made up ({type(error).__name__}: {error})")
     twin = copy.copy(call)
     twin.template = (holes, call.template[1])
 
-    def run() -> tuple[Verdict, float, float]:
-        try:
-            return measure(*_widened(twin, values))
-        except PullbackError:
-            raise
-        except Exception:
-            return measure(twin, values)
+    def run(values: Values) -> tuple[Verdict, float, float]:
+        with preserved(call.definition), _random.kept(_random.states(values)):
+            outcome = _elsewhere(lambda: _in_dtypes(measure, twin, values), values)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
-    with preserved(call.definition), _random.kept(_random.states(values)):
-        outcome = _elsewhere(run, values)
-    if isinstance(outcome, UnsupportedError) and "cannot be trusted" in str(outcome):
-        return Audit(name, rule, signature, "disagrees", "a value of an earlier call", 0.0, 0.0)
-    if isinstance(outcome, BaseException):
-        first = str(outcome).split("\n")[0][:200]
-        return skipped(f"it cannot be run on its own ({type(outcome).__name__}: {first})")
+    try:
+        outcome = run(values)
+        if outcome[0] != "disagrees" and _tells_nothing(outcome):
+            outcome = run(_stand_ins(sources, len(call.needs), values))
+    except Remembered as error:
+        return Audit(name, rule, signature, "disagrees", str(error), 0.0, 0.0)
+    except Exception as error:
+        first = str(error).split("\n")[0][:200]
+        return skipped(f"it cannot be run on its own ({type(error).__name__}: {first})")
     verdict, derived, measured = outcome
     reason = "noise, or a kink" if verdict == "no verdict" else None
     return Audit(name, rule, signature, verdict, reason, derived, measured)
+
+
+def _tells_nothing(outcome: tuple[Verdict, float, float]) -> bool:
+    verdict, derived, measured = outcome
+    return verdict == "no verdict" or not max(abs(derived), abs(measured)) > 1e-20
+
+
+def _in_dtypes(measure: Any, twin: Call, values: Values) -> tuple[Verdict, float, float]:
+    """Measure in float64, and in the dtypes that were given: rules may differ in each."""
+    wide = _widened(twin, values)
+    same = all(a.dtype is b.dtype for a, b in zip(wide[1], values, strict=True))
+    try:
+        outcome = measure(*wide)
+    except Remembered:
+        raise
+    except Exception:
+        if same:
+            raise
+        return measure(twin, values)
+    if same or outcome[0] == "disagrees":
+        return outcome
+    own = measure(twin, values)
+    return own if own[0] == "disagrees" else outcome
 
 
 def _elsewhere(run: Callable[[], Any], values: Values) -> Any:
@@ -294,17 +323,26 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype.is_floating_point else dtype
 
 
-def _stand_ins(sources: Sequence[torch.Tensor], inputs: int) -> Values:
-    """Values of the same shapes where there are none: code is being compiled."""
+def _stand_ins(
+    sources: Sequence[torch.Tensor], inputs: int, found: Sequence[torch.Tensor | None]
+) -> Values:
+    """Make up values of the same shapes where there are none, or where they tell nothing.
+
+    Whole numbers and flags that are there are kept: they choose what rules do.
+    """
     values = []
     for i, source in enumerate(sources):
-        shape = [int(size) for size in source.shape]
+        known = found[i]
+        if known is not None and not differentiable(known.dtype):
+            values.append(known)
+            continue
+        shape = [int(size) for size in (source if known is None else known).shape]
         if math.prod(shape) > _LARGE:
             raise ValueError("too large")
-        with torch._C._DisableFuncTorch():
-            values.append(_elsewhere(lambda s=source, n=shape, k=i: _made(s, n, k < inputs), []))
-        if isinstance(values[-1], BaseException):
-            raise values[-1]
+        made = _elsewhere(lambda s=source, n=shape, k=i: _made(s, n, k < inputs), [])
+        if isinstance(made, BaseException):
+            raise made
+        values.append(made)
     return values
 
 

@@ -81,7 +81,7 @@ def forward_unseen(
 def _refuse_numbers(call: Call, mode: Retrace) -> None:
     """Refuse values on the context that forward may have computed outside of torch."""
     given = [hole for hole in call.template[0] if not is_hole(hole)]
-    for value in call.attributes.values():
+    for value in (call.attributes or {}).values():
         exact = type(value) in (int, bool, str, type(None), torch.dtype, torch.device, torch.Size)
         if not exact and not any(value is one or value is type(one) for one in given):
             if isinstance(value, float) and any(

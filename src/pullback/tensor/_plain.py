@@ -107,6 +107,7 @@ def is_flat(args: Sequence[Any]) -> bool:
 
 def make_plain(name: str, definition: Definition) -> Any:
     """Make the entry of the torch Function that runs the rules of a definition."""
+    # Long: two rules, as torch takes them, that share what is read off the definition once.
     draws: bool | None = definition.random or None  # unknown until the first call
     split, check = definition.setup_context, not definition.lenient
 
