@@ -37,6 +37,7 @@ __all__ = [
     "BatchNormalisation",
     "FakeTensor",
     "FakeTensorMode",
+    "FunctionBase",
     "FunctionalTensor",
     "OpOverload",
     "TorchDispatchMode",
@@ -76,7 +77,6 @@ __all__ = [
     "set_grad_mode",
     "temporarily_clear_interpreter_stack",
     "top_saved_tensors_default_hooks",
-    "unpack_saved_tensors",
     "unwrap_if_dead",
     "watch_apply",
     "without_transforms",
@@ -168,7 +168,7 @@ try:
     )
     graph_is_kept: Callable[[], bool] = _c._autograd._get_current_graph_task_keep_graph
     top_saved_tensors_default_hooks = _c._autograd._top_saved_tensors_default_hooks
-    unpack_saved_tensors: Any = _c._FunctionBase.saved_tensors.__get__
+    FunctionBase: Any = _c._FunctionBase
     _forward_ad._current_level  # noqa: B018 - read where `forward_level` is called
 
     # Operators.

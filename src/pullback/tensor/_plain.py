@@ -14,12 +14,12 @@ import torch
 
 from pullback.errors import DefinitionError
 from pullback.internal.torch import (
+    FunctionBase,
     are_functorch_transforms_active,
     forward_level,
     graph_is_kept,
     is_any_autocast_enabled,
     pytree,
-    unpack_saved_tensors,
 )
 from pullback.tensor import _random
 from pullback.tensor._autocast import scope
@@ -46,6 +46,9 @@ _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _FLAT = _ATOMS | set(_TENSORS)
 _transforming = are_functorch_transforms_active
 _autocasting = is_any_autocast_enabled
+_keeps_graph = graph_is_kept
+_node: Any = FunctionBase
+_unpack: Any = _node.saved_tensors.__get__
 
 
 class Nested:
@@ -110,6 +113,7 @@ def is_flat(args: Sequence[Any]) -> bool:
 
 def make_plain(name: str, definition: Definition) -> Any:
     """Make the entry of the torch Function that runs the rules of a definition."""
+    # Long: two rules, as torch takes them, that share what is read off the definition once.
     draws: bool | None = definition.random or None  # unknown until the first call
     split, check = definition.setup_context, not definition.lenient
 
@@ -142,7 +146,7 @@ def make_plain(name: str, definition: Definition) -> Any:
         if torch.is_grad_enabled() or forward_level() >= 0 or _transforming():
             if not definition.direct:
                 return _beyond(definition, ctx, given)
-        elif not graph_is_kept():
+        elif not _keeps_graph():
             forget(ctx.__pullback__.inputs)
         return _run(definition, ctx, given)
 
@@ -159,7 +163,7 @@ def make_plain(name: str, definition: Definition) -> Any:
 
 
 def _saved_tensors(ctx: Any) -> tuple[Any, ...]:
-    saved = unpack_saved_tensors(ctx)
+    saved = _unpack(ctx)
     kept = ctx.__pullback__
     return saved[: kept.saved] if kept.attributes else saved
 
@@ -222,7 +226,7 @@ def _stash(ctx: Any, kept: _Kept) -> None:
 def _filled(ctx: Any) -> Any:
     """Put the saved tensors back into the attributes of the context while backward runs."""
     stripped = ctx.__pullback__.attributes
-    saved = unpack_saved_tensors(ctx)
+    saved = _unpack(ctx)
     for name, value in stripped.items():
         ctx.__dict__[name] = pytree.tree_map(
             lambda leaf: saved[leaf.place] if isinstance(leaf, _Slot) else leaf, value
@@ -269,7 +273,7 @@ def _beyond(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
     places = [i for i, hole in enumerate(kept.template[0]) if is_hole(hole)]
     needs = [ctx.needs_input_grad[i] for i in places]
     call = _call(definition, kept, needs)
-    inputs = reclaim(definition, kept.inputs, unpack_saved_tensors(ctx))
+    inputs = reclaim(definition, kept.inputs, _unpack(ctx))
     call.dirty = list(inputs) if kept.dirty else []
     last = cotangents[:-1] if kept.nested else cotangents
     mixed = not kept.nested and len(kept.result[0]) == len(last)
