@@ -11,10 +11,10 @@ import threading
 import time
 
 import pytest
+from tests.fuzzing import examples
 
 from pullback.errors import ArgumentError
 from pullback.tape import Function, Variable, abackward, concurrency, graph, stack, vmap
-from tests.fuzzing import examples
 
 
 class Meter:

@@ -1,4 +1,4 @@
-"""Failures and cancellations, at random: nothing is accumulated twice, everything can be retried."""
+"""Failures and cancellations at random: nothing accumulates twice, all can be retried."""
 
 import asyncio
 import random
@@ -6,9 +6,9 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 
 from pullback.tape import Function, Variable, abackward, backward, concurrency
-from tests.fuzzing import examples
 
 
 class Trouble(Exception):

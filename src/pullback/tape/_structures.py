@@ -86,6 +86,7 @@ class Stack(_Structure):
     def forward(ctx: Any, values: Any, build: Any) -> Any:
         ctx.keys = list(values) if isinstance(values, dict) else range(len(values))
         ctx.kind = dict if isinstance(values, dict) else list
+        ctx.build = build
         return wrap(build([held(value) for value in _values(values)]))
 
     @staticmethod
@@ -95,8 +96,8 @@ class Stack(_Structure):
         return [g[key] for key in ctx.keys], None
 
     @staticmethod
-    def jvp(ctx: Any, tangents: Any, build: Any) -> Any:
-        return Stack.apply(tangents, build)
+    def jvp(ctx: Any, tangents: Any, _: Any) -> Any:
+        return Stack.apply(tangents, ctx.build)
 
 
 class Total(_Structure):

@@ -1,7 +1,8 @@
 """Tensors on the tape, and the two bridges between its graphs and torch's.
 
-Imported when the first tensor is seen, or by name. Both bridges make the other graph part of this
-one, so that one backward crosses both ways and every node runs when all that flows into it is there:
+Imported when the first tensor is seen, or by name. Both bridges make the other graph a part of
+the one at hand, so that one backward crosses both ways, and every node runs when all that flows
+into it is there:
 
 - `from_torch` puts a `TorchNode` on the tape. It pulls a gradient through torch's graph as far
   as the tensors that came off the tape, and hands it on to them; so the tape's engine goes on.
@@ -55,6 +56,9 @@ class TensorSpace(Space):
 
     def __hash__(self) -> int:
         return hash((self.shape, self.dtype, self.device))
+
+    def __repr__(self) -> str:
+        return f"tensor {list(self.shape)}"
 
     def zero(self) -> Any:
         return wrap(torch.zeros(self.shape, dtype=self.dtype, device=self.device))
