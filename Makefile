@@ -53,8 +53,9 @@ fuzz: $(STAMP) ## the property tests with 25 times the examples, ROUNDS=5 times,
 	  PULLBACK_FUZZ=25 $(BIN)/pytest tests -q -m hypothesis --numprocesses 2 --hypothesis-seed=$$seed || exit 1; \
 	done
 
-readme: $(STAMP) ## write the generated tables of README.md and docs/ anew
+readme: $(STAMP) ## write the generated parts of README.md and docs/ anew
 	$(BIN)/python -m benchmarks.readme
+	$(BIN)/python -m benchmarks.clauses
 	$(BIN)/python -m benchmarks.wild.tables
 
 survey: $(STAMP) ## run the survey of published packages (makes .benchmark-venv)

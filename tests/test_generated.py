@@ -6,14 +6,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.clauses import sections, verdicts
 from benchmarks.markers import check_or_write, replace_between
 from benchmarks.readme import CELLS, COLUMNS, joint, table
 from benchmarks.wild import tables
 
+from pullback.conformance import CLAUSES, Verdict
+
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("module", ["benchmarks.readme", "benchmarks.wild.tables"])
+@pytest.mark.parametrize(
+    "module", ["benchmarks.readme", "benchmarks.clauses", "benchmarks.wild.tables"]
+)
 def test_the_pages_are_what_the_measurements_say(module: str) -> None:
     answer = subprocess.run(
         [sys.executable, "-m", module, "--check"],
@@ -24,6 +29,14 @@ def test_the_pages_are_what_the_measurements_say(module: str) -> None:
         check=False,
     )
     assert answer.returncode == 0, answer.stderr
+
+
+def test_every_clause_and_every_verdict_has_its_place_in_the_docs() -> None:
+    text = sections()
+    for clause in CLAUSES:
+        assert f"## {clause.id}\n\n**Promise.** {clause.promise.split()[0]}" in text
+    assert [line.count("not ok") for line in verdicts().splitlines()[2:]].count(1) == 2
+    assert all(f"`{verdict.value}`" in verdicts() for verdict in Verdict)
 
 
 def test_the_survey_reaches_the_figure() -> None:

@@ -20,8 +20,19 @@ from pullback.errors import PullbackError
 from pullback.internal._extras import require
 
 if TYPE_CHECKING:
-    from pullback import compat, conformance, gradients, tape, tensor, tracking, trajectory
-    from pullback.conformance import Report, check
+    from pullback import (
+        compat,
+        conformance,
+        gradients,
+        recording,
+        report,
+        tape,
+        tensor,
+        tracking,
+        trajectory,
+    )
+    from pullback.conformance import check
+    from pullback.report import Report
     from pullback.tensor import Case, Function, complete, completed, custom_vjp
 
 __all__ = [
@@ -37,6 +48,8 @@ __all__ = [
     "custom_vjp",
     "errors",
     "gradients",
+    "recording",
+    "report",
     "tape",
     "tensor",
     "tracking",
@@ -46,13 +59,23 @@ __all__ = [
 _HOMES = {
     "Case": "tensor",
     "Function": "tensor",
-    "Report": "conformance",
+    "Report": "report",
     "check": "conformance",
     "complete": "tensor",
     "completed": "tensor",
     "custom_vjp": "tensor",
 }
-_ROOMS = ("compat", "conformance", "gradients", "tape", "tensor", "tracking", "trajectory")
+_ROOMS = (
+    "compat",
+    "conformance",
+    "gradients",
+    "recording",
+    "report",
+    "tape",
+    "tensor",
+    "tracking",
+    "trajectory",
+)
 _WITHOUT_TORCH = ("tape",)
 
 

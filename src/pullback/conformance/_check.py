@@ -9,10 +9,10 @@ from pullback.conformance._clause import Clause, check_timeout, run_clause
 from pullback.conformance._environment import environment
 from pullback.conformance._intent import infer_intent
 from pullback.conformance._prepare import prepare
-from pullback.conformance._report import Report
 from pullback.conformance._subject import Subject
 from pullback.conformance.clauses import CLAUSES
 from pullback.errors import ArgumentError
+from pullback.report import Report
 
 __all__ = ["check", "select_clauses"]
 

@@ -2,8 +2,8 @@
 
 import re
 
-from pullback.conformance._report import Verdict
 from pullback.errors import PullbackError
+from pullback.report import Verdict
 
 __all__ = ["classify", "describe"]
 

@@ -11,10 +11,10 @@ from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._failure import classify, describe
 from pullback.conformance._finite import inner
 from pullback.conformance._guard import reseed
-from pullback.conformance._report import Finding, Verdict
 from pullback.conformance._repro import write_repro
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import tensors
+from pullback.report import Finding, Verdict
 
 __all__ = ["Probe", "Tensors", "flatten", "products", "same_bits", "show"]
 
@@ -100,6 +100,10 @@ class Probe:
             step = _normal(point, generator) * _scale(point)
             found.append(_structured(point, step) if only in (None, k) else step * 0)
         return found
+
+    def output_values(self, points: Sequence[torch.Tensor] | None = None) -> Tensors:
+        """The differentiated outputs of a fresh run, without history."""
+        return [y.detach() for y in self.evaluate(self.leaves(points))]
 
     # Runs -------------------------------------------------------------------------------------
 

@@ -1,14 +1,23 @@
-"""`derivative`: backward is the transpose of the derivative of forward."""
+"""`derivative`: backward is the transpose of the derivative of forward (intent `exact`)."""
 
+from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, decide, try_derivative
 from pullback.conformance._probe import Probe
-from pullback.conformance._report import Finding
+from pullback.report import Finding
 
 __all__ = ["derivative"]
 
 _SEPARATELY = 8
 
 
+@clause(
+    "derivative",
+    promise="Backward is the transpose of the derivative of forward (intent `exact`).",
+    why="Training follows this gradient. A wrong one raises no error: the loss falls more "
+    "slowly, or to a worse place, and nothing points at the cause.",
+    breach="as `<J'w, v>` off from finite differences along a random direction, per input.",
+    mend="Correct backward for the input named; if it differs on purpose, declare `surrogate`.",
+)
 def derivative(probe: Probe) -> Finding:
     """Compare <J'w, v> with float64 finite differences of <w, f> along random directions."""
     if probe.intent != "exact":

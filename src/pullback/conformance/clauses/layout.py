@@ -1,23 +1,34 @@
-"""`layout`: any strides, expanded, zero-size and zero-dimensional inputs and cotangents."""
+"""`layout`: any strides, expanded, empty and zero-dimensional tensors give the same numbers."""
 
 from collections.abc import Callable, Iterator
 
 import torch
 
+from pullback.conformance._clause import clause
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._report import Finding
+from pullback.report import Finding
 
 __all__ = ["layout"]
 
 _HINT = "Call .contiguous() before raw memory is touched, and use reshape, not view."
 
 
+@clause(
+    "layout",
+    promise="Any strides, expanded, empty and zero-dimensional tensors give the same numbers.",
+    why="Transposed, expanded, empty and zero-dimensional tensors are everyday inputs. A "
+    "kernel that assumes contiguous memory reads other numbers than the tensor holds. "
+    "`sum().backward()` sends expanded cotangents; `gradcheck` only ever feeds "
+    "contiguous ones.",
+    breach="against contiguous copies of the same numbers.",
+    mend="`.contiguous()` before raw memory is read; `reshape`, not `view`.",
+)
 def layout(probe: Probe) -> Finding:
     """Compare other memory layouts of the same numbers with contiguous ones."""
     if probe.draws:
         return probe.skipped("It draws random numbers, in the order in which a tensor lies.")
     points = probe.inputs.points()
-    outputs = [y.detach() for y in probe.evaluate(probe.leaves())]
+    outputs = probe.output_values()
     cotangents = probe.cotangents(outputs)
     for what, arrange in _LAYOUTS.items():
         moved = [arrange(x) for x in points]

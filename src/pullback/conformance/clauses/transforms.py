@@ -1,20 +1,29 @@
-"""`transforms`: torch.func.grad, vjp, jacrev and hessian agree with autograd."""
+"""`transforms`: `torch.func.grad`, `vjp`, `jacrev` and `hessian` agree with autograd."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from pullback.conformance._clause import clause
 from pullback.conformance._failure import classify, describe
 from pullback.conformance._finite import differentiate
 from pullback.conformance._probe import Probe, Tensors, flatten, products
-from pullback.conformance._report import Finding, Verdict
+from pullback.report import Finding, Verdict
 
 __all__ = ["transforms"]
 
 _HINT = "Write Function from pullback instead, or use pullback.complete(F)."
 
 
+@clause(
+    "transforms",
+    promise="`torch.func.grad`, `vjp`, `jacrev` and `hessian` agree with autograd.",
+    why="torch.func.grad, vjp, jacrev and hessian must return what autograd returns. Code "
+    "moved from one to the other would change its result.",
+    breach="as a difference on a plane through the point, so that any size is cheap.",
+    mend="The split form (`setup_context`), `pullback.Function`, or `pullback.complete(F)`.",
+)
 def transforms(probe: Probe) -> Finding:
     """Compare each transform with the Function's own backward."""
     lacking: dict[str, list[str]] = {}
@@ -129,7 +138,7 @@ def _weighted(outputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) 
 
 
 def _outputs(probe: Probe) -> Tensors:
-    return [y.detach() for y in probe.evaluate(probe.leaves())]
+    return probe.output_values()
 
 
 def _real(points: Tensors) -> torch.dtype:
