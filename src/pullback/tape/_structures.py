@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from pullback.errors import ArgumentTypeError
+from pullback.tape._feedback import Feedback
 from pullback.tape._function import Function
 from pullback.tape._mode import mode
 from pullback.tape._registry import OPERATIONS, Space, space_of
 from pullback.tape._spaces import NUMBER, TEXT, held
-from pullback.tape._variable import Feedback, Variable, describe, wrap
+from pullback.tape._variable import Variable, describe, wrap
 
 __all__ = ["stack"]
 
