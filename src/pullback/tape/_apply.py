@@ -9,11 +9,12 @@ from pullback.tape import _layout
 from pullback.tape._concurrency import call_within_limit, run, slot
 from pullback.tape._context import Context, stamp_of
 from pullback.tape._definition import Definition
+from pullback.tape._feedback import Feedback
 from pullback.tape._function_node import FunctionNode
 from pullback.tape._mode import Mode, mode
 from pullback.tape._node import Output, edge_of
 from pullback.tape._registry import OPERATIONS, space_of
-from pullback.tape._variable import Feedback, Variable, describe, wrap
+from pullback.tape._variable import Variable, describe, wrap
 
 __all__ = ["Application", "aapply", "apply"]
 

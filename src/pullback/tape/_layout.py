@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pullback.tape._variable import Feedback, Variable
+from pullback.tape._feedback import Feedback
+from pullback.tape._variable import Variable
 
 __all__ = ["Layout", "find", "match", "needs", "replace"]
 

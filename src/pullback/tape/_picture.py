@@ -8,7 +8,7 @@ from typing import Any
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape._node import AccumulateGrad, GradientEdge, Node, Output, get_gradient_edge
 from pullback.tape._plan import plan
-from pullback.tape._registry import Space, space_of
+from pullback.tape._registry import Space
 from pullback.tape._variable import Variable
 
 __all__ = ["from_json", "summary", "to_dot", "to_json"]
@@ -24,6 +24,9 @@ class _Named(Space):
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    def total(self, gradients: Sequence[Any]) -> Any:
+        return gradients[0]
 
 
 class _Read(Node):
@@ -210,7 +213,11 @@ def _parts(node: Node) -> list[str]:
     """The words for a node: what it is, its role, its value, and the gradient of a leaf."""
     outputs = node.outputs
     role = next((output.role for output in outputs if output.role), "")
-    values = [_short(output.data) for output in outputs if output.data is not None]
+    values = [
+        _short(output.data) if output.data is not None else repr(output.space)
+        for output in outputs
+        if output.data is not None or not getattr(output.space, "plain", True)
+    ]
     if node.name() != "AccumulateGrad":
         parts = [node.name().removesuffix("Backward"), role, *values]
         return [part for part in parts if part]
@@ -224,8 +231,6 @@ def _parts(node: Node) -> list[str]:
                       f"{_short(gradient[0]._data)}"]  # fmt: skip
         elif gradient is not None:
             parts += [f"grad {_short(gradient._data)}"]
-        if not space_of(node.variable._data).plain and not values:
-            parts.insert(1, _short(node.variable._data))
     return parts
 
 

@@ -17,12 +17,13 @@ from pullback.errors import UnsupportedError
 from pullback.tape import _layout
 from pullback.tape._apply import Application
 from pullback.tape._context import Hidden, at_edge
+from pullback.tape._feedback import Feedback
 from pullback.tape._function import Function
 from pullback.tape._function_node import FunctionNode
 from pullback.tape._mode import OFF, ON, Mode, mode
 from pullback.tape._registry import OPERATIONS, Space
 from pullback.tape._spaces import NUMBER
-from pullback.tape._variable import Feedback, Variable, wrap
+from pullback.tape._variable import Variable, wrap
 from pullback.tape._verbs import grad
 
 __all__ = ["guard"]

@@ -4,8 +4,9 @@ import numbers
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from pullback.tape._feedback import Feedback, distinct, notes_of
 from pullback.tape._registry import OPERATIONS, Space, register_space, space_of
-from pullback.tape._variable import Feedback, Variable, distinct, notes_of, wrap
+from pullback.tape._variable import Variable, wrap
 
 __all__ = ["NUMBER", "TEXT", "Constant", "MappingSpace", "Number", "SequenceSpace", "Text"]
 

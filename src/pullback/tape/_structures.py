@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from pullback.errors import ArgumentTypeError
+from pullback.tape._feedback import Feedback
 from pullback.tape._function import Function
 from pullback.tape._mode import mode
 from pullback.tape._registry import OPERATIONS, Space, space_of
 from pullback.tape._spaces import NUMBER, TEXT, held
-from pullback.tape._variable import Feedback, Variable, describe, wrap
+from pullback.tape._variable import Variable, describe, wrap
 
 __all__ = ["stack"]
 
@@ -86,6 +87,7 @@ class Stack(_Structure):
     def forward(ctx: Any, values: Any, build: Any) -> Any:
         ctx.keys = list(values) if isinstance(values, dict) else range(len(values))
         ctx.kind = dict if isinstance(values, dict) else list
+        ctx.build = build
         return wrap(build([held(value) for value in _values(values)]))
 
     @staticmethod
@@ -95,8 +97,8 @@ class Stack(_Structure):
         return [g[key] for key in ctx.keys], None
 
     @staticmethod
-    def jvp(ctx: Any, tangents: Any, build: Any) -> Any:
-        return Stack.apply(tangents, build)
+    def jvp(ctx: Any, tangents: Any, _: Any) -> Any:
+        return Stack.apply(tangents, ctx.build)
 
 
 class Total(_Structure):

@@ -1,7 +1,7 @@
-"""`Variable`: a value on the tape, and `Feedback`: what is said back to a text."""
+"""`Variable`: a value on the tape."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
@@ -9,7 +9,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
 from pullback.tape._mode import mode
 from pullback.tape._registry import OPERATIONS, space_of
 
-__all__ = ["Feedback", "Origin", "Variable", "describe", "notes_of", "wrap"]
+__all__ = ["Origin", "Variable", "describe", "wrap"]
 
 
 @dataclass(frozen=True)
@@ -380,67 +380,6 @@ class Variable:
             "A Variable with a history was copied.", given=describe(self),
             mend="Use detach() for a copy without history.",
         )  # fmt: skip
-
-
-class Feedback(Variable):
-    """What is said back to one text: an ordered set of notes, each a Variable with an origin.
-
-    It is the gradient of a text. Rules of a `Function` receive it for each text that their
-    forward gave; its data is the texts of the notes, each on lines of its own. Notes of the same
-    origin with the same text are one note.
-
-    Arguments:
-        notes: the notes, text Variables.
-        role: what the feedback is about.
-
-    Example:
-        >>> feedback = Feedback([Variable("too long"), Variable("no source")])
-        >>> print(feedback.data)
-        too long
-        no source
-        >>> [note.data for note in feedback]
-        ['too long', 'no source']
-    """
-
-    __slots__ = ("notes",)
-
-    def __init__(self, notes: Iterable[Variable] = (), role: str = "") -> None:
-        self.notes: tuple[Variable, ...] = distinct(notes)
-        super().__init__("\n".join(note._data for note in self.notes), role)
-
-    def __iter__(self) -> Iterator[Variable]:
-        return iter(self.notes)
-
-    def __len__(self) -> int:
-        return len(self.notes)
-
-    def __bool__(self) -> bool:
-        return bool(self.notes)
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.notes[key]
-
-
-def distinct(notes: Iterable[Variable]) -> tuple[Variable, ...]:
-    """The notes without those that repeat what the same origin has said before."""
-    seen: dict[Any, Variable] = {}
-    for note in notes:
-        origin = note.origin
-        seen.setdefault(id(note) if origin is None else (origin.node, note._data), note)
-    return tuple(seen.values())
-
-
-def notes_of(gradient: Any) -> tuple[Variable, ...] | None:
-    """The notes in a gradient of a text, or None if it is something else."""
-    if isinstance(gradient, Feedback):
-        return gradient.notes
-    if isinstance(gradient, Variable):
-        return (gradient,) if isinstance(gradient._data, str) else None
-    if isinstance(gradient, list | tuple):
-        parts = [notes_of(part) for part in gradient]
-        if None not in parts:
-            return tuple(note for part in parts if part is not None for note in part)
-    return None
 
 
 def wrap(data: Any, role: str = "", node: Any = None, output_nr: int = 0) -> Variable:

@@ -1,7 +1,8 @@
 """Tensors on the tape, and the two bridges between its graphs and torch's.
 
-Imported when the first tensor is seen, or by hand: `pullback.tape.tensor`. Both bridges make the other graph part of this one, so
-that one backward crosses both ways and every node runs when all that flows into it is there:
+Imported when the first tensor is seen, or by name. Both bridges make the other graph a part of
+the one at hand, so that one backward crosses both ways, and every node runs when all that flows
+into it is there:
 
 - `from_torch` puts a `TorchNode` on the tape. It pulls a gradient through torch's graph as far
   as the tensors that came off the tape, and hands it on to them; so the tape's engine goes on.
@@ -55,6 +56,9 @@ class TensorSpace(Space):
 
     def __hash__(self) -> int:
         return hash((self.shape, self.dtype, self.device))
+
+    def __repr__(self) -> str:
+        return f"tensor {list(self.shape)}"
 
     def zero(self) -> Any:
         return wrap(torch.zeros(self.shape, dtype=self.dtype, device=self.device))
@@ -329,7 +333,7 @@ class TorchNode(Node):
         for entry in self.entries:
             entry.stopped_by = here
         try:
-            pulled = torch.autograd.grad(
+            pulled: Any = autograd(
                 self.tensor, inputs, gradient, retain_graph=True, create_graph=create_graph,
                 allow_unused=True,
             )  # fmt: skip
@@ -354,13 +358,13 @@ class TorchNode(Node):
         with torch.enable_grad():
             probe = torch.zeros_like(self.tensor, requires_grad=True)
             try:
-                pulled = torch.autograd.grad(
+                pulled: Any = autograd(
                     self.tensor, [edge for edge, _ in pairs], probe, create_graph=True,
                     allow_unused=True,
                 )  # fmt: skip
                 flowing = [(p, to_torch(t).to(p)) for p, (_, t) in zip(pulled, pairs, strict=True)
                            if p is not None and p.requires_grad]  # fmt: skip
-                (change,) = torch.autograd.grad(
+                (change,) = autograd(
                     [p for p, _ in flowing], probe, [t for _, t in flowing],
                     create_graph=mode.get().grad, allow_unused=True,
                 )  # fmt: skip
@@ -371,6 +375,10 @@ class TorchNode(Node):
                 ) from error
         number = self.outputs[0].space is NUMBER
         return [None if change is None else from_torch(change, number=number)]
+
+
+# Its annotations leave out the edges that it takes as inputs.
+autograd: Any = torch.autograd.grad
 
 
 def accumulate(leaf: torch.Tensor, gradient: torch.Tensor) -> None:

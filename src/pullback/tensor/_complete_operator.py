@@ -26,7 +26,7 @@ from pullback.internal._operator import (
     written,
 )
 from pullback.internal.torch import are_functorch_transforms_active, forward_level, pytree
-from pullback.tensor._levels import requires_grad_somewhere
+from pullback.tensor._levels import tracking_level
 
 __all__ = ["complete_operator"]
 
@@ -230,4 +230,4 @@ class _Seen:
 
 
 def _tracked(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and requires_grad_somewhere(leaf)
+    return isinstance(leaf, torch.Tensor) and (leaf.requires_grad or tracking_level(leaf) > 0)
