@@ -37,7 +37,9 @@ __all__ = [
     "BatchNormalisation",
     "FakeTensor",
     "FakeTensorMode",
+    "FunctionNode",
     "FunctionalTensor",
+    "OpOverload",
     "TorchDispatchMode",
     "TransformType",
     "add_batch_dim",
@@ -49,14 +51,17 @@ __all__ = [
     "custom_function_call",
     "declare_ordered",
     "disable_current_modes",
+    "disable_functorch",
     "forward_level",
     "from_functional_tensor",
     "fused_function",
     "get_interpreter_stack",
     "get_unwrapped",
     "graph_break",
+    "graph_is_kept",
     "is_any_autocast_enabled",
     "is_batchedtensor",
+    "is_dynamo_tracing",
     "is_exporting",
     "is_functional_tensor",
     "is_functorch_wrapped_tensor",
@@ -69,6 +74,7 @@ __all__ = [
     "pytree",
     "replaces_apply",
     "restore_vmap",
+    "saved_tensors_are_hooked",
     "set_forward_mode",
     "set_grad_mode",
     "temporarily_clear_interpreter_stack",
@@ -123,6 +129,7 @@ try:
     add_batch_dim = _functorch._add_batch_dim
     are_functorch_transforms_active: Callable[[], bool] = _c._are_functorch_transforms_active
     current_interpreter = _interpreters.retrieve_current_functorch_interpreter
+    disable_functorch: Any = _c._DisableFuncTorch
     custom_function_call = _autograd_function.custom_function_call
     get_interpreter_stack = _functorch.get_interpreter_stack
     get_unwrapped = _functorch.get_unwrapped
@@ -155,6 +162,9 @@ try:
     BatchNormalisation: Any = torch.nn.modules.batchnorm._NormBase
 
     # The engine of autograd.
+    FunctionNode: Any = _c._FunctionBase
+    graph_is_kept: Callable[[], bool] = _c._autograd._get_current_graph_task_keep_graph
+    _saved_hooks = getattr(_c._autograd, "_top_saved_tensors_default_hooks", None)  # 2.7: none
     current_graph_task_id: Callable[[], int] = _c._current_graph_task_id
     set_forward_mode: Callable[[bool], AbstractContextManager[Any]] = (
         _forward_ad._set_fwd_grad_enabled
@@ -165,6 +175,8 @@ try:
     _Strategy = _frames._FrameExecStrategy
     _SKIP, _DEFAULT = _frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT
     _set_strategy = _frames.set_code_exec_strategy
+    OpOverload: Any = torch._ops.OpOverload
+    _Tracing: Any = torch._guards.TracingContext
     _ORDERED = (_effects.EffectType if _EFFECTS_ARE_PUBLIC else _effects._EffectType).ORDERED
 except (AttributeError, ImportError) as error:
     raise _refusal(f"This torch lacks what pullback needs of it: {error}.") from error
@@ -173,6 +185,16 @@ except (AttributeError, ImportError) as error:
 def forward_level() -> int:
     """Return the level of forward-mode differentiation that is entered, -1 outside of any."""
     return _forward_ad._current_level
+
+
+def is_dynamo_tracing() -> bool:
+    """Whether Dynamo traces, and asks Functions for their rules."""
+    return _Tracing.try_get() is not None
+
+
+def saved_tensors_are_hooked() -> bool:
+    """Whether hooks pack what is saved now; no where torch (2.7) cannot tell."""
+    return _saved_hooks is not None and _saved_hooks(True) is not None
 
 
 def is_exporting() -> bool:
