@@ -37,7 +37,7 @@ __all__ = [
     "BatchNormalisation",
     "FakeTensor",
     "FakeTensorMode",
-    "FunctionBase",
+    "FunctionNode",
     "FunctionalTensor",
     "OpOverload",
     "TorchDispatchMode",
@@ -51,6 +51,7 @@ __all__ = [
     "custom_function_call",
     "declare_ordered",
     "disable_current_modes",
+    "disable_functorch",
     "forward_level",
     "from_functional_tensor",
     "fused_function",
@@ -60,11 +61,11 @@ __all__ = [
     "graph_is_kept",
     "is_any_autocast_enabled",
     "is_batchedtensor",
+    "is_dynamo_tracing",
     "is_exporting",
     "is_functional_tensor",
     "is_functorch_wrapped_tensor",
     "is_gradtrackingtensor",
-    "is_tracing",
     "len_torch_dispatch_stack",
     "maybe_get_bdim",
     "maybe_get_level",
@@ -73,13 +74,12 @@ __all__ = [
     "pytree",
     "replaces_apply",
     "restore_vmap",
+    "saved_tensors_are_hooked",
     "set_forward_mode",
     "set_grad_mode",
     "temporarily_clear_interpreter_stack",
-    "top_saved_tensors_default_hooks",
     "unwrap_if_dead",
     "watch_apply",
-    "without_transforms",
     "wrap_functional_tensor",
 ]
 
@@ -129,6 +129,7 @@ try:
     add_batch_dim = _functorch._add_batch_dim
     are_functorch_transforms_active: Callable[[], bool] = _c._are_functorch_transforms_active
     current_interpreter = _interpreters.retrieve_current_functorch_interpreter
+    disable_functorch: Any = _c._DisableFuncTorch
     custom_function_call = _autograd_function.custom_function_call
     get_interpreter_stack = _functorch.get_interpreter_stack
     get_unwrapped = _functorch.get_unwrapped
@@ -141,7 +142,6 @@ try:
     restore_vmap = _vmap.restore_vmap
     temporarily_clear_interpreter_stack = _interpreters.temporarily_clear_interpreter_stack
     unwrap_if_dead = _functorch.unwrap_if_dead
-    without_transforms = _c._DisableFuncTorch
 
     # Functional tensors: what `functionalize` puts in the place of changes in place.
     from_functional_tensor = torch._from_functional_tensor
@@ -162,23 +162,21 @@ try:
     BatchNormalisation: Any = torch.nn.modules.batchnorm._NormBase
 
     # The engine of autograd.
+    FunctionNode: Any = _c._FunctionBase
+    graph_is_kept: Callable[[], bool] = _c._autograd._get_current_graph_task_keep_graph
+    _saved_hooks = getattr(_c._autograd, "_top_saved_tensors_default_hooks", None)  # 2.7: none
     current_graph_task_id: Callable[[], int] = _c._current_graph_task_id
     set_forward_mode: Callable[[bool], AbstractContextManager[Any]] = (
         _forward_ad._set_fwd_grad_enabled
     )
-    graph_is_kept: Callable[[], bool] = _c._autograd._get_current_graph_task_keep_graph
-    top_saved_tensors_default_hooks = _c._autograd._top_saved_tensors_default_hooks
-    FunctionBase: Any = _c._FunctionBase
     _forward_ad._current_level  # noqa: B018 - read where `forward_level` is called
 
-    # Operators.
-    OpOverload: Any = torch._ops.OpOverload
-
     # The compiler.
-    _tracing: Any = torch._guards.TracingContext
     _Strategy = _frames._FrameExecStrategy
     _SKIP, _DEFAULT = _frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT
     _set_strategy = _frames.set_code_exec_strategy
+    OpOverload: Any = torch._ops.OpOverload
+    _Tracing: Any = torch._guards.TracingContext
     _ORDERED = (_effects.EffectType if _EFFECTS_ARE_PUBLIC else _effects._EffectType).ORDERED
 except (AttributeError, ImportError) as error:
     raise _refusal(f"This torch lacks what pullback needs of it: {error}.") from error
@@ -189,9 +187,14 @@ def forward_level() -> int:
     return _forward_ad._current_level
 
 
-def is_tracing() -> bool:
-    """Whether torch traces a graph on this thread, for Dynamo or below it."""
-    return _tracing.try_get() is not None
+def is_dynamo_tracing() -> bool:
+    """Whether Dynamo traces, and asks Functions for their rules."""
+    return _Tracing.try_get() is not None
+
+
+def saved_tensors_are_hooked() -> bool:
+    """Whether hooks pack what is saved now; no where torch (2.7) cannot tell."""
+    return _saved_hooks is not None and _saved_hooks(True) is not None
 
 
 def is_exporting() -> bool:

@@ -123,7 +123,8 @@ def define(cls: Any) -> Definition:
         vmap=vmap,
         split=split,
         once=backward is not None and without_once(backward) is not backward,
-        boxed=bool(getattr(cls, "boxed_grads_call", False)),
+        # Before torch 2.13 nothing reads the attribute.
+        boxed=hasattr(_base, "boxed_grads_call") and bool(cls.boxed_grads_call),
         gradient=cls.gradient,
         batching=cls.batching,
         autocast=cls.autocast,

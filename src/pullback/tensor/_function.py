@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from pullback.errors import DefinitionError
-from pullback.internal.torch import is_tracing
+from pullback.internal.torch import is_dynamo_tracing
 from pullback.tensor import _autocast
 from pullback.tensor._definition import Definition, define, rules_of
 from pullback.tensor._engine import apply, make_engine
@@ -22,7 +22,7 @@ class _OtherName:
 
     def __get__(self, instance: Any, owner: Any) -> Any:
         # Dynamo refuses a Function whose `vjp` is not torch's own, though it is the same rule.
-        if not is_tracing():
+        if not is_dynamo_tracing():
             for cls in owner.__mro__:
                 for name in ("backward", "vjp") if cls is not torch.autograd.Function else ():
                     rule = vars(cls).get(name)

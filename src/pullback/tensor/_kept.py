@@ -14,7 +14,7 @@ import torch
 from torch.utils.weak import TensorWeakRef
 
 from pullback.errors import UnsupportedError
-from pullback.internal.torch import top_saved_tensors_default_hooks
+from pullback.internal.torch import saved_tensors_are_hooked
 from pullback.tensor._definition import Definition
 
 __all__ = ["aside", "forget", "reclaim"]
@@ -37,7 +37,7 @@ def aside(
         else:
             version = -1 if tensor.is_inference() else tensor._version
             # Saved-tensor hooks decide what stays in memory: behind them, nothing is kept.
-            strong = definition.keep_inputs and top_saved_tensors_default_hooks(True) is None
+            strong = definition.keep_inputs and not saved_tensors_are_hooked()
             kept.append((tensor if strong else TensorWeakRef(tensor), version))
     return kept
 

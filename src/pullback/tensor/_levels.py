@@ -8,13 +8,13 @@ from torch.autograd import forward_ad
 
 from pullback.internal import torch as _functorch
 from pullback.internal.torch import (
+    disable_functorch,
     get_unwrapped,
     is_batchedtensor,
     is_functorch_wrapped_tensor,
     is_gradtrackingtensor,
     maybe_get_bdim,
     maybe_get_level,
-    without_transforms,
 )
 
 __all__ = [
@@ -75,7 +75,7 @@ def sample(tensor: torch.Tensor) -> torch.Tensor | None:
         tensor = get_unwrapped(tensor)
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
         return None
-    with without_transforms(), torch.no_grad():
+    with disable_functorch(), torch.no_grad():
         for dim in reversed(dims):
             tensor = tensor.select(dim, 0)
         return tensor.detach()

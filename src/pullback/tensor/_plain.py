@@ -14,7 +14,7 @@ import torch
 
 from pullback.errors import DefinitionError
 from pullback.internal.torch import (
-    FunctionBase,
+    FunctionNode,
     are_functorch_transforms_active,
     forward_level,
     graph_is_kept,
@@ -47,7 +47,7 @@ _FLAT = _ATOMS | set(_TENSORS)
 _transforming = are_functorch_transforms_active
 _autocasting = is_any_autocast_enabled
 _keeps_graph = graph_is_kept
-_node: Any = FunctionBase
+_node: Any = FunctionNode
 _unpack: Any = _node.saved_tensors.__get__
 
 
