@@ -41,8 +41,9 @@ def test_an_altered_recording_is_refused_or_sound(tmp_path, request) -> None:
 def test_the_attack_succeeds_where_the_reader_trusts(tmp_path) -> None:
     found = attacked(tmp_path, "t", 400, "--trust")
     text = "\n".join(found["faults"])
-    for sign in ("the Function is <", "the script was run", "sys.path grew", "canary_import"):
-        assert sign in text, found["outcomes"]
+    assert "sys.path grew" in text
+    signs = ("the Function is <", "the script was run", "canary_import", "__getattr__", "may call")
+    assert sum(sign in text for sign in signs) >= 2, text
 
 
 # One by one ------------------------------------------------------------------------------------

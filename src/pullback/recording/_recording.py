@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from pullback.errors import ArgumentError, RecordingError
-from pullback.recording.codec import EXPRESSION, Loader, StrictLoader, decode
+from pullback.recording.codec import EXPRESSION, Loader, StrictLoader, decode, describe_fault
 from pullback.recording.locator import Locator
 
 __all__ = ["RecordedCall", "RecordedFunction", "Recording", "load_call"]
@@ -195,7 +195,7 @@ class Recording:
         except Exception as error:  # data of any other form fails in some way or other
             raise RecordingError(
                 f"{path} is malformed.",
-                given=f"{type(error).__name__}: {error}",
+                given=describe_fault(error),
                 mend="Record again with this version.",
             ) from error
         if trust:
@@ -271,7 +271,7 @@ def _read(path: Path) -> Any:
     except Exception as error:  # a file of any other form fails in some way or other
         raise RecordingError(
             f"{path} cannot be read.",
-            given=f"{type(error).__name__}: {str(error)[:160]}",
+            given=describe_fault(error),
             mend="Make one with: pullback record -o calls.pt -- python train.py",
         ) from error
 

@@ -17,7 +17,7 @@ from pullback.errors import ArgumentError, RecordingError
 from pullback.recording.codec._encode import EXPRESSION, PLAIN, is_plain_class
 from pullback.recording.codec._loader import Loader
 
-__all__ = ["decode"]
+__all__ = ["decode", "describe_fault"]
 
 _MEND = "Record again with this version of pullback and of the program."
 
@@ -41,12 +41,26 @@ def decode(node: Any, tensors: list[torch.Tensor], loader: Loader) -> list[Any]:
         raise
     except (ImportError, AttributeError, ArgumentError) as error:
         raise RecordingError(
-            "A recorded call names something that is not there.", given=str(error), mend=_MEND
+            "A recorded call names something that is not there.",
+            given=describe_fault(error),
+            mend=_MEND,
         ) from error
     except Exception as error:  # data of any other form fails in some way or other
         raise RecordingError(
-            "A recorded call is malformed.", given=f"{type(error).__name__}: {error}", mend=_MEND
+            "A recorded call is malformed.", given=describe_fault(error), mend=_MEND
         ) from error
+
+
+def describe_fault(error: BaseException) -> str:
+    """An error that data have caused, in words; no value of the data is printed by its own code.
+
+    Example:
+        >>> describe_fault(ValueError("too short")), describe_fault(KeyError(3))
+        ('ValueError: too short', 'KeyError')
+    """
+    text = error.args[0] if error.args and type(error.args[0]) is str else ""
+    short = "".join(c if c.isprintable() else " " for c in text)[:160]
+    return f"{type(error).__name__}: {short}" if short else type(error).__name__
 
 
 class _Decoder:
