@@ -7,9 +7,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._directions import KINDS
 from pullback.conformance._failure import describe
 from pullback.conformance._guard import guarded, reseed
-from pullback.conformance._probe import KINDS, Probe, same_bits
+from pullback.conformance._probe import Probe, same_bits
 from pullback.conformance._subject import Subject
 from pullback.errors import ArgumentError
 
