@@ -67,12 +67,11 @@ print(check(Twice, torch.ones(3), isolate=True, clauses="derivative").ok)
 """
 
 
-def test_an_unguarded_script_is_refused_by_name(tmp_path):
+def test_an_unguarded_script_is_not_run_again_by_the_process_that_checks(tmp_path):
     path = tmp_path / "unguarded.py"
     path.write_text(textwrap.dedent(SCRIPT))
     done = subprocess.run(
         [sys.executable, str(path)], capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.returncode == 1
-    assert "ArgumentError" in done.stderr
-    assert "__main__" in done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "True\n"

@@ -9,7 +9,7 @@ from pullback.conformance._clause import Clause, bearer, check_timeout, run_clau
 from pullback.conformance._environment import environment
 from pullback.conformance._guard import guarded
 from pullback.conformance._intent import infer_intent
-from pullback.conformance._prepare import prepare
+from pullback.conformance._prepare import prepare, refuse_data
 from pullback.conformance._subject import Subject
 from pullback.conformance.clauses import CLAUSES
 from pullback.errors import ArgumentError
@@ -76,6 +76,7 @@ def check(
             expected="an integer of at most 63 bits",
         )  # fmt: skip
     arguments = Arguments.of(inputs, kwargs)
+    refuse_data(arguments)
     if isolate:
         from pullback.conformance._isolate import check_isolated
 
