@@ -10,7 +10,7 @@ from pullback.conformance._environment import environment
 from pullback.conformance._guard import guarded
 from pullback.conformance._intent import infer_intent
 from pullback.conformance._isolate import check_isolated
-from pullback.conformance._prepare import prepare
+from pullback.conformance._prepare import prepare, refuse_data
 from pullback.conformance._subject import Subject
 from pullback.conformance._tape import check_tape, is_tape
 from pullback.conformance.clauses import CLAUSES
@@ -86,6 +86,7 @@ def check(
         return check_tape(function, inputs, gradient, [clause.id for clause in chosen], seed)
     subject = Subject.of(function, gradient)
     arguments = Arguments.of(inputs, kwargs)
+    refuse_data(arguments)
     if isolate:
         return check_isolated(subject, arguments, chosen, seed, timeout)
     with guarded(arguments.generators):

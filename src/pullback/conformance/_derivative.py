@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
+from pullback.conformance._directions import structured
 from pullback.conformance._finite import Estimate, Match, Slopes, compare, slopes
-from pullback.conformance._probe import Probe, Tensors, flatten, structured, unflatten
+from pullback.conformance._probe import Probe, Tensors, flatten, unflatten
 
 __all__ = [
     "Trial",

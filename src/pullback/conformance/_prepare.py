@@ -7,13 +7,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._directions import KINDS
 from pullback.conformance._failure import describe
 from pullback.conformance._guard import guarded, reseed
-from pullback.conformance._probe import KINDS, Probe, same_bits
+from pullback.conformance._probe import Probe, same_bits
 from pullback.conformance._subject import Subject
 from pullback.errors import ArgumentError
 
-__all__ = ["prepare"]
+__all__ = ["prepare", "refuse_data"]
 
 
 def prepare(subject: Subject, arguments: Arguments, seed: int) -> Probe:
@@ -29,13 +30,11 @@ def prepare(subject: Subject, arguments: Arguments, seed: int) -> Probe:
         that are differentiated; the intent is not yet inferred.
 
     Raises:
-        ArgumentError: the function cannot be called with these inputs, or an input is no
-            ordinary tensor with numbers.
+        ArgumentError: the function cannot be called with these inputs.
     """
     if not subject.structured:
         flat = [k for k in arguments.differentiable if not arguments.nested(k)]
         arguments = arguments.with_differentiable(flat)
-    _refuse_data(arguments)
     with guarded():
         arguments = _settle(subject, arguments, seed)
         probe = Probe(subject, _widen(subject, arguments, seed), arguments, seed=seed)
@@ -53,8 +52,12 @@ def prepare(subject: Subject, arguments: Arguments, seed: int) -> Probe:
         return replace(probe, rough=_is_rough(probe))
 
 
-def _refuse_data(arguments: Arguments) -> None:
-    """Refuse tensors that have no strided numbers to move and compare."""
+def refuse_data(arguments: Arguments) -> None:
+    """Refuse tensors that have no strided numbers to move and compare.
+
+    Raises:
+        ArgumentError: a tensor is sparse, nested, quantised, fake or on the device meta.
+    """
     for path, value in zip(arguments.paths, arguments.values, strict=True):
         kind = _unusual(value)
         if kind:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._directions import KINDS, normal, scale, spread, structured
 from pullback.conformance._failure import classify, describe
 from pullback.conformance._finite import inner
 from pullback.conformance._guard import reseed
@@ -17,14 +18,12 @@ from pullback.conformance._tree import tensors
 from pullback.report import Finding, Verdict
 
 __all__ = [
-    "KINDS",
     "Probe",
     "Tensors",
     "flatten",
     "products",
     "same_bits",
     "show",
-    "structured",
     "unflatten",
 ]
 
@@ -114,7 +113,7 @@ class Probe:
         generator = self.generator(f"direction {label}")
         found = []
         for k, point in enumerate(self.inputs.points()):
-            step = KINDS[self.kin](point, _spread(point, generator) * _scale(point))
+            step = KINDS[self.kin](point, spread(point, generator) * scale(point))
             found.append(structured(point, step) if only in (None, k) else step * 0)
         return found
 
@@ -163,12 +162,12 @@ class Probe:
     def cotangents(self, outputs: Sequence[torch.Tensor], label: object = "") -> Tensors:
         """Random cotangents like ``outputs``: contiguous, without history."""
         generator = self.generator(f"cotangent {label}")
-        return [_normal(output, generator) for output in outputs]
+        return [normal(output, generator) for output in outputs]
 
     def spread(self, like: Sequence[torch.Tensor], label: object) -> Tensors:
         """Random weights like ``like``, none of them close to zero, so that each entry counts."""
         generator = self.generator(f"spread {label}")
-        return [_spread(tensor, generator) for tensor in like]
+        return [spread(tensor, generator) for tensor in like]
 
     def pull(
         self,
@@ -360,78 +359,6 @@ def products(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> t
     value = sum(inner(a, b) for a, b in zip(first, second, strict=True))
     scale = sum(inner(a.abs(), b.abs()) for a, b in zip(first, second, strict=True))
     return value, scale
-
-
-def _normal(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    dtype = torch.complex128 if like.is_complex() else torch.float64
-    drawn = torch.randn(like.shape, dtype=dtype, generator=generator)
-    return drawn.to(dtype=like.dtype, device=like.device)
-
-
-def _balanced(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-    """A step in proportion to the entries that keeps the sum along the last dimension."""
-    if point.ndim == 0:
-        return torch.zeros_like(step)
-    if not bool((point > 0).all()):
-        return step - step.mean(-1, keepdim=True)
-    share = point / point.sum(-1, keepdim=True)
-    return step - share * step.sum(-1, keepdim=True)
-
-
-def _turned(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-    """A step that turns square matrices, as rotations move."""
-    if point.ndim < 2 or point.shape[-1] != point.shape[-2]:
-        return step
-    return point @ (step - step.mH) / 2
-
-
-def _positive(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-    """A step in proportion to each entry, so that zeros stay."""
-    return point * torch.sign(step.real if step.is_complex() else step) / 2
-
-
-# Ways to move that keep to what a forward which validates its values may accept, the freest first.
-KINDS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    "any": lambda point, step: step,
-    "in proportion": _positive,
-    "sums kept": _balanced,
-    "turned": _turned,
-    "scaled": lambda point, step: point * 0.5,
-    "none": lambda point, step: torch.zeros_like(step),
-}
-
-
-def _spread(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Entries of random sign and of a magnitude between a half and one and a half."""
-    shape = (*like.shape, 2) if like.is_complex() else like.shape
-    drawn = torch.rand(shape, dtype=torch.float64, generator=generator)
-    drawn = drawn + 0.5
-    drawn[torch.rand(shape, dtype=torch.float64, generator=generator) < 0.5] *= -1
-    whole = torch.view_as_complex(drawn) if like.is_complex() else drawn
-    return whole.to(dtype=like.dtype, device=like.device)
-
-
-def _scale(point: torch.Tensor) -> torch.Tensor:
-    """How far each entry may move: in proportion to itself, so that signs and domains are kept."""
-    size = point.abs().double()
-    if point.numel() == 0:
-        return size.to(point.dtype)
-    typical = (
-        float(size[torch.isfinite(size)].square().mean().sqrt()) if size.isfinite().any() else 0
-    )
-    return (size + 0.1 * (typical or 10.0)).to(point.dtype)
-
-
-def structured(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-    """Keep a step inside the structure of a symmetric or triangular point."""
-    if point.ndim < 2 or point.shape[-1] != point.shape[-2] or point.shape[-1] < 2:
-        return step
-    if torch.equal(point, point.mH):
-        return (step + step.mH) / 2
-    for triangle in (torch.tril, torch.triu):
-        if torch.equal(point, triangle(point)):
-            return triangle(step)
-    return step
 
 
 def _close(one: torch.Tensor, other: torch.Tensor, looser: float, least: float) -> bool:
