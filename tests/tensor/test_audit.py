@@ -60,41 +60,31 @@ def test_it_can_be_switched_off(how):
         assert not second(function).any()
 
 
-def test_it_costs_a_bounded_number_of_calls_once():
-    class Counted(pullback.Function):
-        calls: list = []  # noqa: RUF012 - what the test looks at
+def test_it_costs_a_bounded_number_of_calls_once(tmp_path):
+    file = tmp_path / "calls"  # what a rule appends to a list of its own is taken back
 
+    class Counted(pullback.Function):
         @staticmethod
         def forward(ctx, x):
+            with file.open("a") as stream:
+                stream.write("x")
             ctx.save_for_backward(x)
-            COUNT[0] = COUNT[0] + 1
             return x**3
 
         @staticmethod
         def backward(ctx, g):
             return 3 * ctx.saved_tensors[0] ** 2 * g
 
-    def again():
-        before = len(RUNS)
-        second(Counted)
-        return len(RUNS) - before
+    def calls():
+        file.write_text("")
+        torch.testing.assert_close(second(Counted), torch.diag(6 * X))
+        return len(file.read_text())
 
-    class Runs(list):
-        pass
-
-    RUNS, COUNT = Runs(), {0: 0}
-    forward = Counted.forward
-
-    def counted(ctx, x):
-        list.append(RUNS, 1)
-        return forward(ctx, x)
-
-    Counted.forward = staticmethod(counted)
-    torch.testing.assert_close(second(Counted), torch.diag(6 * X))
+    first = calls()
     with pullback.audit(False):
-        plain = again()
-    assert again() == plain
-    assert [r.verdict for r in records("Counted")] == ["agrees"]
+        plain = calls()
+    assert calls() == plain < first < plain + 60
+    assert [record.verdict for record in records("Counted")] == ["agrees"]
 
 
 def test_state_outside_is_as_before():
