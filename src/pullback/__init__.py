@@ -5,6 +5,7 @@ cheap and works without torch:
 
 - `Function`, `custom_vjp`: write a differentiable function once;
 - `complete`, `completed`: give somebody else's Function the transforms it lacks;
+- `audit`, `audits`: switch the audit of derived rules, and ask what it found;
 - `check`: test any Function against the whole contract, giving a `Report`;
 - `Case`: offer cases of your own package to the checker;
 - `gradients`, `tracking`, `trajectory`: functions that are ready to use;
@@ -21,13 +22,25 @@ from pullback.internal._extras import require
 if TYPE_CHECKING:
     from pullback import compat, conformance, gradients, tensor, tracking, trajectory
     from pullback.conformance import Report, check
-    from pullback.tensor import Case, Function, complete, completed, custom_vjp
+    from pullback.tensor import (
+        Audit,
+        Case,
+        Function,
+        audit,
+        audits,
+        complete,
+        completed,
+        custom_vjp,
+    )
 
 __all__ = [
+    "Audit",
     "Case",
     "Function",
     "PullbackError",
     "Report",
+    "audit",
+    "audits",
     "check",
     "compat",
     "complete",
@@ -42,9 +55,12 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Audit": "tensor",
     "Case": "tensor",
     "Function": "tensor",
     "Report": "conformance",
+    "audit": "tensor",
+    "audits": "tensor",
     "check": "conformance",
     "complete": "tensor",
     "completed": "tensor",

@@ -23,52 +23,30 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from pullback.errors import PullbackError, UnsupportedError
+from pullback.errors import UnsupportedError
 from pullback.tensor import _random
 from pullback.tensor._call import Call, differentiable
+from pullback.tensor._compare import Remembered, Values, Verdict, differences, inner_products
 from pullback.tensor._definition import Definition
 from pullback.tensor._levels import sample
 from pullback.tensor._preserve import names_in_rules, preserved
-from pullback.tensor._witness import Witness
 
 __all__ = ["Audit", "audit", "audits", "compare_rule", "compare_tangent"]
 
-Verdict = Literal["agrees", "disagrees", "no verdict", "skipped"]
-Values = list[torch.Tensor]
 _SIGNATURES = 64  # of one Function and rule that are audited
+_TRIES = 8  # audits of one Function that may end without a verdict
 _LARGE = 1 << 24  # elements of stand-in values that are not made
 _PATIENCE = 120.0  # seconds for one audit
-_COMMUNICATES = frozenset(
-    [
-        "distributed",
-        "dist",
-        "all_reduce",
-        "all_gather",
-        "all_gather_into_tensor",
-        "all_gather_object",
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "all_to_all",
-        "all_to_all_single",
-        "barrier",
-        "isend",
-        "irecv",
-        "batch_isend_irecv",
-        "funcol",
-        "process_group",
-        "ProcessGroup",
-        "MPI",
-        "hvd",
-        "nccl",
-    ]
-)
-# For each dtype that a Function takes: the step, and the relative difference that is clear.
-_STEPS = {torch.float64: (1e-5, 1e-3), torch.float32: (5e-3, 5e-2)}
-_COARSE = (0.1, 0.5)
+_COMMUNICATES = frozenset({
+    "MPI", "ProcessGroup", "all_gather", "all_gather_into_tensor", "all_gather_object",
+    "all_reduce", "all_to_all", "all_to_all_single", "barrier", "batch_isend_irecv", "dist",
+    "distributed", "funcol", "hvd", "irecv", "isend", "nccl", "process_group", "reduce_scatter",
+    "reduce_scatter_tensor",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -96,6 +74,7 @@ class Audit:
 
 _enabled = os.environ.get("PULLBACK_AUDIT", "1").lower() not in ("0", "off", "false", "no")
 _records: weakref.WeakKeyDictionary[Definition, dict[Any, Audit]] = weakref.WeakKeyDictionary()
+_tries: weakref.WeakKeyDictionary[Definition, list[Any]] = weakref.WeakKeyDictionary()
 _lock = threading.RLock()
 _busy: set[Any] = set()
 
@@ -145,6 +124,9 @@ def compare_rule(
     """Compare the derivative of a result that is run again with finite differences.
 
     Arguments:
+        call: the application that asks.
+        rule: what is derived, for the record.
+        sources: the tensors that the result is a function of.
         again: runs the rules, without autograd; gives the result.
         transpose: the derived rule: gives the result and the gradients of the sources.
 
@@ -153,7 +135,7 @@ def compare_rule(
     """
 
     def measure(twin: Call, values: Values) -> tuple[Verdict, float, float]:
-        return _differences(twin, values, again, transpose)
+        return differences(twin, values, again, transpose)
 
     return _once(call, rule, sources, measure)
 
@@ -167,6 +149,7 @@ def compare_tangent(
     """Compare a transposed backward with the backward; true if it was found to agree.
 
     Arguments:
+        call: the application that asks.
         push: the derived rule: gives the tangents of the outputs.
         pull: the author's pair for given cotangents: gives the gradients of the live inputs.
         sources: the inputs, then the tangents of those that have one.
@@ -176,22 +159,7 @@ def compare_tangent(
     """
 
     def measure(twin: Call, values: Values) -> tuple[Verdict, float, float]:
-        pushed = list(push(twin, values))
-        tangents = values[len(twin.inputs) :]
-        worst: tuple[Verdict, float, float] = ("agrees", 0.0, 0.0)
-        for size in (1.0, 1e-2, 1e2):
-            cotangents = [None if t is None else _normal(t) * size for t in pushed]
-            gradients = pull(twin, values, cotangents)
-            left, right = _inner(cotangents, pushed), _inner(gradients, tangents)
-            scale = _inner(cotangents, pushed, magnitude=True)
-            scale = max(scale, _inner(gradients, tangents, magnitude=True))
-            if not (math.isfinite(left) and math.isfinite(right)):
-                return "no verdict", left, right
-            tolerance = 1e4 * max(torch.finfo(t.dtype).eps for t in pushed if t is not None)
-            if abs(left - right) > min(tolerance, 0.3) * scale:
-                return "disagrees", left, right
-            worst = ("agrees", left, right)
-        return worst
+        return inner_products(twin, values, push, pull)
 
     return _once(call, "tangent", sources, measure)
 
@@ -210,8 +178,9 @@ def _once(
     key = (rule, signature)
     table = _records.get(definition)
     record = None if table is None else table.get(key)
-    if record is None:
-        if _capturing() or (definition, key) in _busy or len(table or ()) >= _SIGNATURES:
+    if record is None or (record.verdict == "no verdict" and len(_tries[definition]) < _TRIES):
+        nothing = any(source.numel() == 0 for source in sources)
+        if nothing or _capturing() or (definition, key) in _busy or len(table or ()) >= _SIGNATURES:
             return False
         _busy.add((definition, key))
         try:
@@ -220,6 +189,8 @@ def _once(
             _busy.discard((definition, key))
         with _lock:
             _records.setdefault(definition, {})[key] = record
+            if record.verdict == "no verdict":
+                _tries.setdefault(definition, []).append(key)
     if record.verdict == "disagrees":
         raise _refusal(record)
     return record.verdict == "agrees"
@@ -251,6 +222,7 @@ def _audit(
 ) -> Audit:
     name = call.definition.name
 
+    # Long: one list of reasons to leave a rule out, then the comparison.
     def skipped(reason: str) -> Audit:
         return Audit(name, rule, signature, "skipped", reason)
 
@@ -262,89 +234,58 @@ def _audit(
         holes = copy.deepcopy(call.template[0])
     except Exception as error:
         return skipped(f"an argument cannot be copied ({type(error).__name__})")
-    values = [sample(source) for source in sources]
-    if any(value is None for value in values):
+    found = [sample(source) for source in sources]
+    values = [value for value in found if value is not None]
+    if len(values) < len(sources):
         try:
-            values = _stand_ins(sources, len(call.needs))
+            values = _stand_ins(sources, len(call.needs), found)
         except Exception as error:
             return skipped(f"no values can be made up ({type(error).__name__}: {error})")
     twin = copy.copy(call)
     twin.template = (holes, call.template[1])
 
-    def run() -> tuple[Verdict, float, float]:
-        try:
-            return measure(*_widened(twin, values))
-        except PullbackError:
-            raise
-        except Exception:
-            return measure(twin, values)
+    def run(values: Values) -> tuple[Verdict, float, float]:
+        with preserved(call.definition), _random.kept(_random.states(values)):
+            outcome = _elsewhere(lambda: _in_dtypes(measure, twin, values), values)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
-    with preserved(call.definition), _random.kept(_random.states(values)):
-        outcome = _elsewhere(run, values)
-    if isinstance(outcome, UnsupportedError) and "cannot be trusted" in str(outcome):
-        return Audit(name, rule, signature, "disagrees", "a value of an earlier call", 0.0, 0.0)
-    if isinstance(outcome, BaseException):
-        first = str(outcome).split("\n")[0][:200]
-        return skipped(f"it cannot be run on its own ({type(outcome).__name__}: {first})")
+    try:
+        outcome = run(values)
+        if outcome[0] != "disagrees" and _tells_nothing(outcome):
+            outcome = run(_stand_ins(sources, len(call.needs), values))
+    except Remembered as error:
+        return Audit(name, rule, signature, "disagrees", str(error), 0.0, 0.0)
+    except Exception as error:
+        first = str(error).split("\n")[0][:200]
+        return skipped(f"it cannot be run on its own ({type(error).__name__}: {first})")
     verdict, derived, measured = outcome
     reason = "noise, or a kink" if verdict == "no verdict" else None
     return Audit(name, rule, signature, verdict, reason, derived, measured)
 
 
-def _differences(
-    twin: Call, values: Values, again: Any, transpose: Any
-) -> tuple[Verdict, float, float]:
-    live = [i for i, value in enumerate(values) if differentiable(value.dtype)]
-    dtypes = {values[i].dtype for i in live}
-    step, clear = _STEPS.get(next(iter(dtypes)), _COARSE) if len(dtypes) == 1 else _COARSE
-    before = _random.states(values)
-
-    def run(shift: float, direction: list[Any]) -> list[Any]:
-        moved = [v if d is None else v + shift * d for v, d in zip(values, direction, strict=True)]
-        with preserved(twin.definition), torch.no_grad(), _random.replaying(before), witness:
-            return list(again(twin, moved))
-
-    witness = Witness()
-    base = run(0.0, [None] * len(values))
-    heads = [None if t is None else _normal(t) for t in base]
-    with preserved(twin.definition), _random.replaying(before):
-        _, gradients = transpose(twin, values, heads)
-    last: tuple[Verdict, float, float] = ("agrees", 0.0, 0.0)
-    inputs = [i for i in live if i < len(twin.needs)]
-    for places in (inputs, [i for i in live if i not in inputs]):
-        verdict: tuple[Verdict, float, float] = ("agrees", 0.0, 0.0)
-        for _ in range(3 if places else 0):  # another direction where this one meets a kink
-            chosen = [_direction(v) if i in places else None for i, v in enumerate(values)]
-            ends = [run(sign * step * part, chosen) for part in (1, 0.5) for sign in (1, -1)]
-            whole, half = (
-                (_inner(heads, ends[k]) - _inner(heads, ends[k + 1])) / (2 * step * part)
-                for k, part in ((0, 1), (2, 0.5))
-            )
-            derived = _inner(gradients, chosen)
-            noise = _inner(heads, base, magnitude=True) * _eps(base) / step
-            verdict = _judge(derived, whole, half, clear, noise), derived, half
-            if verdict[0] != "no verdict":
-                break
-        if verdict[0] == "disagrees":
-            return verdict
-        last = verdict if places and last[0] != "no verdict" else last
-    if witness.remembered:
-        raise UnsupportedError(
-            f"What is derived of {twin.definition.name} cannot be trusted: a tensor that one call "
-            "made reaches the backward of another.",
-            mend="Keep what backward needs on the context.",
-        )
-    return last
+def _tells_nothing(outcome: tuple[Verdict, float, float]) -> bool:
+    verdict, derived, measured = outcome
+    return verdict == "no verdict" or not max(abs(derived), abs(measured)) > 1e-20
 
 
-def _judge(derived: float, whole: float, half: float, clear: float, noise: float) -> Verdict:
-    if not all(map(math.isfinite, (derived, whole, half))):
-        return "no verdict"
-    scale = max(abs(derived), abs(half))
-    difference = abs(derived - half)
-    if difference <= clear * scale + 64 * noise:
-        return "agrees"
-    return "disagrees" if abs(whole - half) < 0.1 * difference else "no verdict"
+def _in_dtypes(measure: Any, twin: Call, values: Values) -> tuple[Verdict, float, float]:
+    """Measure in float64, and in the dtypes that were given: rules may differ in each."""
+    wide = _widened(twin, values)
+    same = all(a.dtype is b.dtype for a, b in zip(wide[1], values, strict=True))
+    try:
+        outcome = measure(*wide)
+    except Remembered:
+        raise
+    except Exception:
+        if same:
+            raise
+        return measure(twin, values)
+    if same or outcome[0] == "disagrees":
+        return outcome
+    own = measure(twin, values)
+    return own if own[0] == "disagrees" else outcome
 
 
 def _elsewhere(run: Callable[[], Any], values: Values) -> Any:
@@ -383,17 +324,26 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype.is_floating_point else dtype
 
 
-def _stand_ins(sources: Sequence[torch.Tensor], inputs: int) -> Values:
-    """Values of the same shapes where there are none: code is being compiled."""
+def _stand_ins(
+    sources: Sequence[torch.Tensor], inputs: int, found: Sequence[torch.Tensor | None]
+) -> Values:
+    """Make up values of the same shapes where there are none, or where they tell nothing.
+
+    Whole numbers and flags that are there are kept: they choose what rules do.
+    """
     values = []
     for i, source in enumerate(sources):
-        shape = [int(size) for size in source.shape]
+        known = found[i]
+        if known is not None and not differentiable(known.dtype):
+            values.append(known)
+            continue
+        shape = [int(size) for size in (source if known is None else known).shape]
         if math.prod(shape) > _LARGE:
             raise ValueError("too large")
-        with torch._C._DisableFuncTorch():
-            values.append(_elsewhere(lambda s=source, n=shape, k=i: _made(s, n, k < inputs), []))
-        if isinstance(values[-1], BaseException):
-            raise values[-1]
+        made = _elsewhere(lambda s=source, n=shape, k=i: _made(s, n, k < inputs), [])
+        if isinstance(made, BaseException):
+            raise made
+        values.append(made)
     return values
 
 
@@ -404,41 +354,6 @@ def _made(source: torch.Tensor, shape: list[int], is_input: bool) -> torch.Tenso
     generator = torch.Generator().manual_seed(0)
     made = torch.rand(shape, generator=generator, dtype=torch.float64) + 0.3
     return (made if is_input else made - 0.8).to(device=device, dtype=dtype)
-
-
-_generators = threading.local()
-
-
-def _normal(like: torch.Tensor) -> torch.Tensor:
-    """Random entries; the generators of the program are not touched."""
-    generator = getattr(_generators, "cpu", None)
-    if generator is None:
-        generator = _generators.cpu = torch.Generator().manual_seed(7)
-    wide = torch.complex128 if like.dtype.is_complex else torch.float64
-    made = torch.randn(like.shape, generator=generator, dtype=wide)
-    return made.to(device=like.device, dtype=like.dtype)
-
-
-def _direction(value: torch.Tensor) -> torch.Tensor:
-    size = (
-        float(value.detach().abs().to(torch.float64).square().mean().sqrt())
-        if value.numel()
-        else 1.0
-    )
-    return _normal(value) * (size if math.isfinite(size) and size > 0 else 1.0)
-
-
-def _inner(first: Sequence[Any], second: Sequence[Any], *, magnitude: bool = False) -> float:
-    total = 0.0
-    for a, b in zip(first, second, strict=True):
-        if a is not None and b is not None:
-            product = (a.detach().conj() * b.detach()).real.to(torch.float64)
-            total += float((product.abs() if magnitude else product).sum())
-    return total
-
-
-def _eps(values: Sequence[Any]) -> float:
-    return max((torch.finfo(v.dtype).eps for v in values if v is not None), default=0.0)
 
 
 def _signature(call: Call, sources: Sequence[torch.Tensor]) -> tuple[Any, ...]:

@@ -23,6 +23,7 @@ from pullback.tensor._structure import (
     Template,
     children,
     flatten,
+    is_data,
     match,
     unflatten,
     without_values,
@@ -69,7 +70,7 @@ class Call:
         "transformed",
     )
 
-    attributes: dict[str, Any]  # of the context, as the author set them
+    attributes: dict[str, Any] | None  # of the context, as the author set them
     count: int  # of output tensors
     dirty: list[int]
     generators: Any  # the states of random generators before forward, if it draws
@@ -101,6 +102,7 @@ class Call:
         self.needs = needs
         self.autocast = autocast
         self.generators = None
+        self.attributes = None
         self.transformed = transformed  # by torch.func or dual numbers, at some level
         self.grad_enabled = torch.is_grad_enabled()
 
@@ -171,10 +173,13 @@ class Call:
         pool = Pool(tensors, outputs)
         self.saved_for_backward = [pool.place(t) for t in declared.saved_for_backward]
         self.saved_for_forward = [pool.place(t) for t in declared.saved_for_forward]
+        before = self.attributes
         self.attributes, self.slots = {}, {}
         for name, value in vars(context).items():
             stripped = pool.strip(value)
             (self.attributes if stripped is value else self.slots)[name] = stripped
+        if before is not None:
+            self._same_for_each_item(before)
         self.dirty = [pool.dirty_place(t, self.definition.name) for t in declared.dirty]
         marked = set(map(id, declared.non_differentiable))
         self.non_differentiable = [
@@ -193,6 +198,19 @@ class Call:
         if not self.dirty:
             outputs = views_of(outputs, tensors)
         return (*outputs, *pool.residuals)
+
+    def _same_for_each_item(self, before: dict[str, Any]) -> None:
+        """Refuse another value on the context for each item: one context serves them all."""
+        after = self.attributes or {}
+        for name in before.keys() | after.keys():
+            a, b = before.get(name), after.get(name)
+            if not (a is b or (type(a) is type(b) and is_data(a) and a == b)):
+                raise UnsupportedError(
+                    f"{self.definition.name} batches item by item, and keeps another value on its "
+                    "context for each item.",
+                    given=f"ctx.{name}",
+                    mend="Keep a tensor, or apply it to each item, without vmap.",
+                )
 
     def restore(self, tensors: Sequence[Any]) -> Any:
         """Give output tensors the structure that forward returned."""
@@ -221,7 +239,7 @@ class Call:
             places = self.saved_for_forward
         found = tuple(saved[place] if isinstance(place, int) else place for place in places)
         context = Context(needs, self.by_argument, found)
-        vars(context).update(self.attributes)
+        vars(context).update(self.attributes or {})
         for name, value in self.slots.items():
             setattr(context, name, fill(value, saved))
         return context

@@ -32,7 +32,7 @@ from pullback.tensor._retrace import MEND, named
 
 __all__ = ["Derivation", "derive"]
 
-Tensors = Sequence[torch.Tensor | None]
+Tensors = Sequence[Any]  # tensors, and None where there is none
 _transforming = torch._C._are_functorch_transforms_active
 
 
@@ -79,9 +79,7 @@ class Derivation:
         self.present = [i for i, tensor in enumerate(result) if tensor is not None]
         return tuple(_own(result[i], tensors) for i in self.present)
 
-    def transpose(
-        self, call: Call, sources: Tensors, cotangents: Tensors
-    ) -> tuple[Tensors, list[Any]]:
+    def transpose(self, call: Call, sources: Tensors, cotangents: Tensors) -> tuple[Any, list[Any]]:
         """Run again; gives the wanted results and the gradients of the sources: ``P'^T h``."""
         wanted = [k for k, cotangent in enumerate(cotangents) if cotangent is not None]
         live, rerun = self._rerun(call, sources, wanted)
@@ -224,12 +222,13 @@ class _Derived(torch.autograd.Function):
         return (None, *gradients, *([None] * ctx.state))
 
     @staticmethod
-    def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
+    def jvp(ctx: Any, *given: Any) -> Any:
         # torch runs jvp with forward gradients switched off, which makes nested forward mode
         # silently zero. They are on here, so this level's own tangents are taken off first.
         with forward_ad._set_fwd_grad_enabled(True):
             saved = [primal(tensor) for tensor in ctx.saved_tensors]
-            pushed = _run(ctx, ctx.derivation.push, saved, tangents[: ctx.derivation.sources])
+            tangents = given[1 : 1 + ctx.derivation.sources]
+            pushed = _run(ctx, ctx.derivation.push, saved, tangents)
         return tuple(pushed)
 
 

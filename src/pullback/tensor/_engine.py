@@ -146,8 +146,8 @@ class _Engine(torch.autograd.Function):
         if call.transformed:
             ctx.save_for_forward(*needed)
         else:
-            inputs = [t for i, t in enumerate(tensors) if i not in call.dirty]
-            ctx.kept = aside(call.definition, inputs, needed)
+            unchanged = [t for i, t in enumerate(tensors) if i not in call.dirty]
+            ctx.kept = aside(call.definition, unchanged, needed)
         if call.dirty:
             ctx.mark_dirty(*(tensors[place] for place in call.dirty))
         if call.non_differentiable:

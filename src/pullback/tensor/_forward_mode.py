@@ -116,6 +116,7 @@ def _again(call: Call, sources: Any, tangents: Tangents) -> list[Any]:
                 return _tangents(call, context, tangents)
 
         def pull(every: Tangents, mode: Retrace) -> list[torch.Tensor | None]:
+            mode.flags = flags
             with retrace if retrace.level else mode:
                 return call.backward(definition.transposable, context, every)
 
@@ -185,14 +186,15 @@ def _push_by_transposing(
     """Transpose the author's backward, with what forward kept."""
     needs = [tangent is not None for tangent in tangents]
     name = call.definition.name
+    flags = {id(saved[i]): need for i, need in enumerate(call.needs) if i in saved}
 
     def pull(every: Tangents, mode: Retrace) -> list[torch.Tensor | None]:
+        mode.flags = flags
         with complete_inner(), mode:
             return call.pull(saved, every, needs, transposing=True)
 
     with named(name, _PURPOSE, _MEND):
-        pushed = _transpose(call, pull, tangents, strict=strict)
-    return pushed
+        return _transpose(call, pull, tangents, strict=strict)
 
 
 def _transpose(
@@ -235,7 +237,7 @@ def _transpose(
     return result
 
 
-def _as(tangent: torch.Tensor, meta: Meta) -> torch.Tensor:
+def _as(tangent: Any, meta: Meta) -> torch.Tensor:
     return tangent if tangent.dtype is meta[1] else tangent.to(meta[1])
 
 

@@ -52,7 +52,7 @@ def concrete(tensor: torch.Tensor) -> torch.Tensor | None:
         tensor = _functorch.get_unwrapped(tensor)
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or isinstance(tensor, FakeTensor):
         return None
-    if tensor.is_meta:
+    if tensor.is_meta or _functorch.is_legacy_batchedtensor(tensor):
         return None
     return tensor.detach()
 
@@ -65,6 +65,8 @@ def sample(tensor: torch.Tensor) -> torch.Tensor | None:
             dims.append(_functorch.maybe_get_bdim(tensor))
         tensor = _functorch.get_unwrapped(tensor)
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
+        return None
+    if _functorch.is_legacy_batchedtensor(tensor):  # of torch.autograd.functional
         return None
     with torch._C._DisableFuncTorch(), torch.no_grad():
         for dim in reversed(dims):

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from pullback.errors import UnsupportedError
 from pullback.tensor._autocast import scope
-from pullback.tensor._call import Call
+from pullback.tensor._call import Call, differentiable
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._habits import complete_inner
@@ -81,7 +81,7 @@ def forward_unseen(
 def _refuse_numbers(call: Call, mode: Retrace) -> None:
     """Refuse values on the context that forward may have computed outside of torch."""
     given = [hole for hole in call.template[0] if not is_hole(hole)]
-    for value in call.attributes.values():
+    for value in (call.attributes or {}).values():
         exact = type(value) in (int, bool, str, type(None), torch.dtype, torch.device, torch.Size)
         if not exact and not any(value is one or value is type(one) for one in given):
             if isinstance(value, float) and any(
@@ -115,13 +115,13 @@ def forward_again(
     return context, outputs
 
 
-def fill_in(call: Call, cotangents: Tensors, outputs: Sequence[torch.Tensor]) -> Tensors:
+def fill_in(call: Call, cotangents: Tensors, outputs: Tensors) -> Tensors:
     """Put zeros where a cotangent is undefined, if the author wants them."""
     if not call.materialize:
         return cotangents
     return [
         torch.zeros_like(output)
-        if cotangent is None and (output.is_floating_point() or output.is_complex())
+        if cotangent is None and output is not None and differentiable(output.dtype)
         else cotangent
         for cotangent, output in zip(cotangents, outputs, strict=True)
     ]

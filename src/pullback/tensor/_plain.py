@@ -41,7 +41,8 @@ _FLAT = _ATOMS | set(_TENSORS)
 _transforming = torch._C._are_functorch_transforms_active
 _autocasting = torch._C._is_any_autocast_enabled
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
-_unpack: Any = torch._C._FunctionBase.saved_tensors.__get__
+_node: Any = torch._C._FunctionBase
+_unpack: Any = _node.saved_tensors.__get__
 
 
 class Nested:
@@ -106,6 +107,7 @@ def is_flat(args: Sequence[Any]) -> bool:
 
 def make_plain(name: str, definition: Definition) -> Any:
     """Make the entry of the torch Function that runs the rules of a definition."""
+    # Long: two rules, as torch takes them, that share what is read off the definition once.
     draws: bool | None = definition.random or None  # unknown until the first call
     split, check = definition.setup_context, not definition.lenient
 

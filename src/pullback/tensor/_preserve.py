@@ -21,6 +21,7 @@ from pullback.tensor._definition import Definition
 __all__ = ["names_in_rules", "preserved"]
 
 _DEPTH = 2  # functions that rules call by name, and what these call
+_MEMBERS = 16  # of a list that are looked at
 _LARGE = 1 << 20  # elements of a tensor outside that is not copied
 _plans: weakref.WeakKeyDictionary[Definition, list[Any]] = weakref.WeakKeyDictionary()
 Undo = Callable[[], None]
@@ -94,28 +95,24 @@ def _remember(value: Any, undo: list[Undo], seen: set[int]) -> None:
     if id(value) in seen or isinstance(value, (types.ModuleType, types.BuiltinFunctionType)):
         return
     seen.add(id(value))
-    if isinstance(value, (list, collections.deque)):
-        undo.append(_refill(value, list(value)))
-    elif isinstance(value, (dict, set)):
-        undo.append(_replace(value, value.copy()))
-    elif isinstance(value, torch.Tensor):
+    inside: list[Any] = []
+    if isinstance(value, torch.Tensor):
         if value.numel() <= _LARGE and type(value) in (torch.Tensor, torch.nn.Parameter):
             undo.append(_restore(value, value._version, value.detach().clone()))
-        return
-    if isinstance(value, type):
+    elif isinstance(value, type):
         attributes = {k: v for k, v in vars(value).items() if not k.startswith("__")}
         undo.append(_reset(value, attributes))
-        for inside in attributes.values():
-            if isinstance(inside, (list, dict, set)):
-                _remember(inside, undo, seen)
-            elif isinstance(inside, staticmethod):
-                _remember(inside.__func__, undo, seen)
+        inside = [getattr(v, "__func__", v) for v in attributes.values()]
+    elif isinstance(value, (list, collections.deque)):
+        undo.append(_refill(value, list(value)))
+        inside = list(value)[:_MEMBERS]
+    elif isinstance(value, (dict, set)):
+        undo.append(_replace(value, value.copy()))
     elif hasattr(value, "__dict__") and not isinstance(value, torch.nn.Module):
         undo.append(_replace(vars(value), dict(vars(value))))
-    if isinstance(value, (list, tuple)) and len(value) <= 16:
-        for inside in value:
-            if hasattr(inside, "__dict__") or isinstance(inside, (list, dict, set)):
-                _remember(inside, undo, seen)
+    for member in inside:
+        if isinstance(member, (list, dict, set)) or hasattr(member, "__dict__"):
+            _remember(member, undo, seen)
 
 
 def _rebind(space: dict[str, Any], name: str, value: Any) -> Undo:
@@ -159,6 +156,6 @@ def _restore(tensor: torch.Tensor, version: int, before: torch.Tensor) -> Undo:
     def undo() -> None:
         if tensor._version != version:
             with torch.no_grad():
-                tensor.set_(before) if tensor.shape != before.shape else tensor.copy_(before)
+                tensor.resize_(before.shape).copy_(before)
 
     return undo

@@ -112,9 +112,9 @@ class Retrace(TorchFunctionMode):
         _stack().append(self)
         return super().__enter__()
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None:
         _stack().pop()
-        super().__exit__(*error)
+        super().__exit__(exc_type, exc_val, exc_tb)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
