@@ -66,6 +66,7 @@ __all__ = [
     "is_functional_tensor",
     "is_functorch_wrapped_tensor",
     "is_gradtrackingtensor",
+    "is_legacy_batchedtensor",
     "len_torch_dispatch_stack",
     "maybe_get_bdim",
     "maybe_get_level",
@@ -136,6 +137,7 @@ try:
     is_batchedtensor = _functorch.is_batchedtensor
     is_functorch_wrapped_tensor = _functorch.is_functorch_wrapped_tensor
     is_gradtrackingtensor = _functorch.is_gradtrackingtensor
+    is_legacy_batchedtensor = _functorch.is_legacy_batchedtensor
     maybe_get_bdim = _functorch.maybe_get_bdim
     maybe_get_level = _functorch.maybe_get_level
     peek_interpreter_stack = _functorch.peek_interpreter_stack

@@ -179,7 +179,8 @@ def _once(
     table = _records.get(definition)
     record = None if table is None else table.get(key)
     if record is None or (record.verdict == "no verdict" and len(_tries[definition]) < _TRIES):
-        if _capturing() or (definition, key) in _busy or len(table or ()) >= _SIGNATURES:
+        nothing = any(source.numel() == 0 for source in sources)
+        if nothing or _capturing() or (definition, key) in _busy or len(table or ()) >= _SIGNATURES:
             return False
         _busy.add((definition, key))
         try:

@@ -199,7 +199,7 @@ class Call:
         return (*outputs, *pool.residuals)
 
     def _same_for_each_item(self, before: dict[str, Any]) -> None:
-        """Refuse a Function that keeps another value for each item, where one context serves all."""
+        """Refuse another value on the context for each item: one context serves them all."""
         after = self.attributes or {}
         for name in before.keys() | after.keys():
             a, b = before.get(name), after.get(name)

@@ -51,7 +51,7 @@ def differences(twin: Call, values: Values, again: Any, transpose: Any) -> Outco
     heads = [None if t is None else _normal(t) for t in base]
     with preserved(twin.definition), _random.replaying(before):
         _, gradients = transpose(twin, values, heads)
-    last: Outcome = ("agrees", 0.0, 0.0)
+    last: Outcome = ("agrees", math.inf, math.inf)  # of the group that tells the least
     inputs = [i for i in live if i < len(twin.needs)]
     for places in (inputs, [i for i in live if i not in inputs]):
         verdict: Outcome = ("agrees", 0.0, 0.0)
@@ -72,13 +72,17 @@ def differences(twin: Call, values: Values, again: Any, transpose: Any) -> Outco
                 break
         if against == 2:
             return verdict
-        if verdict[0] == "disagrees":
-            verdict = "no verdict", *verdict[1:]
-        if places and (last[0] == "agrees" or verdict[0] == "no verdict"):
+        if verdict[0] != "agrees":
+            last = "no verdict", verdict[1], verdict[2]
+        elif places and last[0] == "agrees" and _size(verdict) <= _size(last):
             last = verdict
     if witness.remembered:
         raise Remembered("a tensor that one call made reaches another call")
     return last
+
+
+def _size(outcome: Outcome) -> float:
+    return max(abs(outcome[1]), abs(outcome[2]))
 
 
 def _judge(derived: float, whole: float, half: float, clear: float, noise: float) -> Verdict:

@@ -22,12 +22,12 @@ class _OtherName:
 
     def __get__(self, instance: Any, owner: Any) -> Any:
         # Dynamo refuses a Function whose `vjp` is not torch's own, though it is the same rule.
-        if not is_dynamo_tracing():
-            for cls in owner.__mro__:
-                for name in ("backward", "vjp") if cls is not torch.autograd.Function else ():
-                    rule = vars(cls).get(name)
-                    if rule is not None and not isinstance(rule, _OtherName):
-                        return rule.__get__(None, owner)
+        tracing = self.name == "vjp" and is_dynamo_tracing()
+        for cls in () if tracing else owner.__mro__:
+            for name in ("backward", "vjp") if cls is not torch.autograd.Function else ():
+                rule = vars(cls).get(name)
+                if rule is not None and not isinstance(rule, _OtherName):
+                    return rule.__get__(None, owner)
         return getattr(torch.autograd.Function, self.name)
 
 

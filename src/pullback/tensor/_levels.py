@@ -13,6 +13,7 @@ from pullback.internal.torch import (
     is_batchedtensor,
     is_functorch_wrapped_tensor,
     is_gradtrackingtensor,
+    is_legacy_batchedtensor,
     maybe_get_bdim,
     maybe_get_level,
 )
@@ -61,7 +62,7 @@ def concrete(tensor: torch.Tensor) -> torch.Tensor | None:
         tensor, _functorch.FakeTensor
     ):
         return None
-    if tensor.is_meta:
+    if tensor.is_meta or is_legacy_batchedtensor(tensor):
         return None
     return tensor.detach()
 
@@ -74,6 +75,8 @@ def sample(tensor: torch.Tensor) -> torch.Tensor | None:
             dims.append(maybe_get_bdim(tensor))
         tensor = get_unwrapped(tensor)
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
+        return None
+    if is_legacy_batchedtensor(tensor):  # of torch.autograd.functional
         return None
     with disable_functorch(), torch.no_grad():
         for dim in reversed(dims):

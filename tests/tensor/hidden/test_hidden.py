@@ -19,7 +19,6 @@ PARTS = 5
 EACH = examples(440)
 
 
-@pytest.mark.hypothesis  # so that `make fuzz` finds it
 @pytest.mark.timeout(300 + EACH)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_right_or_refused(part):
