@@ -131,6 +131,10 @@ def complete(
     }
     if traced:
         body["forward"] = staticmethod(_refuse_composition(function))
+    # Dynamo looks for the rules on the class itself.
+    for name in ("backward", "vjp"):
+        if getattr(function, name) is not getattr(_base, name):
+            body[name] = staticmethod(getattr(function, name))
     result = types.new_class(
         function.__name__, (Function, function), exec_body=lambda namespace: namespace.update(body)
     )

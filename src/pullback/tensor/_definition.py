@@ -102,7 +102,8 @@ def define(cls: Any) -> Definition:
             f"{cls.__name__} has no forward.", mend="Define forward as a static method."
         )
     split = cls.setup_context is not _base.setup_context
-    backward = _one_of(cls, "backward", "vjp")
+    source = vars(cls).get("__wrapped__", cls) if cls._lenient else cls
+    backward = _one_of(source, "backward", "vjp") or _one_of(cls, "backward", "vjp")
     if cls._lenient and backward is not None:  # what it computes has a derivative all the same
         backward = without_once(backward)
     vmap = None if cls.vmap is _base.vmap else cls.vmap
@@ -142,7 +143,8 @@ def define(cls: Any) -> Definition:
 
 def rules_of(cls: Any) -> tuple[Any, ...]:
     """The rules that a class has now; one that is replaced later makes another definition."""
-    return cls.forward, cls.setup_context, cls.backward, cls.vjp, cls.jvp, cls.vmap
+    source = cls.__wrapped__ if cls._lenient and "__wrapped__" in vars(cls) else cls
+    return cls.forward, cls.setup_context, source.backward, source.vjp, cls.jvp, cls.vmap
 
 
 def _mutates(cls: Any, signature: inspect.Signature) -> frozenset[int]:
