@@ -5,6 +5,7 @@ from pullback.conformance.clauses.alias import alias
 from pullback.conformance.clauses.autocast import autocast
 from pullback.conformance.clauses.checkpoint import checkpoint
 from pullback.conformance.clauses.compile import compiles
+from pullback.conformance.clauses.compositions import compositions
 from pullback.conformance.clauses.cotangent import cotangent
 from pullback.conformance.clauses.cuda_graph import cuda_graph
 from pullback.conformance.clauses.derivative import derivative
@@ -45,6 +46,7 @@ CLAUSES: tuple[Clause, ...] = (
     forward_over_forward,
     transforms,
     vmap,
+    compositions,
     saved,
     leak,
     stale,
