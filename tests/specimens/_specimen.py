@@ -11,12 +11,16 @@ __all__ = ["Specimen", "normal", "positive"]
 
 @dataclass(frozen=True)
 class Specimen:
-    """A Function with inputs; a wrong one names the clause that must catch it."""
+    """A Function with inputs; a wrong one names the clause that must catch it.
+
+    Where what it does wrong fails no check, it names the verdict too.
+    """
 
     function: Any
     inputs: Callable[[], tuple[Any, ...]]
     clause: str = ""
     gradient: str | None = None
+    verdict: str = ""
 
     @property
     def id(self) -> str:

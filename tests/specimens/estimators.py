@@ -211,6 +211,8 @@ ESTIMATORS: dict[str, Family] = {
     "one-hot": straight("OneHot", one_hot),
     "top-k": straight("TopK", top_k),
     "clamped-grid": hard("ClampedGrid", lambda x: (x.clamp(-1, 1) * 7).round() / 7),
+    "round-single": straight("RoundSingle", lambda x: x.float().round().to(x.dtype)),
+    "grid-single": straight("GridSingle", lambda x: ((x.float() * 20).round() / 20).to(x.dtype)),
     "detach-trick": straight("DetachTrick", lambda x: x + (x.round() - x)),
     "learnt-step": with_inputs(LearntStep, number(0.3)),
     "learnt-range": with_inputs(LearntRange, number(0.02), number(128.0)),
@@ -237,6 +239,8 @@ def smooth(name, formula, error=1.5, scale=1.0, shift=0.0):
     """An exact Function of a smooth formula whose backward is off by a factor."""
 
     class Smooth(torch.autograd.Function):
+        rule = staticmethod(formula)
+
         @staticmethod
         def forward(ctx, x):
             ctx.save_for_backward(x)
@@ -285,6 +289,9 @@ PRETENDERS: dict[str, Family] = {
     "large-scale": smooth("LargeScale", lambda x: x * x / 1e6, scale=1e6),
     "large-offset": smooth("LargeOffset", lambda x: (x - 1e4) * 3, shift=1e4),
     "small-slope": smooth("SmallSlope", lambda x: 1 + 0.01 * x.sin(), error=3.0),
+    "single-inside": smooth("SingleInside", lambda x: x.float().sin().to(x.dtype)),
+    "single-large": smooth("SingleLarge", lambda x: (x.float() / 1e5).sin().to(x.dtype), scale=1e6),
+    "single-steep": smooth("SingleSteep", lambda x: (50 * x.float()).tanh().to(x.dtype)),
     "logistic": smooth("Logistic", lambda x: (20 * x).sigmoid()),
     "weight-of-round": with_inputs(
         RoundTimesWeight, lambda x: (x.detach() * 0 + 0.7).requires_grad_()

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._clause import Clause, check_timeout, run_clause
+from pullback.conformance._clause import Clause, bearer, check_timeout, run_clause
 from pullback.conformance._environment import environment
+from pullback.conformance._guard import guarded
 from pullback.conformance._intent import infer_intent
 from pullback.conformance._prepare import prepare
 from pullback.conformance._subject import Subject
@@ -69,15 +70,20 @@ def check(
     subject = Subject.of(function, gradient)
     chosen = select_clauses(clauses)
     check_timeout(timeout, isolate)
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise ArgumentError("The seed is not an integer.", given=f"seed={seed!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
+        raise ArgumentError(
+            "The seed is not one that torch takes.", given=f"seed={seed!r}",
+            expected="an integer of at most 63 bits",
+        )  # fmt: skip
     arguments = Arguments.of(inputs, kwargs)
     if isolate:
         from pullback.conformance._isolate import check_isolated
 
         return check_isolated(subject, arguments, chosen, seed, timeout)
-    probe = infer_intent(prepare(subject, arguments, seed))
-    findings = tuple(run_clause(clause, probe, timeout) for clause in chosen)
+    with guarded(arguments.generators):
+        probe = infer_intent(prepare(subject, arguments, seed))
+        bearing = bearer(chosen)
+        findings = tuple(run_clause(clause, probe, timeout, bearing) for clause in chosen)
     return Report(
         subject.name, probe.intent, probe.inferred, findings, seed,
         time.perf_counter() - started, environment(),

@@ -3,7 +3,7 @@
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
@@ -14,7 +14,7 @@ from pullback.conformance._probe import Probe
 from pullback.errors import ArgumentError
 from pullback.report import Finding, Verdict
 
-__all__ = ["Clause", "check_timeout", "clause", "run_clause"]
+__all__ = ["Clause", "bearer", "check_timeout", "clause", "run_clause"]
 
 
 # What is said of an error that no clause foresaw.
@@ -67,21 +67,49 @@ def clause(
     return lambda test: Clause(id, promise, why, breach, mend, test, gradient)
 
 
-def run_clause(clause: Clause, probe: Probe, timeout: float | None = None) -> Finding:
+def bearer(clauses: Sequence[Clause]) -> str:
+    """The id of the clause that reports a plain backward which does not run.
+
+    It is the first of those chosen that need one.
+    """
+    return next((clause.id for clause in clauses if clause.gradient), "")
+
+
+def run_clause(
+    clause: Clause, probe: Probe, timeout: float | None = None, bearing: str = ""
+) -> Finding:
     """Run one clause; an error of the checked code becomes a verdict.
 
     Arguments:
         clause: the clause.
         probe: the subject with its inputs.
         timeout: seconds after which the verdict is ``crashes``, or ``None`` for no limit.
+        bearing: the id of the clause that reports a plain backward which does not run; all
+            others that build on it are skipped.
 
     Returns:
         The finding; with the reason why the clause matters where it is not kept.
     """
-    finding = _run(clause, replace(probe, clause=clause.id), timeout)
+    probe = replace(probe, clause=clause.id)
+    if probe.fault is not None and clause.gradient:
+        finding = _faulty(probe, probe.fault, bearing)
+    else:
+        finding = _run(clause, probe, timeout)
     if finding.verdict in (Verdict.HOLDS, Verdict.SKIPPED):
         return finding
     return replace(finding, why=clause.why, hint=finding.hint or clause.mend)
+
+
+def _faulty(probe: Probe, fault: Exception, bearing: str) -> Finding:
+    """One cause gives one finding."""
+    if bearing not in ("", probe.clause):
+        return probe.skipped(f"Plain backward does not run: see {bearing}.")
+    said = f"Plain backward does not run: {describe(fault)}"
+    if isinstance(fault, NotImplementedError):
+        return probe.lacking(said, "Write backward, or declare the outputs non-differentiable.")
+    return probe.crashes(said, "Make loss.backward() work first; then the other clauses can run.",
+                         ["print(torch.autograd.grad(outs(), xs, [torch.ones_like(y) for y in "
+                          "outs()], allow_unused=True))"])  # fmt: skip
 
 
 def _run(clause: Clause, probe: Probe, timeout: float | None) -> Finding:

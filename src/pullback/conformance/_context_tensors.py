@@ -16,7 +16,8 @@ _DEPTH = 5
 def context_tensors(node: Any) -> Iterator[tuple[str, torch.Tensor | Any]]:
     """Tensors, and arrays that numpy shares, held by the attributes of a node.
 
-    Looks into containers, dataclasses, closures, partial functions and bound methods.
+    Looks into containers, dataclasses, closures, partial functions, bound methods and plain
+    objects. Modules of torch are left alone: their parameters live longer than any call.
 
     Arguments:
         node: an autograd node of a custom Function, which is its context.
@@ -57,10 +58,32 @@ def _children(value: Any) -> Iterator[tuple[Any, str]]:
     elif isinstance(value, functools.partial):
         yield (value.args, ".args")
         yield (value.keywords, ".keywords")
+    elif isinstance(value, types.MethodType):
+        yield value.__self__, " bound to an object"
     elif is_dataclass(value) and not isinstance(value, type):
         yield from ((getattr(value, f.name, None), f".{f.name}") for f in fields(value))
-    elif isinstance(value, types.SimpleNamespace):
-        yield from ((item, f".{name}") for name, item in vars(value).items())
+    elif _is_plain(value):
+        yield from ((item, f".{name}") for name, item in _attributes(value))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is an object of somebody's class, with attributes of its own."""
+    if isinstance(value, (type, types.ModuleType, torch.nn.Module)):
+        return False
+    return type(value).__module__.partition(".")[0] not in ("builtins", "torch", "numpy")
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes of an object, in its dictionary and in slots; no property is run."""
+    yield from getattr(value, "__dict__", {}).items()
+    for kind in type(value).__mro__:
+        for name in vars(kind).get("__slots__", ()):
+            slot = vars(kind).get(name)
+            if isinstance(slot, types.MemberDescriptorType):
+                try:
+                    yield name, slot.__get__(value)
+                except AttributeError:  # not filled
+                    continue
 
 
 def _is_array(value: Any) -> bool:

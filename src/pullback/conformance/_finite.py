@@ -76,6 +76,8 @@ class Slopes:
             The estimate.
         """
         used = weights != 0
+        if weights.numel() and not used.any():
+            return Estimate(0.0, math.inf, 0.0, smooth=False)  # nothing is settled
         w = weights[used].double()
         value, error, noise = self.value[used], self.error[used], self.noise[used]
         if used.any() and not self.settled[used].all():
@@ -85,7 +87,7 @@ class Slopes:
         size = _total if coherent else _root
         return Estimate(
             _total(w * value), size((w * error).abs()), size((w * value).abs()),
-            bool(used.any()) or not weights.numel(), size((w * noise).abs()),
+            True, size((w * noise).abs()),
         )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._clause import Clause
+from pullback.conformance._clause import Clause, bearer
 from pullback.conformance._environment import environment
 from pullback.conformance._subject import Subject
 from pullback.conformance._transfer import locate, pack
@@ -70,7 +70,7 @@ def check_isolated(
         while left := [clause.id for clause in clauses if clause.id not in state.findings]:
             request = {
                 "target": where, "gradient": subject.gradient, "clauses": left, "seed": seed,
-                "infer": state.infer,
+                "infer": state.infer, "bearing": bearer(clauses),
             }  # fmt: skip
             (folder / "request.json").write_text(json.dumps(request))
             (folder / "answers.jsonl").write_text("")

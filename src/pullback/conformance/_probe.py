@@ -17,6 +17,7 @@ from pullback.conformance._tree import tensors
 from pullback.report import Finding, Verdict
 
 __all__ = [
+    "KINDS",
     "Probe",
     "Tensors",
     "flatten",
@@ -41,10 +42,14 @@ class Probe:
         intent: the gradient intent, declared or inferred.
         inferred: whether it was inferred.
         reason: why it was inferred so.
+        held: positions of the inputs that the derivative is asked of although another input is
+            passed straight through.
         seed: the seed of every random choice.
         outputs: positions among the output tensors that are differentiated.
         random: whether the function draws from a global generator.
         rough: whether it computes in float32 although its outputs are float64.
+        fault: what plain backward raised, or ``None`` where it runs.
+        kin: how the points and directions tried keep to those that forward accepts.
         clause: the clause that is running.
     """
 
@@ -54,10 +59,13 @@ class Probe:
     intent: str = "exact"
     inferred: bool = True
     reason: str = ""
+    held: tuple[int, ...] = ()
     seed: int = 0
     outputs: tuple[int, ...] = ()
     random: bool = False
     rough: bool = False
+    fault: Exception | None = None
+    kin: str = "any"
     clause: str = ""
 
     @property
@@ -88,7 +96,7 @@ class Probe:
     def point(self, number: int) -> Tensors:
         """The given point for number 0, else one close to it, with the same structure."""
         points = self.inputs.points()
-        if number == 0:
+        if number == 0 or self.kin == "none":
             return [point.clone() for point in points]
         steps = self.direction(f"point {number}")
         return [point + 0.02 * step for point, step in zip(points, steps, strict=True)]
@@ -106,7 +114,7 @@ class Probe:
         generator = self.generator(f"direction {label}")
         found = []
         for k, point in enumerate(self.inputs.points()):
-            step = _spread(point, generator) * _scale(point)
+            step = KINDS[self.kin](point, _spread(point, generator) * _scale(point))
             found.append(structured(point, step) if only in (None, k) else step * 0)
         return found
 
@@ -128,6 +136,16 @@ class Probe:
         reseed(self.seed)
         args, kwargs = self.inputs.build(leaves)
         return tensors((args, kwargs)), tensors(self.subject.call(*args, **kwargs))
+
+    def exposed_versions(
+        self, leaves: Sequence[torch.Tensor]
+    ) -> tuple[Tensors, list[int], Tensors]:
+        """As `exposed`, with the version counter of each tensor before the call."""
+        reseed(self.seed)
+        args, kwargs = self.inputs.build(leaves)
+        handed = tensors((args, kwargs))
+        versions = [t._version for t in handed]
+        return handed, versions, tensors(self.subject.call(*args, **kwargs))
 
     def evaluate(self, leaves: Sequence[torch.Tensor], *, seeded: bool = True) -> Tensors:
         """The differentiated outputs at ``leaves``."""
@@ -244,9 +262,27 @@ class Probe:
     def _finding(self, verdict: Verdict, detail: str) -> Finding:
         return Finding(self.clause, verdict, detail, seed=self.seed, source=self.subject.source)
 
-    def failed(self, error: BaseException, doing: str, hint: str = "") -> Finding:
-        """The finding for an error of the checked code: ``lacking`` if it names what it refuses."""
-        if classify(error) is Verdict.LACKING:
+    def untidy(
+        self, detail: str, *, expected: object = "", got: object = "", place: str = "", hint: str
+    ) -> Finding:
+        """A finding that the numbers are right because torch mends them."""
+        return replace(
+            self._finding(Verdict.UNTIDY, detail),
+            expected=show(expected), got=show(got), input=place, hint=hint,
+        )  # fmt: skip
+
+    def failed(
+        self, error: BaseException, doing: str, hint: str = "", *, transform: bool = True
+    ) -> Finding:
+        """The finding for an error of the checked code: ``lacking`` if it refuses on purpose.
+
+        Arguments:
+            error: what was raised.
+            doing: what was tried, in words.
+            hint: how to mend it.
+            transform: whether a transform of torch was tried, not other data.
+        """
+        if classify(error, transform=transform) is Verdict.LACKING:
             return self.lacking(f"{doing}: {describe(error)}", hint)
         return self.crashes(f"{doing}: {describe(error)}", hint)
 
@@ -330,6 +366,39 @@ def _normal(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     dtype = torch.complex128 if like.is_complex() else torch.float64
     drawn = torch.randn(like.shape, dtype=dtype, generator=generator)
     return drawn.to(dtype=like.dtype, device=like.device)
+
+
+def _balanced(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    """A step in proportion to the entries that keeps the sum along the last dimension."""
+    if point.ndim == 0:
+        return torch.zeros_like(step)
+    if not bool((point > 0).all()):
+        return step - step.mean(-1, keepdim=True)
+    share = point / point.sum(-1, keepdim=True)
+    return step - share * step.sum(-1, keepdim=True)
+
+
+def _turned(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    """A step that turns square matrices, as rotations move."""
+    if point.ndim < 2 or point.shape[-1] != point.shape[-2]:
+        return step
+    return point @ (step - step.mH) / 2
+
+
+def _positive(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    """A step in proportion to each entry, so that zeros stay."""
+    return point * torch.sign(step.real if step.is_complex() else step) / 2
+
+
+# Ways to move that keep to what a forward which validates its values may accept, the freest first.
+KINDS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "any": lambda point, step: step,
+    "in proportion": _positive,
+    "sums kept": _balanced,
+    "turned": _turned,
+    "scaled": lambda point, step: point * 0.5,
+    "none": lambda point, step: torch.zeros_like(step),
+}
 
 
 def _spread(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -55,7 +55,7 @@ def main(folder: Path) -> None:
     for clause in CLAUSES:
         if clause.id in request["clauses"]:
             say(started=clause.id)
-            say(finding=asdict(run_clause(clause, probe)))
+            say(finding=asdict(run_clause(clause, probe, bearing=request["bearing"])))
 
 
 if __name__ == "__main__":

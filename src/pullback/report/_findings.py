@@ -14,7 +14,7 @@ class Finding:
 
     Arguments:
         clause: the stable id of the clause, for example ``"derivative"``.
-        verdict: holds, broken, lacking, crashes or skipped.
+        verdict: holds, untidy, broken, lacking, crashes or skipped.
         detail: one or two sentences that say what was seen, or why the clause was skipped.
         expected: the value or behaviour the clause asks for.
         got: the value or behaviour seen instead.

@@ -64,6 +64,9 @@ def _mark(case: ElementTree.Element, finding: Finding) -> None:
     if not tag:
         return
     message = f"{finding.verdict.value}: {finding.detail}"
+    if tag == "system-out":  # it has no attributes
+        ElementTree.SubElement(case, tag).text = _clean(f"{message} {finding.hint}".rstrip())
+        return
     mark = ElementTree.SubElement(case, tag, message=_clean(message))
     if finding.verdict.is_bad:
         mark.set("type", finding.verdict.value)

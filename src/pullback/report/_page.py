@@ -40,6 +40,7 @@ class _Row:
     module: str
     cells: tuple[_Cell, ...]
     problems: tuple[_Card, ...]
+    untidy: tuple[_Card, ...]
     lacking: tuple[_Card, ...]
     rerun: str
 
@@ -84,6 +85,7 @@ def render_page(
         "clauses": clauses,
         "meanings": [(verdict.value, sign.glyph, sign.meaning) for verdict, sign in SIGNS.items()],
         "bad": [row for row in rows if row.problems],
+        "untidy": [row for row in rows if row.untidy],
         "lacking": [row for row in rows if row.lacking],
         "counts": _counts(reports),
         "not_checked": list(not_checked),
@@ -114,9 +116,12 @@ def _row(number: int, report: Findings, clauses: Sequence[str], reruns: Mapping[
     module, _, name = report.function.rpartition(":")
     cells = tuple(_cell(report, clause, anchor) for clause in clauses)
     problems = tuple(_card(item, anchor) for item in report.problems)
-    lacking = tuple(_card(item, anchor) for item in report if item.verdict is Verdict.LACKING)
+    untidy, lacking = (
+        tuple(_card(item, anchor) for item in report if item.verdict is verdict)
+        for verdict in (Verdict.UNTIDY, Verdict.LACKING)
+    )
     rerun = reruns.get(report.function, "")
-    return _Row(report, anchor, name, module, cells, problems, lacking, rerun)
+    return _Row(report, anchor, name, module, cells, problems, untidy, lacking, rerun)
 
 
 def _card(finding: Finding, anchor: str) -> _Card:

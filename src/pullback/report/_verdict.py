@@ -18,6 +18,7 @@ class Verdict(StrEnum):
     BROKEN = "broken"
     LACKING = "lacking"
     CRASHES = "crashes"
+    UNTIDY = "untidy"
     SKIPPED = "skipped"
 
     @property
@@ -36,7 +37,8 @@ class Sign:
         style: the style of the terminal, as rich names it.
         label: the verdict in two or three words, for a legend.
         meaning: what the verdict says, in full.
-        junit: the tag of JUnit XML, or an empty text where the case simply passes.
+        junit: the tag of JUnit XML, or an empty text where the case simply passes; what stands
+            in ``system-out`` passes with a remark.
     """
 
     glyph: str
@@ -56,6 +58,10 @@ SIGNS: dict[Verdict, Sign] = {
     Verdict.CRASHES: Sign(
         "!", "!", "bold magenta", "crashes",
         "an unclear error, or the process dies or hangs", "error",
+    ),
+    Verdict.UNTIDY: Sign(
+        "~", "~", "cyan", "untidy, mended by torch",
+        "the numbers are right because torch mends them", "system-out",
     ),
     Verdict.LACKING: Sign(
         "○", "o", "yellow", "lacking, refused clearly", "refused with a clear error", "skipped"

@@ -207,7 +207,7 @@ SPECIMENS = [
     Specimen(VmapOverTheWholeBatch, lambda: (normal(4),), "vmap"),
     Specimen(VmapAssumesFirst, lambda: (normal(3), normal(3, seed=2)), "vmap"),
     Specimen(CompressedWhenSingle, lambda: (normal(3),), "dtype"),
-    Specimen(DoubleForSingle, lambda: (normal(3),), "dtype"),
+    Specimen(DoubleForSingle, lambda: (normal(3),), "dtype", verdict="untidy"),
     Specimen(LinearMixed, lambda: (normal(2, 3), normal(3, 4, seed=2)), "autocast"),
     Specimen(ScaledUnderAutocast, lambda: (normal(3),), "autocast"),
     Specimen(FakeShapeWrong, lambda: (normal(3),), "fake"),

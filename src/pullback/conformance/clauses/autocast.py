@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 
 from pullback.conformance._clause import clause
+from pullback.conformance._failure import describe
 from pullback.conformance._probe import Probe, Tensors
 from pullback.report import Finding
 
@@ -33,9 +34,15 @@ def autocast(probe: Probe) -> Finding:
     cotangents = low.cotangents([y.detach() for y in low.evaluate(low.leaves())])
     expected = _both(low, points, cotangents)
     try:
+        with torch.autocast(points[0].device.type, dtype=torch.bfloat16):
+            low.evaluate(low.leaves())
+    except Exception as error:  # loud, before any number
+        return probe.lacking(f"Forward refuses autocast: {describe(error)}", _CAST)
+    try:
         got = _both(low, points, cotangents, autocast=True)
-    except Exception as error:  # judged by its message
-        return probe.failed(error, "Forward under autocast or backward outside it fails", _CAST)
+    except Exception as error:  # judged by where it is raised
+        doing = "Forward takes autocast, backward outside it fails"
+        return probe.failed(error, doing, _CAST, transform=False)
     rounded = _both(low, [x.bfloat16().to(x.dtype) for x in points], cotangents)
     count = len(cotangents)
     for k, (one, true, moved) in enumerate(zip(got, expected, rounded, strict=True)):

@@ -43,7 +43,7 @@ def compiles(probe: Probe) -> Finding:
         for what, run in _WAYS.items():
             try:
                 got = run(probe, cotangents)
-            except Exception as error:  # judged by its message
+            except Exception as error:  # judged by where it is raised
                 return _refuses(probe, error, what)
             reference = expected[len(expected) - len(got) :]
             place = probe.differ(got, reference, looser=1e4)

@@ -39,7 +39,7 @@ def cuda_graph(probe: Probe) -> Finding:
     expected = _eager(on_device, other, cotangents)
     try:
         got = _replayed(on_device, start, other, cotangents)
-    except Exception as error:  # judged by its message
+    except Exception as error:  # judged by where it is raised
         torch.cuda.synchronize()
         return probe.failed(error, "Capture is refused", _HINT)
     place = probe.differ(got, expected, looser=1e4)

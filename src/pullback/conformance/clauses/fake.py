@@ -36,7 +36,7 @@ def fake(probe: Probe) -> Finding:
             ghosts = [x.detach().clone().requires_grad_() for x in shadow.inputs.points()]
             made = list(shadow.unseeded(*ghosts))
             slopes = shadow.pull(ghosts, [torch.ones_like(y) for y in made], made)
-        except Exception as error:  # judged by its message
+        except Exception as error:  # judged by where it is raised
             return probe.failed(error, "Fake tensors are refused", TRACE)
     for k, (one, other) in enumerate(zip([*made, *slopes], real, strict=True)):
         place = (

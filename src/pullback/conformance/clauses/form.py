@@ -12,6 +12,9 @@ from pullback.report import Finding
 __all__ = ["form"]
 
 
+_HINT = (
+    "Return one gradient for each argument of forward, with its shape, dtype and device, or None."
+)
 _RAW = [
     "ys = outs(); node = ys[0].grad_fn",
     "w = [torch.ones(m.shape, dtype=m.dtype) for m in node._input_metadata]",
@@ -27,7 +30,8 @@ _RAW = [
     promise="Each returned gradient has its input's shape, dtype and device; the count is right.",
     why="Gradients of another shape, dtype or device than their input are cast, summed or "
     "refused somewhere downstream, far from the cause.",
-    breach="in what backward itself returns.",
+    breach="in what backward itself returns. What autograd mends (it sums a broadcast gradient and "
+    "casts a floating one) is `untidy`; what it refuses shows as a plain backward that fails.",
     mend="Sum over broadcast dimensions, cast, and return `None` for what is no tensor.",
 )
 def form(probe: Probe) -> Finding:
@@ -40,14 +44,19 @@ def form(probe: Probe) -> Finding:
     for node in nodes:
         returned = call_backward(node, unit_cotangents(node))
         wrong = _count(node, returned) or _members(node, returned)
-        if wrong is not None:
-            place, expected, got = wrong
-            return probe.broken(
-                "Backward returns a gradient that does not have its input's form.",
-                expected=expected, got=got, place=place, repro=_RAW,
-                hint="Return one gradient for each argument of forward, with its shape, dtype and "
-                "device, or None. Autograd sums and casts some of this silently.",
+        if wrong is None:
+            continue
+        place, expected, got = wrong
+        if "," in got:  # a tensor, which autograd took: plain backward ran
+            return probe.untidy(
+                "Backward returns a gradient that does not have its input's form; autograd sums, "
+                "casts or moves it.",
+                expected=expected, got=got, place=place, hint=_HINT,
             )  # fmt: skip
+        return probe.broken(
+            "Backward returns what is no gradient of its input.",
+            expected=expected, got=got, place=place, repro=_RAW, hint=_HINT,
+        )  # fmt: skip
     return probe.holds("Each gradient has its input's shape, dtype and device.")
 
 

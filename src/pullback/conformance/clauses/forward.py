@@ -30,7 +30,7 @@ def forward(probe: Probe) -> Finding:
         step = probe.direction(f"forward {number}")
         try:
             outputs, tangents = push(probe, points, step)
-        except Exception as error:  # judged by its message
+        except Exception as error:  # judged by where it is raised
             return probe.failed(error, "Forward mode refuses", DERIVE)
         filled = [
             torch.zeros_like(y) if t is None else t for y, t in zip(outputs, tangents, strict=True)

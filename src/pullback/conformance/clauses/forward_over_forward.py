@@ -3,7 +3,8 @@
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._finite import compare, differentiate
+from pullback.conformance._derivative import has_basis, second_slopes
+from pullback.conformance._finite import compare
 from pullback.conformance._probe import Probe, Tensors, flatten, products
 from pullback.conformance.clauses._hints import DERIVE
 from pullback.conformance.clauses._push import push
@@ -29,21 +30,22 @@ def forward_over_forward(probe: Probe) -> Finding:
     first, second = probe.direction("first"), probe.direction("second")
     try:
         push(probe, points, first)
-    except Exception as error:  # judged by its message
+    except Exception as error:  # judged by where it is raised
         return probe.failed(error, "Forward mode refuses", DERIVE)
     for number in (0, 2):
         points = probe.point(number)
         weights = probe.cotangents(probe.output_values(points))
         try:
             tangents = _push_twice(probe, points, first, second)
-        except Exception as error:  # judged by its message
+        except Exception as error:  # judged by where it is raised
             return probe.failed(error, "Nested forward mode refuses", DERIVE)
         got, magnitude = products(weights, tangents)
 
-        def backward(moved: Tensors, weights: Tensors = weights) -> Tensors:
-            return probe.backward(moved, weights)
-
-        estimate = differentiate(probe.along(backward, second, points), flatten(first))
+        still = [torch.zeros_like(w) for w in weights]
+        slopes = second_slopes(probe, [*points, *weights], [*second, *still])
+        if slopes is None or has_basis(probe.output_values(points)):
+            continue
+        estimate = slopes.weigh(flatten(first))
         if compare(estimate, got, magnitude, probe.dtype) == "mismatch":
             return probe.broken(
                 "Nested forward mode is silently wrong.",

@@ -6,7 +6,7 @@ import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._nodes import watched_marks
-from pullback.conformance._probe import Probe, Tensors, same_bits
+from pullback.conformance._probe import Probe, same_bits
 from pullback.report import Finding
 
 __all__ = ["mutation"]
@@ -17,8 +17,8 @@ __all__ = ["mutation"]
     promise="An input that is changed in place is declared with `mark_dirty`.",
     why="An input changed in place and not declared with mark_dirty corrupts whatever "
     "else holds that tensor, and its version counter does not tell.",
-    breach="as inputs whose data differ after forward or backward (numpy writes skip the "
-    "version counter, so data are compared).",
+    breach="as inputs whose version counter or data differ after forward or backward (a write "
+    "that happens to change nothing bumps the counter; numpy's writes skip it).",
     mend="Work on a clone, or `mark_dirty` and return the input.",
     gradient=False,
 )
@@ -26,9 +26,9 @@ def mutation(probe: Probe) -> Finding:
     """Compare every input with its copy, after forward and after backward."""
     leaves = probe.leaves()
     with watched_marks() as marks:
-        handed, every = probe.exposed(leaves)
+        handed, versions, every = probe.exposed_versions(leaves)
     dirty = {t.data_ptr() for t in marks.dirty}
-    before = list(probe.inputs.values)
+    before = list(zip(probe.inputs.values, versions, strict=True))
     changed = _changed(handed, before, dirty)
     moment = "forward"
     if changed is None and probe.outputs:
@@ -39,7 +39,7 @@ def mutation(probe: Probe) -> Finding:
         name = probe.inputs.paths[changed]
         return probe.broken(
             f"{moment.capitalize()} changed {name} in place without ctx.mark_dirty.",
-            expected=before[changed], got=handed[changed], place=name,
+            expected=before[changed][0], got=handed[changed], place=name,
             hint="Work on a clone, or declare the change with ctx.mark_dirty and return the input.",
             repro=[
                 "before = [a.clone() for a in torch.utils._pytree.tree_leaves((args, kwargs)) "
@@ -55,10 +55,13 @@ def mutation(probe: Probe) -> Finding:
     return probe.holds(f"No input is changed without being declared.{said}")
 
 
-def _changed(handed: Sequence[torch.Tensor], before: Tensors, dirty: set[int]) -> int | None:
-    for k, (now, then) in enumerate(zip(handed, before, strict=True)):
+def _changed(
+    handed: Sequence[torch.Tensor], before: Sequence[tuple[torch.Tensor, int]], dirty: set[int]
+) -> int | None:
+    """The first tensor written to, by its version counter or, as numpy writes, its numbers."""
+    for k, (now, (then, version)) in enumerate(zip(handed, before, strict=True)):
         if now.data_ptr() in dirty and now.numel():
             continue
-        if not same_bits(now, then):
+        if now._version != version or not same_bits(now, then):
             return k
     return None

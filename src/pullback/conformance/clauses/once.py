@@ -6,10 +6,12 @@ import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import second_estimate
+from pullback.conformance._nodes import custom_nodes
 from pullback.conformance._probe import Probe
 from pullback.conformance.clauses._hints import COMPLETE
 from pullback.conformance.clauses._second import is_once, refusal
 from pullback.report import Finding
+from pullback.tensor import Function
 
 __all__ = ["once"]
 
@@ -22,7 +24,8 @@ __all__ = ["once"]
     "does nothing. torch itself gives silent zeros under "
     "`torch.func.grad(torch.func.grad(f))`, with `allow_unused=True`, and when the "
     "gradient is summed with other terms.",
-    breach="as a second derivative that answers although backward bends.",
+    breach="as a second derivative that answers although backward bends. It is `lacking` for "
+    "torch's own decorator, used as documented: the hole is torch's.",
     mend="Derive from `pullback.Function`, or use `pullback.complete(F)`: both raise.",
 )
 def once(probe: Probe) -> Finding:
@@ -35,6 +38,12 @@ def once(probe: Probe) -> Finding:
     silent = [name for name, ask in _WAYS.items() if refusal(lambda a=ask: a(probe)) is None]
     if not silent:
         return probe.holds("A second derivative raises under autograd and under torch.func.")
+    if not _is_ours(probe):
+        return probe.lacking(
+            "torch's once_differentiable, used as documented, is silent in some ways to ask for a "
+            f"second derivative and answers with zeros: {'; '.join(silent)}.",
+            f"The hole is torch's own; close it for this Function. {COMPLETE}",
+        )
     return probe.broken(
         f"A second derivative is silently zero, not refused: {'; '.join(silent)}.",
         expected="an error that names once_differentiable",
@@ -48,6 +57,16 @@ def once(probe: Probe) -> Finding:
             "print('second derivative, no error raised (2 is from x squared):', h)",
         ],
     )
+
+
+def _is_ours(probe: Probe) -> bool:
+    """Whether every Function in the graph is one of pullback's, which promise to be loud."""
+    outputs = probe.evaluate(probe.leaves())  # held: a node lives as long as what it made
+    function = probe.subject.function
+    if function is not None and issubclass(function, Function):
+        return True
+    nodes = custom_nodes(outputs)
+    return bool(nodes) and all(issubclass(node._forward_cls, Function) for node in nodes)
 
 
 def _bends(probe: Probe, only: int) -> bool:

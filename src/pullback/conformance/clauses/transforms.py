@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from pullback.conformance._clause import clause
+from pullback.conformance._derivative import has_basis, second_slopes
 from pullback.conformance._failure import classify, describe
-from pullback.conformance._finite import differentiate
 from pullback.conformance._probe import Probe, Tensors, flatten, products
 from pullback.report import Finding, Verdict
 
@@ -31,7 +31,7 @@ def transforms(probe: Probe) -> Finding:
     for name, compare in _TRANSFORMS.items():
         try:
             wrong = compare(probe)
-        except Exception as error:  # judged by its message
+        except Exception as error:  # judged by where it is raised
             kind = lacking if classify(error) is Verdict.LACKING else crashed
             kind.setdefault(describe(error, 120), []).append(name)
             continue
@@ -91,20 +91,23 @@ def _jacrev(probe: Probe) -> Wrong:
 
 def _hessian(probe: Probe) -> Wrong:
     """On the same plane, against finite differences of the Function's own backward."""
-    points, steps = probe.inputs.points(), _plane(probe)
-    weights = probe.cotangents(_outputs(probe))
+    points, steps, outputs = probe.inputs.points(), _plane(probe), _outputs(probe)
+    weights = probe.cotangents(outputs)
 
     def small(t: torch.Tensor) -> torch.Tensor:
         return _weighted(probe.flat(*_moved(points, steps, t)), weights)
 
     got = torch.func.hessian(small)(torch.zeros(2, dtype=_real(points)))
 
-    def backward(moved: Tensors) -> Tensors:
-        return probe.backward(moved, weights)
-
+    if has_basis(outputs):
+        return None  # its derivative depends on the choice of the basis
+    still = [torch.zeros_like(y) for y in outputs]
     for i, along in enumerate(steps):
+        slopes = second_slopes(probe, [*points, *weights], [*along, *still])
         for j, onto in enumerate(steps):
-            estimate = differentiate(probe.along(backward, along, points), flatten(onto))
+            if slopes is None:
+                continue
+            estimate = slopes.weigh(flatten(onto))
             sizes = [abs(estimate.value), estimate.magnitude, float(got.abs().max())]
             # Either index may come first: a surrogate's Hessian need not be symmetric.
             gap = min(

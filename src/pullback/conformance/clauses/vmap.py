@@ -65,7 +65,7 @@ def _compare(probe: Probe, items: list[Tensors], dims: tuple[int | None, ...]) -
     try:
         got = torch.func.vmap(probe.flat, in_dims=dims, **options)(*leaves)
         gradients = probe.pull(leaves, cotangents, list(got))
-    except Exception as error:  # judged by its message
+    except Exception as error:  # judged by where it is raised
         return probe.failed(error, f"vmap refuses in_dims={dims}", _HINT)
     for what, one, other in (("output", got, expected), ("gradient", gradients, slopes)):
         place = probe.differ([t.detach() for t in one], other, looser=1e4)
