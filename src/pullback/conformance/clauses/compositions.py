@@ -1,11 +1,10 @@
 """The clause `compositions`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 
+from pullback.conformance._batch import Batch, weigh
 from pullback.conformance._clause import clause
 from pullback.conformance._failure import describe
 from pullback.conformance._finite import compare, differentiate
@@ -13,8 +12,6 @@ from pullback.conformance._probe import Probe, Tensors, flatten, products
 from pullback.report import Finding
 
 __all__ = ["compositions"]
-
-_BATCH = 3
 
 
 @clause(
@@ -30,7 +27,7 @@ _BATCH = 3
 )
 def compositions(probe: Probe) -> Finding:
     """Compare each pair of transforms with what the Function's own backward says."""
-    batch = _Batch.of(probe)
+    batch = Batch.of(probe)
     answered: list[str] = []
     refused: dict[str, list[str]] = {}
     for name, ask in _PAIRS.items():
@@ -59,77 +56,31 @@ _HINT = "Leave out jvp and vmap and let pullback.Function derive them, or use pu
 Wrong = tuple[object, object] | None
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """Items beside each other, with weights for their outputs and directions for their inputs."""
-
-    probe: Probe
-    items: list[Tensors]
-    weights: list[Tensors]
-    steps: list[Tensors]
-
-    @classmethod
-    def of(cls, probe: Probe) -> "_Batch":
-        items = [probe.point(number) for number in (0, *range(2, _BATCH + 1))]
-        outputs = [probe.output_values(item) for item in items]
-        return cls(
-            probe,
-            items,
-            [probe.cotangents(ys, f"item {k}") for k, ys in enumerate(outputs)],
-            [probe.direction(f"item {k}") for k in range(_BATCH)],
-        )
-
-    def stacked(self, which: Sequence[Tensors]) -> tuple[torch.Tensor, ...]:
-        return tuple(torch.stack(parts) for parts in zip(*which, strict=True))
-
-    def slopes(self) -> Tensors:
-        """The Function's own gradients, item by item."""
-        pairs = zip(self.items, self.weights, strict=True)
-        return list(self.stacked([self.probe.backward(item, w) for item, w in pairs]))
-
-    def map(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`torch.func.vmap` of a function, over every argument."""
-        return torch.func.vmap(function, randomness="same" if self.probe.random else "error")
-
-    def loss(self, count: int) -> Callable[..., torch.Tensor]:
-        """A scalar of the inputs, then of the weights of the outputs."""
-
-        def weigh(*given: torch.Tensor) -> torch.Tensor:
-            return _weigh(self.probe.flat(*given[:count]), given[count:])
-
-        return weigh
-
-
-def _weigh(outputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> torch.Tensor:
-    terms = [(w.conj() * y).real.sum() for w, y in zip(weights, outputs, strict=True)]
-    return torch.stack([term.to(terms[0].dtype) for term in terms]).sum()
-
-
-def _differ(batch: _Batch, got: Sequence[torch.Tensor], expected: Tensors) -> Wrong:
+def _differ(batch: Batch, got: Sequence[torch.Tensor], expected: Tensors) -> Wrong:
     detached = [g.detach() for g in got]
     place = batch.probe.differ(detached, expected, looser=1e4)
     return None if place is None else (expected[place], detached[place])
 
 
-def _vmap_of_grad(batch: _Batch) -> Wrong:
+def _vmap_of_grad(batch: Batch) -> Wrong:
     count = len(batch.items[0])
     slope = torch.func.grad(batch.loss(count), argnums=tuple(range(count)))
     got = batch.map(slope)(*batch.stacked(batch.items), *batch.stacked(batch.weights))
     return _differ(batch, got, batch.slopes())
 
 
-def _grad_of_vmap(batch: _Batch) -> Wrong:
+def _grad_of_vmap(batch: Batch) -> Wrong:
     count = len(batch.items[0])
     weights = batch.stacked(batch.weights)
 
     def total(*stacked: torch.Tensor) -> torch.Tensor:
-        return _weigh(batch.map(batch.probe.flat)(*stacked), weights)
+        return weigh(batch.map(batch.probe.flat)(*stacked), weights)
 
     got = torch.func.grad(total, argnums=tuple(range(count)))(*batch.stacked(batch.items))
     return _differ(batch, got, batch.slopes())
 
 
-def _vmap_of_jvp(batch: _Batch) -> Wrong:
+def _vmap_of_jvp(batch: Batch) -> Wrong:
     count = len(batch.items[0])
 
     def push(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -139,12 +90,12 @@ def _vmap_of_jvp(batch: _Batch) -> Wrong:
     return _transposed(batch, got)
 
 
-def _jvp_of_vmap(batch: _Batch) -> Wrong:
+def _jvp_of_vmap(batch: Batch) -> Wrong:
     points, steps = batch.stacked(batch.items), batch.stacked(batch.steps)
     return _transposed(batch, torch.func.jvp(batch.map(batch.probe.flat), points, steps)[1])
 
 
-def _transposed(batch: _Batch, tangents: Sequence[torch.Tensor]) -> Wrong:
+def _transposed(batch: Batch, tangents: Sequence[torch.Tensor]) -> Wrong:
     """Tangents of every item against <J'w, v>."""
     for k, (item, weights, step) in enumerate(
         zip(batch.items, batch.weights, batch.steps, strict=True)
@@ -157,7 +108,7 @@ def _transposed(batch: _Batch, tangents: Sequence[torch.Tensor]) -> Wrong:
     return None
 
 
-def _jvp_of_grad(batch: _Batch) -> Wrong:
+def _jvp_of_grad(batch: Batch) -> Wrong:
     count = len(batch.items[0])
 
     def slope(k: int) -> float:
@@ -171,7 +122,7 @@ def _jvp_of_grad(batch: _Batch) -> Wrong:
     return _bends(batch, slope, batch.steps[0])
 
 
-def _grad_of_jvp(batch: _Batch) -> Wrong:
+def _grad_of_jvp(batch: Batch) -> Wrong:
     """The gradient of <w, Jv> by the inputs, along another direction."""
     count = len(batch.items[0])
     onto = batch.steps[0]
@@ -179,7 +130,7 @@ def _grad_of_jvp(batch: _Batch) -> Wrong:
     def slope(k: int) -> float:
         def pushed(*points: torch.Tensor) -> torch.Tensor:
             tangents = torch.func.jvp(batch.probe.flat, points, tuple(onto))[1]
-            return _weigh(tangents, batch.weights[k])
+            return weigh(tangents, batch.weights[k])
 
         found = torch.func.grad(pushed, tuple(range(count)))(*batch.items[k])
         return products(batch.steps[k], [t.detach() for t in found])[0]
@@ -187,10 +138,10 @@ def _grad_of_jvp(batch: _Batch) -> Wrong:
     return _bends(batch, slope, onto)
 
 
-def _bends(batch: _Batch, slope: Callable[[int], float], onto: Tensors) -> Wrong:
+def _bends(batch: Batch, slope: Callable[[int], float], onto: Tensors) -> Wrong:
     """d/dt <B(x + t v), u> by the transforms against finite differences of backward itself."""
     missed: list[Wrong] = []
-    for k in range(_BATCH):
+    for k in range(len(batch.items)):
         got = slope(k)
         wrong = _against(batch, k, batch.steps[k], onto, got)
         if wrong is None:
@@ -202,7 +153,7 @@ def _bends(batch: _Batch, slope: Callable[[int], float], onto: Tensors) -> Wrong
 _UNCLEAR = object()
 
 
-def _against(batch: _Batch, k: int, step: Tensors, onto: Tensors, got: float) -> Wrong:
+def _against(batch: Batch, k: int, step: Tensors, onto: Tensors, got: float) -> Wrong:
     """The difference, ``None`` if they agree, or a pair with `_UNCLEAR`."""
 
     def backward(moved: Tensors) -> Tensors:
@@ -217,7 +168,7 @@ def _against(batch: _Batch, k: int, step: Tensors, onto: Tensors, got: float) ->
     return f"{estimate.value:.8g} +- {estimate.error:.1g} (differences of backward)", f"{got:.8g}"
 
 
-def _hessian_of_vmap(batch: _Batch) -> Wrong:
+def _hessian_of_vmap(batch: Batch) -> Wrong:
     """The second derivative along one line for each item, at once."""
     points, steps = batch.stacked(batch.items), batch.stacked(batch.steps)
     weights = batch.stacked(batch.weights)
@@ -228,14 +179,14 @@ def _hessian_of_vmap(batch: _Batch) -> Wrong:
             x + t.reshape(-1, *[1] * (x.ndim - 1)).to(x.dtype) * v
             for x, v in zip(points, steps, strict=True)
         ]
-        return _weigh(batch.map(batch.probe.flat)(*moved), weights)
+        return weigh(batch.map(batch.probe.flat)(*moved), weights)
 
-    start = torch.zeros(_BATCH, dtype=points[0].dtype.to_real(), device=points[0].device)
+    start = torch.zeros(len(batch.items), dtype=points[0].dtype.to_real(), device=points[0].device)
     found = torch.func.hessian(along)(start)
     return _curves(batch, found.detach().diagonal())
 
 
-def _vmap_of_hessian(batch: _Batch) -> Wrong:
+def _vmap_of_hessian(batch: Batch) -> Wrong:
     count = len(batch.items[0])
 
     def bend(*given: torch.Tensor) -> torch.Tensor:
@@ -243,7 +194,7 @@ def _vmap_of_hessian(batch: _Batch) -> Wrong:
 
         def along(t: torch.Tensor) -> torch.Tensor:
             moved = [x + t.to(x.dtype) * v for x, v in zip(points, steps, strict=True)]
-            return _weigh(batch.probe.flat(*moved), given[2 * count :])
+            return weigh(batch.probe.flat(*moved), given[2 * count :])
 
         start = torch.zeros((), dtype=points[0].dtype.to_real(), device=points[0].device)
         return torch.func.hessian(along)(start)
@@ -252,16 +203,17 @@ def _vmap_of_hessian(batch: _Batch) -> Wrong:
     return _curves(batch, batch.map(bend)(*[t for part in stacked for t in part]).detach())
 
 
-def _curves(batch: _Batch, found: torch.Tensor) -> Wrong:
+def _curves(batch: Batch, found: torch.Tensor) -> Wrong:
     wrong = [
-        _against(batch, k, batch.steps[k], batch.steps[k], float(found[k])) for k in range(_BATCH)
+        _against(batch, k, batch.steps[k], batch.steps[k], float(found[k]))
+        for k in range(len(batch.items))
     ]
     if any(w is None or w[0] is _UNCLEAR for w in wrong):
         return None
     return wrong[0]
 
 
-_PAIRS: dict[str, Callable[[_Batch], Wrong]] = {
+_PAIRS: dict[str, Callable[[Batch], Wrong]] = {
     "vmap of grad": _vmap_of_grad,
     "grad of vmap": _grad_of_vmap,
     "vmap of jvp": _vmap_of_jvp,
