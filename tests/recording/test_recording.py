@@ -96,13 +96,13 @@ def test_a_script_is_recorded_and_found_again_without_running_it(script) -> None
     assert found.applied == 4
     assert len(found.calls) == 2
     recording.save("calls.pt")
-    again = Recording.load("calls.pt").functions[0]
+    again = Recording.load("calls.pt", scripts=["train.py"]).functions[0]
     function = again.load()
     args, keywords = again.arguments(0)
     assert keywords == {}
     assert function.apply(*args).tolist() == [2.0, 2.0, 2.0]
     assert args[1](torch.zeros(1)).item() == 0.0  # the lambda reads a variable of the loop
-    assert load_call("calls.pt", again.name)[0] is function
+    assert load_call("calls.pt", again.name, scripts=["train.py"])[0] is function
     assert Path("ran.txt").read_text() == "xxx"
 
 

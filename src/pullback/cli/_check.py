@@ -48,6 +48,8 @@ class Options:
     calls: int = 3
     call_bytes: int = 32 * 2**20
     eager: bool = False
+    scripts: tuple[Path, ...] = ()
+    trust: bool = False
 
 
 def run_check(options: Options) -> int:
@@ -148,6 +150,12 @@ def _refuse_conflicts(options: Options) -> None:
             given=_given(options),
             mend="pullback check -o calls.pt -- python train.py",
         )
+    if (options.scripts or options.trust) and not any(map(is_recording, options.targets)):
+        raise ArgumentError(
+            "--script and --trust go with a recording.",
+            given=_given(options),
+            mend="pullback check calls.pt --script train.py",
+        )
     paths = (options.html, options.junit, Path(options.json) if options.json else None)
     for path in paths:
         if path is not None and str(path) != "-" and not path.parent.is_dir():
@@ -188,7 +196,7 @@ def _find_tasks(options: Options, console: Console) -> tuple[list[Task], list[st
         if ":" in word and not is_recording(word):
             tasks.append(function_task(word, options.inputs))
         elif is_recording(word):
-            tasks.extend(recording_tasks(word))
+            tasks.extend(recording_tasks(word, options.scripts, trust=options.trust))
         else:
             found, faults = package_tasks(word)
             tasks.extend(found)

@@ -87,7 +87,7 @@ def _task(item: RecordedFunction, path: str) -> Task:
         calls = [item.arguments(number, file) for number in numbers]
         return function, [_positional(item.name, function, *call) for call in calls]
 
-    return Task(item.name, load, (path, "--only", item.name), reason=reason)
+    return Task(item.name, load, (path, "--only", item.name, *item.loader.flags), reason=reason)
 
 
 def _positional(

@@ -9,8 +9,8 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import replace
 from pullback.errors import ArgumentError
-from pullback.recording.codec import Encoder, NotPlain, decode
-from pullback.recording.locator import Locator, load_module
+from pullback.recording.codec import Encoder, Loader, NotPlain, decode
+from pullback.recording.locator import Locator
 
 __all__ = ["locate", "pack", "unpack"]
 
@@ -57,7 +57,7 @@ def pack(arguments: Arguments, path: Path) -> None:
     chosen = set(arguments.differentiable if arguments.declared else ())
     values = [value.clone().requires_grad_(k in chosen) for k, value in enumerate(arguments.values)]
     slots = iter(values)
-    encoder = Encoder(_UNLIMITED)
+    encoder = Encoder(_UNLIMITED, expressions=True)
     try:
         args = [encoder.encode(replace(value, slots)) for value in arguments.args]
         named = [(k, encoder.encode(replace(v, slots))) for k, v in arguments.kwargs.items()]
@@ -79,6 +79,6 @@ def unpack(path: Path) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """
     stored = torch.load(path, weights_only=True)
     named = stored["kwargs"]
-    values = decode([*stored["args"], *(v for _, v in named)], stored["tensors"], load_module)
+    values = decode([*stored["args"], *(v for _, v in named)], stored["tensors"], Loader())
     count = len(stored["args"])
     return tuple(values[:count]), dict(zip((k for k, _ in named), values[count:], strict=True))

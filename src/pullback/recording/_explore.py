@@ -101,7 +101,7 @@ def _is_written(kind: Any) -> bool:
 
 
 def _head(locator: Locator) -> dict[str, Any]:
-    return {"locator": locator.to_data(), "paths": []}
+    return {"locator": locator.to_data(), "paths": [], "script": ""}
 
 
 def _count(folder: Path, locator: Locator, reasons: dict[str, int]) -> None:

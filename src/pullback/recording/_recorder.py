@@ -64,6 +64,7 @@ class Record:
 
     function: type
     locator: Any
+    script: str = ""
     applied: int = 0
     full: bool = False
     ignored: bool = False
@@ -249,6 +250,7 @@ class _Spool:
                 {
                     "locator": record.locator.to_data(),
                     "paths": _paths(),
+                    "script": record.script,
                     "arguments": call.arguments,
                     "keywords": call.keywords,
                     "tensors": call.tensors,
@@ -265,6 +267,7 @@ class _Spool:
             {
                 "locator": record.locator.to_data(),
                 "paths": _paths(),
+                "script": record.script,
                 "applied": record.applied,
                 "reasons": record.reasons,
             }
@@ -317,6 +320,14 @@ def record_this_process(directory: str, limits: Limits) -> None:
 
 def _paths() -> list[str]:
     return [os.path.abspath(entry) for entry in sys.path]
+
+
+def _script() -> str:
+    """The script that runs here; neither a module nor what is installed as a tool."""
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None) or ""
+    own = getattr(main, "__spec__", None) is None and file.endswith(".py")
+    return os.path.abspath(file) if own else ""
 
 
 @functools.cache

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.fuzzing import examples
 
 from pullback.errors import RecordingError
-from pullback.recording.codec import Encoder, NotPlain, decode
-from pullback.recording.locator import load_module
+from pullback.recording.codec import Encoder, Loader, NotPlain, decode
 
 
 class Color(enum.Enum):
@@ -35,7 +34,7 @@ class Holder:
 def round_trip(*values):
     encoder = Encoder(2**20)
     encoded = [encoder.encode(value) for value in values]
-    return decode(encoded, encoder.tensors, load_module)
+    return decode(encoded, encoder.tensors, Loader())
 
 
 plain = st.recursive(
@@ -162,7 +161,7 @@ def test_a_class_that_acts_when_dropped_is_neither_taken_nor_remade() -> None:
         Encoder(100).encode(Dangerous())
     node = ("object", 0, __name__, "Dangerous", [])
     with pytest.raises(RecordingError, match="malformed"):
-        decode([node], [], load_module)
+        decode([node], [], Loader())
 
 
 class Dangerous:
@@ -175,4 +174,4 @@ class Dangerous:
 )
 def test_malformed_nodes_are_refused(node) -> None:
     with pytest.raises(RecordingError):
-        decode([node], [], load_module)
+        decode([node], [], Loader())

@@ -2,5 +2,6 @@
 
 from pullback.recording.codec._decode import decode
 from pullback.recording.codec._encode import EXPRESSION, Encoder, NotPlain
+from pullback.recording.codec._loader import Loader, StrictLoader
 
-__all__ = ["EXPRESSION", "Encoder", "NotPlain", "decode"]
+__all__ = ["EXPRESSION", "Encoder", "Loader", "NotPlain", "StrictLoader", "decode"]

@@ -1,13 +1,12 @@
 """`decode`: live arguments again, from the plain data that `Encoder` wrote.
 
-Loading a recording executes nothing; this step imports the modules that the recording names,
-as checking any Function does. Objects are remade without calling anything of their class, and
-only where that is all there is to them (`is_plain_class`).
+What the data names, a `Loader` finds or refuses. Objects are remade without calling anything of
+their class, and only where that is all there is to them (`is_plain_class`).
 """
 
 import collections
+import enum
 import functools
-import operator
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,27 +15,26 @@ import torch
 
 from pullback.errors import ArgumentError, RecordingError
 from pullback.recording.codec._encode import EXPRESSION, PLAIN, is_plain_class
+from pullback.recording.codec._loader import Loader
 
 __all__ = ["decode"]
 
 _MEND = "Record again with this version of pullback and of the program."
 
 
-def decode(
-    node: Any, tensors: list[torch.Tensor], load: Callable[[str], types.ModuleType]
-) -> list[Any]:
+def decode(node: Any, tensors: list[torch.Tensor], loader: Loader) -> list[Any]:
     """Return the live values of the encoded values in the list ``node``.
 
     Arguments:
         node: a list of encoded values, as `Encoder.encode` returned them.
         tensors: the tensors that they refer to; fresh copies are handed out.
-        load: imports a module by its name, or takes the definitions out of a script by its path.
+        loader: finds what they name, or refuses to.
 
     Raises:
         RecordingError: the data is not of the form that `Encoder` writes, or names something
-            that is not there any more.
+            that is not there any more, or that the loader refuses.
     """
-    decoder = _Decoder(tensors, load)
+    decoder = _Decoder(tensors, loader)
     try:
         return [decoder.decode(item) for item in node]
     except RecordingError:
@@ -45,18 +43,16 @@ def decode(
         raise RecordingError(
             "A recorded call names something that is not there.", given=str(error), mend=_MEND
         ) from error
-    except (TypeError, ValueError, IndexError, KeyError, RecursionError, RuntimeError) as error:
+    except Exception as error:  # data of any other form fails in some way or other
         raise RecordingError(
             "A recorded call is malformed.", given=f"{type(error).__name__}: {error}", mend=_MEND
         ) from error
 
 
 class _Decoder:
-    def __init__(
-        self, tensors: list[torch.Tensor], load: Callable[[str], types.ModuleType]
-    ) -> None:
+    def __init__(self, tensors: list[torch.Tensor], loader: Loader) -> None:
         self._tensors = tensors
-        self._load = load
+        self._loader = loader
         self._live: dict[int, torch.Tensor] = {}
         self._objects: dict[int, Any] = {}
 
@@ -86,26 +82,39 @@ class _Decoder:
             self._live[position] = value
         return self._live[position]
 
-    def _find(self, module: str, name: str) -> Any:
-        return operator.attrgetter(name)(self._load(module))
-
     def _namedtuple(self, module: str, name: str, items: list[Any]) -> Any:
-        kind = self._find(module, name)
-        if not (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")):
+        kind = self._loader.kind(module, name)
+        if not (isinstance(kind, type) and tuple in kind.__mro__):
             raise ValueError(f"{module}.{name} is not a named tuple")
-        return tuple.__new__(kind, self._many(items))
+        values = self._many(items)
+        if module == "torch.return_types":  # made in C, where tuple.__new__ is not enough
+            return kind.__new__(kind, values)
+        return tuple.__new__(kind, values)
 
     def _enum(self, module: str, name: str, member: str) -> Any:
-        return self._find(module, name)[member]
+        kind = self._loader.kind(module, name)
+        if not (isinstance(kind, enum.EnumMeta) and enum.Enum in kind.__mro__):
+            raise ValueError(f"{module}.{name} is not an enum")
+        return vars(kind)["_member_map_"][member]
 
     def _torch(self, name: str) -> Any:
-        value = getattr(torch, name.removeprefix("torch."))
+        value = vars(torch)[name.removeprefix("torch.")]
         if not isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
             raise ValueError(f"{name} is not a dtype, layout or memory format")
         return value
 
     def _dict(self, kind: type, pairs: list[tuple[Any, Any]]) -> Any:
-        return kind((self.decode(key), self.decode(item)) for key, item in pairs)
+        return kind((self._key(key), self.decode(item)) for key, item in pairs)
+
+    def _set(self, kind: type, nodes: list[Any]) -> Any:
+        return kind(self._key(node) for node in nodes)
+
+    def _key(self, node: Any) -> Any:
+        """A value whose hash and comparison run no code of a class."""
+        value = self.decode(node)
+        if not _is_simple_key(value):
+            raise ValueError(f"a {type(value).__name__} is no key that can be remade")
+        return value
 
     def _generator(self, position: int, device: str) -> torch.Generator:
         generator = torch.Generator(device if _has_device(device) else "cpu")
@@ -113,15 +122,15 @@ class _Decoder:
         return generator
 
     def _method(self, owner: Any, name: str) -> Any:
-        return getattr(self.decode(owner), name)
+        return self._loader.method(self.decode(owner), name)
 
     def _partial(self, parts: list[Any]) -> Any:
         function, args, keywords = self._many(parts)
         return functools.partial(function, *args, **keywords)
 
     def _closure(self, module: str, qualname: str, line: int, *bound: Any) -> types.FunctionType:
-        cells, defaults, keywords, variables, expression = bound
-        loaded = self._load(module)
+        cells, defaults, keywords, variables, *expression = bound
+        loaded = self._loader.code(module)
         code = _find_code(loaded, qualname, line)
         closure = tuple(types.CellType(item) for item in self._many(cells))
         if len(closure) != len(code.co_freevars):
@@ -132,18 +141,21 @@ class _Decoder:
         function = types.FunctionType(code, names, code.co_name, self.decode(defaults), closure)
         function.__kwdefaults__ = self.decode(keywords)
         function.__qualname__ = qualname
-        if expression:
-            setattr(function, EXPRESSION, str(expression))
+        if expression and self._loader.trusts:
+            setattr(function, EXPRESSION, str(expression[0]))
         return function
 
     def _object(self, number: int, module: str, name: str, state: list[Any]) -> Any:
-        kind = self._find(module, name)
+        kind = self._loader.kind(module, name)
         if not (isinstance(kind, type) and is_plain_class(kind)):
             raise ValueError(f"{module}.{name} cannot be remade without running its code")
         value = object.__new__(kind)
         self._objects[number] = value
+        attributes = object.__getattribute__(value, "__dict__")
         for attribute, item in state:
-            value.__dict__[attribute] = self.decode(item)
+            if type(attribute) is not str:
+                raise ValueError(f"a {type(attribute).__name__} names no attribute")
+            attributes[attribute] = self.decode(item)
         return value
 
 
@@ -153,8 +165,8 @@ _KINDS: dict[str, Callable[..., Any]] = {
     "tuple": lambda self, items: tuple(self._many(items)),
     "namedtuple": _Decoder._namedtuple,
     "size": lambda self, items: torch.Size(items),
-    "set": lambda self, items: set(self._many(items)),
-    "frozenset": lambda self, items: frozenset(self._many(items)),
+    "set": lambda self, items: self._set(set, items),
+    "frozenset": lambda self, items: self._set(frozenset, items),
     "dict": lambda self, pairs: self._dict(dict, pairs),
     "OrderedDict": lambda self, pairs: self._dict(collections.OrderedDict, pairs),
     "slice": lambda self, parts: slice(*self._many(parts)),
@@ -165,12 +177,20 @@ _KINDS: dict[str, Callable[..., Any]] = {
     "partial": _Decoder._partial,
     "generator": _Decoder._generator,
     "method": _Decoder._method,
-    "named": _Decoder._find,
-    "module": lambda self, name: self._load(name),
+    "named": lambda self, module, name: self._loader.named(module, name),
+    "module": lambda self, name: self._loader.module(name),
     "closure": _Decoder._closure,
     "object": _Decoder._object,
     "same": lambda self, number: self._objects[number],
 }
+
+
+def _is_simple_key(value: Any) -> bool:
+    if type(value) in (tuple, frozenset):
+        return all(_is_simple_key(item) for item in value)
+    if isinstance(type(value), enum.EnumMeta):
+        return type(value).__hash__ is enum.Enum.__hash__
+    return type(value) in (*PLAIN, torch.dtype, torch.device, torch.Size, types.FunctionType, type)
 
 
 def _has_device(device: str) -> bool:

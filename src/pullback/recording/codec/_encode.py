@@ -9,6 +9,7 @@ This file imports nothing of pullback: it is also loaded by path into the progra
 recorded, where pullback need not be installed.
 """
 
+import abc
 import enum
 import functools
 import importlib
@@ -54,18 +55,14 @@ def is_plain_class(kind: type) -> bool:
 
     `torch.nn.Module` counts: its ``__setstate__`` only fills in attributes of old versions.
     """
-    if hasattr(kind, "__del__") or kind.__new__ is not object.__new__:
+    if type(kind) not in (type, abc.ABCMeta) or kind.__new__ is not object.__new__:
         return False
-    if issubclass(kind, torch.nn.Module):
+    defined = {name for base in kind.__mro__[:-1] for name in vars(base)}
+    if "__del__" in defined or "__slots__" in defined or kind.__dictoffset__ == 0:
+        return False
+    if torch.nn.Module in kind.__mro__:
         return True
-    return (
-        kind.__reduce_ex__ is object.__reduce_ex__
-        and kind.__reduce__ is object.__reduce__
-        and "__setstate__" not in dir(kind)
-        and getattr(kind, "__getstate__", None) is object.__getstate__
-        and kind.__dictoffset__ != 0
-        and not any("__slots__" in vars(base) for base in kind.__mro__)
-    )
+    return not defined & {"__reduce_ex__", "__reduce__", "__setstate__", "__getstate__"}
 
 
 class Encoder:
@@ -73,13 +70,16 @@ class Encoder:
 
     Arguments:
         limit: the most bytes of tensors that the encoder may copy.
+        expressions: write down by which source a repro gets at a function without a name; for
+            another process of ours, never for a file.
 
     Attributes:
         tensors: detached copies on the CPU, each tensor once however often it occurs.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, expressions: bool = False) -> None:
         self.limit = limit
+        self._expressions = expressions
         self.bytes = 0
         self.tensors: list[torch.Tensor] = []
         self._positions: dict[int, int] = {}
@@ -199,8 +199,8 @@ class Encoder:
         code = value.__code__
         place = (_home(value.__module__), code.co_qualname, code.co_firstlineno)
         variables = self._script_globals(value, depth)
-        expression = getattr(value, EXPRESSION, "")
-        return ("closure", *place, cells, defaults, keywords, variables, expression)
+        extra = [getattr(value, EXPRESSION, "")] if self._expressions else []
+        return ("closure", *place, cells, defaults, keywords, variables, *extra)
 
     def _script_globals(self, value: types.FunctionType, depth: int) -> list[tuple[str, Any]]:
         """The variables of a script that a function reads: the script is not run again."""

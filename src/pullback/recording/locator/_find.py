@@ -1,10 +1,8 @@
 """`find`: the object that a `Locator` names, by import or out of a script that is not run."""
 
 import importlib
-import importlib.util
 import operator
 import os
-import sys
 from types import ModuleType
 from typing import Any, cast
 
@@ -44,10 +42,12 @@ def find(locator: Locator) -> Any:
     try:
         found = operator.attrgetter(locator.qualname)(module)
     except AttributeError as error:
+        functions = [name for name, value in vars(module).items() if _is_function(value)]
         raise ArgumentError(
-            f"{locator.name} is not there any more.",
-            given=str(error),
-            mend="Record again; or the class is made while the program runs.",
+            f"{locator.script or locator.module} has no {locator.qualname}.",
+            given=locator.name,
+            expected=f"one of its Functions: {', '.join(functions)}" if functions else None,
+            mend="Check the spelling; a class that is made while the program runs is not found.",
         ) from error
     return complete(cast(type[torch.autograd.Function], found)) if locator.completed else found
 
@@ -57,7 +57,7 @@ def load_module(name: str, file: str = "", wanted: str | None = None) -> ModuleT
 
     Arguments:
         name: the name of the module, or the path of a script.
-        file: the file of a module that is on no path.
+        file: its file; where the module is on no path, its definitions are taken out of it.
         wanted: the name that is needed from a script, or ``None`` for every definition.
 
     Raises:
@@ -70,28 +70,22 @@ def load_module(name: str, file: str = "", wanted: str | None = None) -> ModuleT
     except ImportError as error:
         if error.name != name or not file:
             raise _not_importable(name, error) from error
-        return _load_file(name, file)
-    except Exception as error:
+        return load_script(file, wanted)
+    except (Exception, SystemExit) as error:  # scripts inside packages leave that way
         raise _not_importable(name, error) from error
 
 
-def _load_file(name: str, file: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None or not os.path.exists(file):
-        raise _not_importable(name, FileNotFoundError(file))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise _not_importable(name, error) from error
-    return module
-
-
-def _not_importable(name: str, error: Exception) -> ArgumentError:
-    return ArgumentError(
-        f"The module {name} cannot be imported.",
-        given=f"{type(error).__name__}: {error}",
-        mend="Run the check with the Python that ran the program.",
+def _not_importable(name: str, error: BaseException) -> ArgumentError:
+    missing = isinstance(error, ImportError) and (error.name or "?") in (
+        name,
+        name.split(".", maxsplit=1)[0],
     )
+    return ArgumentError(
+        f"There is no module {name}." if missing else f"The module {name} cannot be imported.",
+        given=f"{type(error).__name__}: {error}",
+        mend="Check the spelling, or run pullback with the Python that has it installed.",
+    )
+
+
+def _is_function(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, torch.autograd.Function)

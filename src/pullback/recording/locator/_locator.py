@@ -73,6 +73,24 @@ class Locator:
             return False
 
     @classmethod
+    def parse(cls, text: str) -> "Locator":
+        """Read a name as people write it: ``package.module:Name`` or ``folder/script.py:Name``.
+
+        Raises:
+            ValueError: it is neither.
+
+        Example:
+            >>> Locator.parse("package.module:Outer.Inner")
+            Locator(module='package.module', qualname='Outer.Inner', file='', completed=False)
+        """
+        home, _, qualname = text.rpartition(":")
+        if not home or not all(part.isidentifier() for part in qualname.split(".")):
+            raise ValueError(f"{text!r} names no Function")
+        if home.endswith(".py"):
+            return cls("__main__", qualname, os.path.abspath(home))
+        return cls(home, qualname)
+
+    @classmethod
     def from_data(cls, data: Any) -> "Locator":
         """Read what `to_data` wrote.
 
