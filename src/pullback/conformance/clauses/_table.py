@@ -24,6 +24,7 @@ from pullback.conformance.clauses.mutation import mutation
 from pullback.conformance.clauses.needs_input_grad import needs_input_grad
 from pullback.conformance.clauses.non_differentiable import non_differentiable
 from pullback.conformance.clauses.once import once
+from pullback.conformance.clauses.registration import registration
 from pullback.conformance.clauses.retain import retain
 from pullback.conformance.clauses.saved import saved
 from pullback.conformance.clauses.sizes import sizes
@@ -70,5 +71,6 @@ CLAUSES: tuple[Clause, ...] = (
     sizes,
     values,
     structure,
+    registration,
     cuda_graph,
 )

@@ -9,6 +9,7 @@ from pullback.conformance._clause import clause
 from pullback.conformance._failure import describe
 from pullback.conformance._finite import compare, differentiate
 from pullback.conformance._probe import Probe, Tensors, flatten, products
+from pullback.conformance.clauses._push import push
 from pullback.report import Finding
 
 __all__ = ["compositions"]
@@ -30,9 +31,11 @@ def compositions(probe: Probe) -> Finding:
     batch = Batch.of(probe)
     answered: list[str] = []
     refused: dict[str, list[str]] = {}
+    # A nonlinear backward has no transpose, and torch has no tangents for operators.
+    reverse = probe.intent == "nonlinear" or _has_no_tangent(batch)
     for name, ask in _PAIRS.items():
-        if probe.intent == "nonlinear" and "jvp" in name:
-            continue  # a nonlinear backward has no transpose
+        if reverse and "grad of vmap" != name != "vmap of grad":
+            continue
         try:
             wrong = ask(batch)
         except Exception as error:  # loud: `transforms`, `vmap` and `forward` say how clearly
@@ -54,6 +57,14 @@ def compositions(probe: Probe) -> Finding:
 
 _HINT = "Leave out jvp and vmap and let pullback.Function derive them, or use pullback.complete(F)."
 Wrong = tuple[object, object] | None
+
+
+def _has_no_tangent(batch: Batch) -> bool:
+    """Whether it is an operator of torch.library whose tangent torch drops."""
+    if batch.probe.subject.operator is None:
+        return False
+    _, tangents = push(batch.probe, batch.items[0], batch.steps[0])
+    return any(tangent is None for tangent in tangents)
 
 
 def _differ(batch: Batch, got: Sequence[torch.Tensor], expected: Tensors) -> Wrong:
