@@ -10,10 +10,10 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._resize import resizings
 
 
-@pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("block", BLOCKS)
-def test_a_fault_beyond_the_last_whole_block_is_found(block, place, fault):
+def test_a_fault_beyond_the_last_whole_block_is_found(block, place):
+    fault = FAULTS[(BLOCKS.index(block) + PLACES.index(place)) % len(FAULTS)]
     shape = {"flat": (block,), "rows": (block, 2), "columns": (2, block)}[place]
     report = check(tail_fault(block, place, fault), normal(*shape), clauses="sizes")
     assert report["sizes"].verdict == "broken", f"seed {report.seed}\n{report}"
@@ -92,10 +92,16 @@ def test_indices_fit_into_what_has_shrunk():
     assert bool((made.values[1] < 2).all())
 
 
-@pytest.mark.parametrize("keep", [lambda a: a @ a.mT + torch.eye(4), torch.tril, torch.triu])
-def test_square_matrices_keep_their_structure(keep):
-    a = keep(normal(4, 4).detach() * 0.1)
+@pytest.mark.parametrize("keep", [torch.tril, torch.triu])
+def test_triangular_matrices_stay_triangular(keep):
+    a = keep(normal(4, 4).detach())
     large = resized(a.requires_grad_())[4].at(65).values[0]
-    assert torch.equal(large, keep(large)) or torch.equal(large, large.mT)
-    if torch.equal(a, a.mT):
-        assert bool((torch.linalg.eigvalsh(large) > 0).all())
+    assert torch.equal(large, keep(large))
+
+
+def test_definite_matrices_stay_definite():
+    a = normal(4, 4).detach()
+    a = a @ a.mT + torch.eye(4)
+    large = resized(a.requires_grad_())[4].at(65).values[0]
+    assert torch.equal(large, large.mT)
+    assert bool((torch.linalg.eigvalsh(large) > 0).all())
