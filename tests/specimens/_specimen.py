@@ -26,7 +26,8 @@ class Specimen:
 
     @property
     def id(self) -> str:
-        name = getattr(self.function, "__name__", str(self.function))
+        named = getattr(self.function, "_qualname", str(self.function))  # of an operator
+        name = getattr(self.function, "__name__", named)
         return f"{self.clause}-{name}" if self.clause else name
 
 

@@ -97,7 +97,8 @@ def _positional(
     if not keywords:
         return args
 
-    signature = inspect.signature(function.forward)
+    # An operator is a function; it is called as it was written.
+    signature = inspect.signature(getattr(function, "forward", None) or function._init_fn)
     try:
         bound = signature.bind(*args, **keywords)
     except TypeError as error:

@@ -45,7 +45,7 @@ class Resizing:
             part = value
             for dim in dims:
                 part = part.narrow(dim, 0, size)
-            if dims and part.dtype in _INTEGERS and part.numel():
+            if part.dtype in _INTEGERS and part.numel():
                 part = _inside(part, self.size, size)
             parts.append(part.contiguous())
         return self.arguments.with_values(parts)

@@ -33,6 +33,9 @@ def specials(arguments: Arguments) -> Iterator[tuple[str, Arguments]]:
         where = "every input" if chosen is choices[0] else arguments.paths[chosen[0]]
         for name, change in _CHANGES.items():
             yield f"{name} in {where}", _changed(arguments, chosen, change)
+    if positions:  # scores come first, and are what is masked so
+        masked = _changed(arguments, positions[:1], _masked)
+        yield f"minus infinity in {arguments.paths[positions[0]]}", masked
     for k, value in enumerate(arguments.values):
         if value.dtype == torch.bool and value.numel():
             for name, fill in (("empty", False), ("full", True)):
@@ -172,5 +175,4 @@ _CHANGES: dict[str, Change] = {
     "one value": _constant,
     "large numbers": lambda value: value * 1e6,
     "small numbers": lambda value: value * 1e-8,
-    "minus infinity": _masked,
 }

@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._operator import definition, is_operator, resolve
 from pullback.recording.locator import Locator
 from pullback.tensor import Function, Intent
 
@@ -47,7 +48,8 @@ class Subject:
         """Look at a Function class, ``F.apply`` or any callable.
 
         Arguments:
-            target: what is to be checked.
+            target: what is to be checked: a Function, a callable, or an operator of torch.library
+                or its name ``"ns::op"``.
             gradient: the intent the caller declares, which wins over the class's own.
 
         Returns:
@@ -55,7 +57,7 @@ class Subject:
 
         Raises:
             ArgumentTypeError: the target cannot be called.
-            ArgumentError: the intent is unknown.
+            ArgumentError: the intent is unknown, or there is no such operator.
 
         Example:
             >>> class Twice(torch.autograd.Function):
@@ -63,11 +65,14 @@ class Subject:
             >>> Subject.of(Twice.apply).function is Twice
             True
         """
+        if is_operator(target):
+            target = definition(resolve(target))
         if not callable(target):
             raise ArgumentTypeError(
                 "There is nothing to check.",
                 given=f"{type(target).__name__}: {target!r}",
-                expected="a torch.autograd.Function subclass or a callable of tensors",
+                expected="a torch.autograd.Function subclass, a callable of tensors, or an "
+                "operator such as 'mylib::scale'",
             )
         if gradient not in (None, *_INTENTS):
             raise ArgumentError(
@@ -94,6 +99,11 @@ class Subject:
     def name(self) -> str:
         """``"module:qualname"``; the script's file in place of ``__main__``."""
         return self.locator.name
+
+    @property
+    def operator(self) -> Any:
+        """The operator of torch.library that it is, or ``None``."""
+        return resolve(self.target) if is_operator(self.target) else None
 
     @property
     def structured(self) -> bool:
@@ -124,6 +134,7 @@ def _source(target: Any) -> str:
     """Where the target is written; callables made in C or at a prompt have no source."""
     while isinstance(target, partial):
         target = target.func
+    target = getattr(target, "_init_fn", target)  # of a torch.library.custom_op
     try:
         path = inspect.getsourcefile(target)
         _, line = inspect.getsourcelines(target)

@@ -24,8 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from pullback.errors import ArgumentError, UnsupportedError
 
 __all__ = [
-    "Rules", "definer", "is_operator", "operator_name", "registered_rules", "resolve", "signature",
-    "written",
+    "Rules", "definer", "definition", "is_operator", "operator_name", "registered_rules",
+    "resolve", "signature", "written",
 ]  # fmt: skip
 
 
@@ -146,10 +146,14 @@ def written(op: OpOverload) -> tuple[str, ...]:
 
 def definer(op: OpOverload) -> Callable[..., Any] | None:
     """The Python function that `torch.library.custom_op` decorated, if one did."""
+    return getattr(definition(op), "_init_fn", None)
+
+
+def definition(op: OpOverload) -> Any:
+    """The `torch.library.custom_op` that made an overload, or the overload itself."""
     from torch._library.custom_ops import OPDEFS
 
-    found = OPDEFS.get(op._schema.name)
-    return None if found is None else found._init_fn
+    return OPDEFS.get(op._schema.name) or op
 
 
 def registered_rules(op: OpOverload) -> Rules:

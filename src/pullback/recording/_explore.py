@@ -1,4 +1,4 @@
-"""The process behind `discover`: import a package, find its Functions, try inputs on them."""
+"""The process behind `discover`: import a package, find its Functions and operators, try inputs."""
 
 import contextlib
 import importlib
@@ -14,7 +14,9 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch._library.custom_ops import OPDEFS
 
+from pullback.internal._operator import is_operator, registered_rules, resolve
 from pullback.internal.torch import pytree
 from pullback.recording._guess import guesses
 from pullback.recording.codec import Encoder, NotPlain
@@ -86,7 +88,16 @@ def _functions(package: str, only: str | None) -> list[Any]:
             inside = kind is _named(package, only)
         if inside and "forward" in dir(kind) and _is_written(kind):
             found.append(kind)
-    return sorted(set(found), key=lambda kind: (kind.__module__, kind.__qualname__))
+    operators = [
+        op
+        for op in OPDEFS.values()
+        if (op._init_fn.__module__ + ".").startswith(f"{package}.")
+        and (only is None or op is _named(package, only))
+    ]
+    return [
+        *sorted(set(found), key=lambda kind: (kind.__module__, kind.__qualname__)),
+        *sorted(operators, key=lambda op: op._qualname),
+    ]
 
 
 def _named(module: str, qualname: str) -> Any:
@@ -114,7 +125,9 @@ def _count(folder: Path, locator: Locator, reasons: dict[str, int]) -> None:
 
 def _try(function: Any, locator: Locator, folder: Path) -> dict[str, int]:
     """Spool the calls that work; returns the reason why there are none."""
-    if "<locals>" in function.__qualname__:
+    if is_operator(function) and registered_rules(resolve(function)).kind != "registered":
+        return {"no gradient is registered for it": 1}
+    if "<locals>" in locator.qualname:
         return {"it is defined inside a function and cannot be imported": 1}
     try:
         parameters = _parameters(function)
@@ -144,6 +157,8 @@ def _try(function: Any, locator: Locator, folder: Path) -> dict[str, int]:
 
 
 def _parameters(function: Any) -> list[inspect.Parameter]:
+    if is_operator(function):
+        return list(inspect.signature(function._init_fn).parameters.values())
     signature = list(inspect.signature(function.forward).parameters.values())
     combined = function.setup_context is torch.autograd.Function.setup_context
     return signature[1:] if combined else signature
@@ -154,7 +169,7 @@ def _fault(function: Any, args: tuple[Any, ...]) -> str:
     torch.manual_seed(0)
     fresh = [_differentiable(item) if isinstance(item, torch.Tensor) else item for item in args]
     try:
-        output = function.apply(*fresh)
+        output = (function if is_operator(function) else function.apply)(*fresh)
         leaves = pytree.tree_leaves(output)
         outputs = [item for item in leaves if isinstance(item, torch.Tensor)]
         floating = [item for item in outputs if item.is_floating_point() or item.is_complex()]

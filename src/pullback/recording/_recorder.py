@@ -1,4 +1,4 @@
-"""Record the custom Functions that a running program applies, with their real inputs.
+"""Record the custom Functions and operators that a running program applies, with real inputs.
 
 `Recorder` watches the calls of ``torch.autograd.Function.apply``. A call whose shapes, dtypes
 and kinds of arguments were seen before costs a few microseconds (``benchmarks/bench_recorder.py``);
@@ -138,12 +138,16 @@ class Recorder:
     ) -> tuple[Record, Call] | None:
         with self._lock:
             record = self.records.get(cls)
+            operator = _operator(cls)
             if record is None:
-                record = self.records[cls] = Record(cls, _locate(cls), _script(), applied=1)
-                if cls.__module__.startswith(_NOT_CUSTOM):
+                named = cls if operator is None else operator
+                record = self.records[cls] = Record(cls, _locate(named), _script(), applied=1)
+                if operator is None and cls.__module__.startswith(_NOT_CUSTOM):
                     record.ignored = record.full = True
             if record.full:
                 return None
+            if operator is not None:
+                args, kwargs = args[:-1], {**args[-1].keyword_only_args}
             signature = _signature(args, kwargs, tensor)
             if signature in record.signatures:
                 return None
@@ -182,6 +186,23 @@ def _signature(args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type) -> A
     if kwargs:
         items.extend((name, _kind(item, tensor)) for name, item in kwargs.items())
     return tuple(items)
+
+
+def _operator(cls: type) -> Any:
+    """The `torch.library.custom_op` whose autograd torch made this class for, or ``None``.
+
+    An operator that takes lists of tensors, or that a `torch.library.Library` defines, is none:
+    no name in a module leads back to it.
+    """
+    if cls.__module__ != "torch._library.autograd":
+        return None
+    forward: Any = vars(cls).get("forward")
+    cells = getattr(getattr(forward, "__func__", forward), "__closure__", None) or ()
+    for cell in cells:
+        if type(cell.cell_contents).__name__ == "OpOverload":
+            made = sys.modules["torch._library.custom_ops"].OPDEFS
+            return made.get(cell.cell_contents._schema.name)
+    return None
 
 
 def _kind(value: Any, tensor: type) -> Any:

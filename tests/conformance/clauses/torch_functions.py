@@ -89,8 +89,8 @@ TORCH_FUNCTIONS: dict[str, Case] = {
     "cross_entropy": (F.cross_entropy, lambda: (normal(4, 3), LABELS)),
     "cross_entropy.soft": (F.cross_entropy, lambda: (normal(4, 3), simplex(4, 3))),
     "nll_loss": (F.nll_loss, lambda: (normal(4, 3), LABELS)),
-    "kl_div": (lambda x, t: F.kl_div(x.log_softmax(-1), t.detach(), reduction="batchmean"),
-               lambda: (normal(4, 3), simplex(4, 3))),
+    "kl_div": (lambda x, t: F.kl_div(x.log_softmax(-1), t, reduction="batchmean"),
+               lambda: (normal(4, 3), simplex(4, 3).detach())),
     "binary_cross_entropy_with_logits": (
         lambda x, t: F.binary_cross_entropy_with_logits(x, t.sigmoid()),
         lambda: (normal(3, 5), normal(3, 5, seed=4)),

@@ -5,6 +5,7 @@ from pullback.conformance.clauses.alias import alias
 from pullback.conformance.clauses.autocast import autocast
 from pullback.conformance.clauses.checkpoint import checkpoint
 from pullback.conformance.clauses.compile import compiles
+from pullback.conformance.clauses.compositions import compositions
 from pullback.conformance.clauses.cotangent import cotangent
 from pullback.conformance.clauses.cuda_graph import cuda_graph
 from pullback.conformance.clauses.derivative import derivative
@@ -23,6 +24,7 @@ from pullback.conformance.clauses.mutation import mutation
 from pullback.conformance.clauses.needs_input_grad import needs_input_grad
 from pullback.conformance.clauses.non_differentiable import non_differentiable
 from pullback.conformance.clauses.once import once
+from pullback.conformance.clauses.registration import registration
 from pullback.conformance.clauses.retain import retain
 from pullback.conformance.clauses.saved import saved
 from pullback.conformance.clauses.sizes import sizes
@@ -45,6 +47,7 @@ CLAUSES: tuple[Clause, ...] = (
     forward_over_forward,
     transforms,
     vmap,
+    compositions,
     saved,
     leak,
     stale,
@@ -68,5 +71,6 @@ CLAUSES: tuple[Clause, ...] = (
     sizes,
     values,
     structure,
+    registration,
     cuda_graph,
 )

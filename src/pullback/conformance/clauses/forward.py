@@ -6,7 +6,7 @@ from pullback.conformance._clause import clause
 from pullback.conformance._derivative import decide, try_derivative
 from pullback.conformance._finite import differentiate
 from pullback.conformance._probe import Probe, Tensors, flatten, products
-from pullback.conformance.clauses._hints import DERIVE
+from pullback.conformance.clauses._hints import DERIVE, OPERATOR
 from pullback.conformance.clauses._push import push
 from pullback.report import Finding
 
@@ -46,8 +46,11 @@ def forward(probe: Probe) -> Finding:
                 )
             expected = _true_derivative(probe, points, step, weights)
         tolerance = max(magnitude, scale) * torch.finfo(probe.dtype).eps ** 0.6
+        missing = any(t is None for t in tangents)
+        if abs(got - expected) > tolerance and missing and probe.subject.operator is not None:
+            return probe.lacking("The tangent is None, without an error.", OPERATOR)
         if abs(got - expected) > tolerance:
-            return _broken(probe, expected, got, any(t is None for t in tangents))
+            return _broken(probe, expected, got, missing)
     return probe.holds("<w, Jv> = <J'w, v>: the tangent is the transpose of backward.")
 
 

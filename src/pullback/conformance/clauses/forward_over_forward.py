@@ -29,17 +29,19 @@ def forward_over_forward(probe: Probe) -> Finding:
     points = probe.point(0)
     first, second = probe.direction("first"), probe.direction("second")
     try:
-        push(probe, points, first)
+        _, tangents = push(probe, points, first)
     except Exception as error:  # judged by where it is raised
         return probe.failed(error, "Forward mode refuses", DERIVE)
+    if probe.subject.operator is not None and any(t is None for t in tangents):
+        return probe.skipped("Forward mode has no tangent; `forward` says why.")
     for number in (0, 2):
         points = probe.point(number)
         weights = probe.cotangents(probe.output_values(points))
         try:
-            tangents = _push_twice(probe, points, first, second)
+            twice = _push_twice(probe, points, first, second)
         except Exception as error:  # judged by where it is raised
             return probe.failed(error, "Nested forward mode refuses", DERIVE)
-        got, magnitude = products(weights, tangents)
+        got, magnitude = products(weights, twice)
 
         still = [torch.zeros_like(w) for w in weights]
         slopes = second_slopes(probe, [*points, *weights], [*second, *still])

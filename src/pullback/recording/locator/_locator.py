@@ -48,6 +48,9 @@ class Locator:
         """
         while isinstance(target, functools.partial):
             target = target.func
+        if type(target).__name__ == "OpOverload":  # of no module: the name is torch's own
+            return cls("torch", f"ops.{str(target).removeprefix('torch.ops.')}")
+        target = _decorated(target)
         name = getattr(target, "__module__", None) or type(target).__module__
         home = sys.modules.get(name)
         qualname = getattr(target, "__qualname__", None) or type(target).__qualname__
@@ -65,7 +68,8 @@ class Locator:
 
     def names(self, target: Any) -> bool:
         """Whether ``target`` stands at the top level of its module, under this very name."""
-        name = getattr(target, "__module__", None) or self.module
+        name = getattr(_decorated(target), "__module__", None) or self.module
+        name = self.module if self.module == "torch" else name
         try:
             home = sys.modules.get(name) or importlib.import_module(name)
             return operator.attrgetter(self.qualname)(home) is target
@@ -120,3 +124,8 @@ class Locator:
     def script(self) -> str:
         """The script that defines it, or an empty text where that is a module or a prompt."""
         return self.file if self.module == "__main__" else ""
+
+
+def _decorated(target: Any) -> Any:
+    """The function that `torch.library.custom_op` decorated, or the target itself."""
+    return getattr(target, "_init_fn", target) if hasattr(target, "_opoverload") else target
