@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._directions import KINDS
@@ -13,6 +12,7 @@ from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._probe import Probe, same_bits
 from pullback.conformance._subject import Subject
 from pullback.errors import ArgumentError
+from pullback.internal.torch import FakeTensor
 
 __all__ = ["prepare", "refuse_data"]
 

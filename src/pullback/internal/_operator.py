@@ -4,7 +4,7 @@ torch keeps the two functions that `torch.library.register_autograd` was given i
 makes of them, and has no public way to read them back. The kernel passes them as ``info`` to the
 frame that is about to run the operator below autograd. `registered_rules` calls the operator with
 empty stand-ins under a dispatch mode that stops there, so that nothing of the operator itself runs,
-and reads ``info`` off that frame. All that is private to torch in this is in this file.
+and reads ``info`` off that frame.
 """
 
 import contextlib
@@ -15,13 +15,19 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch._library import autograd as _registration
-from torch._library.custom_ops import CustomOpDef
-from torch._ops import OpOverload, OpOverloadPacket
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from pullback.errors import ArgumentError, UnsupportedError
+from pullback.internal.torch import (
+    OPERATORS,
+    CustomOpDef,
+    OpOverload,
+    OpOverloadPacket,
+    TorchDispatchMode,
+    disable_current_modes,
+    has_kernel,
+    registered_autograd,
+    temporarily_clear_interpreter_stack,
+)
 
 __all__ = [
     "Rules", "definer", "definition", "is_operator", "operator_name", "registered_rules",
@@ -151,9 +157,7 @@ def definer(op: OpOverload) -> Callable[..., Any] | None:
 
 def definition(op: OpOverload) -> Any:
     """The `torch.library.custom_op` that made an overload, or the overload itself."""
-    from torch._library.custom_ops import OPDEFS
-
-    return OPDEFS.get(op._schema.name) or op
+    return OPERATORS.get(op._schema.name) or op
 
 
 def registered_rules(op: OpOverload) -> Rules:
@@ -168,7 +172,7 @@ def registered_rules(op: OpOverload) -> Rules:
     Raises:
         UnsupportedError: the schema has an argument that no stand-in can be made for.
     """
-    if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
+    if has_kernel(op.name(), "CompositeImplicitAutograd"):
         return Rules("composite")
     arguments = op._schema.arguments
     try:
@@ -181,7 +185,7 @@ def registered_rules(op: OpOverload) -> Rules:
         raise
     except _ReachedError as reached:
         for frame in _frames(reached.__traceback__):
-            if frame.f_code.co_filename == _registration.__file__ and "info" in frame.f_locals:
+            if frame.f_code.co_filename == registered_autograd and "info" in frame.f_locals:
                 info = frame.f_locals["info"]
                 kind = "none" if info._backward_fn is None else "registered"
                 return Rules(kind, info._backward_fn, info._setup_context_fn)
@@ -193,8 +197,7 @@ def registered_rules(op: OpOverload) -> Rules:
 def _other(op: OpOverload, error: Exception | None) -> Rules:
     """The rules of an operator whose kernel for autograd is not torch's own."""
     keys = ("Autograd", "AutogradCPU", "AutogradCUDA")
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
-    by_hand = error is not None or any(has(op.name(), key) for key in keys)
+    by_hand = error is not None or any(has_kernel(op.name(), key) for key in keys)
     return Rules("foreign" if by_hand else "none")
 
 
@@ -203,7 +206,7 @@ def _alone() -> Iterator[None]:
     """Leave every transform, mode and override that is active, with gradients on."""
     with (
         temporarily_clear_interpreter_stack(),
-        _disable_current_modes(),
+        disable_current_modes(),
         torch._C.DisableTorchFunction(),
         torch.inference_mode(False),
         torch.enable_grad(),

@@ -17,6 +17,8 @@ it imports nothing but torch until it refuses. ``torch.__version__`` compares as
 `packaging` do, by a copy that torch ships.
 """
 
+# Long: what is private of torch is in one file, whatever its length.
+
 import contextlib
 import functools
 import importlib
@@ -31,15 +33,18 @@ import torch
 
 __all__ = [
     "OLDEST",
+    "OPERATORS",
     "TESTED",
     "Answer",
     "BatchInterpreter",
     "BatchNormalisation",
+    "CustomOpDef",
     "FakeTensor",
     "FakeTensorMode",
     "FunctionNode",
     "FunctionalTensor",
     "OpOverload",
+    "OpOverloadPacket",
     "TorchDispatchMode",
     "TransformType",
     "add_batch_dim",
@@ -59,6 +64,7 @@ __all__ = [
     "get_unwrapped",
     "graph_break",
     "graph_is_kept",
+    "has_kernel",
     "is_any_autocast_enabled",
     "is_batchedtensor",
     "is_dynamo_tracing",
@@ -73,6 +79,7 @@ __all__ = [
     "never_compile",
     "peek_interpreter_stack",
     "pytree",
+    "registered_autograd",
     "replaces_apply",
     "restore_vmap",
     "saved_tensors_are_hooked",
@@ -106,7 +113,18 @@ if not OLDEST <= torch.__version__ < _BEYOND:
     raise _refusal("This version of torch is not supported.")
 
 try:
-    _vmap, _interpreters, _autograd_function, _fake, _functional, _modes, _effects, pytree = (
+    (
+        _vmap,
+        _interpreters,
+        _autograd_function,
+        _fake,
+        _functional,
+        _modes,
+        _effects,
+        _custom_ops,
+        _registered,
+        pytree,
+    ) = (
         importlib.import_module(f"torch.{name}")
         for name in (
             "_functorch.vmap",
@@ -116,6 +134,8 @@ try:
             "_subclasses.functional_tensor",
             "utils._python_dispatch",
             "_library.effects" if _EFFECTS_ARE_PUBLIC else "_higher_order_ops.effects",
+            "_library.custom_ops",
+            "_library.autograd",
             "utils._pytree",
         )
     )
@@ -173,11 +193,18 @@ try:
     )
     _forward_ad._current_level  # noqa: B018 - read where `forward_level` is called
 
+    # Operators.
+    OPERATORS: Any = _custom_ops.OPDEFS  # by name, those of `torch.library.custom_op`
+    CustomOpDef: Any = _custom_ops.CustomOpDef
+    OpOverload: Any = torch._ops.OpOverload
+    OpOverloadPacket: Any = torch._ops.OpOverloadPacket
+    has_kernel: Callable[[str, str], bool] = _c._dispatch_has_kernel_for_dispatch_key
+    registered_autograd = _registered.__file__  # whose frames know the rules of an operator
+
     # The compiler.
     _Strategy = _frames._FrameExecStrategy
     _SKIP, _DEFAULT = _frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT
     _set_strategy = _frames.set_code_exec_strategy
-    OpOverload: Any = torch._ops.OpOverload
     _Tracing: Any = torch._guards.TracingContext
     _ORDERED = (_effects.EffectType if _EFFECTS_ARE_PUBLIC else _effects._EffectType).ORDERED
 except (AttributeError, ImportError) as error:

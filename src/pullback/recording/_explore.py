@@ -14,10 +14,9 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch._library.custom_ops import OPDEFS
 
 from pullback.internal._operator import is_operator, registered_rules, resolve
-from pullback.internal.torch import pytree
+from pullback.internal.torch import OPERATORS, pytree
 from pullback.recording._guess import guesses
 from pullback.recording.codec import Encoder, NotPlain
 from pullback.recording.locator import Locator
@@ -90,7 +89,7 @@ def _functions(package: str, only: str | None) -> list[Any]:
             found.append(kind)
     operators = [
         op
-        for op in OPDEFS.values()
+        for op in OPERATORS.values()
         if (op._init_fn.__module__ + ".").startswith(f"{package}.")
         and (only is None or op is _named(package, only))
     ]

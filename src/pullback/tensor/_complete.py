@@ -9,12 +9,15 @@ from collections.abc import Callable
 from typing import Any, Literal, overload
 
 import torch
-from torch._library.custom_ops import CustomOpDef
-from torch._ops import OpOverload, OpOverloadPacket
 
 from pullback.errors import ArgumentTypeError, UnsupportedError
 from pullback.internal._operator import is_operator, resolve
-from pullback.internal.torch import are_functorch_transforms_active
+from pullback.internal.torch import (
+    CustomOpDef,
+    OpOverload,
+    OpOverloadPacket,
+    are_functorch_transforms_active,
+)
 from pullback.tensor import _habits
 from pullback.tensor._case import Intent
 from pullback.tensor._complete_operator import complete_operator

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Never
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import TorchFunctionMode
 
 from pullback.errors import UnsupportedError
@@ -25,7 +24,13 @@ from pullback.internal._operator import (
     signature,
     written,
 )
-from pullback.internal.torch import are_functorch_transforms_active, forward_level, pytree
+from pullback.internal.torch import (
+    OpOverload,
+    OpOverloadPacket,
+    are_functorch_transforms_active,
+    forward_level,
+    pytree,
+)
 from pullback.tensor._levels import tracking_level
 
 __all__ = ["complete_operator"]
