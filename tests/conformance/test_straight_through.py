@@ -33,7 +33,7 @@ def is_judgeable(name, size, dtype, seed):
     return bool((slope * x).abs().max() > 1e-3 * y.abs().max())
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     name=st.sampled_from(sorted(ESTIMATORS)), size=st.sampled_from(SIZES),
     dtype=st.sampled_from([torch.float32, torch.float64]), seed=st.integers(0, 2**20),
@@ -44,13 +44,13 @@ def test_a_straight_through_estimator_is_never_called_broken(name, size, dtype, 
 
 
 @pytest.mark.parametrize("name", sorted(ESTIMATORS))
-@pytest.mark.parametrize("size", [1, 100, 10_000])
+@pytest.mark.parametrize("size", [1, 10_000])
 def test_each_estimator_at_the_ends_of_the_sizes(name, size):
     report, told = judged(ESTIMATORS, name, size, torch.float32, size)
     assert report.ok, told
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     name=st.sampled_from(sorted(PRETENDERS)), size=st.sampled_from(SIZES),
     dtype=st.sampled_from([torch.float32, torch.float64]), seed=st.integers(0, 2**20),

@@ -21,7 +21,7 @@ import torch
 from pullback.conformance._derivative import is_linear, try_derivative
 from pullback.conformance._guard import guarded
 from pullback.conformance._probe import Probe
-from pullback.conformance._steps import Motion, motions, steps_by_entry
+from pullback.conformance._steps import Motion, jumps_anywhere, motions, steps_by_entry
 
 __all__ = ["infer_intent"]
 
@@ -79,7 +79,8 @@ def _stepped(probe: Probe) -> tuple[str, tuple[int, ...]] | None:
     through = [k for k, found in enumerate(moves) if _passes(probe, k, found)]
     if not through:
         return _constant(probe, moves)
-    held = tuple(k for k, found in enumerate(moves) if found and not any(m.jumps for m in found))
+    smooth = [k for k, found in enumerate(moves) if found and not any(m.jumps for m in found)]
+    held = tuple(k for k in smooth if not jumps_anywhere(probe, k))
     return probe.path(through[0]), held
 
 

@@ -22,7 +22,7 @@ import torch
 
 from pullback.conformance._probe import Probe, Tensors, flatten
 
-__all__ = ["Motion", "motions", "steps_by_entry"]
+__all__ = ["Motion", "jumps_anywhere", "motions", "steps_by_entry"]
 
 # How far the line reaches, in units of a step of the size of the input; less where that is refused.
 _REACHES = (4.0, 1.0, 0.25, 2.0**-6)
@@ -93,6 +93,41 @@ def motions(probe: Probe, only: int | None = None) -> list[Motion]:
         found.append(_motion(scan, range(start, start + size)))
         start += size
     return found
+
+
+def jumps_anywhere(probe: Probe, only: int, places: int = 97, tried: int = 12) -> bool:
+    """Whether any output jumps with an input near the point, looked for in all entries.
+
+    Asked before an input is held to its derivative although another is passed straight through: a
+    learnt scale moves its outputs smoothly between the jumps of their codes.
+
+    Arguments:
+        probe: the subject.
+        only: the position of the input.
+        places: how many places of the line are compared.
+        tried: how many of the likeliest jumps are bisected.
+
+    Returns:
+        Whether one is a jump.
+    """
+    scan = _scan(probe, probe.direction(f"jumps {only}", only), reaches=_REACHES[2:])
+    if scan is None:
+        return True
+    low, high = scan.places[0], scan.places[-1]
+    width = (high - low) / (places - 1)
+    found = [scan.line(low + k * width) for k in range(places)]
+    if any(v is None for v in found):
+        return True
+    steps = torch.stack([v for v in found if v is not None]).nan_to_num(0.0, 0.0, 0.0).diff(dim=0)
+    # What the changes beside it do not explain, where rounding does not either.
+    odd = (steps[1:-1] - (steps[:-2] + steps[2:]) / 2).abs()
+    odd = torch.where(odd > 64 * scan.rounding, odd, 0.0)
+    for place in odd.flatten().topk(min(tried, odd.numel())).indices.tolist():
+        row, entry = divmod(place, odd.shape[1])
+        start = low + (row + 1) * width
+        if odd[row, entry] > 0 and _is_jump(scan, entry, start, start + width):
+            return True
+    return False
 
 
 def steps_by_entry(probe: Probe, only: int) -> bool:
