@@ -17,15 +17,15 @@ from typing import Any
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._library import autograd as _registration
-from torch._library.custom_ops import CustomOpDef
+from torch._library.custom_ops import OPDEFS, CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from pullback.errors import ArgumentError, UnsupportedError
 
 __all__ = [
-    "Rules", "definer", "definition", "is_operator", "operator_name", "registered_rules",
-    "resolve", "signature", "written",
+    "OPDEFS", "CustomOpDef", "OpOverload", "OpOverloadPacket", "Rules", "definer", "definition",
+    "is_operator", "operator_name", "registered_rules", "resolve", "signature", "written",
 ]  # fmt: skip
 
 
@@ -151,8 +151,6 @@ def definer(op: OpOverload) -> Callable[..., Any] | None:
 
 def definition(op: OpOverload) -> Any:
     """The `torch.library.custom_op` that made an overload, or the overload itself."""
-    from torch._library.custom_ops import OPDEFS
-
     return OPDEFS.get(op._schema.name) or op
 
 

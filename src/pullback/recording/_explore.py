@@ -14,9 +14,8 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch._library.custom_ops import OPDEFS
 
-from pullback.internal._operator import is_operator, registered_rules, resolve
+from pullback.internal._operator import OPDEFS, is_operator, registered_rules, resolve
 from pullback.recording._guess import guesses
 from pullback.recording.codec import Encoder, NotPlain
 from pullback.recording.locator import Locator

@@ -12,13 +12,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Never
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
-from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from pullback.errors import UnsupportedError
 from pullback.internal._operator import (
+    OpOverload,
+    OpOverloadPacket,
     Rules,
     definer,
     operator_name,
@@ -27,6 +26,7 @@ from pullback.internal._operator import (
     signature,
     written,
 )
+from pullback.internal.torch import are_functorch_transforms_active, forward_level, pytree
 from pullback.tensor._levels import requires_grad_somewhere
 
 __all__ = ["complete_operator"]
@@ -104,7 +104,7 @@ _OF_TORCH = ("aten", "prims", "prim")
 
 
 def _is_transformed() -> bool:
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    return are_functorch_transforms_active() or forward_level() >= 0
 
 
 def _call(op: Any, function: Any) -> Callable[..., Any]:
