@@ -119,6 +119,8 @@ def _stands_for(arguments: Arguments, size: int) -> bool:
         flat = value.reshape(-1)
         if size in value.shape and len(flat) > 2 and bool((flat.diff() >= 0).all()):
             return True  # offsets
+        if len(flat) == size and len(torch.unique(flat)) == size:
+            return True  # a permutation
     return False
 
 

@@ -10,7 +10,13 @@ from typing import Any, cast
 import torch
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal._operator import definition, is_operator, resolve
+from pullback.internal._operator import (
+    definer,
+    definition,
+    is_operator,
+    registered_rules,
+    resolve,
+)
 from pullback.recording.locator import Locator
 from pullback.tensor import Function, Intent
 
@@ -134,7 +140,9 @@ def _source(target: Any) -> str:
     """Where the target is written; callables made in C or at a prompt have no source."""
     while isinstance(target, partial):
         target = target.func
-    target = getattr(target, "_init_fn", target)  # of a torch.library.custom_op
+    if is_operator(target):
+        op = resolve(target)
+        target = definer(op) or registered_rules(op).backward or target
     try:
         path = inspect.getsourcefile(target)
         _, line = inspect.getsourcelines(target)

@@ -24,6 +24,7 @@ from pullback.internal.torch import (
     OpOverloadPacket,
     TorchDispatchMode,
     disable_current_modes,
+    disable_torch_function,
     has_kernel,
     registered_autograd,
     temporarily_clear_interpreter_stack,
@@ -207,7 +208,7 @@ def _alone() -> Iterator[None]:
     with (
         temporarily_clear_interpreter_stack(),
         disable_current_modes(),
-        torch._C.DisableTorchFunction(),
+        disable_torch_function(),
         torch.inference_mode(False),
         torch.enable_grad(),
     ):

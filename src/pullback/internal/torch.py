@@ -57,6 +57,7 @@ __all__ = [
     "declare_ordered",
     "disable_current_modes",
     "disable_functorch",
+    "disable_torch_function",
     "forward_level",
     "from_functional_tensor",
     "fused_function",
@@ -176,6 +177,7 @@ try:
     FunctionalTensor: Any = _functional.FunctionalTensor
     TorchDispatchMode: Any = _modes.TorchDispatchMode
     disable_current_modes = _modes._disable_current_modes
+    disable_torch_function: Any = _c.DisableTorchFunction
     is_any_autocast_enabled: Callable[[], bool] = _c._is_any_autocast_enabled
     len_torch_dispatch_stack: Callable[[], int] = _c._len_torch_dispatch_stack
     set_grad_mode = _c._set_grad_enabled  # as a mode of torch functions sees it called

@@ -143,13 +143,13 @@ class Quaternion(torch.autograd.Function):
     def forward(ctx, q):
         w, x, y, z = q.unbind(-1)
         norm = (w * w + x * x + y * y + z * z).sqrt()
-        ctx.save_for_backward(q, norm)
+        ctx.save_for_backward(q)
         return q / norm.unsqueeze(-1)
 
     @staticmethod
     def backward(ctx, cotangent):
-        q, norm = ctx.saved_tensors
-        norm = norm.unsqueeze(-1)
+        (q,) = ctx.saved_tensors
+        norm = q.square().sum(-1, keepdim=True).sqrt()
         unit = q / norm
         return (cotangent - unit * (unit * cotangent).sum(-1, keepdim=True)) / norm
 
