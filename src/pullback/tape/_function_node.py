@@ -7,10 +7,11 @@ from pullback.errors import DefinitionError, UnsupportedError
 from pullback.tape import _layout
 from pullback.tape._context import Context
 from pullback.tape._definition import Definition
+from pullback.tape._extra import Origin
 from pullback.tape._feedback import Feedback
 from pullback.tape._node import Edge, Node, Output, count
 from pullback.tape._registry import Space
-from pullback.tape._variable import Origin, Variable
+from pullback.tape._variable import Variable
 
 __all__ = ["FunctionNode"]
 
