@@ -1,14 +1,12 @@
 """What few Variables have: a name, hooks, an origin."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["Extra", "Origin"]
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """Where a piece of feedback comes from.
 
     Arguments:

@@ -125,7 +125,8 @@ class FunctionNode(Node):
     def _sign(self, gradient: Variable, gradients: Sequence[Any]) -> None:
         """Say on new notes where they come from."""
         for note in gradient.notes if isinstance(gradient, Feedback) else (gradient,):
-            if note.origin is None and not _passed_on(note, gradients):
+            extra = note._extra
+            if (extra is None or extra.origin is None) and not _passed_on(note, gradients):
                 origin = Origin(self._name, self.role, self.sequence)
                 note._more().origin = origin
 
