@@ -4,6 +4,7 @@
 
     PullbackError
     ├── MissingExtraError        (ImportError)   an optional dependency is not installed
+    ├── TorchVersionError        (ImportError)   the installed torch is not one that we work with
     ├── ArgumentError            (ValueError)    a value that cannot be used
     │   └── ArgumentTypeError    (TypeError)     a value of the wrong type
     ├── DefinitionError          (TypeError)     a Function is written against the contract
@@ -26,6 +27,7 @@ __all__ = [
     "ProgramError",
     "PullbackError",
     "RecordingError",
+    "TorchVersionError",
     "UnsupportedError",
 ]
 
@@ -76,6 +78,10 @@ class PullbackError(Exception):
 
 class MissingExtraError(PullbackError, ImportError):
     """An optional dependency is needed and not installed."""
+
+
+class TorchVersionError(PullbackError, ImportError):
+    """The installed torch is older than we support, or lacks a part of itself that we need."""
 
 
 class ArgumentError(PullbackError, ValueError):

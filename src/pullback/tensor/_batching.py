@@ -4,18 +4,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, Never
 
 import torch
-from torch._functorch.vmap import restore_vmap
-from torch.utils import _pytree as pytree
 
 from pullback.errors import DefinitionError, PullbackError, UnsupportedError
+from pullback.internal import torch as _functorch
+from pullback.internal.torch import pytree, restore_vmap
 from pullback.tensor._call import Call
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._structure import flatten, unflatten, without_values
 
 __all__ = ["batch_by_rule", "batched", "share_batch"]
-
-_functorch = torch._C._functorch
 
 
 def batch_by_rule(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: torch.Tensor) -> Any:
@@ -105,7 +103,7 @@ def share_batch(
     if not any(_batched_at(tensor, level) for tensor in tensors):
         return results
     return tuple(
-        _functorch._add_batch_dim(_repeat(result, size), 0, level)
+        _functorch.add_batch_dim(_repeat(result, size), 0, level)
         if i in flowing and not _batched_at(result, level)
         else result
         for i, result in enumerate(results)
@@ -118,7 +116,7 @@ def _repeat(tensor: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _batch_size(interpreter: Any) -> int:
-    return _functorch.CVmapInterpreterPtr(interpreter).batchSize()
+    return _functorch.BatchInterpreter(interpreter).batchSize()
 
 
 def _batched_at(tensor: torch.Tensor, level: int) -> bool:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from pullback.errors import DefinitionError, UnsupportedError
+from pullback.internal.torch import are_functorch_transforms_active as _transforming
+from pullback.internal.torch import pytree
 from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import INTERNAL, Context
 from pullback.tensor._definition import Definition
@@ -32,8 +33,6 @@ __all__ = ["Call", "Meta"]
 
 # The shape, dtype and device of an output or input, as its Function sees it.
 Meta = tuple[torch.Size, torch.dtype, torch.device]
-
-_transforming = torch._C._are_functorch_transforms_active
 
 
 class Call:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.internal.torch import applied_class, are_functorch_transforms_active, replaces_apply
 from pullback.tensor import _habits
 from pullback.tensor._case import Intent
 from pullback.tensor._definition import without_once
@@ -78,7 +79,7 @@ def complete(
         )
     if issubclass(function, Function):
         return function
-    if getattr(function.apply, "__func__", None) is not _base.apply.__func__:
+    if replaces_apply(function):
         raise UnsupportedError(
             f"{function.__name__} defines its own apply, which complete would bypass.",
             mend="Complete the Function that its apply calls, or write a pullback.Function.",
@@ -157,14 +158,13 @@ def completed(package: types.ModuleType | str) -> Iterator[list[type[Function]]]
         (module, name, value)
         for module in modules
         for name, value in list(vars(module).items())
-        if isinstance(value, types.MethodType) and value.__self__ in originals
+        if applied_class(value) in originals
     ]
     try:
         for original, result in zip(originals, results, strict=True):
             original.apply = result.apply
         for module, name, value in aliases:
-            if value.__func__ is _base.apply.__func__:
-                setattr(module, name, value.__self__.apply)
+            setattr(module, name, value.__self__.apply)
         yield results
     finally:
         for original in originals:
@@ -202,7 +202,7 @@ def _refuse_composition(function: Any) -> Callable[..., Any]:
 
     @functools.wraps(forward)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_dynamo_compiling() and torch._C._are_functorch_transforms_active():
+        if torch.compiler.is_dynamo_compiling() and are_functorch_transforms_active():
             raise UnsupportedError(
                 f"torch.compile of a torch.func transform of {name} is refused: {name} takes a "
                 "function as argument, and its backward would be dropped.",

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import torch
-from torch.utils import _pytree as pytree
 
 from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError
+from pullback.internal.torch import pytree
 from pullback.tensor._case import Intent
 from pullback.tensor._function import Function
 

@@ -15,10 +15,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._functorch.autograd_function import custom_function_call
-from torch.autograd import forward_ad
 
 from pullback.errors import UnsupportedError
+from pullback.internal.torch import are_functorch_transforms_active as _transforming
+from pullback.internal.torch import custom_function_call, forward_level
+from pullback.internal.torch import is_any_autocast_enabled as _autocasting
+from pullback.internal.torch import len_torch_dispatch_stack as _dispatch_modes
+from pullback.internal.torch import unwrap_if_dead as _unwrap_if_dead
 from pullback.tensor._autocast import cast_inputs, forward_state, scope
 from pullback.tensor._batching import batch_by_rule, batched, share_batch
 from pullback.tensor._call import Call
@@ -30,11 +33,6 @@ from pullback.tensor._residuals import pull_residuals, pull_seen_through
 from pullback.tensor._structure import ONE, flatten
 
 __all__ = ["apply", "make_engine"]
-
-_transforming = torch._C._are_functorch_transforms_active
-_autocasting = torch._C._is_any_autocast_enabled
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_unwrap_if_dead = torch._C._functorch.unwrap_if_dead
 
 
 def apply(
@@ -59,7 +57,7 @@ def apply(
         results = custom_function_call(engine, call, *tensors)
     else:
         tensors = [_unwrap_if_dead(tensor) for tensor in tensors]
-        dual = forward_ad._current_level >= 0
+        dual = forward_level() >= 0
         needs = [dual or tensor.requires_grad for tensor in tensors]
         call = Call(definition, template, names, needs, state, transformed=dual)
         if not (dual or (call.grad_enabled and True in needs)):
@@ -95,7 +93,7 @@ def _is_plain(definition: Definition) -> bool:
     """Whether nothing is at work but reverse mode, of which torch alone takes care."""
     return not (
         _transforming()
-        or forward_ad._current_level >= 0
+        or forward_level() >= 0
         or (_autocasting() and definition.autocast != "inherit")
         or torch.compiler.is_compiling()
         or _dispatch_modes()
@@ -114,7 +112,7 @@ class _Engine(torch.autograd.Function):
         if _transforming():
             flowing = [i for i in range(call.count) if i not in call.non_differentiable]
             return share_batch(results, flowing, tensors)
-        if forward_ad._current_level >= 0:
+        if forward_level() >= 0:
             # A view would need a tangent that is a view of the input's tangent.
             results = tuple(_unalias(result, tensors) for result in results)
         return results
@@ -128,7 +126,7 @@ class _Engine(torch.autograd.Function):
         ctx.call = call
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*needed)
-        if forward_ad._current_level >= 0 or _transforming():
+        if forward_level() >= 0 or _transforming():
             ctx.save_for_forward(*needed)
         if call.dirty:
             ctx.mark_dirty(*(tensors[place] for place in call.dirty))

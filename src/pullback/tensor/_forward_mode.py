@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from pullback.errors import DefinitionError, UnsupportedError
+from pullback.internal.torch import set_forward_mode
 from pullback.tensor._autocast import scope
 from pullback.tensor._call import Call, Meta
 from pullback.tensor._levels import concrete, out_of_place, primal, vjp
@@ -40,7 +40,7 @@ def push(call: Call, saved: dict[int, Any], tangents: Tangents) -> tuple[Any, ..
         )
     # torch runs jvp with forward gradients switched off, which makes nested forward mode
     # silently zero. They are on here, so this level's own tangents are taken off first.
-    with forward_ad._set_fwd_grad_enabled(True):
+    with set_forward_mode(True):
         primals = {
             place: None if tensor is None else primal(tensor) for place, tensor in saved.items()
         }

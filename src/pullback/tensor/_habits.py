@@ -6,15 +6,23 @@ form (which `torch.func` refuses). None of them changes what is computed.
 """
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._C._functorch import TransformType
-from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
+
+from pullback.internal.torch import (
+    TransformType,
+    answering,
+    are_functorch_transforms_active,
+    current_interpreter,
+    from_functional_tensor,
+    is_functional_tensor,
+    pytree,
+    set_grad_mode,
+    wrap_functional_tensor,
+)
 
 __all__ = ["complete_inner", "old_habits"]
 
@@ -22,11 +30,6 @@ _tensor: Any = torch.Tensor
 _base: Any = torch.autograd.Function
 _DATA = _tensor.data.__get__
 _REQUIRES_GRAD = _tensor.requires_grad.__get__
-
-_SET_GRAD = torch._C._set_grad_enabled
-
-_lock = threading.Lock()
-_active = 0
 
 
 class _Habits(TorchFunctionMode):
@@ -40,7 +43,7 @@ class _Habits(TorchFunctionMode):
     ) -> Any:
         if func == _DATA:
             return args[0].detach()
-        if func is _SET_GRAD and args[0] and self._refuse is not None:
+        if func is set_grad_mode and args[0] and self._refuse is not None:
             raise self._refuse()
         if func == _REQUIRES_GRAD and id(args[0]) in self._needs:
             return self._needs[id(args[0])]
@@ -65,7 +68,8 @@ def old_habits(
             from inputs that do not require gradients below a transform.
     """
     flags = {id(tensor): need for tensor, need in zip(tensors, needs, strict=True)}
-    with _Habits(flags, refuse_graph), complete_inner() if published else contextlib.nullcontext():
+    inner = answering(complete_inner) if published else contextlib.nullcontext()
+    with _Habits(flags, refuse_graph), inner:
         yield
 
 
@@ -73,37 +77,18 @@ def old_habits(
 completer: Callable[[Any], Any] | None = None
 
 
-@contextlib.contextmanager
-def complete_inner() -> Iterator[None]:
-    """Complete, while active, each Function in combined form that is applied under torch.func."""
-    global _active  # noqa: PLW0603 - one patch of torch, counted over threads
-    original = _base.__dict__["apply"]
-    with _lock:
-        _active += 1
-        if _active == 1:
-            _base.apply = classmethod(_redirect(original.__func__))
-    try:
-        yield
-    finally:
-        with _lock:
-            _active -= 1
-            if _active == 0:
-                _base.apply = classmethod(_unwrap(_base.__dict__["apply"].__func__))
-
-
-def _redirect(original: Callable[..., Any]) -> Callable[..., Any]:
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        combined = cls.setup_context is _base.setup_context
-        if completer is None or not torch._C._are_functorch_transforms_active():
-            return original(cls, *args, **kwargs)
-        inner = completer(cls) if combined else cls
-        interpreter = retrieve_current_functorch_interpreter()
-        if interpreter.key() == TransformType.Functionalize:
-            return _below_functionalize(interpreter, inner, args)
-        return inner.apply(*args, **kwargs) if combined else original(cls, *args, **kwargs)
-
-    apply.__wrapped__ = original  # type: ignore[attr-defined]
-    return apply
+def complete_inner(
+    call: Callable[..., Any], cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Answer ``cls.apply`` below transforms: complete each Function that is in combined form."""
+    combined = cls.setup_context is _base.setup_context
+    if completer is None or not are_functorch_transforms_active():
+        return call(cls, *args, **kwargs)
+    inner = completer(cls) if combined else cls
+    interpreter = current_interpreter()
+    if interpreter.key() == TransformType.Functionalize:
+        return _below_functionalize(interpreter, inner, args)
+    return inner.apply(*args, **kwargs) if combined else call(cls, *args, **kwargs)
 
 
 def _below_functionalize(interpreter: Any, function: Any, args: tuple[Any, ...]) -> Any:
@@ -111,17 +96,13 @@ def _below_functionalize(interpreter: Any, function: Any, args: tuple[Any, ...])
     level = interpreter.level()
 
     def lower(value: Any) -> Any:
-        return torch._from_functional_tensor(value) if torch._is_functional_tensor(value) else value
+        return from_functional_tensor(value) if is_functional_tensor(value) else value
 
     given = pytree.tree_map_only(torch.Tensor, lower, args)
     with interpreter.lower():
         result = function.apply(*given)
     return pytree.tree_map_only(
         torch.Tensor,
-        lambda value: torch._C._functorch._wrap_functional_tensor(value, level),
+        lambda value: wrap_functional_tensor(value, level),
         result,
     )
-
-
-def _unwrap(function: Any) -> Callable[..., Any]:
-    return getattr(function, "__wrapped__", function)

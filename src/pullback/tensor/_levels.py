@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
-from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
+
+from pullback.internal import torch as _functorch
 
 __all__ = [
     "concrete",
@@ -21,8 +21,6 @@ __all__ = [
 # torch.func.vjp without auxiliary output: its annotation does not tell the two apart.
 vjp: Any = torch.func.vjp
 
-
-_functorch = torch._C._functorch
 
 T = TypeVar("T")
 
@@ -48,7 +46,9 @@ def concrete(tensor: torch.Tensor) -> torch.Tensor | None:
     """
     while _functorch.is_functorch_wrapped_tensor(tensor):
         tensor = _functorch.get_unwrapped(tensor)
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or isinstance(tensor, FakeTensor):
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or isinstance(
+        tensor, _functorch.FakeTensor
+    ):
         return None
     if tensor.is_meta:
         return None
@@ -97,9 +97,9 @@ def primal(tensor: torch.Tensor) -> torch.Tensor:
         return tensor if tangent is None else value
     level, dim = _functorch.maybe_get_level(tensor), _functorch.maybe_get_bdim(tensor)
     inside = _functorch.get_unwrapped(tensor)
-    with retrieve_current_functorch_interpreter().lower():
+    with _functorch.current_interpreter().lower():
         value = primal(inside)
-    return tensor if value is inside else _functorch._add_batch_dim(value, dim, level)
+    return tensor if value is inside else _functorch.add_batch_dim(value, dim, level)
 
 
 def is_differentiated(tensor: torch.Tensor) -> bool:

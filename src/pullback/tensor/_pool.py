@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from pullback.errors import DefinitionError
+from pullback.internal.torch import pytree
 from pullback.tensor._levels import same_view
 from pullback.tensor._structure import is_data
 

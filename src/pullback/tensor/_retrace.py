@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from pullback.errors import UnsupportedError
+from pullback.internal.torch import is_functorch_wrapped_tensor, pytree, set_grad_mode
 from pullback.tensor._levels import concrete, requires_grad_somewhere
 
 __all__ = ["Retrace"]
@@ -24,7 +24,7 @@ __all__ = ["Retrace"]
 _Tensors = dict[int, weakref.ref[torch.Tensor]]
 
 _tensor: Any = torch.Tensor
-_GRAD_MODE = {torch._C._set_grad_enabled}
+_GRAD_MODE = {set_grad_mode}
 _DETACHING = {_tensor.detach, torch.detach, _tensor.detach_, _tensor.data.__get__}
 _UNINITIALISED = {torch.empty, torch.empty_like, torch.empty_strided, _tensor.new_empty}
 _OPAQUE = {
@@ -108,7 +108,7 @@ class Retrace(TorchFunctionMode):
 
 
 def _tracked(tensor: torch.Tensor) -> bool:
-    return tensor.requires_grad or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return tensor.requires_grad or is_functorch_wrapped_tensor(tensor)
 
 
 def _writes(func: Any) -> bool:

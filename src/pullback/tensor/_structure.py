@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from pullback.internal.torch import pytree
 
 __all__ = [
     "ONE",

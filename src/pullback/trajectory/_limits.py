@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import GetAttrKey, register_pytree_node
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal.torch import pytree
 from pullback.trajectory._knots import broadcast_batch, concrete
 
 __all__ = ["KINDS", "Limits", "aim_of", "check_limits", "limit_of"]
@@ -135,7 +135,7 @@ def _flatten(limits: Limits) -> tuple[list[Any], tuple[Any, ...]]:
 def _flatten_with_keys(limits: Limits) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
     parts, context = _flatten(limits)
     names = [kind for kind in KINDS if _is_leaf(getattr(limits, kind))]
-    return [(GetAttrKey(n), part) for n, part in zip(names, parts, strict=True)], context
+    return [(pytree.GetAttrKey(n), part) for n, part in zip(names, parts, strict=True)], context
 
 
 def _unflatten(leaves: Any, context: tuple[Any, ...]) -> Limits:
@@ -143,7 +143,7 @@ def _unflatten(leaves: Any, context: tuple[Any, ...]) -> Limits:
     return Limits(*(next(remaining) if part == "leaf" else part for part in context))
 
 
-register_pytree_node(
+pytree.register_pytree_node(
     Limits,
     _flatten,
     _unflatten,

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import GetAttrKey, register_pytree_node
 
 from pullback.errors import ArgumentError
+from pullback.internal.torch import pytree
 
 __all__ = ["Motion"]
 
@@ -84,14 +84,14 @@ def _flatten(motion: Motion) -> tuple[list[Any], None]:
 
 
 def _flatten_with_keys(motion: Motion) -> tuple[list[tuple[Any, Any]], None]:
-    return [(GetAttrKey(name), getattr(motion, name)) for name in _FIELDS], None
+    return [(pytree.GetAttrKey(name), getattr(motion, name)) for name in _FIELDS], None
 
 
 def _unflatten(parts: Sequence[Any], _context: None) -> Motion:
     return Motion(*parts)
 
 
-register_pytree_node(
+pytree.register_pytree_node(
     Motion,
     _flatten,
     _unflatten,  # pyrefly: ignore[bad-argument-type]  # torch types it as Iterable

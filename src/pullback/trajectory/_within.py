@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
+from pullback.internal.torch import are_functorch_transforms_active
 from pullback.trajectory._cubic import Forms, metric_product
 from pullback.trajectory._knots import concrete
 from pullback.trajectory._least import Basis
@@ -102,7 +103,7 @@ def _check_ends(plan: Plan, limits: Limits) -> None:
 
 
 def _refuse(plan: Plan, basis: Basis, limits: Limits, found: Tensor) -> None:
-    transformed = torch._C._are_functorch_transforms_active()
+    transformed = are_functorch_transforms_active()
     known = concrete(found)
     assert known is not None
     failed = (~known).nonzero()[0].tolist()
