@@ -14,6 +14,7 @@ import csv
 import gc
 import os
 import sys
+import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -25,6 +26,7 @@ RESULTS = Path(__file__).parent / "results" / "tape.csv"
 ROUNDS = int(os.environ.get("ROUNDS", "15"))
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 os.environ.setdefault("OPENAI_API_KEY", "none")
+os.environ.setdefault("TEXTGRAD_LOG_DIR", tempfile.mkdtemp())
 
 Chain = tuple[Callable[[int], object], Callable[[object], None]]
 
@@ -86,7 +88,7 @@ def textgrad(log: bool) -> Chain | None:
 
         __call__ = generate
 
-    tg.set_backward_engine(Engine())
+    tg.set_backward_engine(Engine(), override=True)
 
     def hand_on(variables, response, backward_engine):
         for variable in variables:
