@@ -36,6 +36,14 @@ class Meter:
         with self.lock:
             self.now -= 1
 
+    async def eight(self):
+        """Wait until the call's own eight have all begun."""
+        full = -(-self.calls // 8) * 8
+        deadline = time.monotonic() + 30
+        while self.calls < full:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.001)
+
 
 def blocking(meter):
     class Wait(Function):
@@ -61,17 +69,13 @@ def awaited(meter):
         @staticmethod
         async def forward(ctx, x):
             with meter:
-                deadline = time.monotonic() + 30
-                while meter.calls % 8 and time.monotonic() < deadline:  # until eight have begun
-                    await asyncio.sleep(0.001)
+                await meter.eight()
                 return Variable(x.data + "!", role=x.role)
 
         @staticmethod
         async def backward(ctx, feedback):
             with meter:
-                deadline = time.monotonic() + 30
-                while meter.calls % 8 and time.monotonic() < deadline:
-                    await asyncio.sleep(0.001)
+                await meter.eight()
                 return feedback
 
     return Await

@@ -112,16 +112,7 @@ def define(cls: Any, base: Any) -> Definition:
         "jvp": None if cls.jvp is base.jvp else cls.jvp,
         "vmap": None if cls.vmap is base.vmap else cls.vmap,
     }
-    if rules["vmap"] is not None and cls.generate_vmap_rule:
-        raise DefinitionError(
-            f"{name} has a vmap rule and generate_vmap_rule = True.", expected="one of the two"
-        )
-    if rules["vmap"] is not None and not split:
-        raise DefinitionError(
-            f"{name} has a vmap rule and the combined form of forward.",
-            expected="a vmap rule beside forward(*args) and setup_context(ctx, inputs, output)",
-            mend="Split forward, or delete vmap to have it derived.",
-        )
+    _check_vmap(cls, rules["vmap"], split)
     asynchronous = frozenset(
         rule for rule, written in rules.items() if inspect.iscoroutinefunction(written)
     )
@@ -143,6 +134,20 @@ def define(cls: Any, base: Any) -> Definition:
         signature=_signature(cls.forward, split),
         audited={},
     )
+
+
+def _check_vmap(cls: Any, vmap: Callable[..., Any] | None, split: bool) -> None:
+    if vmap is not None and cls.generate_vmap_rule:
+        raise DefinitionError(
+            f"{cls.__name__} has a vmap rule and generate_vmap_rule = True.",
+            expected="one of the two",
+        )
+    if vmap is not None and not split:
+        raise DefinitionError(
+            f"{cls.__name__} has a vmap rule and the combined form of forward.",
+            expected="a vmap rule beside forward(*args) and setup_context(ctx, inputs, output)",
+            mend="Split forward, or delete vmap to have it derived.",
+        )
 
 
 def _one_of(cls: Any, base: Any, first: str, second: str) -> Callable[..., Any] | None:

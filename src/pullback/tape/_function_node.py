@@ -7,10 +7,11 @@ from pullback.errors import DefinitionError, UnsupportedError
 from pullback.tape import _layout
 from pullback.tape._context import Context
 from pullback.tape._definition import Definition
+from pullback.tape._extra import Origin
 from pullback.tape._feedback import Feedback
 from pullback.tape._node import Edge, Node, Output, count
 from pullback.tape._registry import Space
-from pullback.tape._variable import Origin, Variable
+from pullback.tape._variable import Variable
 
 __all__ = ["FunctionNode"]
 
@@ -124,7 +125,8 @@ class FunctionNode(Node):
     def _sign(self, gradient: Variable, gradients: Sequence[Any]) -> None:
         """Say on new notes where they come from."""
         for note in gradient.notes if isinstance(gradient, Feedback) else (gradient,):
-            if note.origin is None and not _passed_on(note, gradients):
+            extra = note._extra
+            if (extra is None or extra.origin is None) and not _passed_on(note, gradients):
                 origin = Origin(self._name, self.role, self.sequence)
                 note._more().origin = origin
 

@@ -4,7 +4,7 @@ import numbers
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pullback.tape._feedback import Feedback, distinct, notes_of
+from pullback.tape._feedback import Feedback, distinct, gather, notes_of
 from pullback.tape._registry import OPERATIONS, Space, register_space, space_of
 from pullback.tape._variable import Variable, wrap
 
@@ -60,9 +60,13 @@ class Text(Space):
     def total(self, gradients: Sequence[Any]) -> Any:
         if len(gradients) == 1 and isinstance(gradients[0], Feedback):
             return gradients[0]
+        if len(gradients) == 1 and not gradients[0]._requires_grad:
+            return gather((gradients[0],))
         return OPERATIONS["feedback"](notes_of(list(gradients)))
 
     def conform(self, gradient: Any, complain: Callable[[str], Exception]) -> Any:
+        if type(gradient) is Variable and type(gradient._data) is str:
+            return gradient
         notes = notes_of(gradient)
         if notes is None:
             raise complain(

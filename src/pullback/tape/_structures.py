@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pullback.errors import ArgumentTypeError
-from pullback.tape._feedback import Feedback
+from pullback.tape._feedback import Feedback, distinct, gather
 from pullback.tape._function import Function
 from pullback.tape._mode import mode
 from pullback.tape._registry import OPERATIONS, Space, space_of
@@ -183,8 +183,8 @@ def _total(space: Space, parts: list[Any]) -> Variable:
 
 def _feedback(notes: tuple[Variable, ...]) -> Feedback:
     if mode.get().grad and any(note._requires_grad for note in notes):
-        return Join.apply(list(Feedback(notes).notes))
-    return Feedback(notes)
+        return Join.apply(list(distinct(notes)))
+    return gather(distinct(notes))
 
 
 def _item(a: Variable, key: Any) -> Any:

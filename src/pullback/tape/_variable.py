@@ -2,42 +2,14 @@
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
 from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
+from pullback.tape._extra import Extra, Origin
 from pullback.tape._mode import mode
 from pullback.tape._registry import OPERATIONS, space_of
 
-__all__ = ["Origin", "Variable", "describe", "wrap"]
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a piece of feedback comes from.
-
-    Arguments:
-        function: the name of the graph node that wrote it.
-        role: the role of the output that it answers for.
-        node: tells the nodes of one process apart.
-    """
-
-    function: str
-    role: str
-    node: int
-
-
-class _Extra:
-    """What few Variables have."""
-
-    __slots__ = ("accumulate", "hooks", "name", "origin", "post_hooks")
-
-    def __init__(self) -> None:
-        self.name: str | None = None
-        self.origin: Origin | None = None
-        self.accumulate: Any = None  # a weak reference to the node that accumulates into .grad
-        self.hooks: dict[int, Callable[..., Any]] | None = None
-        self.post_hooks: dict[int, Callable[..., Any]] | None = None
+__all__ = ["Variable", "describe", "wrap"]
 
 
 class Variable:
@@ -104,7 +76,7 @@ class Variable:
         self._node = None
         self._output_nr = 0
         self._version = 0
-        self._extra: _Extra | None = None
+        self._extra: Extra | None = None
         self._requires_grad = False
         space = space_of(data)
         self._grad = None
@@ -219,9 +191,9 @@ class Variable:
         """For feedback: the graph node that wrote it; None for what a user gave."""
         return None if self._extra is None else self._extra.origin
 
-    def _more(self) -> _Extra:
+    def _more(self) -> Extra:
         if self._extra is None:
-            self._extra = _Extra()
+            self._extra = Extra()
         return self._extra
 
     def detach(self) -> "Variable":

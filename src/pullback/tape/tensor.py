@@ -17,14 +17,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pullback.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    MissingExtraError,
-    UnsupportedError,
-)
+from pullback.errors import ArgumentError, ArgumentTypeError, MissingExtraError, UnsupportedError
 from pullback.tape._engine import Pass
-from pullback.tape._mode import OFF, ON, mode
+from pullback.tape._mode import enable_grad, mode, no_grad
 from pullback.tape._node import GradientEdge, Node, Output, count, edge_of
 from pullback.tape._registry import Space, register_space, space_of
 from pullback.tape._spaces import NUMBER
@@ -262,7 +257,7 @@ class _Crossing(torch.autograd.Function):
         ):
             return *nothing, *(None for _ in entry.upstream)
         recorded = torch.is_grad_enabled()
-        with _recording(recorded):
+        with enable_grad() if recorded else no_grad():
             arriving = from_torch(gradient, number=entry.space is NUMBER)
             the_pass = Pass([(entry.edge, arriving)], create_graph=recorded, stops=entry.upstream)
             the_pass.run_or_drive()
@@ -270,17 +265,6 @@ class _Crossing(torch.autograd.Function):
             found = [the_pass.captured.get(GradientEdge(node, 0)) for node in entry.upstream]
             sent = [None if each is None else to_torch(each) for each in found]
         return *nothing, *sent
-
-
-class _recording:  # noqa: N801  # a context manager with the name of what it does
-    def __init__(self, grad: bool) -> None:
-        self._grad = grad
-
-    def __enter__(self) -> None:
-        self._token = mode.set(ON if self._grad else OFF)
-
-    def __exit__(self, *error: object) -> None:
-        mode.reset(self._token)
 
 
 def _anchor() -> torch.Tensor:
