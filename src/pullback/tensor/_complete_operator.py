@@ -16,8 +16,6 @@ from torch.overrides import TorchFunctionMode
 
 from pullback.errors import UnsupportedError
 from pullback.internal._operator import (
-    OpOverload,
-    OpOverloadPacket,
     Rules,
     definer,
     operator_name,
