@@ -26,6 +26,8 @@ def context_tensors(node: Any) -> Iterator[tuple[str, torch.Tensor | Any]]:
         The path, for example ``"ctx.cache['x']"``, and the tensor or array.
     """
     for name, value in vars(node).items():
+        if name == "__pullback__":
+            continue  # inputs that a pullback.Function sets aside with their versions
         yield from _search(value, f"ctx.{name}", _DEPTH, set())
 
 
