@@ -165,7 +165,7 @@ def _one_of(cls: Any, first: str, second: str) -> Callable[..., Any] | None:
         for name in (first, second)
         if getattr(cls, name) is not getattr(_base, name)
     ]
-    if len(written) == 2 and written[0] is not written[1]:
+    if len(written) == 2 and written[0] != written[1]:
         raise DefinitionError(
             f"{cls.__name__} defines both {first} and {second}.",
             expected="one of them: they are two names of the same rule",
