@@ -38,7 +38,14 @@ def batch_by_rule(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: tor
     dims = unflatten(without_values(call.template, None), in_dims[1:])
     split = len(values) - len(call.names)
     named_values = dict(zip(call.names, values[split:], strict=True))
-    output, out_dims = definition.vmap(info, dims, *values[:split], **named_values)
+    batch = definition.vmap(info, dims, *values[:split], **named_values)
+    if not isinstance(batch, tuple) or len(batch) != 2:
+        raise DefinitionError(
+            f"The vmap of {definition.name} returned no pair.",
+            given=type(batch).__name__,
+            expected="(output, out_dims)",
+        )
+    output, out_dims = batch
     single = not isinstance(output, tuple)
     template, outputs = flatten((output,) if single else output)
     flat_dims = _flat_dims((out_dims,) if single else out_dims, template, len(outputs))
