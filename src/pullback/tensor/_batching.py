@@ -1,5 +1,6 @@
 """Batching where torch's generated rule does not serve: the author's rule, or item by item."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Never
 
@@ -26,6 +27,8 @@ from pullback.tensor._structure import flatten, unflatten, without_values
 __all__ = ["batch_by_rule", "batched", "batching", "share_batch"]
 
 _MEND = "Write the rules in torch operations, or declare batching = 'loop', or write vmap."
+
+_MANY = 100  # items of a batch that are not run one by one without a word
 
 
 def batch_by_rule(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: torch.Tensor) -> Any:
@@ -206,6 +209,12 @@ class _Item(torch.autograd.Function):
             raise UnsupportedError(
                 f"{definition.name} batches item by item, and the batch is empty.",
                 expected="at least one item",
+            )
+        if definition.batching == "auto" and info.batch_size >= _MANY:
+            warnings.warn(
+                f"{definition.name} cannot be batched by its rules as they are: it runs item by "
+                f"item, {info.batch_size} times. {_MEND}",
+                stacklevel=2,
             )
         dims: Sequence[int | None] = in_dims[2:]
         # Torch code can be differentiated by the levels below this one; a kernel cannot.

@@ -182,7 +182,7 @@ def _finish(
         pool = Pool(tensors, ())
         for tensor in ctx.dirty_tensors:
             pool.dirty_place(tensor, definition.name)
-    kept.inputs = aside(definition, tensors, saved)
+    kept.inputs = aside(definition, tensors, saved, refused=kept.dirty)
     marked = ctx.non_differentiable
     if type(output) is torch.Tensor and marked is None:
         kept.result, kept.single = ONE, True
