@@ -27,7 +27,7 @@ from pullback.internal.torch import are_functorch_transforms_active, forward_lev
 from pullback.tensor._audit import compare_rule
 from pullback.tensor._batching import batched, share_batch
 from pullback.tensor._call import Call, differentiable
-from pullback.tensor._levels import concrete, out_of_place, primal, vjp
+from pullback.tensor._levels import alive, concrete, out_of_place, primal, vjp
 from pullback.tensor._retrace import MEND, named
 
 __all__ = ["Derivation", "derive"]
@@ -237,6 +237,9 @@ def _run(ctx: Any, rule: Callable[..., Any], saved: Any, given: Any) -> list[Any
     derivation: Derivation = ctx.derivation
     if derivation.refusal is not None:
         raise derivation.refusal
+    # A pullback that outlives its transform runs on what was saved below it.
+    saved = [alive(tensor) for tensor in saved]
+    given = [alive(tensor) for tensor in given]
     sources, before = saved[: derivation.sources], saved[derivation.sources :]
     plain = not _transforming() and forward_level() < 0
     detached = plain and not torch.is_grad_enabled()

@@ -16,9 +16,11 @@ from pullback.internal.torch import (
     is_legacy_batchedtensor,
     maybe_get_bdim,
     maybe_get_level,
+    unwrap_if_dead,
 )
 
 __all__ = [
+    "alive",
     "concrete",
     "is_differentiated",
     "out_of_place",
@@ -49,6 +51,16 @@ def out_of_place(derive: Callable[[Callable[..., Any]], T]) -> T:
         if not any(sign in str(error) for sign in ("inplace operation", "written-to tensor")):
             raise
     return derive(torch.func.functionalize)
+
+
+def alive(tensor: Any) -> Any:
+    """The tensor below all wrappers of transforms that have ended; other values as they are."""
+    while isinstance(tensor, torch.Tensor):
+        inside = unwrap_if_dead(tensor)
+        if inside is tensor:
+            break
+        tensor = inside
+    return tensor
 
 
 def concrete(tensor: torch.Tensor) -> torch.Tensor | None:
