@@ -21,6 +21,7 @@ from pullback.internal.torch import (
 from pullback.tensor._call import Call
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
+from pullback.tensor._preserve import kept_outside
 from pullback.tensor._retrace import named
 from pullback.tensor._structure import flatten, unflatten, without_values
 
@@ -220,15 +221,21 @@ class _Item(torch.autograd.Function):
         # Torch code can be differentiated by the levels below this one; a kernel cannot.
         transparent = definition.batching == "auto" and not batching()
         item = run if transparent else lambda *given: _Item.apply(run, definition, *given)
-        items = [
-            item(
-                *(
-                    tensor if dim is None else tensor.select(dim, i)
-                    for tensor, dim in zip(tensors, dims, strict=True)
-                )
+        items, outside = [], None
+        for i in range(info.batch_size):
+            given = (
+                tensor if dim is None else tensor.select(dim, i)
+                for tensor, dim in zip(tensors, dims, strict=True)
             )
-            for i in range(info.batch_size)
-        ]
+            items.append(item(*given))
+            if i == 0 and info.batch_size > 1:
+                outside = kept_outside(definition)
+        if outside is not None and outside != kept_outside(definition):
+            raise UnsupportedError(
+                f"{definition.name} batches item by item, and writes numbers or tensors outside of "
+                "its context for each item.",
+                mend="Keep a tensor on the context, or apply it to each item, without vmap.",
+            )
         if len({len(item) for item in items}) > 1:
             raise UnsupportedError(
                 f"{definition.name} batches item by item, and saves other tensors for other items.",

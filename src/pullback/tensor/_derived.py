@@ -70,11 +70,16 @@ class Derivation:
             result = self.compute(tensors[: self.sources], tensors[self.sources :])
         except PullbackError:
             raise
-        except Exception:
-            if not _transforming() or self.call.definition.random:
+        except Exception as error:
+            if not (_transforming() or self.call.transformed) or self.call.definition.random:
                 raise
-            # What was kept beside the saved tensors belongs to a level of vmap that has ended.
-            result = self.again(self.call, tensors[: self.sources])
+            # What was kept beside the saved tensors belongs to a level that has ended.
+            try:
+                result = self.again(self.call, tensors[: self.sources])
+            except PullbackError:
+                raise
+            except Exception:
+                raise error from None
         self.places = len(result)
         self.present = [i for i, tensor in enumerate(result) if tensor is not None]
         return tuple(_own(result[i], tensors) for i in self.present)
