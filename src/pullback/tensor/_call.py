@@ -121,7 +121,8 @@ class Call:
         definition = self.definition
         versions = None if definition.lenient else _versions(tensors)
         if self.transformed or _transforming():
-            with old_habits(tensors, self.needs, published=definition.lenient):
+            name, published = definition.name, definition.lenient
+            with old_habits(tensors, self.needs, name=name, published=published):
                 context, output = self.forward(tensors)
         else:
             context, output = self.forward(tensors)
@@ -276,7 +277,8 @@ class Call:
             return self.backward(backward, context, given)
         inputs = [i for i in range(len(self.needs)) if i in saved]
         flags = [self.needs[i] for i in inputs]
-        with old_habits([saved[i] for i in inputs], flags, published=definition.lenient):
+        name, published = definition.name, definition.lenient
+        with old_habits([saved[i] for i in inputs], flags, name=name, published=published):
             return self.backward(backward, context, given)
 
     def backward(
