@@ -14,6 +14,7 @@ from pullback.internal.torch import (
     is_functorch_wrapped_tensor,
     is_gradtrackingtensor,
     is_legacy_batchedtensor,
+    is_traced,
     maybe_get_bdim,
     maybe_get_level,
     unwrap_if_dead,
@@ -74,7 +75,7 @@ def concrete(tensor: torch.Tensor) -> torch.Tensor | None:
         tensor, _functorch.FakeTensor
     ):
         return None
-    if tensor.is_meta or is_legacy_batchedtensor(tensor):
+    if tensor.is_meta or is_legacy_batchedtensor(tensor) or is_traced():
         return None
     return tensor.detach()
 
