@@ -52,7 +52,7 @@ def batch_by_rule(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: tor
     output, out_dims = batch
     single = not isinstance(output, tuple)
     template, outputs = flatten((output,) if single else output)
-    flat_dims = _flat_dims((out_dims,) if single else out_dims, template, len(outputs))
+    flat_dims = _flat_dims(out_dims, template, len(outputs))
 
     def capture(inside: list[torch.Tensor], results: list[torch.Tensor]) -> Any:
         context = Context(call.needs, call.by_argument)
@@ -70,9 +70,10 @@ def batch_by_rule(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: tor
 def _flat_dims(dims: Any, template: Any, count: int) -> list[int | None]:
     leaves = pytree.tree_leaves(dims, is_leaf=lambda node: node is None)
     holes, _ = template
-    if len(leaves) == len(holes):
+    known = all(leaf is None or isinstance(leaf, int) for leaf in leaves)
+    if known and len(leaves) == len(holes):
         return [d for d, hole in zip(leaves, holes, strict=True) if repr(hole) == "<tensor>"]
-    if len(leaves) == 1:
+    if known and len(leaves) == 1 and not isinstance(dims, (tuple, list)):
         return leaves * count
     raise DefinitionError(
         "A vmap rule returned out_dims that do not fit its output.",
