@@ -65,3 +65,59 @@ def test_a_number_on_the_context_item_by_item(ask, batching):
     right_or_refused(ask, total, lambda x: x * x.sum())
     listed = pullback.complete(Listed, batching=batching).apply
     right_or_refused(ask, listed, lambda x: x * x)
+
+
+class Paired(torch.autograd.Function):
+    """x * sum(x), with the sum kept in a tuple beside the tensor."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.pair = (x, x.sum().item())
+        return x * x.sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, total = ctx.pair
+        return total * g + (g * x).sum()
+
+
+class Swapped(torch.autograd.Function):
+    """x ** 2, which saves its two tensors in an order that depends on the values."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(*((x, 2 * x) if x.sum().item() > 8 else (2 * x, x)))
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        first, second = ctx.saved_tensors
+        return g * torch.where(first.abs() > second.abs(), first, second)
+
+
+class Chosen(torch.autograd.Function):
+    """x ** 2, or half of it, by the values: what is saved first tells which."""
+
+    @staticmethod
+    def forward(ctx, x):
+        positive = x.sum().item() > 8
+        ctx.save_for_backward(*((2 * x, x) if positive else (x, 2 * x)))
+        return x * x if positive else x * x / 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0]
+
+
+FORMULAS = {
+    Paired: lambda x: x * x.sum(),
+    Swapped: lambda x: x * x,
+    Chosen: lambda x: x * x * torch.where(x.sum() > 8, 1.0, 0.5),
+}
+
+
+@pytest.mark.parametrize("ask", BATCHED.values(), ids=BATCHED)
+@pytest.mark.parametrize("batching", ["auto", "loop"])
+@pytest.mark.parametrize("kind", FORMULAS)
+def test_another_place_for_each_item(kind, ask, batching):
+    right_or_refused(ask, pullback.complete(kind, batching=batching).apply, FORMULAS[kind])

@@ -74,6 +74,7 @@ __all__ = [
     "is_functorch_wrapped_tensor",
     "is_gradtrackingtensor",
     "is_legacy_batchedtensor",
+    "is_traced",
     "len_torch_dispatch_stack",
     "maybe_get_bdim",
     "maybe_get_level",
@@ -97,6 +98,11 @@ TESTED = "2.15"  # the newest that `make matrix` runs
 _BEYOND = "3"
 _FLAG_TELLS = torch.__version__ >= "2.9"
 _EFFECTS_ARE_PUBLIC = torch.__version__ >= "2.10"
+
+
+def is_traced() -> bool:
+    """Whether what torch computes is written down as a graph, as `torch.func.linearize` does."""
+    return _dispatch_mode(_proxy) is not None
 
 
 def _refusal(what: str) -> Exception:
@@ -180,6 +186,8 @@ try:
     disable_torch_function: Any = _c.DisableTorchFunction
     is_any_autocast_enabled: Callable[[], bool] = _c._is_any_autocast_enabled
     len_torch_dispatch_stack: Callable[[], int] = _c._len_torch_dispatch_stack
+    _proxy: Any = _c._TorchDispatchModeKey.PROXY
+    _dispatch_mode: Callable[[Any], Any] = _c._get_dispatch_mode
     set_grad_mode = _c._set_grad_enabled  # as a mode of torch functions sees it called
 
     # Modules.

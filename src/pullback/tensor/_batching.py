@@ -1,5 +1,6 @@
 """Batching where torch's generated rule does not serve: the author's rule, or item by item."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Never
 
@@ -20,12 +21,15 @@ from pullback.internal.torch import (
 from pullback.tensor._call import Call
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
+from pullback.tensor._preserve import kept_outside
 from pullback.tensor._retrace import named
 from pullback.tensor._structure import flatten, unflatten, without_values
 
 __all__ = ["batch_by_rule", "batched", "batching", "share_batch"]
 
 _MEND = "Write the rules in torch operations, or declare batching = 'loop', or write vmap."
+
+_MANY = 100  # items of a batch that are not run one by one without a word
 
 
 def batch_by_rule(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: torch.Tensor) -> Any:
@@ -38,10 +42,17 @@ def batch_by_rule(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: tor
     dims = unflatten(without_values(call.template, None), in_dims[1:])
     split = len(values) - len(call.names)
     named_values = dict(zip(call.names, values[split:], strict=True))
-    output, out_dims = definition.vmap(info, dims, *values[:split], **named_values)
+    batch = definition.vmap(info, dims, *values[:split], **named_values)
+    if not isinstance(batch, tuple) or len(batch) != 2:
+        raise DefinitionError(
+            f"The vmap of {definition.name} returned no pair.",
+            given=type(batch).__name__,
+            expected="(output, out_dims)",
+        )
+    output, out_dims = batch
     single = not isinstance(output, tuple)
     template, outputs = flatten((output,) if single else output)
-    flat_dims = _flat_dims((out_dims,) if single else out_dims, template, len(outputs))
+    flat_dims = _flat_dims(out_dims, template, len(outputs))
 
     def capture(inside: list[torch.Tensor], results: list[torch.Tensor]) -> Any:
         context = Context(call.needs, call.by_argument)
@@ -59,9 +70,10 @@ def batch_by_rule(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: tor
 def _flat_dims(dims: Any, template: Any, count: int) -> list[int | None]:
     leaves = pytree.tree_leaves(dims, is_leaf=lambda node: node is None)
     holes, _ = template
-    if len(leaves) == len(holes):
+    known = all(leaf is None or isinstance(leaf, int) for leaf in leaves)
+    if known and len(leaves) == len(holes):
         return [d for d, hole in zip(leaves, holes, strict=True) if repr(hole) == "<tensor>"]
-    if len(leaves) == 1:
+    if known and len(leaves) == 1 and not isinstance(dims, (tuple, list)):
         return leaves * count
     raise DefinitionError(
         "A vmap rule returned out_dims that do not fit its output.",
@@ -200,19 +212,31 @@ class _Item(torch.autograd.Function):
                 f"{definition.name} batches item by item, and the batch is empty.",
                 expected="at least one item",
             )
+        if definition.batching == "auto" and info.batch_size >= _MANY:
+            warnings.warn(
+                f"{definition.name} cannot be batched by its rules as they are: it runs item by "
+                f"item, {info.batch_size} times. {_MEND}",
+                stacklevel=2,
+            )
         dims: Sequence[int | None] = in_dims[2:]
         # Torch code can be differentiated by the levels below this one; a kernel cannot.
         transparent = definition.batching == "auto" and not batching()
         item = run if transparent else lambda *given: _Item.apply(run, definition, *given)
-        items = [
-            item(
-                *(
-                    tensor if dim is None else tensor.select(dim, i)
-                    for tensor, dim in zip(tensors, dims, strict=True)
-                )
+        items, outside = [], None
+        for i in range(info.batch_size):
+            given = (
+                tensor if dim is None else tensor.select(dim, i)
+                for tensor, dim in zip(tensors, dims, strict=True)
             )
-            for i in range(info.batch_size)
-        ]
+            items.append(item(*given))
+            if i == 0 and info.batch_size > 1:
+                outside = kept_outside(definition)
+        if outside is not None and outside != kept_outside(definition):
+            raise UnsupportedError(
+                f"{definition.name} batches item by item, and writes numbers or tensors outside of "
+                "its context for each item.",
+                mend="Keep a tensor on the context, or apply it to each item, without vmap.",
+            )
         if len({len(item) for item in items}) > 1:
             raise UnsupportedError(
                 f"{definition.name} batches item by item, and saves other tensors for other items.",

@@ -18,13 +18,12 @@ from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._habits import old_habits
-from pullback.tensor._pool import Place, Pool, fill
+from pullback.tensor._pool import Place, Pool, fill, same
 from pullback.tensor._structure import (
     ONE,
     Template,
     children,
     flatten,
-    is_data,
     match,
     unflatten,
     without_values,
@@ -122,7 +121,8 @@ class Call:
         definition = self.definition
         versions = None if definition.lenient else _versions(tensors)
         if self.transformed or _transforming():
-            with old_habits(tensors, self.needs, published=definition.lenient):
+            name, published = definition.name, definition.lenient
+            with old_habits(tensors, self.needs, name=name, published=published):
                 context, output = self.forward(tensors)
         else:
             context, output = self.forward(tensors)
@@ -162,6 +162,7 @@ class Call:
         self, context: Context, tensors: Sequence[torch.Tensor], output: Any
     ) -> tuple[torch.Tensor, ...]:
         """Record the structure of the output and the places of all saved tensors."""
+        before = None if self.attributes is None else self._record()
         if type(output) is torch.Tensor:
             self.single, self.result, outputs = True, ONE, [output]
         else:
@@ -172,13 +173,10 @@ class Call:
         pool = Pool(tensors, outputs)
         self.saved_for_backward = [pool.place(t) for t in declared.saved_for_backward]
         self.saved_for_forward = [pool.place(t) for t in declared.saved_for_forward]
-        before = self.attributes
         self.attributes, self.slots = {}, {}
         for name, value in vars(context).items():
             stripped = pool.strip(value)
             (self.attributes if stripped is value else self.slots)[name] = stripped
-        if before is not None:
-            self._same_for_each_item(before)
         self.dirty = [pool.dirty_place(t, self.definition.name) for t in declared.dirty]
         marked = set(map(id, declared.non_differentiable))
         self.non_differentiable = [
@@ -194,20 +192,31 @@ class Call:
             self.outputs = [_meta(t) for t in outputs]
         self.needed = sorted(pool.used)
         self.residuals = len(pool.residuals)
+        if before is not None:
+            self._same_for_each_item(before)
         if not self.dirty:
             outputs = views_of(outputs, tensors)
         return (*outputs, *pool.residuals)
 
+    def _record(self) -> dict[str, Any]:
+        """What one context has to hold for all items of a batch."""
+        return {
+            **{f"ctx.{name}": value for name, value in (self.attributes or {}).items()},
+            **{f"ctx.{name}": value for name, value in self.slots.items()},
+            "the tensors that it saves": (self.saved_for_backward, self.saved_for_forward),
+            "what it declares": (self.materialize, self.dirty, self.non_differentiable),
+            "the structure of its output": (self.single, self.result[0], repr(self.result[1])),
+        }
+
     def _same_for_each_item(self, before: dict[str, Any]) -> None:
         """Refuse another value on the context for each item: one context serves them all."""
-        after = self.attributes or {}
+        after = self._record()
         for name in before.keys() | after.keys():
-            a, b = before.get(name), after.get(name)
-            if not (a is b or (type(a) is type(b) and is_data(a) and a == b)):
+            if not same(before.get(name), after.get(name)):
                 raise UnsupportedError(
                     f"{self.definition.name} batches item by item, and keeps another value on its "
                     "context for each item.",
-                    given=f"ctx.{name}",
+                    given=name,
                     mend="Keep a tensor, or apply it to each item, without vmap.",
                 )
 
@@ -264,11 +273,12 @@ class Call:
             for i, cotangent in enumerate(cotangents)
         ]
         context = self.context(saved, needs)
-        if not _transforming():
+        if not (self.transformed or _transforming()):
             return self.backward(backward, context, given)
         inputs = [i for i in range(len(self.needs)) if i in saved]
         flags = [self.needs[i] for i in inputs]
-        with old_habits([saved[i] for i in inputs], flags, published=definition.lenient):
+        name, published = definition.name, definition.lenient
+        with old_habits([saved[i] for i in inputs], flags, name=name, published=published):
             return self.backward(backward, context, given)
 
     def backward(

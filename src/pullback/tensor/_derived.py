@@ -27,7 +27,7 @@ from pullback.internal.torch import are_functorch_transforms_active, forward_lev
 from pullback.tensor._audit import compare_rule
 from pullback.tensor._batching import batched, share_batch
 from pullback.tensor._call import Call, differentiable
-from pullback.tensor._levels import concrete, out_of_place, primal, vjp
+from pullback.tensor._levels import alive, concrete, out_of_place, primal, vjp
 from pullback.tensor._retrace import MEND, named
 
 __all__ = ["Derivation", "derive"]
@@ -70,11 +70,16 @@ class Derivation:
             result = self.compute(tensors[: self.sources], tensors[self.sources :])
         except PullbackError:
             raise
-        except Exception:
-            if not _transforming() or self.call.definition.random:
+        except Exception as error:
+            if not (_transforming() or self.call.transformed) or self.call.definition.random:
                 raise
-            # What was kept beside the saved tensors belongs to a level of vmap that has ended.
-            result = self.again(self.call, tensors[: self.sources])
+            # What was kept beside the saved tensors belongs to a level that has ended.
+            try:
+                result = self.again(self.call, tensors[: self.sources])
+            except PullbackError:
+                raise
+            except Exception:
+                raise error from None
         self.places = len(result)
         self.present = [i for i, tensor in enumerate(result) if tensor is not None]
         return tuple(_own(result[i], tensors) for i in self.present)
@@ -237,6 +242,9 @@ def _run(ctx: Any, rule: Callable[..., Any], saved: Any, given: Any) -> list[Any
     derivation: Derivation = ctx.derivation
     if derivation.refusal is not None:
         raise derivation.refusal
+    # A pullback that outlives its transform runs on what was saved below it.
+    saved = [alive(tensor) for tensor in saved]
+    given = [alive(tensor) for tensor in given]
     sources, before = saved[: derivation.sources], saved[derivation.sources :]
     plain = not _transforming() and forward_level() < 0
     detached = plain and not torch.is_grad_enabled()

@@ -34,7 +34,7 @@ from pullback.tensor._definition import Definition
 from pullback.tensor._forward_mode import push
 from pullback.tensor._gradient import differentiable_gradient
 from pullback.tensor._kept import aside, reclaim
-from pullback.tensor._levels import is_differentiated
+from pullback.tensor._levels import alive, is_differentiated
 from pullback.tensor._pair import engines
 from pullback.tensor._plain import Nested, is_flat, make_plain
 from pullback.tensor._retrace import retracing, suspended
@@ -165,9 +165,9 @@ class _Engine(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[Any, ...]:
         call: Call = ctx.call
-        saved = dict(zip(call.needed, ctx.saved_tensors, strict=True))
+        saved = dict(zip(call.needed, map(alive, ctx.saved_tensors), strict=True))
         needs = ctx.needs_input_grad[1:]
-        given = cotangents[: call.count]
+        given = [alive(cotangent) for cotangent in cotangents[: call.count]]
         if all(cotangent is None for cotangent in given):
             return (None, *([None] * len(needs)))
         beyond = torch.is_grad_enabled() or forward_level() >= 0

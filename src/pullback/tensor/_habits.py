@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal.torch import (
     TransformType,
     answering,
@@ -26,6 +27,7 @@ from pullback.internal.torch import (
 
 __all__ = ["complete_inner", "old_habits"]
 
+_TRACED = "get value out of a tracing tensor"  # what torch.func.linearize and make_fx say
 _tensor: Any = torch.Tensor
 _base: Any = torch.autograd.Function
 _DATA = _tensor.data.__get__
@@ -52,18 +54,28 @@ def old_habits(
     tensors: Sequence[torch.Tensor] = (),
     needs: Sequence[bool] = (),
     *,
+    name: str,
     published: bool,
 ) -> Iterator[None]:
     """Run a rule below transforms.
 
     Arguments:
+        name: of the Function, for a refusal.
         tensors: the inputs of forward, as the rule has them.
         needs: what each is to answer when it is asked whether it requires a gradient.
         published: the rule is third-party code, whose inner Functions are completed.
     """
     flags = {id(tensor): need for tensor, need in zip(tensors, needs, strict=True)}
     with _Habits(flags), complete_inner() if published else contextlib.nullcontext():
-        yield
+        try:
+            yield
+        except RuntimeError as error:
+            if _TRACED not in str(error) or isinstance(error, PullbackError):
+                raise
+            raise UnsupportedError(
+                f"{name} cannot be traced: a rule makes a number of a tensor.",
+                mend="Write the rules in torch operations, or do not trace it.",
+            ) from error
 
 
 # Set by pullback.tensor._complete, which needs this module.

@@ -24,9 +24,16 @@ Kept = list[int | tuple[Any, int]]
 
 
 def aside(
-    definition: Definition, tensors: Sequence[torch.Tensor], saved: Sequence[Any] | None
+    definition: Definition,
+    tensors: Sequence[torch.Tensor],
+    saved: Sequence[Any] | None,
+    *,
+    refused: bool = False,
 ) -> Kept:
-    """Where each input is among the saved tensors; the others are kept aside."""
+    """Where each input is among the saved tensors; the others are kept aside.
+
+    Where a second derivative is ``refused`` anyway, a later change is no error.
+    """
     known = saved or ()
     kept: Kept = []
     for tensor in tensors:
@@ -35,7 +42,7 @@ def aside(
                 kept.append(place)
                 break
         else:
-            version = -1 if tensor.is_inference() else tensor._version
+            version = -1 if refused or tensor.is_inference() else tensor._version
             # Saved-tensor hooks decide what stays in memory: behind them, nothing is kept.
             strong = definition.keep_inputs and not saved_tensors_are_hooked()
             kept.append((tensor if strong else TensorWeakRef(tensor), version))

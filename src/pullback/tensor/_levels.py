@@ -14,11 +14,14 @@ from pullback.internal.torch import (
     is_functorch_wrapped_tensor,
     is_gradtrackingtensor,
     is_legacy_batchedtensor,
+    is_traced,
     maybe_get_bdim,
     maybe_get_level,
+    unwrap_if_dead,
 )
 
 __all__ = [
+    "alive",
     "concrete",
     "is_differentiated",
     "out_of_place",
@@ -51,6 +54,16 @@ def out_of_place(derive: Callable[[Callable[..., Any]], T]) -> T:
     return derive(torch.func.functionalize)
 
 
+def alive(tensor: Any) -> Any:
+    """The tensor below all wrappers of transforms that have ended; other values as they are."""
+    while isinstance(tensor, torch.Tensor):
+        inside = unwrap_if_dead(tensor)
+        if inside is tensor:
+            break
+        tensor = inside
+    return tensor
+
+
 def concrete(tensor: torch.Tensor) -> torch.Tensor | None:
     """The plain tensor with values below all transforms, or ``None`` while tracing.
 
@@ -62,7 +75,7 @@ def concrete(tensor: torch.Tensor) -> torch.Tensor | None:
         tensor, _functorch.FakeTensor
     ):
         return None
-    if tensor.is_meta or is_legacy_batchedtensor(tensor):
+    if tensor.is_meta or is_legacy_batchedtensor(tensor) or is_traced():
         return None
     return tensor.detach()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pullback.errors import DefinitionError
+from pullback.errors import DefinitionError, UnsupportedError
 from pullback.internal.torch import (
     FunctionNode,
     are_functorch_transforms_active,
@@ -40,6 +40,7 @@ from pullback.tensor._structure import (
 
 __all__ = ["Nested", "is_flat", "make_plain"]
 
+_UNBATCHED = "Batching rule not implemented"  # what torch's older vmap says
 _CONTAINERS = (list, tuple, dict)
 _ATOMS = frozenset({float, int, bool, str, type(None)})
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
@@ -148,7 +149,16 @@ def make_plain(name: str, definition: Definition) -> Any:
                 return _beyond(definition, ctx, given)
         elif not _keeps_graph():
             forget(ctx.__pullback__.inputs)
-        return _run(definition, ctx, given)
+        try:
+            return _run(definition, ctx, given)
+        except RuntimeError as error:
+            if not str(error).startswith(_UNBATCHED):
+                raise
+            raise UnsupportedError(
+                f"The backward of {definition.name} cannot be batched by is_grads_batched: "
+                f"{str(error).splitlines()[0]}",
+                mend="Use torch.func.vmap, or take one gradient at a time.",
+            ) from error
 
     body = {
         "forward": staticmethod(forward),
@@ -182,7 +192,7 @@ def _finish(
         pool = Pool(tensors, ())
         for tensor in ctx.dirty_tensors:
             pool.dirty_place(tensor, definition.name)
-    kept.inputs = aside(definition, tensors, saved)
+    kept.inputs = aside(definition, tensors, saved, refused=kept.dirty)
     marked = ctx.non_differentiable
     if type(output) is torch.Tensor and marked is None:
         kept.result, kept.single = ONE, True

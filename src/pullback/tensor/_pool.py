@@ -16,7 +16,7 @@ from pullback.internal.torch import pytree
 from pullback.tensor._levels import same_view
 from pullback.tensor._structure import is_data
 
-__all__ = ["Place", "Pool", "fill"]
+__all__ = ["Place", "Pool", "fill", "same"]
 
 # Where a saved tensor is in the pool. A tensor that forward computed with gradients switched on
 # has a graph of its own, which the engine could not return: it is kept as it is.
@@ -100,3 +100,16 @@ def fill(value: Any, saved: dict[int, Any]) -> Any:
     return pytree.tree_map(
         lambda leaf: saved[leaf.place] if isinstance(leaf, _Slot) else leaf, value
     )
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether what two runs kept is the same: the same places, and equal data."""
+    ones, spec = pytree.tree_flatten(one)
+    others, other_spec = pytree.tree_flatten(other)
+    return spec == other_spec and all(map(_same_leaf, ones, others))
+
+
+def _same_leaf(one: Any, other: Any) -> bool:
+    if isinstance(one, _Slot) and isinstance(other, _Slot):
+        return one.place == other.place
+    return one is other or (type(one) is type(other) and is_data(one) and one == other)

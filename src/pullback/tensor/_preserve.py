@@ -18,7 +18,7 @@ import torch
 
 from pullback.tensor._definition import Definition
 
-__all__ = ["names_in_rules", "preserved"]
+__all__ = ["kept_outside", "names_in_rules", "preserved"]
 
 _DEPTH = 2  # functions that rules call by name, and what these call
 _MEMBERS = 16  # of a list that are looked at
@@ -46,6 +46,40 @@ def preserved(definition: Definition) -> Iterator[None]:
     finally:
         for step in reversed(undo):
             step()
+
+
+def kept_outside(definition: Definition) -> list[Any]:
+    """The numbers and tensors that the rules of a Function can reach outside of their arguments.
+
+    Two lists are equal if nothing was written between them. Whole numbers are left out: a count of
+    calls takes no part in a derivative.
+    """
+    found: list[Any] = []
+    seen: set[int] = set()
+    for rule in _functions(definition):
+        cells = [cell.cell_contents for cell in rule.__closure__ or () if _filled(cell)]
+        names = sorted(_names(rule.__code__) & rule.__globals__.keys())
+        for value in (*cells, *(rule.__globals__[name] for name in names), vars(rule)):
+            _collect(value, found, seen)
+    return found
+
+
+def _collect(value: Any, found: list[Any], seen: set[int]) -> None:
+    if isinstance(value, (float, complex)):
+        found.append(repr(value))
+    elif isinstance(value, torch.Tensor):
+        found.append((id(value), -1 if value.is_inference() else value._version))
+    elif id(value) in seen or isinstance(value, (types.ModuleType, torch.nn.Module)):
+        return
+    elif isinstance(value, (list, tuple, set, collections.deque, dict)):
+        seen.add(id(value))
+        for member in list(value.values() if isinstance(value, dict) else value):
+            _collect(member, found, seen)
+    elif isinstance(value, type) or hasattr(value, "__dict__"):
+        seen.add(id(value))
+        if getattr(value, "__module__", "").partition(".")[0] not in ("torch", "pullback"):
+            inside = {k: v for k, v in vars(value).items() if not k.startswith("__")}
+            _collect(inside, found, seen)
 
 
 def names_in_rules(definition: Definition) -> set[str]:

@@ -56,10 +56,10 @@ _LEAVING = {
     _tensor.__reduce_ex__: "pickle",
     _tensor.data.__set__: "an assignment to .data",
 }
-# What is known to give a value that does not depend on the values of its arguments, or only in
-# steps, so that its derivative is zero wherever there is one.
+# Functions of torch known to give a value that does not depend on the values of its arguments, or
+# only in steps, so that its derivative is zero wherever there is one.
 _CONSTANT = {
-    "bernoulli", "bernoulli_", "bucketize", "empty_like", "erfinv", "exponential_", "fill_",
+    "bernoulli", "bernoulli_", "bucketize", "empty_like", "exponential_", "fill_",
     "full_like", "geometric_", "heaviside", "histc", "log_normal_", "new_empty",
     "new_empty_strided", "new_full", "new_ones", "new_zeros", "nextafter", "normal_", "ones_like",
     "poisson", "rand_like", "randint_like", "randn_like", "random_", "round", "sign", "trunc",
@@ -174,7 +174,7 @@ class Retrace(TorchFunctionMode):
     def _confirm(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Refuse a floating result without history of an argument that is differentiated."""
         name = _name(func)
-        if name.endswith("__get__") or name in _CONSTANT:
+        if name.endswith("__get__") or (name in _CONSTANT and _is_of_torch(func)):
             return
         if not any(self.tracks(leaf) for leaf in pytree.tree_leaves((args, kwargs))):
             return
@@ -263,3 +263,10 @@ def _is_unknown(node: Any) -> bool:
 def _name(func: Any) -> str:
     name = getattr(func, "__name__", None) or str(func)
     return name.rsplit(".", maxsplit=1)[0] if isinstance(func, OpOverload) else name
+
+
+def _is_of_torch(func: Any) -> bool:
+    """Whether torch itself defines a function; the name of a custom operator says nothing."""
+    module = getattr(func, "__module__", None) or getattr(func, "__objclass__", func).__module__
+    custom = module.startswith("torch._ops.") and module != "torch._ops.aten"
+    return module.partition(".")[0] == "torch" and not custom

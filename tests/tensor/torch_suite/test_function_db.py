@@ -109,6 +109,20 @@ def answer(ask, apply, sample):
     return ask(f, [args[i].detach().clone() for i in live])
 
 
+NUMPY = ("NumpyCube", "NumpyMul", "NumpySort", "NumpyTake")
+# Refused by name, where torch answers.
+OPEN = {f"{name}-{way}-jacfwd of jacfwd" for name in NUMPY for way in ("Function", "complete")}
+OPEN |= {f"NumpyExpMarkDirty-Function-{asked}" for asked in ("gradgrad", "hessian")}
+
+
+@pytest.fixture
+def open_cases(request):
+    if request.node.callspec.id in OPEN:
+        why = "the derivative of a jvp that leaves torch, or of a change in place, is refused"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
+
+
+@pytest.mark.usefixtures("open_cases")
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize(("name", "theirs", "apply"), list(subjects()))
 def test_each_answer_is_torchs(name, theirs, apply, asked):
