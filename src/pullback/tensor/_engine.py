@@ -24,6 +24,7 @@ from pullback.internal.torch import (
     forward_level,
     is_any_autocast_enabled,
     is_batchedtensor,
+    is_dynamo_tracing,
     len_torch_dispatch_stack,
     unwrap_if_dead,
 )
@@ -33,6 +34,7 @@ from pullback.tensor._call import Call, differentiable, zeros
 from pullback.tensor._definition import Definition
 from pullback.tensor._forward_mode import push
 from pullback.tensor._gradient import differentiable_gradient
+from pullback.tensor._in_graph import may_change, refuse_change
 from pullback.tensor._kept import aside, reclaim
 from pullback.tensor._levels import is_differentiated
 from pullback.tensor._pair import engines
@@ -77,7 +79,12 @@ def apply(
         call = Call(definition, template, names, needs, state, transformed=dual)
         if not (dual or (call.grad_enabled and True in needs)):
             return _in_scope(definition, call.run_alone, tensors)
+        fixed: list[int] = []
+        if is_dynamo_tracing():
+            fixed = [i for i, tensor in enumerate(tensors) if not may_change(tensor)]
         results = engine.enter(call, *tensors)
+        if fixed and set(fixed) & set(call.dirty):
+            raise refuse_change(definition.name)
     if call.single and call.result is ONE:
         return results[0]
     return call.restore(results[: call.count])
