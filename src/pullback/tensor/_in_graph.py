@@ -29,14 +29,18 @@ from pullback.internal.torch import are_functorch_transforms_active, pytree
 
 __all__ = [
     "allow_in_graph",
-    "calls_an_argument",
     "may_change",
     "reads_a_tensor",
     "refuse_change",
     "refuse_composition",
+    "takes_an_object",
 ]
 
 _DYNAMO = "torch._dynamo"
+_base: Any = torch.autograd.Function
+# What tensors and the other values that a graph takes have themselves.
+_GRAPHED = (torch.Tensor, torch.Size, torch.dtype, torch.device, int, float, complex, str)
+_KNOWN = frozenset(name for kind in (*_GRAPHED, list, tuple, dict, slice) for name in dir(kind))
 _waiting: weakref.WeakSet[type] = weakref.WeakSet()
 
 
@@ -50,20 +54,32 @@ def allow_in_graph(function: type[torch.autograd.Function]) -> None:
         sys.meta_path.insert(0, _finder)
 
 
-def calls_an_argument(function: Any) -> bool:
-    """Whether a rule calls an argument of forward, directly or kept on the context.
+def takes_an_object(function: Any) -> bool:
+    """Whether a rule calls an argument of forward, or looks into one that is no tensor.
 
-    `torch.compile` can put tensors and numbers into a graph, not functions or modules. A Function
-    that takes one is traced rule by rule, as torch does without pullback.
+    `torch.compile` can put tensors and numbers into a graph, not functions, modules or objects. A
+    Function that takes one is traced rule by rule, as torch does without pullback.
     """
     rules = (function.forward, function.setup_context, function.backward)
     nodes = [node for rule in rules for node in _syntax(rule)]
-    names = set(inspect.signature(function.forward).parameters)
+    split = function.setup_context is not _base.setup_context
+    names = set(list(inspect.signature(function.forward).parameters)[0 if split else 1 :])
+    looked = [n for n in nodes if isinstance(n, ast.Attribute) and n.attr not in _KNOWN]
+    called = [node for node in nodes if isinstance(node, ast.Call)]
+    looked += [c for c in called if getattr(c.func, "id", None) == "getattr" and c.args]
+    if any(getattr(_looked_at(node), "id", None) in names for node in looked):
+        return True
     for node in nodes:  # ctx.tree = tree
         if isinstance(node, ast.Assign) and getattr(node.value, "id", None) in names:
             names |= {t.attr for t in node.targets if isinstance(t, ast.Attribute)}
-    called = [node.func for node in nodes if isinstance(node, ast.Call)]
-    return any(getattr(c, "id", None) in names or getattr(c, "attr", None) in names for c in called)
+    return any(
+        getattr(c.func, "id", None) in names or getattr(c.func, "attr", None) in names
+        for c in called
+    )
+
+
+def _looked_at(node: Any) -> ast.AST:
+    return node.value if isinstance(node, ast.Attribute) else node.args[0]
 
 
 def reads_a_tensor(function: Any) -> bool:
@@ -117,8 +133,8 @@ def refuse_composition(function: Any) -> Callable[..., Any]:
         if torch.compiler.is_dynamo_compiling() and are_functorch_transforms_active():
             raise UnsupportedError(
                 f"torch.compile of a torch.func transform of {name} is refused: {name} takes a "
-                "function as argument or reads a tensor that is none, and its backward would be "
-                "dropped.",
+                "function or an object as argument, or reads a tensor that is no argument, and "
+                "its backward would be dropped.",
                 mend="Compile the function without the transform, or transform without compiling.",
             )
         return forward(*args, **kwargs)
