@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from pullback.errors import UnsupportedError
-from pullback.internal.torch import are_functorch_transforms_active, pytree
+from pullback.internal.torch import are_functorch_transforms_active, graph_break, pytree
 
 __all__ = [
     "allow_in_graph",
@@ -33,6 +33,7 @@ __all__ = [
     "reads_a_tensor",
     "refuse_change",
     "refuse_composition",
+    "refuse_constants",
     "takes_an_object",
 ]
 
@@ -131,11 +132,11 @@ def refuse_composition(function: Any) -> Callable[..., Any]:
     @functools.wraps(forward)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling() and are_functorch_transforms_active():
-            raise UnsupportedError(
+            graph_break(
                 f"torch.compile of a torch.func transform of {name} is refused: {name} takes a "
                 "function or an object as argument, or reads a tensor that is no argument, and "
-                "its backward would be dropped.",
-                mend="Compile the function without the transform, or transform without compiling.",
+                "its backward would be dropped. Compile the function without the transform, or "
+                "transform without compiling."
             )
         return forward(*args, **kwargs)
 
@@ -153,6 +154,21 @@ def may_change(tensor: torch.Tensor) -> bool:
     root = tensor._base if tensor._base is not None else tensor
     made = root.grad_fn is not None and "Error" not in root.grad_fn.name()
     return not tensor.requires_grad or (made and root._version == 0)
+
+
+@contextlib.contextmanager
+def refuse_constants(name: str) -> Iterator[None]:
+    """Refuse by name a tensor that a rule reads and `reads_a_tensor` could not see."""
+    try:
+        yield
+    except AssertionError as error:
+        if "allow_non_fake_inputs" not in str(error):
+            raise
+        raise UnsupportedError(
+            f"{name} reads a tensor that is no argument, and torch.compile takes {name} into its "
+            "graph whole, where that tensor would be a constant.",
+            mend="Pass the tensor as an argument, or bind it before the class is defined.",
+        ) from error
 
 
 def refuse_change(name: str) -> UnsupportedError:
