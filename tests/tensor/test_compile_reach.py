@@ -134,6 +134,56 @@ def test_what_forward_reads_beside_its_arguments(function, direct):
     same_as_eager(function.apply if direct else lambda x: function.apply(x))  # noqa: PLW0108
 
 
+@pytest.mark.parametrize("way", ["Function", "complete"])
+def test_a_global_that_changes_later_is_read_anew(way, monkeypatch):
+    function = FUNCTIONS[f"uses_a_global-{way}"]
+    run = torch.compile(lambda x: function.apply(x), fullgraph=True, backend="aot_eager")  # noqa: PLW0108
+    run(leaf())
+    monkeypatch.setitem(globals(), "SCALE", torch.tensor([3.0, 4.0, 5.0]))
+    agree(run(leaf()), leaf().detach() ** 2 * SCALE)
+    agree(torch.autograd.grad(run(x := leaf()).sum(), x)[0], 2 * x.detach() * SCALE)
+
+
+class Store:
+    scale = SCALE
+
+
+def reads_an_attribute(base):
+    class ReadsAttribute(base):
+        @staticmethod
+        def forward(ctx, x):
+            return x * Store.scale
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * Store.scale
+
+    return ReadsAttribute
+
+
+@both(reads_an_attribute)
+def test_a_tensor_that_is_found_at_the_call_only_is_refused_by_name(function):
+    run = torch.compile(function.apply, fullgraph=True, backend="aot_eager")
+    with pytest.raises(
+        torch._dynamo.exc.TorchDynamoException, match="ReadsAttribute reads a tensor"
+    ):
+        run(leaf())
+
+
+@both(uses_a_global)
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.hessian, torch.func.jacfwd])
+def test_a_transform_of_what_is_traced_is_refused_by_name(function, transform):
+    run = torch.compile(
+        transform(lambda x: function.apply(x).sum()), fullgraph=True, backend="aot_eager"
+    )
+    with pytest.raises(torch._dynamo.exc.TorchDynamoException, match="UsesGlobal is refused"):
+        run(leaf().detach())
+    torch._dynamo.reset()
+    x = leaf().detach()
+    scalar = transform(lambda x: function.apply(x).sum())
+    agree(torch.compile(scalar, backend="aot_eager")(x), scalar(x))
+
+
 @dataclasses.dataclass
 class Options:
     power: int = 2
@@ -183,8 +233,27 @@ OPTIONS = {
 }
 
 
-@both(takes_anything)
-@pytest.mark.parametrize("option", OPTIONS.values(), ids=OPTIONS)
+OPEN = pytest.mark.xfail(
+    strict=True,
+    raises=torch._dynamo.exc.TorchDynamoException,
+    reason="a pullback.Function goes into the graph whole, and Dynamo takes no object along",
+)
+KINDS = [
+    pytest.param(
+        function,
+        option,
+        marks=OPEN if way == "Function" and name in ("dataclass", "object", "class") else (),
+        id=f"{name}-{way}",
+    )
+    for way, function in (
+        ("Function", takes_anything(pullback.Function)),
+        ("complete", pullback.complete(takes_anything(torch.autograd.Function))),
+    )
+    for name, option in OPTIONS.items()
+]
+
+
+@pytest.mark.parametrize(("function", "option"), KINDS)
 def test_an_argument_of_any_kind(function, option):
     same_as_eager(lambda x: function.apply(x, option))
 

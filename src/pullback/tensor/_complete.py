@@ -1,9 +1,5 @@
 """`complete`: give any `torch.autograd.Function` the transforms it lacks."""
 
-import ast
-import functools
-import inspect
-import textwrap
 import types
 from collections.abc import Callable
 from typing import Any, Literal, overload
@@ -12,16 +8,12 @@ import torch
 
 from pullback.errors import ArgumentTypeError, UnsupportedError
 from pullback.internal._operator import is_operator, resolve
-from pullback.internal.torch import (
-    CustomOpDef,
-    OpOverload,
-    OpOverloadPacket,
-    are_functorch_transforms_active,
-)
+from pullback.internal.torch import CustomOpDef, OpOverload, OpOverloadPacket
 from pullback.tensor import _habits
 from pullback.tensor._case import Intent
 from pullback.tensor._complete_operator import complete_operator
 from pullback.tensor._function import Function
+from pullback.tensor._in_graph import takes_an_object
 
 __all__ = ["complete", "has_own_apply"]
 
@@ -119,7 +111,6 @@ def complete(
     node = getattr(function, "_backward_cls", None)
     if plain and _RESULT in getattr(node, "__dict__", ()):
         return getattr(node, _RESULT)
-    traced = _calls_an_argument(function)
     body: dict[str, Any] = {
         "__module__": function.__module__,
         "__qualname__": function.__qualname__,
@@ -130,10 +121,8 @@ def complete(
         "batching": batching,
         "keep_inputs": keep_inputs,
         "_lenient": True,
-        "_traced": traced,
+        "_traced": takes_an_object(function),
     }
-    if traced:
-        body["forward"] = staticmethod(_refuse_composition(function))
     # Dynamo looks for the rules on the class itself.
     for name in ("backward", "vjp"):
         if getattr(function, name) is not getattr(_base, name):
@@ -154,43 +143,3 @@ def has_own_apply(function: type[torch.autograd.Function]) -> bool:
 
 
 _habits.completer = complete
-
-
-def _calls_an_argument(function: Any) -> bool:
-    """Whether a rule calls an argument of forward, directly or kept on the context.
-
-    `torch.compile` can put tensors and numbers into a graph, not functions or modules. A Function
-    that takes one is traced rule by rule, as torch does without pullback.
-    """
-    rules = (function.forward, function.setup_context, function.backward)
-    nodes = [node for rule in rules for node in _syntax(rule)]
-    names = set(inspect.signature(function.forward).parameters)
-    for node in nodes:  # ctx.tree = tree
-        if isinstance(node, ast.Assign) and getattr(node.value, "id", None) in names:
-            names |= {t.attr for t in node.targets if isinstance(t, ast.Attribute)}
-    called = [node.func for node in nodes if isinstance(node, ast.Call)]
-    return any(getattr(c, "id", None) in names or getattr(c, "attr", None) in names for c in called)
-
-
-def _syntax(rule: Any) -> list[ast.AST]:
-    try:
-        return list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(rule))))))
-    except (OSError, TypeError, SyntaxError):
-        return []
-
-
-def _refuse_composition(function: Any) -> Callable[..., Any]:
-    """The forward of a traced Function: below `torch.func`, Dynamo would drop its backward."""
-    forward, name = function.forward, function.__name__
-
-    @functools.wraps(forward)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_dynamo_compiling() and are_functorch_transforms_active():
-            raise UnsupportedError(
-                f"torch.compile of a torch.func transform of {name} is refused: {name} takes a "
-                "function as argument, and its backward would be dropped.",
-                mend="Compile the function without the transform, or transform without compiling.",
-            )
-        return forward(*args, **kwargs)
-
-    return guarded

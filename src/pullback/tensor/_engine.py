@@ -13,7 +13,7 @@ transforms must carry. The rules that the author left out are derived:
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from pullback.internal.torch import (
     forward_level,
     is_any_autocast_enabled,
     is_batchedtensor,
+    is_dynamo_tracing,
     len_torch_dispatch_stack,
     unwrap_if_dead,
 )
@@ -33,6 +34,7 @@ from pullback.tensor._call import Call, differentiable, zeros
 from pullback.tensor._definition import Definition
 from pullback.tensor._forward_mode import push
 from pullback.tensor._gradient import differentiable_gradient
+from pullback.tensor._in_graph import may_change, refuse_change, refuse_constants
 from pullback.tensor._kept import aside, reclaim
 from pullback.tensor._levels import alive, is_differentiated
 from pullback.tensor._pair import engines
@@ -77,10 +79,24 @@ def apply(
         call = Call(definition, template, names, needs, state, transformed=dual)
         if not (dual or (call.grad_enabled and True in needs)):
             return _in_scope(definition, call.run_alone, tensors)
-        results = engine.enter(call, *tensors)
+        if is_dynamo_tracing():
+            results = _enter_graph(engine, call, tensors)
+        else:
+            results = engine.enter(call, *tensors)
     if call.single and call.result is ONE:
         return results[0]
     return call.restore(results[: call.count])
+
+
+def _enter_graph(engine: Any, call: Call, tensors: Sequence[torch.Tensor]) -> Any:
+    """Run a call that torch.compile takes into its graph, or refuse what it would get wrong."""
+    name = call.definition.name
+    fixed = {i for i, tensor in enumerate(tensors) if not may_change(tensor)}
+    with refuse_constants(name):
+        results = engine.enter(call, *tensors)
+    if not fixed.isdisjoint(call.dirty):
+        raise refuse_change(name)
+    return results
 
 
 def make_engine(name: str, definition: Definition) -> Any:

@@ -9,7 +9,7 @@ from pullback.internal.torch import is_dynamo_tracing
 from pullback.tensor import _autocast
 from pullback.tensor._definition import Definition, define, rules_of
 from pullback.tensor._engine import apply, make_engine
-from pullback.tensor._in_graph import allow_in_graph
+from pullback.tensor._in_graph import allow_in_graph, reads_a_tensor, refuse_composition
 
 __all__ = ["Function"]
 
@@ -108,7 +108,10 @@ class Function(torch.autograd.Function):
         _one_of(cls, "batching", ("derived", "loop", "auto"))
         _autocast.validate(cls.__name__, cls.autocast)
         cls._compiled = None
-        if not cls._traced:
+        cls._traced = cls._traced or reads_a_tensor(cls)
+        if cls._traced:
+            cls.forward = staticmethod(refuse_composition(cls))  # type: ignore[assignment]
+        else:
             allow_in_graph(cls)
 
     @classmethod
@@ -120,6 +123,8 @@ class Function(torch.autograd.Function):
             DefinitionError: the rules contradict each other or the contract.
             UnsupportedError: a transform was asked for that cannot be derived.
         """
+        if torch.compiler.is_dynamo_compiling():  # never in eager: this very frame is compiled
+            return cls.apply(*args, **kwargs)  # which Dynamo does not follow
         compiled = cls._compiled
         if compiled is None or compiled[1].rules != rules_of(cls):
             definition = define(cls)
