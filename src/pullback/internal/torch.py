@@ -17,6 +17,8 @@ it imports nothing but torch until it refuses. ``torch.__version__`` compares as
 `packaging` do, by a copy that torch ships.
 """
 
+# Long: one list of names, which no other file may hold.
+
 import contextlib
 import functools
 import importlib
