@@ -20,9 +20,10 @@ from pullback.conformance import Report, Verdict, check
 from pullback.conformance.clauses import CLAUSES
 from pullback.errors import ArgumentError, ArgumentTypeError, BrokenContractError
 
-CONTRACT = """derivative linear double once forward forward-over-forward transforms vmap saved leak
-stale mutation cotangent layout form needs-input-grad undefined non-differentiable alias
-deterministic state retain checkpoint hooks dtype autocast fake compile structure cuda-graph"""
+CONTRACT = """derivative linear double once forward forward-over-forward transforms vmap
+compositions saved leak stale mutation cotangent layout form needs-input-grad undefined
+non-differentiable alias deterministic state retain checkpoint hooks dtype autocast fake compile
+sizes values structure registration cuda-graph"""
 QUICK = ["derivative", "linear", "form"]
 
 

@@ -121,3 +121,27 @@ FORMULAS = {
 @pytest.mark.parametrize("kind", FORMULAS)
 def test_another_place_for_each_item(kind, ask, batching):
     right_or_refused(ask, pullback.complete(kind, batching=batching).apply, FORMULAS[kind])
+
+
+def test_the_name_of_a_custom_operator_says_nothing():
+    @torch.library.custom_op("pullback_found::sign", mutates_args=())
+    def sign(x: torch.Tensor) -> torch.Tensor:
+        return 3 * x
+
+    class Kept(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(torch.ops.pullback_found.sign(x * x))
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.saved_tensors[0]
+
+    def second():
+        x = X.clone().requires_grad_()
+        (g,) = torch.autograd.grad(pullback.complete(Kept).apply(x).sum(), x, create_graph=True)
+        return torch.autograd.grad(g.sum(), x)
+
+    with pullback.audit(False), pytest.raises(PullbackError):
+        second()

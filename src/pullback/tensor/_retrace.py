@@ -65,6 +65,11 @@ _CONSTANT = {
     "poisson", "rand_like", "randint_like", "randn_like", "random_", "round", "sign", "trunc",
     "uniform_", "zero_", "zeros_like",
 }  # fmt: skip
+# What tells of a tensor without reading its values.
+_DESCRIBING = {
+    getattr(_tensor, name).__get__
+    for name in ("device", "dtype", "is_cuda", "itemsize", "layout", "nbytes", "ndim", "shape")
+} | {_tensor.dim, _tensor.numel, _tensor.size, _tensor.is_floating_point, _tensor.is_complex}
 _BITS = {"view", "view_dtype", "view_as_real"}
 _NOT_IMPLEMENTED = ("NotImplemented", "Error")
 
@@ -137,6 +142,8 @@ class Retrace(TorchFunctionMode):
             return args[0].clone()
         if func is torch.autograd.grad:
             kwargs = {**kwargs, "create_graph": True}
+        if func in _DESCRIBING:
+            return func(*args, **kwargs)
         self.confirm(pytree.tree_leaves((args, kwargs)), _name(func))
         result = func(*args, **kwargs)
         self._confirm(func, args, kwargs, result)

@@ -1,5 +1,6 @@
 """`mutation`: an input that is changed in place is declared with `mark_dirty`."""
 
+import contextlib
 from collections.abc import Sequence
 
 import torch
@@ -33,7 +34,8 @@ def mutation(probe: Probe) -> Finding:
     moment = "forward"
     if changed is None and probe.outputs:
         chosen = [every[k] for k in probe.outputs]
-        probe.pull(leaves, probe.cotangents(chosen), chosen)
+        with contextlib.suppress(Exception):  # a backward that does not run is for `derivative`
+            probe.pull(leaves, probe.cotangents(chosen), chosen)
         changed, moment = _changed(handed, before, dirty), "backward"
     if changed is not None:
         name = probe.inputs.paths[changed]
