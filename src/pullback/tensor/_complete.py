@@ -87,6 +87,7 @@ def complete(
         >>> torch.func.hessian(complete(Square).apply)(torch.tensor(3.0))
         tensor(2.)
     """
+    # Long: the checks of what was given, then one class body.
     if is_operator(function):
         given = {"gradient": gradient, "batching": batching, "keep_inputs": keep_inputs}
         options = given if gradient is not None or batching != "auto" or keep_inputs else {}

@@ -97,6 +97,7 @@ def define(cls: Any) -> Definition:
     Raises:
         DefinitionError: rules are missing or contradict each other.
     """
+    # Long: one field of the definition a line.
     if cls.forward is _base.forward:
         raise DefinitionError(
             f"{cls.__name__} has no forward.", mend="Define forward as a static method."

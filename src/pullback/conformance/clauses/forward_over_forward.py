@@ -24,6 +24,7 @@ __all__ = ["forward_over_forward"]
 )
 def forward_over_forward(probe: Probe) -> Finding:
     """Compare nested forward mode with finite differences of the Function's own backward."""
+    # Long: one trial after another, each with its own finding.
     if probe.intent == "nonlinear":
         return probe.skipped("A nonlinear backward has no transpose to differentiate.")
     points = probe.point(0)

@@ -23,6 +23,7 @@ __all__ = ["hooks"]
 )
 def hooks(probe: Probe) -> Finding:
     """Hooks must see every saved tensor, and a second backward without retain must raise."""
+    # Long: three observations of one run, which share what was packed.
     packed: list[int] = []
     read: list[int] = []
     freed: list[str] = []
