@@ -19,6 +19,7 @@ __all__ = [
     "Trial",
     "decide",
     "has_basis",
+    "is_basis",
     "is_linear",
     "linearity_gap",
     "second_estimate",
@@ -114,10 +115,10 @@ def try_derivative(
 
 def has_basis(outputs: Sequence[torch.Tensor]) -> bool:
     """Whether an output is an orthonormal basis of a span: defined up to a rotation of it."""
-    return any(_is_basis(y.detach()) for y in outputs)
+    return any(is_basis(y.detach()) for y in outputs)
 
 
-def _is_basis(y: torch.Tensor) -> bool:
+def is_basis(y: torch.Tensor) -> bool:
     """Whether the columns are orthonormal and fewer than the rows."""
     if y.ndim < 2 or y.shape[-2] <= y.shape[-1] or not y.numel():
         return False
@@ -132,19 +133,19 @@ def _try_spans(probe: Probe, points: Tensors, step: Tensors, base: Tensors, numb
     for every loss that sees the span alone. With P = Y Y' the cotangent of P, W, pulls back to
     that of Y as (W + W') Y.
     """
-    spans = [y @ y.mH if _is_basis(y) else y for y in base]
+    spans = [y @ y.mH if is_basis(y) else y for y in base]
     weights = probe.spread(spans, f"spans {number}")
 
     def outputs(moved: Tensors) -> Tensors:
         with torch.no_grad():
             found = probe.evaluate(moved)
-        return [y @ y.mH if _is_basis(b) else y for y, b in zip(found, base, strict=True)]
+        return [y @ y.mH if is_basis(b) else y for y, b in zip(found, base, strict=True)]
 
     found = _slopes(probe.along(outputs, step, points))
     if found is None:
         return _UNCLEAR
     weights = _masked(weights, found)
-    pulled = [(w + w.mH) @ y if _is_basis(y) else w for w, y in zip(weights, base, strict=True)]
+    pulled = [(w + w.mH) @ y if is_basis(y) else w for w, y in zip(weights, base, strict=True)]
     terms = _terms(probe.backward(points, pulled), step)
     return _judge(probe, found, weights, terms, coherent=False)
 

@@ -170,7 +170,7 @@ class _Engine(torch.autograd.Function):
             ctx.save_for_forward(*needed)
         else:
             unchanged = [t for i, t in enumerate(tensors) if i not in call.dirty]
-            ctx.kept = aside(call.definition, unchanged, needed)
+            ctx.__pullback__ = aside(call.definition, unchanged, needed)
         if call.dirty:
             ctx.mark_dirty(*(tensors[place] for place in call.dirty))
         if call.non_differentiable:
@@ -193,7 +193,7 @@ class _Engine(torch.autograd.Function):
             return (None, *call.pull(saved, given, needs))
         if not call.transformed:
             inputs = [i for i in range(len(needs)) if i not in call.dirty]
-            found = reclaim(call.definition, ctx.kept, ctx.saved_tensors)
+            found = reclaim(call.definition, ctx.__pullback__, ctx.saved_tensors)
             saved |= {inputs[k]: tensor for k, tensor in found.items()}
 
         def compute(saved: Any, cotangents: Any) -> Any:

@@ -8,7 +8,7 @@ import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
-from pullback.conformance._derivative import decide, try_derivative
+from pullback.conformance._derivative import decide, is_basis, try_derivative
 from pullback.conformance._probe import Probe, Tensors, flatten
 from pullback.conformance._screen import Run, agrees
 from pullback.conformance._special import one_sided, scaled, specials
@@ -158,6 +158,8 @@ def _is_told(probe: Probe, step: Tensors, *, within: bool) -> bool:
 
 def _judge_entries(probe: Probe, run: Run, name: str) -> Finding | None:
     """Single entries of the inputs against one-sided differences of the output they move most."""
+    if any(map(is_basis, run.outputs)):
+        return None  # a basis of a span is free to turn: its entries have no derivative
     for k, x in enumerate(probe.inputs.points()):
         for index in _places(x):
             limits = _limits(probe, k, index)
