@@ -91,7 +91,9 @@ def _complete(
     call: Callable[..., Any], cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     combined = cls.setup_context is _base.setup_context
-    if completer is None or not are_functorch_transforms_active():
+    # What torch makes of an operator's rules runs inside of the dispatcher, below all transforms.
+    of_an_operator = cls.__module__.startswith("torch._library")
+    if completer is None or of_an_operator or not are_functorch_transforms_active():
         return call(cls, *args, **kwargs)
     inner = completer(cls) if combined else cls
     interpreter = current_interpreter()

@@ -145,7 +145,12 @@ class Retrace(TorchFunctionMode):
         if func in _DESCRIBING:
             return func(*args, **kwargs)
         self.confirm(pytree.tree_leaves((args, kwargs)), _name(func))
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except RuntimeError as error:
+            if isinstance(func, OpOverload) and not _is_of_torch(func):
+                raise self.refuse(f"torch.func does not differentiate {_name(func)}") from error
+            raise
         self._confirm(func, args, kwargs, result)
         for leaf in pytree.tree_leaves(result):
             if isinstance(leaf, torch.Tensor) and not self.tracks(leaf):
