@@ -120,7 +120,7 @@ class Retrace(TorchFunctionMode):
         _stack().pop()
         super().__exit__(exc_type, exc_val, exc_tb)
 
-    def __torch_function__(
+    def __torch_function__(  # noqa: PLR0912 - one case of what autograd does not see a branch
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
