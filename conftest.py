@@ -37,8 +37,8 @@ pytest_collect_file = (_pages + _docstrings).pytest()
 
 # Known faults, by the test that shows each: refused by name where the right answer is due.
 _OPEN = {
-    "test_curobo.py::test_gradients[2-AccelerationTensorStepKernel]": "forward mode at horizon 2",
-    "test_curobo.py::test_gradients[2-AccelerationTensorStepIdxKernel]": "forward mode at horizon 2",
+    "test_curobo.py::test_gradients[2-AccelerationTensorStepKernel]": "forward mode, horizon 2",
+    "test_curobo.py::test_gradients[2-AccelerationTensorStepIdxKernel]": "forward mode, horizon 2",
     "test_track.py::test_second_order_is_kept_apart": "a second order that runs again is unmarked",
     "test_contract.py::test_every_clause[unit_scaling.ScaleTracker]": "more is refused than listed",
     "test_formats_contract.py::test_every_clause[formats.value]": "nested forward mode is refused",
