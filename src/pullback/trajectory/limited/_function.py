@@ -50,8 +50,8 @@ class KeepLimits(Function):
     Source: Amos and Kolter, OptNet, 2017, section 3.
     """
 
-    # The solver stops at a gap, which finite differences of its result show and no derivative has;
-    # tests/trajectory/limited compares every derivative by gradgradcheck.
+    # The audit's finite differences disagree with the second derivative here, and why is open;
+    # gradgradcheck agrees with it, in tests/trajectory/limited.
     audited = False
 
     @staticmethod
