@@ -65,6 +65,7 @@ __all__ = [
     "get_unwrapped",
     "graph_break",
     "graph_is_kept",
+    "guard_graph",
     "has_kernel",
     "is_any_autocast_enabled",
     "is_batchedtensor",
@@ -98,6 +99,7 @@ TESTED = "2.15"  # the newest that `make matrix` runs
 _BEYOND = "3"
 _FLAG_TELLS = torch.__version__ >= "2.9"
 _EFFECTS_ARE_PUBLIC = torch.__version__ >= "2.10"
+_GUARDS_TAKE_A_STACK = torch.__version__ >= "2.10"
 
 
 def is_traced() -> bool:
@@ -229,6 +231,19 @@ def forward_level() -> int:
 def is_dynamo_tracing() -> bool:
     """Whether Dynamo traces, and asks Functions for their rules."""
     return _Tracing.try_get() is not None
+
+
+def guard_graph(unchanged: Callable[[], bool], what: str) -> None:
+    """Have the graph that Dynamo traces made anew once ``unchanged()`` is false."""
+
+    def create(builder: Any, guard: Any) -> None:
+        stack = (None,) if _GUARDS_TAKE_A_STACK else ()
+        builder.guard_manager.root.add_lambda_guard(lambda _: unchanged(), [what], *stack)
+
+    from torch._dynamo.source import GlobalStateSource  # imports Dynamo, which is there by then
+
+    guard = torch._guards.Guard(GlobalStateSource(), create)
+    _Tracing.get().guards_context.dynamo_guards.add(guard)
 
 
 def saved_tensors_are_hooked() -> bool:

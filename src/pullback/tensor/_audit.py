@@ -35,7 +35,7 @@ from pullback.tensor._definition import Definition
 from pullback.tensor._levels import sample
 from pullback.tensor._preserve import names_in_rules, preserved
 
-__all__ = ["Audit", "audit", "audits", "compare_rule", "compare_tangent"]
+__all__ = ["Audit", "audit", "audits", "compare_rule", "compare_tangent", "is_auditing"]
 
 _SIGNATURES = 64  # of one Function and rule that are audited
 _TRIES = 8  # audits of one Function that may end without a verdict
@@ -101,6 +101,11 @@ class audit(contextlib.ContextDecorator):  # noqa: N801 - a switch that reads as
     def __exit__(self, *error: object) -> None:
         global _enabled  # noqa: PLW0603 - one switch of the process
         _enabled = self._before
+
+
+def is_auditing() -> bool:
+    """Whether derived rules are compared when first used."""
+    return _enabled
 
 
 def audits() -> list[Audit]:

@@ -144,8 +144,10 @@ def define(cls: Any) -> Definition:
 
 def rules_of(cls: Any) -> tuple[Any, ...]:
     """The rules that a class has now; one that is replaced later makes another definition."""
-    source = cls.__wrapped__ if cls._lenient and "__wrapped__" in vars(cls) else cls
-    return cls.forward, cls.setup_context, source.backward, source.vjp, cls.jvp, cls.vmap
+    source, vjp = cls, None  # which our classes name as they name backward
+    if cls._lenient and "__wrapped__" in vars(cls):
+        source, vjp = cls.__wrapped__, cls.__wrapped__.vjp
+    return cls.forward, cls.setup_context, source.backward, vjp, cls.jvp, cls.vmap
 
 
 def _mutates(cls: Any, signature: inspect.Signature) -> frozenset[int]:

@@ -12,7 +12,7 @@ transforms must carry. The rules that the author left out are derived:
 - ``vmap`` by torch's generated rule over the engine, or item by item (`pullback.tensor._batching`).
 """
 
-import contextlib
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +22,7 @@ from pullback.internal.torch import (
     are_functorch_transforms_active,
     custom_function_call,
     forward_level,
+    guard_graph,
     is_any_autocast_enabled,
     is_batchedtensor,
     is_dynamo_tracing,
@@ -37,9 +38,10 @@ from pullback.tensor._gradient import differentiable_gradient
 from pullback.tensor._in_graph import may_change, refuse_change, refuse_constants
 from pullback.tensor._kept import aside, reclaim
 from pullback.tensor._levels import alive, is_differentiated
+from pullback.tensor._outside import watch
 from pullback.tensor._pair import engines
 from pullback.tensor._plain import Nested, is_flat, make_plain
-from pullback.tensor._retrace import retracing, suspended
+from pullback.tensor._retrace import retracing, settle, suspended
 from pullback.tensor._structure import ONE, flatten
 
 __all__ = ["apply", "make_engine"]
@@ -70,7 +72,11 @@ def apply(
     if _transforming():
         needs = [is_differentiated(tensor) for tensor in tensors]
         call = Call(definition, template, names, needs, state, transformed=True)
-        with suspended() if retracing() else contextlib.nullcontext():
+        if retracing():
+            with suspended():
+                results = custom_function_call(engine, call, *tensors)
+            settle(results, tensors)
+        else:
             results = custom_function_call(engine, call, *tensors)
     else:
         tensors = [_unwrap_if_dead(tensor) for tensor in tensors]
@@ -91,6 +97,7 @@ def apply(
 def _enter_graph(engine: Any, call: Call, tensors: Sequence[torch.Tensor]) -> Any:
     """Run a call that torch.compile takes into its graph, or refuse what it would get wrong."""
     name = call.definition.name
+    guard_graph(watch(engine.function, call.definition), f"what {name} reads is as it was")
     fixed = {i for i, tensor in enumerate(tensors) if not may_change(tensor)}
     with refuse_constants(name):
         results = engine.enter(call, *tensors)
@@ -99,13 +106,15 @@ def _enter_graph(engine: Any, call: Call, tensors: Sequence[torch.Tensor]) -> An
     return results
 
 
-def make_engine(name: str, definition: Definition) -> Any:
+def make_engine(function: type, definition: Definition) -> Any:
     """Make the engine class of one Function; nodes of the graph carry its name."""
+    name = function.__name__
     by_rule = definition.vmap is not None
     body: dict[str, Any] = {"generate_vmap_rule": not by_rule, "__module__": __name__}
     if by_rule:
         body["vmap"] = staticmethod(batch_by_rule)
     engine: Any = type(name, (_Engine,), body)
+    engine.function = weakref.ref(function)
     engine.enter = _entry(engine)
     engine.plain = make_plain(name, definition)
     engines[definition] = engine

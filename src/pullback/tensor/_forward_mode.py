@@ -17,7 +17,7 @@ import torch
 
 from pullback.errors import DefinitionError, UnsupportedError
 from pullback.internal.torch import set_forward_mode
-from pullback.tensor._audit import compare_tangent
+from pullback.tensor._audit import compare_tangent, is_auditing
 from pullback.tensor._autocast import scope
 from pullback.tensor._call import Call, Meta, zeros
 from pullback.tensor._context import Context
@@ -107,8 +107,7 @@ def _again(call: Call, sources: Any, tangents: Tangents) -> list[Any]:
     inputs = sources[: len(call.inputs)]
     retrace = Retrace(definition.name, "The derivative of a tangent", MEND, sources, flags)
     with preserved(definition), complete_inner(), scope(call.autocast):
-        with retrace:
-            context, _ = forward_again(call, inputs, retrace)
+        context, _ = forward_again(call, inputs, retrace)
         needs = [tangent is not None for tangent in tangents]
         Context.declared(context).needs = needs
         if definition.jvp is not None:
@@ -228,10 +227,16 @@ def _transpose(
 
     gradients, pushed = out_of_place(transpose)
     if confirm:
-        _confirm(name, probes, pushed, gradients, given)
+        seen = _confirm(name, probes, pushed, gradients, given)
         if call.definition.gradient is None:  # nothing is declared: look from another side too
             opposite = [-probe for probe in probes]
             _confirm(name, opposite, pushed, pull(*opposite), given)
+            if strict and not seen and is_auditing():
+                raise UnsupportedError(
+                    f"Forward mode of {name} cannot be derived while it is traced: nothing shows "
+                    "that its backward is linear in the cotangent, and it could not be audited.",
+                    mend="Declare its gradient: complete(F, gradient='exact') or 'surrogate'.",
+                )
     for i, tangent in zip(outputs, pushed, strict=True):
         result[i] = tangent
     return result
@@ -276,13 +281,18 @@ def _confirm(
     pushed: Sequence[torch.Tensor],
     gradients: Sequence[torch.Tensor],
     tangents: Sequence[Any],
-) -> None:
-    """Check ``<w, J v> = <b(w), v>``, which holds if and only if backward is linear here."""
+) -> bool:
+    """Check ``<w, J v> = <b(w), v>``, which holds if and only if backward is linear here.
+
+    False where there are no values to look at.
+    """
+    if any(concrete(tensor) is None for tensor in (*pushed, *gradients)):
+        return False
     left, left_scale = _inner(probes, pushed)
     right, right_scale = _inner(gradients, tangents)
     difference, scale = concrete(left - right), concrete(left_scale + right_scale)
     if difference is None or scale is None or difference.shape != scale.shape:
-        return
+        return False
     dtypes = [tensor.dtype for tensor in (*pushed, *gradients)]
     tolerance = min(256 * max(torch.finfo(dtype).eps for dtype in dtypes), 0.1)
     if (difference.abs() > tolerance * scale).any():
@@ -292,6 +302,7 @@ def _confirm(
             given=f"<w, Jv> and <J'w, v> differ by {difference.abs().max():.3g}",
             mend="Write jvp(ctx, *tangents); declare gradient = 'nonlinear' if that is meant.",
         )
+    return True
 
 
 def _inner(first: Sequence[Any], second: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,7 +9,12 @@ from pullback.internal.torch import is_dynamo_tracing
 from pullback.tensor import _autocast
 from pullback.tensor._definition import Definition, define, rules_of
 from pullback.tensor._engine import apply, make_engine
-from pullback.tensor._in_graph import allow_in_graph, reads_a_tensor, refuse_composition
+from pullback.tensor._in_graph import (
+    allow_in_graph,
+    computes_in_numpy,
+    reads_a_tensor,
+    refuse_composition,
+)
 
 __all__ = ["Function"]
 
@@ -108,7 +113,7 @@ class Function(torch.autograd.Function):
         _one_of(cls, "batching", ("derived", "loop", "auto"))
         _autocast.validate(cls.__name__, cls.autocast)
         cls._compiled = None
-        cls._traced = cls._traced or reads_a_tensor(cls)
+        cls._traced = cls._traced or reads_a_tensor(cls) or computes_in_numpy(cls)
         if cls._traced:
             cls.forward = staticmethod(refuse_composition(cls))  # type: ignore[assignment]
         else:
@@ -128,7 +133,7 @@ class Function(torch.autograd.Function):
         compiled = cls._compiled
         if compiled is None or compiled[1].rules != rules_of(cls):
             definition = define(cls)
-            compiled = cls._compiled = (make_engine(cls.__name__, definition), definition)
+            compiled = cls._compiled = (make_engine(cls, definition), definition)
         return apply(*compiled, args, kwargs)
 
 

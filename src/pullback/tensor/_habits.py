@@ -14,12 +14,14 @@ from torch.overrides import TorchFunctionMode
 
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal.torch import (
+    OpOverloadPacket,
     TransformType,
     answering,
     are_functorch_transforms_active,
     current_interpreter,
     from_functional_tensor,
     is_functional_tensor,
+    is_traced,
     never_compile,
     pytree,
     wrap_functional_tensor,
@@ -35,8 +37,9 @@ _REQUIRES_GRAD = _tensor.requires_grad.__get__
 
 
 class _Habits(TorchFunctionMode):
-    def __init__(self, needs: dict[int, bool]) -> None:
+    def __init__(self, name: str, needs: dict[int, bool]) -> None:
         super().__init__()
+        self._name = name
         self._needs = needs
 
     def __torch_function__(
@@ -46,7 +49,19 @@ class _Habits(TorchFunctionMode):
             return args[0].detach()
         if func == _REQUIRES_GRAD and id(args[0]) in self._needs:
             return self._needs[id(args[0])]
+        if isinstance(func, OpOverloadPacket) and is_traced() and _writes(func):
+            raise UnsupportedError(
+                f"{self._name} cannot be traced: it calls {func}, which writes into an argument, "
+                "and torch.func.linearize drops such a call.",
+                mend="Let the operator return what it computes, or do not trace it.",
+            )
         return func(*args, **(kwargs or {}))
+
+
+def _writes(packet: Any) -> bool:
+    overloads = [getattr(packet, name) for name in packet.overloads()]
+    custom = not any(overload.namespace == "aten" for overload in overloads)
+    return custom and any(overload._schema.is_mutable for overload in overloads)
 
 
 @contextlib.contextmanager
@@ -66,7 +81,7 @@ def old_habits(
         published: the rule is third-party code, whose inner Functions are completed.
     """
     flags = {id(tensor): need for tensor, need in zip(tensors, needs, strict=True)}
-    with _Habits(flags), complete_inner() if published else contextlib.nullcontext():
+    with _Habits(name, flags), complete_inner() if published else contextlib.nullcontext():
         try:
             yield
         except RuntimeError as error:

@@ -29,6 +29,7 @@ from pullback.internal.torch import are_functorch_transforms_active, graph_break
 
 __all__ = [
     "allow_in_graph",
+    "computes_in_numpy",
     "may_change",
     "reads_a_tensor",
     "refuse_change",
@@ -89,22 +90,42 @@ def reads_a_tensor(function: Any) -> bool:
     In a graph that takes the Function whole it could only be a constant, wrong as soon as it
     changes. A Function that reads one is traced too: Dynamo makes it an input, and guards it.
     """
-    seen: set[int] = set()
+    return any(
+        isinstance(value, torch.nn.Module)
+        or (
+            isinstance(value, (torch.Tensor, list, tuple, dict))
+            and any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
+        )
+        for rule in _rules_and_helpers(function)
+        for value in _read(rule)
+    )
+
+
+def computes_in_numpy(function: Any) -> bool:
+    """Whether a rule turns tensors into arrays.
+
+    Dynamo makes torch operations of it; the tensors of a graph that takes the Function whole have
+    no values that an array could have. Dynamo traces no Function that has a jvp.
+    """
+    return function.jvp is _base.jvp and any(
+        "numpy" in rule.__code__.co_names for rule in _rules_and_helpers(function)
+    )
+
+
+def _rules_and_helpers(function: Any) -> list[types.FunctionType]:
+    """The rules, and the functions of the same module that they call by name."""
+    found: dict[types.FunctionType, None] = {}
     waiting = [function.forward, function.setup_context, function.backward]
     while waiting:
         rule = inspect.unwrap(waiting.pop())
-        if id(rule) in seen or not isinstance(rule, types.FunctionType):
-            continue
-        seen.add(id(rule))
-        for value in _read(rule):
-            if isinstance(value, types.FunctionType) and value.__module__ == rule.__module__:
-                waiting.append(value)  # a helper reads for the rule
-            elif isinstance(value, torch.nn.Module) or (
-                isinstance(value, (torch.Tensor, list, tuple, dict))
-                and any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
-            ):
-                return True
-    return False
+        if isinstance(rule, types.FunctionType) and rule not in found:
+            found[rule] = None
+            waiting += [
+                value
+                for value in _read(rule)
+                if isinstance(value, types.FunctionType) and value.__module__ == rule.__module__
+            ]
+    return list(found)
 
 
 def _read(rule: types.FunctionType) -> Iterator[Any]:
@@ -158,9 +179,17 @@ def may_change(tensor: torch.Tensor) -> bool:
 
 @contextlib.contextmanager
 def refuse_constants(name: str) -> Iterator[None]:
-    """Refuse by name a tensor that a rule reads and `reads_a_tensor` could not see."""
+    """Refuse by name what a rule reads or makes of tensors that have no values."""
     try:
         yield
+    except RuntimeError as error:
+        if "is not supported for tensor subclasses" not in str(error):
+            raise
+        raise UnsupportedError(
+            f"{name} leaves torch, and torch.compile takes {name} into its graph whole, where "
+            f"tensors have no values: {error}",
+            mend="Compute in torch operations, or call a kernel through torch.library.custom_op.",
+        ) from error
     except AssertionError as error:
         if "allow_non_fake_inputs" not in str(error):
             raise

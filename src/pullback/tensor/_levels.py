@@ -29,6 +29,7 @@ __all__ = [
     "same_view",
     "sample",
     "tracking_level",
+    "tracking_levels",
     "vjp",
     "wrapper_level",
 ]
@@ -130,6 +131,16 @@ def tracking_level(tensor: torch.Tensor) -> int:
             return maybe_get_level(tensor)
         tensor = get_unwrapped(tensor)
     return 0
+
+
+def tracking_levels(tensor: torch.Tensor) -> set[int]:
+    """All levels that differentiate a tensor in reverse; 0 is autograd below `torch.func`."""
+    levels = set()
+    while is_functorch_wrapped_tensor(tensor):
+        if is_gradtrackingtensor(tensor) and tensor.requires_grad:
+            levels.add(maybe_get_level(tensor))
+        tensor = get_unwrapped(tensor)
+    return levels | {0} if tensor.requires_grad else levels
 
 
 def wrapper_level(tensor: torch.Tensor) -> int:

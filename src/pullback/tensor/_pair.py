@@ -40,11 +40,7 @@ def gradient_again(
     flags: dict[int, bool] = {}
     retrace = Retrace(name, purpose, MEND, (*inputs, *cotangents), flags)
     with preserved(call.definition), complete_inner():
-        try:
-            with retrace:
-                context, outputs = forward_again(call, inputs, retrace)
-        except UnsupportedError:
-            context, outputs = forward_unseen(call, inputs, retrace)
+        context, outputs = forward_again(call, inputs, retrace)
         with retrace:
             given = fill_in(call, cotangents, outputs)
             Context.declared(context).needs = needs
@@ -53,7 +49,18 @@ def gradient_again(
             return gradients
 
 
-def forward_unseen(
+def forward_again(
+    call: Call, inputs: Sequence[torch.Tensor], mode: Retrace
+) -> tuple[Context, list[torch.Tensor]]:
+    """Run forward again, seen through where it can be; gives its context and its outputs."""
+    try:
+        with mode:
+            return _forward_seen(call, inputs, mode)
+    except UnsupportedError:
+        return _forward_unseen(call, inputs, mode)
+
+
+def _forward_unseen(
     call: Call, inputs: Sequence[torch.Tensor], mode: Retrace
 ) -> tuple[Context, list[torch.Tensor]]:
     """Apply the Function itself where its forward leaves torch; gives its context and outputs.
@@ -96,7 +103,7 @@ def _has_floats(value: Any) -> bool:
     return any(isinstance(leaf, (float, complex)) for leaf in pytree.tree_leaves(value))
 
 
-def forward_again(
+def _forward_seen(
     call: Call, inputs: Sequence[torch.Tensor], mode: Retrace
 ) -> tuple[Context, list[torch.Tensor]]:
     """Run forward on copies of the inputs; returns its context and its outputs."""

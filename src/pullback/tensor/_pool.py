@@ -72,6 +72,8 @@ class Pool:
     def strip(self, value: Any) -> Any:
         """Replace the tensors in an attribute by their places."""
         if isinstance(value, torch.Tensor):
+            if vars(value):  # what else hangs on it would be lost
+                return value
             place = self.place(value)
             return _Slot(place) if isinstance(place, int) else place
         if is_data(value) or not isinstance(value, (list, tuple, dict)):

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from pullback.internal.torch import is_functorch_wrapped_tensor
 from pullback.tensor._definition import Definition
 
 __all__ = ["kept_outside", "names_in_rules", "preserved"]
@@ -128,6 +129,8 @@ def _names(code: types.CodeType) -> set[str]:
 def _remember(value: Any, undo: list[Undo], seen: set[int]) -> None:
     if id(value) in seen or isinstance(value, (types.ModuleType, types.BuiltinFunctionType)):
         return
+    if isinstance(value, torch.Tensor) and is_functorch_wrapped_tensor(value):
+        return  # of a transform, which may have ended
     seen.add(id(value))
     inside: list[Any] = []
     if isinstance(value, torch.Tensor):

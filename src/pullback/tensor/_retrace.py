@@ -17,9 +17,9 @@ from torch.overrides import TorchFunctionMode
 
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal.torch import OpOverload, pytree, set_grad_mode
-from pullback.tensor._levels import tracking_level, wrapper_level
+from pullback.tensor._levels import tracking_level, tracking_levels, wrapper_level
 
-__all__ = ["MEND", "Retrace", "named", "retracing", "suspended"]
+__all__ = ["MEND", "Retrace", "named", "retracing", "settle", "suspended"]
 
 MEND = (
     "Write the rules in torch operations on their arguments, or declare backward "
@@ -105,14 +105,19 @@ class Retrace(TorchFunctionMode):
         self.purpose = purpose
         self.mend = mend
         self.level = max((tracking_level(s) for s in sources if s is not None), default=0)
+        self.sources = [s for s in sources if s is not None and _differentiable(s)]
+        self.levels: set[int] = set()  # that write history down
         self.flags = flags if flags is not None else {}
         self.strict = strict
         self.forbidden: dict[int, torch.Tensor] = {}  # by id: computed where nothing was seen
         self.kept: Sequence[torch.Tensor] = ()  # so that the ids of flags stay theirs
         self.suspended = 0
-        self._constants: dict[int, torch.Tensor] = {}  # by id, kept so that the ids stay theirs
+        self.constants: dict[int, torch.Tensor] = {}  # by id, kept so that the ids stay theirs
 
     def __enter__(self) -> "Retrace":
+        for source in self.sources if self.level else ():
+            none_of_it = source.narrow(0, 0, 0) if source.dim() else source
+            self.levels |= tracking_levels(none_of_it * 1)  # a view would not tell
         _stack().append(self)
         return super().__enter__()
 
@@ -154,7 +159,7 @@ class Retrace(TorchFunctionMode):
         self._confirm(func, args, kwargs, result)
         for leaf in pytree.tree_leaves(result):
             if isinstance(leaf, torch.Tensor) and not self.tracks(leaf):
-                self._constants[id(leaf)] = leaf
+                self.constants[id(leaf)] = leaf
         return result
 
     def tracks(self, value: Any) -> bool:
@@ -178,7 +183,7 @@ class Retrace(TorchFunctionMode):
                 and self.strict
                 and _differentiable(value)
                 and not self.tracks(value)
-                and id(value) not in self._constants
+                and id(value) not in self.constants
                 and wrapper_level(value) >= self.level
             ):
                 raise self.refuse(f"{where} meets a tensor whose history was cut off")
@@ -188,8 +193,11 @@ class Retrace(TorchFunctionMode):
         name = _name(func)
         if name.endswith("__get__") or (name in _CONSTANT and _is_of_torch(func)):
             return
-        if not any(self.tracks(leaf) for leaf in pytree.tree_leaves((args, kwargs))):
+        given = pytree.tree_leaves((args, kwargs))
+        if not any(self.tracks(leaf) for leaf in given):
             return
+        levels = set().union(*(tracking_levels(t) for t in given if isinstance(t, torch.Tensor)))
+        levels &= self.levels
         written = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
         found = (result, args[0]) if written else result
         for leaf in pytree.tree_leaves(found):
@@ -201,7 +209,7 @@ class Retrace(TorchFunctionMode):
                 if name in _BITS:
                     raise self.refuse("it reads the bits of a tensor as integers")
                 continue
-            if not self.tracks(leaf):
+            if not (self.tracks(leaf) and levels <= tracking_levels(leaf)):
                 raise self.refuse(f"{name} gives a value without history")
             if leaf.grad_fn is not None and _is_unknown(leaf.grad_fn):
                 raise self.refuse(f"{name} has no derivative that autograd knows")
@@ -211,6 +219,16 @@ class Retrace(TorchFunctionMode):
         return UnsupportedError(
             f"{self.purpose} of {self.name} cannot be derived: {why}.", mend=self.mend
         )
+
+
+def settle(results: Sequence[Any], inputs: Sequence[Any]) -> None:
+    """Take what a Function gives for inputs that are not differentiated as constants.
+
+    A Function that code applies while it runs again uses its own rules, where no mode looks.
+    """
+    for mode in _stack():
+        if mode.level and not any(mode.tracks(value) for value in inputs):
+            mode.constants.update((id(t), t) for t in results if isinstance(t, torch.Tensor))
 
 
 @contextlib.contextmanager
@@ -231,7 +249,7 @@ def named(name: str, purpose: str, mend: str) -> Iterator[None]:
     """Turn what torch raises where code runs again into a refusal by name."""
     try:
         yield
-    except (PullbackError, torch.OutOfMemoryError, MemoryError):
+    except (PullbackError, Warning, torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:
         if _is_control(error):

@@ -20,6 +20,8 @@ class Track(Function):
     ``y = x``, ``x' = y'``. The second output is the ticket that ties the gradient to its call.
     """
 
+    _direct = True
+
     @staticmethod
     def forward(
         values: torch.Tensor, handle: int, name: str, copy: bool
@@ -49,6 +51,8 @@ class Track(Function):
 
 class Follow(Function):
     """The identity on a cotangent or tangent, written down with its order of differentiation."""
+
+    _direct = True
 
     @staticmethod
     def forward(  # noqa: PLR0917 - apply takes arguments by position

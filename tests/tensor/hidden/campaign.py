@@ -2,7 +2,6 @@
 
 import collections
 import inspect
-import linecache
 import random
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from tests.tensor.hidden.judge import Answer, Verdict, answer, compare, is_refusal, leak
 from tests.tensor.hidden.questions import QUESTIONS, Question, every, inner, leaves, loss, stacked
-from tests.tensor.hidden.source import Sample, draw, load, plain
+from tests.tensor.hidden.source import Sample, draw, load, plain, unload
 
 __all__ = ["Counts", "Failure", "run"]
 
@@ -172,7 +171,7 @@ def ask(sample: Sample, questions: list[Question], seed: str, counts: Counts) ->
             failures.append(
                 Failure(verdict, seed, sample, question, args, directions, str(got), str(want))
             )
-    linecache.cache.pop(f"<{module.__name__}>", None)
+    unload(module)
     return failures
 
 

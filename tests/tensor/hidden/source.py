@@ -3,6 +3,7 @@
 import itertools
 import linecache
 import random
+import sys
 import types
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from tests.tensor.hidden.maths import MATHS, Maths, plain_source
 from tests.tensor.hidden.passages import ORDINARY_PASSAGES, PASSAGES, Passage
 from tests.tensor.hidden.stores import ORDINARY, STORES, Store
 
-__all__ = ["Sample", "draw", "load", "plain"]
+__all__ = ["Sample", "draw", "load", "plain", "unload"]
 
 IMPORTS = """\
 import array, collections, concurrent.futures, contextvars, copy, dataclasses, functools, io
@@ -135,7 +136,8 @@ class Sample:
         else:
             lines.append(self.store.take)
             if inside:
-                lines.append("h = passage(h)")
+                number = "torch.as_tensor(h, dtype=g.dtype)" if self.store.number else "h"
+                lines.append(f"h = passage({number})")
         lines.append(f"return {', '.join(self.maths.gradients)}")
         return _method("backward", "ctx, g, *_", lines)
 
@@ -174,8 +176,15 @@ def load(source: str) -> Any:
     module = types.ModuleType(name)
     filename = f"<{name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    sys.modules[name] = module  # where compilers look globals up
     exec(compile(source, filename, "exec"), vars(module))
     return module
+
+
+def unload(module: Any) -> None:
+    """Forget a module that was loaded from a source."""
+    linecache.cache.pop(f"<{module.__name__}>", None)
+    sys.modules.pop(module.__name__, None)
 
 
 _plain: dict[str, Any] = {}

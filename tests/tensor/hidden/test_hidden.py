@@ -31,12 +31,10 @@ def test_right_or_refused(part):
         f"{len(wrong)} of {counts.total()} answers are silently wrong:\n"
         f"{shown}\n\n{wrong[0].script()}"
     )
-    if counts.failures:
-        pytest.xfail(f"open: an error that is not ours takes the place of a refusal:\n{shown}")
+    assert not counts.failures, f"an error that is not ours takes the place of a refusal:\n{shown}"
     # A library that refuses everything is right and of no use.
     usual = counts.ordinary
-    if usual["right"] < 0.9 * sum(usual.values()):
-        pytest.xfail(f"open: too much ordinary code is refused:\n{counts.report()}")
+    assert usual["right"] >= 0.9 * sum(usual.values()), counts.report()
     assert counts.total("right") >= 0.5 * counts.total(), counts.report()
 
 

@@ -49,6 +49,8 @@ class ScaleTracker(Function):
         (-> 1.0, <- 2.0)
     """
 
+    _direct = True  # to run its rules again would record again
+
     @staticmethod
     def forward(t: Tensor, scale_tracker: ScalePair) -> Tensor:
         """Return a view of ``t`` and record its scale."""

@@ -1,0 +1,208 @@
+"""Compiled code follows what a rule reads that is no argument, when it changes."""
+
+import types
+
+import numpy as np
+import pytest
+import torch
+
+import pullback
+
+SETTINGS = types.SimpleNamespace(alpha=2.0)
+MODULE = types.ModuleType("settings")
+MODULE.alpha = 2.0
+TABLE = {"alpha": 2.0}
+LIST = [2.0]
+ARRAY = np.array([2.0])
+ALPHA = 2.0
+POWER = 2
+MODE = "double"
+
+
+class Holder:
+    alpha = 2.0
+    __slots__ = ("beta",)
+
+
+HOLDER = Holder()
+HOLDER.beta = 2.0
+
+
+def helper(x):
+    return x * ALPHA
+
+
+def other_helper(x):
+    return x * 5.0
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    torch._dynamo.reset()
+    kept = dict(globals())
+    yield
+    globals().update(kept)
+    SETTINGS.alpha = MODULE.alpha = TABLE["alpha"] = LIST[0] = ARRAY[0] = Holder.alpha = 2.0
+    HOLDER.beta = 2.0
+    torch._dynamo.reset()
+
+
+def number(x):
+    return x * ALPHA
+
+
+def power(x):
+    return x * 2.0 ** (POWER - 1)
+
+
+def text(x):
+    return x * (2.0 if MODE == "double" else 5.0)
+
+
+def attribute(x):
+    return x * SETTINGS.alpha
+
+
+def of_module(x):
+    return x * MODULE.alpha
+
+
+def of_class(x):
+    return x * Holder.alpha
+
+
+def inherited(x):
+    return x * HOLDER.alpha
+
+
+def slot(x):
+    return x * HOLDER.beta
+
+
+def member(x):
+    return x * TABLE["alpha"]
+
+
+def item(x):
+    return x * LIST[0]
+
+
+def array(x):
+    return x * float(ARRAY[0])
+
+
+def called(x):
+    return helper(x)
+
+
+def closed_over():
+    alpha = 2.0
+
+    def scale(x):
+        return x * alpha
+
+    def change():
+        nonlocal alpha
+        alpha = 5.0
+
+    return scale, change
+
+
+def rebind(**names):
+    return lambda: globals().update(names)
+
+
+CASES = {
+    "number": (number, rebind(ALPHA=5.0)),
+    "power": (power, rebind(POWER=3)),
+    "text": (text, rebind(MODE="other")),
+    "attribute": (attribute, lambda: setattr(SETTINGS, "alpha", 5.0)),
+    "module": (of_module, lambda: setattr(MODULE, "alpha", 5.0)),
+    "class": (of_class, lambda: setattr(Holder, "alpha", 5.0)),
+    "inherited": (inherited, lambda: setattr(Holder, "alpha", 5.0)),
+    "slot": (slot, lambda: setattr(HOLDER, "beta", 5.0)),
+    "dict": (member, lambda: TABLE.update(alpha=5.0)),
+    "list": (item, lambda: LIST.__setitem__(0, 5.0)),
+    "array": (array, lambda: ARRAY.__setitem__(0, 5.0)),
+    "number in a helper": (called, rebind(ALPHA=5.0)),
+    "helper": (called, rebind(helper=other_helper)),
+    "closure": closed_over(),
+}
+
+
+def scaling(base, scale):
+    class Scaling(base):
+        @staticmethod
+        def forward(ctx, x):
+            return scale(x)
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return scale(cotangent)
+
+    return Scaling
+
+
+@pytest.mark.parametrize("third", [False, True], ids=["Function", "complete"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_change_outside_is_seen(case, third):
+    scale, change = closed_over() if case == "closure" else CASES[case]
+    if third:
+        function = pullback.complete(scaling(torch.autograd.Function, scale))
+    else:
+        function = scaling(pullback.Function, scale)
+
+    def loss(x):
+        return function.apply(x).sum()
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    x = torch.tensor([1.0, 3.0], requires_grad=True)
+    for turn in range(3):
+        expected = loss(x)
+        value = compiled(x)
+        assert value.item() == expected.item(), turn
+        (wanted,) = torch.autograd.grad(expected, x)
+        (found,) = torch.autograd.grad(value, x)
+        assert found.tolist() == wanted.tolist(), turn
+        if turn == 0:
+            change()
+            assert loss(x).item() != expected.item()
+
+
+@pytest.mark.parametrize("third", [False, True], ids=["Function", "complete"])
+def test_a_rule_that_is_replaced_is_seen(third):
+    own = scaling(torch.autograd.Function if third else pullback.Function, number)
+    function = pullback.complete(own) if third else own
+    compiled = torch.compile(function.apply, fullgraph=True, backend="aot_eager")
+    x = torch.tensor([1.0], requires_grad=True)
+    assert torch.autograd.grad(compiled(x).sum(), x)[0].item() == 2.0
+    own.backward = staticmethod(lambda ctx, cotangent: cotangent * 7.0)
+    wanted = torch.autograd.grad(function.apply(x).sum(), x)[0].item()
+    assert torch.autograd.grad(compiled(x).sum(), x)[0].item() == wanted
+
+
+def test_a_count_of_calls_does_not_compile_anew():
+    class Counting(pullback.Function):
+        calls = 0
+
+        @staticmethod
+        def forward(ctx, x):
+            Counting.calls += 1
+            return x * 2.0
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return cotangent * 2.0
+
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(lambda x: Counting.apply(x).sum(), fullgraph=True, backend=backend)
+    x = torch.ones(2, requires_grad=True)
+    for _ in range(3):
+        Counting.apply(x)
+        compiled(x)
+    assert len(graphs) == 1
