@@ -233,27 +233,8 @@ OPTIONS = {
 }
 
 
-OPEN = pytest.mark.xfail(
-    strict=True,
-    raises=torch._dynamo.exc.TorchDynamoException,
-    reason="a pullback.Function goes into the graph whole, and Dynamo takes no object along",
-)
-KINDS = [
-    pytest.param(
-        function,
-        option,
-        marks=OPEN if way == "Function" and name in ("dataclass", "object", "class") else (),
-        id=f"{name}-{way}",
-    )
-    for way, function in (
-        ("Function", takes_anything(pullback.Function)),
-        ("complete", pullback.complete(takes_anything(torch.autograd.Function))),
-    )
-    for name, option in OPTIONS.items()
-]
-
-
-@pytest.mark.parametrize(("function", "option"), KINDS)
+@pytest.mark.parametrize("option", OPTIONS.values(), ids=OPTIONS)
+@both(takes_anything)
 def test_an_argument_of_any_kind(function, option):
     same_as_eager(lambda x: function.apply(x, option))
 

@@ -13,7 +13,6 @@ from pullback.tensor import _habits
 from pullback.tensor._case import Intent
 from pullback.tensor._complete_operator import complete_operator
 from pullback.tensor._function import Function
-from pullback.tensor._in_graph import takes_an_object
 
 __all__ = ["complete", "has_own_apply"]
 
@@ -122,7 +121,6 @@ def complete(
         "batching": batching,
         "keep_inputs": keep_inputs,
         "_lenient": True,
-        "_traced": takes_an_object(function),
     }
     # Dynamo looks for the rules on the class itself.
     for name in ("backward", "vjp"):

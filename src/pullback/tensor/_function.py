@@ -14,6 +14,7 @@ from pullback.tensor._in_graph import (
     computes_in_numpy,
     reads_a_tensor,
     refuse_composition,
+    takes_an_object,
 )
 
 __all__ = ["Function"]
@@ -113,7 +114,10 @@ class Function(torch.autograd.Function):
         _one_of(cls, "batching", ("derived", "loop", "auto"))
         _autocast.validate(cls.__name__, cls.autocast)
         cls._compiled = None
-        cls._traced = cls._traced or reads_a_tensor(cls) or computes_in_numpy(cls)
+        # Dynamo traces no Function that has a jvp.
+        traceable = cls.jvp is torch.autograd.Function.jvp
+        outside = traceable and (takes_an_object(cls) or computes_in_numpy(cls))
+        cls._traced = cls._traced or reads_a_tensor(cls) or outside
         if cls._traced:
             cls.forward = staticmethod(refuse_composition(cls))  # type: ignore[assignment]
         else:

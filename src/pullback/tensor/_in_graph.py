@@ -105,11 +105,9 @@ def computes_in_numpy(function: Any) -> bool:
     """Whether a rule turns tensors into arrays.
 
     Dynamo makes torch operations of it; the tensors of a graph that takes the Function whole have
-    no values that an array could have. Dynamo traces no Function that has a jvp.
+    no values that an array could have.
     """
-    return function.jvp is _base.jvp and any(
-        "numpy" in rule.__code__.co_names for rule in _rules_and_helpers(function)
-    )
+    return any("numpy" in rule.__code__.co_names for rule in _rules_and_helpers(function))
 
 
 def _rules_and_helpers(function: Any) -> list[types.FunctionType]:
