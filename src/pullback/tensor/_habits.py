@@ -21,6 +21,7 @@ from pullback.internal.torch import (
     current_interpreter,
     from_functional_tensor,
     is_functional_tensor,
+    is_legacy_batchedtensor,
     is_traced,
     never_compile,
     pytree,
@@ -33,6 +34,7 @@ _TRACED = "get value out of a tracing tensor"  # what torch.func.linearize and m
 _tensor: Any = torch.Tensor
 _base: Any = torch.autograd.Function
 _DATA = _tensor.data.__get__
+_DETACHING = (_DATA, _tensor.detach, torch.detach)
 _REQUIRES_GRAD = _tensor.requires_grad.__get__
 
 
@@ -45,6 +47,8 @@ class _Habits(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if func in _DETACHING and is_legacy_batchedtensor(args[0]) and not torch.is_grad_enabled():
+            return args[0]  # for .data torch would end the process
         if func == _DATA:
             return args[0].detach()
         if func == _REQUIRES_GRAD and id(args[0]) in self._needs:
@@ -85,10 +89,11 @@ def old_habits(
         try:
             yield
         except RuntimeError as error:
-            if _TRACED not in str(error) or isinstance(error, PullbackError):
+            untraceable = isinstance(error, NotImplementedError) and is_traced()
+            if isinstance(error, PullbackError) or not (untraceable or _TRACED in str(error)):
                 raise
             raise UnsupportedError(
-                f"{name} cannot be traced: a rule makes a number of a tensor.",
+                f"{name} cannot be traced: a rule makes something else of a tensor: {error}.",
                 mend="Write the rules in torch operations, or do not trace it.",
             ) from error
 

@@ -126,7 +126,7 @@ def assigned_by_index(t: Tensor) -> Tensor:
 
 @_passage
 def numpy(t: Tensor) -> Tensor:
-    return torch.from_numpy(t.detach().double().numpy() * 1).to(t.dtype)
+    return torch.from_numpy(np.asarray(t.detach().double().numpy() * 1)).to(t.dtype)
 
 
 @_passage
@@ -215,7 +215,7 @@ def dlpack(t: Tensor) -> Tensor:
 
 @_passage
 def numpy_over_dlpack(t: Tensor) -> Tensor:
-    return torch.from_numpy(np.from_dlpack(t.detach().double()).copy()).to(t.dtype)
+    return torch.from_numpy(np.asarray(np.from_dlpack(t.detach().double()).copy())).to(t.dtype)
 
 
 @_passage

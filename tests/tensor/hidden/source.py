@@ -136,7 +136,7 @@ class Sample:
         else:
             lines.append(self.store.take)
             if inside:
-                number = "torch.as_tensor(h, dtype=g.dtype)" if self.store.number else "h"
+                number = "torch.as_tensor([h], dtype=g.dtype)" if self.store.number else "h"
                 lines.append(f"h = passage({number})")
         lines.append(f"return {', '.join(self.maths.gradients)}")
         return _method("backward", "ctx, g, *_", lines)
