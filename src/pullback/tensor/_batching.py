@@ -222,16 +222,18 @@ class _Item(torch.autograd.Function):
         # Torch code can be differentiated by the levels below this one; a kernel cannot.
         transparent = definition.batching == "auto" and not batching()
         item = run if transparent else lambda *given: _Item.apply(run, definition, *given)
-        items, outside = [], None
+        items, versions, outside = [], [], None
         for i in range(info.batch_size):
             given = (
                 tensor if dim is None else tensor.select(dim, i)
                 for tensor, dim in zip(tensors, dims, strict=True)
             )
             items.append(item(*given))
+            versions.append([_version(tensor) for tensor in items[i]])
             if i == 0 and info.batch_size > 1:
                 outside = kept_outside(definition)
-        if outside is not None and outside != kept_outside(definition):
+        reused = versions != [[_version(tensor) for tensor in item] for item in items]
+        if reused or (outside is not None and outside != kept_outside(definition)):
             raise UnsupportedError(
                 f"{definition.name} batches item by item, and writes numbers or tensors outside of "
                 "its context for each item.",
@@ -244,6 +246,10 @@ class _Item(torch.autograd.Function):
             )
         stacked = tuple(torch.stack(column) for column in zip(*items, strict=True))
         return stacked, (0,) * len(stacked)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def _second_order(name: str) -> UnsupportedError:

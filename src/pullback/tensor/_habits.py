@@ -27,6 +27,7 @@ from pullback.internal.torch import (
     pytree,
     wrap_functional_tensor,
 )
+from pullback.tensor._retrace import LEAVING
 
 __all__ = ["complete_inner", "old_habits"]
 
@@ -53,6 +54,11 @@ class _Habits(TorchFunctionMode):
             return args[0].detach()
         if func == _REQUIRES_GRAD and id(args[0]) in self._needs:
             return self._needs[id(args[0])]
+        if func in LEAVING and is_traced():
+            raise UnsupportedError(
+                f"{self._name} cannot be traced: a rule leaves torch through {LEAVING[func]}.",
+                mend="Write the rules in torch operations, or do not trace it.",
+            )
         if isinstance(func, OpOverloadPacket) and is_traced() and _writes(func):
             raise UnsupportedError(
                 f"{self._name} cannot be traced: it calls {func}, which writes into an argument, "

@@ -23,6 +23,7 @@ __all__ = ["kept_outside", "names_in_rules", "preserved"]
 
 _DEPTH = 2  # functions that rules call by name, and what these call
 _MEMBERS = 16  # of a list that are looked at
+_OBJECTS = 256  # outside that are looked at
 _LARGE = 1 << 20  # elements of a tensor outside that is not copied
 _plans: weakref.WeakKeyDictionary[Definition, list[Any]] = weakref.WeakKeyDictionary()
 Undo = Callable[[], None]
@@ -38,6 +39,8 @@ def preserved(definition: Definition) -> Iterator[None]:
             with contextlib.suppress(ValueError):  # an empty cell
                 undo.append(_rebind_cell(cell, cell.cell_contents))
                 _remember(cell.cell_contents, undo, seen)
+        for value in (*(rule.__defaults__ or ()), *(rule.__kwdefaults__ or {}).values()):
+            _remember(value, undo, seen)
         for name in _names(rule.__code__) & rule.__globals__.keys():
             value = rule.__globals__[name]
             undo.append(_rebind(rule.__globals__, name, value))
@@ -60,7 +63,8 @@ def kept_outside(definition: Definition) -> list[Any]:
     for rule in _functions(definition):
         cells = [cell.cell_contents for cell in rule.__closure__ or () if _filled(cell)]
         names = sorted(_names(rule.__code__) & rule.__globals__.keys())
-        for value in (*cells, *(rule.__globals__[name] for name in names), vars(rule)):
+        defaults = (rule.__defaults__, rule.__kwdefaults__)
+        for value in (*cells, *(rule.__globals__[name] for name in names), vars(rule), *defaults):
             _collect(value, found, seen)
     return found
 
@@ -145,10 +149,12 @@ def _remember(value: Any, undo: list[Undo], seen: set[int]) -> None:
         inside = list(value)[:_MEMBERS]
     elif isinstance(value, (dict, set)):
         undo.append(_replace(value, value.copy()))
+        inside = list(value.values())[:_MEMBERS] if isinstance(value, dict) else []
     elif hasattr(value, "__dict__") and not isinstance(value, torch.nn.Module):
         undo.append(_replace(vars(value), dict(vars(value))))
-    for member in inside:
-        if isinstance(member, (list, dict, set)) or hasattr(member, "__dict__"):
+        inside = list(vars(value).values())
+    for member in inside if len(seen) < _OBJECTS else ():
+        if isinstance(member, (list, dict, set, collections.deque)) or hasattr(member, "__dict__"):
             _remember(member, undo, seen)
 
 
@@ -171,8 +177,13 @@ def _refill(value: Any, before: list[Any]) -> Undo:
 
 def _replace(value: Any, before: Any) -> Undo:
     def undo() -> None:
-        value.clear()
-        value.update(before)
+        if isinstance(value, set):
+            same = value == before
+        else:
+            same = list(value) == list(before) and all(value[k] is before[k] for k in before)
+        if not same:  # other threads may be using it
+            value.clear()
+            value.update(before)
 
     return undo
 

@@ -19,7 +19,7 @@ from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal.torch import OpOverload, pytree, set_grad_mode
 from pullback.tensor._levels import tracking_level, tracking_levels, wrapper_level
 
-__all__ = ["MEND", "Retrace", "named", "retracing", "settle", "suspended"]
+__all__ = ["LEAVING", "MEND", "Retrace", "named", "retracing", "settle", "suspended"]
 
 MEND = (
     "Write the rules in torch operations on their arguments, or declare backward "
@@ -41,7 +41,7 @@ _DETACHING = {
     _aten.alias.default,
 }
 _REQUIRES_GRAD = _tensor.requires_grad.__get__
-_LEAVING = {
+LEAVING = {
     _tensor.numpy: ".numpy()",
     _tensor.__array__: "numpy",
     _tensor.item: ".item()",
@@ -141,8 +141,8 @@ class Retrace(TorchFunctionMode):
             return args[0]
         if func is _tensor.requires_grad_ and args[0].requires_grad:
             return args[0]
-        if func in _LEAVING and any(self.tracks(t) for t in args):
-            raise self.refuse(f"it leaves torch through {_LEAVING[func]}")
+        if func in LEAVING and any(self.tracks(t) for t in args):
+            raise self.refuse(f"it leaves torch through {LEAVING[func]}")
         if func is _tensor.__deepcopy__ and self.tracks(args[0]):
             return args[0].clone()
         if func is torch.autograd.grad:
