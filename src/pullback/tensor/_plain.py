@@ -150,7 +150,7 @@ def make_plain(name: str, definition: Definition) -> Any:
                 return _beyond(definition, ctx, given)
         elif not _keeps_graph():
             forget(ctx.__pullback__.inputs)
-        if not any(g is not None and is_legacy_batchedtensor(g) for g in cotangents):
+        if not any(g is not None and is_legacy_batchedtensor(g) for g in given):
             return _run(definition, ctx, given)
         try:
             with old_habits(name=name, published=False):

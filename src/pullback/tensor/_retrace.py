@@ -117,7 +117,7 @@ class Retrace(TorchFunctionMode):
     def __enter__(self) -> "Retrace":
         for source in self.sources if self.level else ():
             none_of_it = source.narrow(0, 0, 0) if source.dim() else source
-            self.levels |= tracking_levels(none_of_it * 1)  # a view would not tell
+            self.levels |= tracking_levels(none_of_it.clone())  # a view would not tell
         _stack().append(self)
         return super().__enter__()
 
