@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 from tests.specimens.right import edges, manners, numbers, operators, sizes, smooth, values
-from tests.specimens.wrong import calculus, calls, compositions, hidden, machines, memory
+from tests.specimens.wrong import bases, calculus, calls, compositions, hidden, machines, memory
 from tests.specimens.wrong import operators as wrong_operators
 from tests.specimens.wrong import sizes as wrong_sizes
 from tests.specimens.wrong import values as wrong_values
@@ -13,7 +13,7 @@ from tests.specimens.wrong import values as wrong_values
 from pullback.conformance import check
 from pullback.conformance.clauses import CLAUSES
 
-_WRONG = (calculus, memory, calls, machines, hidden, compositions)
+_WRONG = (bases, calculus, memory, calls, machines, hidden, compositions)
 _LATER = (wrong_operators, wrong_sizes, wrong_values)
 WRONG = [specimen for part in (*_WRONG, *_LATER) for specimen in part.SPECIMENS]
 RIGHT = [*smooth.SPECIMENS, *edges.SPECIMENS]
