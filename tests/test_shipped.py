@@ -55,6 +55,7 @@ def watched(case, seen):
         sys.setprofile(None)
 
 
+@pytest.mark.timeout(900)  # the first run compiles every kernel
 def test_every_function_that_is_shipped_is_reached_by_a_case():
     functions = shipped_functions()
     assert len(functions) >= 25
