@@ -59,9 +59,6 @@ fuzz: $(STAMP) ## the property tests with 25 times the examples, ROUNDS=5 times,
 	done
 
 readme: $(STAMP) ## write the generated parts of README.md and docs/ anew
-	@mkdir -p build
-	$(BIN)/pullback check --json build/shipped.json
-	$(BIN)/python -m benchmarks.shipped build/shipped.json
 	$(BIN)/python -m benchmarks.readme
 	$(BIN)/python -m benchmarks.clauses
 	$(BIN)/python -m benchmarks.wild.tables

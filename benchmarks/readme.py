@@ -1,19 +1,22 @@
-"""`python -m benchmarks.readme [--check]`: the table of README.md.
+"""`python -m benchmarks.readme [--check]`: the table of README.md, asked of the checker.
 
-Shows what `benchmarks.shipped` has of the clauses that are transforms. `--check` says whether the
-table is that of the CSV.
+Checks every case that the rooms ship (entry points of the group `pullback.cases`) against the
+clauses that are transforms, and writes benchmarks/results/transforms.csv and the table. `--check`
+says whether the table is that of the CSV and the CSV has every case.
 """
 
 import argparse
+import csv
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from benchmarks.markers import check_or_write
-from benchmarks.shipped import function_of, read
 
-__all__ = ["joint", "table", "transforms"]
+__all__ = ["joint", "table"]
 
 ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "transforms.csv"
 PAGE = ROOT / "README.md"
 COLUMNS = {
     "reverse": "reverse",
@@ -30,20 +33,41 @@ REVERSE = ("derivative", "linear", "form")
 CELLS = {"holds": "✓", "lacking": "refused", "skipped": "·"}
 
 
-def transforms(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """One row for each case, with a verdict for each column, from one for each clause."""
-    found: dict[str, dict[str, str]] = {}
-    for row in rows:
-        own = found.setdefault(row["case"], {"case": row["case"], "gradient": row["gradient"]})
-        own[row["clause"]] = row["verdict"]
-    for own in found.values():
-        own["reverse"] = joint([own[clause] for clause in REVERSE])
-    return list(found.values())
+def shipped_cases() -> list:
+    """Every case of every room, sorted by name."""
+    points = [point for point in entry_points(group="pullback.cases") if is_ours(point.value)]
+    return sorted((case for point in points for case in point.load()()), key=lambda it: it.name)
+
+
+def is_ours(value: str) -> bool:
+    """Whether an entry point is one of this package, not of another one that is installed."""
+    return value.startswith("pullback.")
+
+
+def ask() -> list[dict[str, str]]:
+    """Check every case and return one row for each."""
+    import torch
+
+    from pullback.conformance import check
+
+    rows = []
+    for case in shipped_cases():
+        arguments = case.inputs(torch.Generator().manual_seed(0))
+        asked = [*REVERSE, *(clause for clause in COLUMNS if clause != "reverse")]
+        report = check(case.function, *arguments, gradient=case.gradient, clauses=asked)
+        verdicts = {clause: str(report[clause].verdict) for clause in asked}
+        verdicts["reverse"] = joint([verdicts.pop(clause) for clause in REVERSE])
+        rows.append(
+            {"case": case.name, "gradient": str(report.gradient)}
+            | {clause: verdicts[clause] for clause in COLUMNS}
+        )
+        print(" ".join(rows[-1].values()), flush=True)
+    return rows
 
 
 def joint(verdicts: Sequence[str]) -> str:
     """The worst of several verdicts; `holds` where one holds and the others do not apply."""
-    order = ("broken", "crashes", "lacking", "untidy", "holds", "skipped")
+    order = ("broken", "crashes", "lacking", "holds", "skipped")
     return min(verdicts, key=order.index)
 
 
@@ -58,11 +82,8 @@ def table(rows: Sequence[dict[str, str]]) -> str:
         bad = [clause for clause in COLUMNS if row[clause] not in CELLS]
         if bad:
             raise ValueError(f"{row['case']}: {bad[0]} is {row[bad[0]]}")
-        key = (
-            function_of(row["case"]),
-            row["gradient"],
-            *(CELLS[row[clause]] for clause in COLUMNS),
-        )
+        function = ".".join(row["case"].split(".")[:2]).partition("[")[0]
+        key = (function, row["gradient"], *(CELLS[row[clause]] for clause in COLUMNS))
         merged.setdefault(key, []).append(row["case"])
     header = "| function | backward is | " + " | ".join(COLUMNS.values()) + " |"
     lines = [header, "|---|---|" + ":-:|" * len(COLUMNS)]
@@ -77,7 +98,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="end with 1 when out of date")
     options = parser.parse_args()
-    check_or_write(PAGE, {"transforms": table(transforms(read()))}, options.check, "make readme")
+    if not options.check:
+        rows = ask()
+        with RESULTS.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+    with RESULTS.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    missing = {case.name for case in shipped_cases()} ^ {row["case"] for row in rows}
+    if missing:
+        raise SystemExit(f"{RESULTS} is out of date ({sorted(missing)}): run `make readme`")
+    check_or_write(PAGE, {"transforms": table(rows)}, options.check, "make readme")
 
 
 if __name__ == "__main__":
