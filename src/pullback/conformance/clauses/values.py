@@ -69,10 +69,7 @@ def _finite(parts: Tensors) -> bool:
 
 
 def _has_limit(probe: Probe, run: Run) -> bool:
-    """Whether outputs at infinite inputs are those that large inputs lead to.
-
-    They are where infinity masks an entry out; a solver that stops there at once answers anything.
-    """
+    """Whether outputs at infinity are those large inputs lead to, as where an entry is masked."""
     points = probe.inputs.points()
     if _finite(points):
         return True
