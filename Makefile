@@ -55,6 +55,7 @@ fuzz: $(STAMP) ## the property tests with 25 times the examples, ROUNDS=5 times,
 	  seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); echo "== round $$round, seed $$seed"; \
 	  PULLBACK_FUZZ=25 $(BIN)/pytest tests -q -m hypothesis --numprocesses 2 --hypothesis-seed=$$seed || exit 1; \
 	  $(BIN)/python -m tests.tensor.hidden --answers 40000 --seed $$seed || exit 1; \
+	  $(BIN)/python -W ignore -m tests.conformance.straight_through --seed $$seed || exit 1; \
 	done
 
 readme: $(STAMP) ## write the generated parts of README.md and docs/ anew

@@ -20,10 +20,12 @@ from pullback.conformance import Report, Verdict, check
 from pullback.conformance.clauses import CLAUSES
 from pullback.errors import ArgumentError, ArgumentTypeError, BrokenContractError
 
-CONTRACT = """derivative linear double once forward forward-over-forward transforms vmap
-compositions saved leak stale mutation cotangent layout form needs-input-grad undefined
-non-differentiable alias deterministic state retain checkpoint hooks dtype autocast fake compile
-sizes values structure registration cuda-graph"""
+# The clauses of the contract in its order. It has none for how an operator of torch.library is
+# registered, which is no promise of a Function: `registration` stands beside the other machinery.
+CONTRACT = """derivative linear double once forward forward-over-forward transforms vmap saved leak
+stale mutation cotangent layout form needs-input-grad undefined non-differentiable alias
+deterministic state retain checkpoint hooks dtype autocast fake compile sizes values compositions
+structure registration cuda-graph"""
 QUICK = ["derivative", "linear", "form"]
 
 

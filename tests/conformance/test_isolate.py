@@ -154,3 +154,13 @@ def test_a_function_of_a_script_is_found_by_its_path(tmp_path):
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.stdout.strip() == f"broken {script}:Double", done.stderr
+
+
+def test_the_worker_imports_nothing_from_the_folder_it_is_started_in(tmp_path, monkeypatch):
+    # A recording that somebody sends may lie beside a file of a standard name.
+    (tmp_path / "json.py").write_text("open('was_run', 'w').close()\nfrom os import *\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    report = check(Cube, torch.ones(2, dtype=torch.float64), clauses="linear", isolate=True)
+    assert not (tmp_path / "was_run").exists()
+    assert report["linear"].verdict is Verdict.HOLDS

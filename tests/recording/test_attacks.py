@@ -95,6 +95,9 @@ def test_what_is_no_function_is_not_loaded(tmp_path, module, qualname) -> None:
          [("_forward_hooks", ("OrderedDict", [(0, ("named", "os", "system"))]))]),
         ("module", "os"), ("enum", "signal", "Signals", "SIGKILL"),
         ("closure", "os", "walk.<locals>.x", 1, [], None, None, []),
+        ("named", "builtins", torch.ones(1)), ("named", torch.ones(1), "sin"),
+        ("module", torch.ones(1)), ("method", ("tensor", 0, False, "cpu", False), torch.ones(1)),
+        ("enum", "signal", "Signals", torch.ones(1)),
     ],
     ids=lambda node: "-".join(str(part) for part in node[:3])[:40],
 )  # fmt: skip

@@ -26,9 +26,18 @@ def context_tensors(node: Any) -> Iterator[tuple[str, torch.Tensor | Any]]:
         The path, for example ``"ctx.cache['x']"``, and the tensor or array.
     """
     for name, value in vars(node).items():
-        if name == "__pullback__":
-            continue  # inputs that a pullback.Function sets aside with their versions
+        if name == "__pullback__" and _is_ours(node):
+            # Inputs that the engine sets aside with their versions for a second derivative: it
+            # refuses where one was changed, sets none aside behind saved-tensor hooks, and lets
+            # them go with backward (`pullback.tensor._kept`).
+            continue
         yield from _search(value, f"ctx.{name}", _DEPTH, set())
+
+
+def _is_ours(node: Any) -> bool:
+    """Whether the engine of `pullback.tensor` made the node, not an author who took its name."""
+    made_by = getattr(getattr(node, "_forward_cls", None), "__module__", "")
+    return made_by.startswith("pullback.tensor.")
 
 
 def _search(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:

@@ -14,12 +14,11 @@ import torch
 from pullback.conformance._directions import structured
 from pullback.conformance._finite import Estimate, Match, Slopes, compare, slopes
 from pullback.conformance._probe import Probe, Tensors, flatten, unflatten
+from pullback.conformance._spans import has_basis, spans
 
 __all__ = [
     "Trial",
     "decide",
-    "has_basis",
-    "is_basis",
     "is_linear",
     "linearity_gap",
     "second_estimate",
@@ -109,45 +108,8 @@ def try_derivative(
     terms = _terms(probe.backward(points, weights), step)
     trial = _judge(probe, found, weights, terms, coherent)
     if trial.match == "mismatch" and has_basis(base):
-        return _try_spans(probe, points, step, base, number)
+        return try_derivative(spans(probe), number, only)
     return trial
-
-
-def has_basis(outputs: Sequence[torch.Tensor]) -> bool:
-    """Whether an output is an orthonormal basis of a span: defined up to a rotation of it."""
-    return any(is_basis(y.detach()) for y in outputs)
-
-
-def is_basis(y: torch.Tensor) -> bool:
-    """Whether the columns are orthonormal and fewer than the rows."""
-    if y.ndim < 2 or y.shape[-2] <= y.shape[-1] or not y.numel():
-        return False
-    eye = torch.eye(y.shape[-1], dtype=y.dtype, device=y.device)
-    return bool((y.mH @ y - eye).abs().max() < 1e3 * torch.finfo(y.dtype).eps)
-
-
-def _try_spans(probe: Probe, points: Tensors, step: Tensors, base: Tensors, number: int) -> Trial:
-    """Compare what does not depend on the choice of a basis: the projection on its span.
-
-    A null space or an invariant subspace has no basis of its own: backward is right where it is
-    for every loss that sees the span alone. With P = Y Y' the cotangent of P, W, pulls back to
-    that of Y as (W + W') Y.
-    """
-    spans = [y @ y.mH if is_basis(y) else y for y in base]
-    weights = probe.spread(spans, f"spans {number}")
-
-    def outputs(moved: Tensors) -> Tensors:
-        with torch.no_grad():
-            found = probe.evaluate(moved)
-        return [y @ y.mH if is_basis(b) else y for y, b in zip(found, base, strict=True)]
-
-    found = _slopes(probe.along(outputs, step, points))
-    if found is None:
-        return _UNCLEAR
-    weights = _masked(weights, found)
-    pulled = [(w + w.mH) @ y if is_basis(y) else w for w, y in zip(weights, base, strict=True)]
-    terms = _terms(probe.backward(points, pulled), step)
-    return _judge(probe, found, weights, terms, coherent=False)
 
 
 def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:
@@ -195,7 +157,7 @@ def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:
     ]
     trial = _judge(probe, found, weights, _terms(second, step), coherent=False)
     if trial.match == "mismatch" and has_basis(outputs):
-        return _UNCLEAR  # the derivative of a basis depends on its choice, by the inputs alone
+        return try_second(spans(probe), number, only)
     return trial
 
 

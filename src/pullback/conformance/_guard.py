@@ -128,7 +128,8 @@ def _device() -> torch.device:
 @contextmanager
 def _loggers() -> Iterator[None]:
     """Dynamo and functorch say on the log what becomes a finding here."""
-    loggers = [logging.getLogger("torch._dynamo"), logging.getLogger("torch._functorch")]
+    names = ("torch._dynamo", "torch._functorch", "torch._subclasses")
+    loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     try:
         for logger in loggers:

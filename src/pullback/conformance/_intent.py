@@ -87,8 +87,9 @@ def _stepped(probe: Probe) -> tuple[str, tuple[int, ...]] | None:
 def _passes(probe: Probe, only: int, found: list[Motion]) -> bool:
     """Whether some output steps with an input, and sends a gradient to it."""
     stepped = [o for o, motion in enumerate(found) if motion.is_stepped]
-    if not stepped and any(m.jumps for m in found) and steps_by_entry(probe, only):
-        stepped = [o for o, motion in enumerate(found) if motion.jumps]
+    if not stepped and found and steps_by_entry(probe, only) and jumps_anywhere(probe, only):
+        # A range that is measured moves every output a little; where it jumps need not be seen.
+        stepped = [o for o, motion in enumerate(found) if motion.jumps] or list(range(len(found)))
     return any(_answers(probe, only, output) for output in stepped)
 
 

@@ -90,7 +90,15 @@ def _run_worker(folder: Path, state: _State, timeout: float | None) -> str:
     log = folder / "errors.txt"
     with log.open("w") as stream:
         process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-W", "ignore", "-m", "pullback.conformance._worker", str(folder)],
+            [
+                sys.executable,
+                "-P",
+                "-W",
+                "ignore",
+                "-m",
+                "pullback.conformance._worker",
+                str(folder),
+            ],
             env={**os.environ, "PYTHONPATH": paths},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

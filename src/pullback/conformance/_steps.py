@@ -110,7 +110,18 @@ def jumps_anywhere(probe: Probe, only: int, places: int = 97, tried: int = 12) -
     Returns:
         Whether one is a jump.
     """
-    scan = _scan(probe, probe.direction(f"jumps {only}", only), reaches=_REACHES[2:])
+    step = probe.direction(f"jumps {only}", only)
+    # Close by first, then farther: of a few entries none may change its code close by.
+    return any(
+        _jumps_within(probe, step, reaches, places, tried)
+        for reaches in (_REACHES[2:], _REACHES[1:])
+    )
+
+
+def _jumps_within(
+    probe: Probe, step: Tensors, reaches: tuple[float, ...], places: int, tried: int
+) -> bool:
+    scan = _scan(probe, step, reaches)
     if scan is None:
         return True
     low, high = scan.places[0], scan.places[-1]
@@ -278,8 +289,14 @@ def _is_jump(scan: _Scan, entry: int, low: float, high: float) -> bool:
         else:
             low, first = middle, value
     height, width = abs(last - first), high - low
-    beside = abs(first - at(low - 4 * width)), abs(at(high + 4 * width) - last)
-    return height > 8 * float(scan.rounding[entry]) and max(beside) <= height / 2
+    if height <= 8 * float(scan.rounding[entry]):
+        return False
+    # Where two entries compete, rounding lets a jump go to and fro for some widths: farther away
+    # it is flat. A slope is not: there the change grows with the distance.
+    return any(
+        max(abs(first - at(low - far * width)), abs(at(high + far * width) - last)) <= height / 2
+        for far in (4, 64, 1024)
+    )
 
 
 def _jumps_most(scan: _Scan, entry: int, places: int = 33) -> bool:

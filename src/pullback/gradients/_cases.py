@@ -98,6 +98,7 @@ def _nonlinear() -> Iterator[Case]:
         ("normalise_gradient", normalise_gradient, _with(2.0)),
         ("noise_gradient", NoiseGradientFunction, _with_tensors((3, 5), (3, 5))),
         ("dtype_gradient", partial(dtype_gradient, dtype=torch.float64), _with()),
+        ("dtype_gradient.rounded", partial(dtype_gradient, dtype=torch.bfloat16), _with()),
     )
     for name, function, inputs in rows:
         yield Case(

@@ -101,7 +101,15 @@ def _run_explorer(folder: Path, package: str, only: str | None, skip: list[str])
     paths = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     try:
         done = subprocess.run(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-W", "ignore", "-m", "pullback.recording._explore", str(folder)],
+            [
+                sys.executable,
+                "-P",
+                "-W",
+                "ignore",
+                "-m",
+                "pullback.recording._explore",
+                str(folder),
+            ],
             env={**os.environ, "PYTHONPATH": paths},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

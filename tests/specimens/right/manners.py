@@ -75,7 +75,7 @@ def conjugate_gradients(matrix, right, tolerance=1e-7):
     residual = right - matrix @ x
     direction, size = residual, residual.dot(residual)
     for _ in range(10 * len(right)):
-        if size.isfinite() and size.sqrt() <= tolerance * right.norm():
+        if size.sqrt() <= tolerance * right.norm():
             break
         moved = matrix @ direction
         step = size / direction.dot(moved)

@@ -18,6 +18,19 @@ class InputOnContext(torch.autograd.Function):
         return 2 * ctx.x * cotangent
 
 
+class UnderOurName(torch.autograd.Function):
+    """The name under which pullback.Function sets inputs aside is no place to hide."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.__pullback__ = x * 1
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return ctx.__pullback__.cos() * cotangent
+
+
 class IntermediateInDict(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -269,6 +282,8 @@ class NumpyDropout(torch.autograd.Function):
 
 SPECIMENS = [
     Specimen(InputOnContext, lambda: (normal(3),), "saved"),
+    Specimen(UnderOurName, lambda: (normal(3),), "saved"),
+    Specimen(UnderOurName, lambda: (normal(3),), "hooks"),
     Specimen(IntermediateInDict, lambda: (normal(3),), "saved"),
     Specimen(NumpyViewOfInput, lambda: (normal(3),), "saved"),
     Specimen(OutputOnContext, lambda: (normal(3),), "leak"),

@@ -1,11 +1,16 @@
 """`double`: the second derivative is right, or refused."""
 
 import math
+from dataclasses import replace
 
+import torch
+
+from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, decide, try_second
 from pullback.conformance._failure import classify, describe
-from pullback.conformance._probe import Probe
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._steps import motions
 from pullback.conformance.clauses._hints import COMPLETE
 from pullback.conformance.clauses._second import is_once, refusal
 from pullback.report import Finding, Verdict
@@ -40,13 +45,41 @@ def double(probe: Probe) -> Finding:
         return probe.lacking(f"It says {describe(refused)}", COMPLETE)
     settled = 0
     for only in range(count + len(probe.outputs)):
+        if only >= count and probe.intent == "nonlinear" and _is_stepped(probe, only):
+            continue
         trial = decide(lambda number, only=only: try_second(probe, number, only))
         if trial is not None and trial.match == "mismatch":
             return _broken(probe, trial, only, count)
         settled += trial is not None
     if not settled:
-        return probe.skipped("Finite differences of backward do not settle (kinks or noise).")
+        return probe.skipped(
+            "Finite differences of backward do not settle (kinks, noise or rounding)."
+        )
     return probe.holds("The derivative of backward agrees with finite differences of backward.")
+
+
+def _is_stepped(probe: Probe, only: int) -> bool:
+    """Whether backward moves with a cotangent by jumps alone, as one that rounds it does.
+
+    Its derivative is zero where it has one, and what autograd answers is straight-through, as for
+    torch's own casts: there is nothing to compare it with.
+    """
+    points = probe.inputs.points()
+    cotangents = probe.cotangents(probe.output_values(), "stepped")
+
+    def backward(*moved: torch.Tensor) -> Tensors:
+        with torch.enable_grad():
+            return probe.backward(moved[: len(points)], moved[len(points) :])
+
+    sources = [t.detach().clone().requires_grad_() for t in (*points, *cotangents)]
+    found = motions(
+        replace(
+            probe, subject=replace(probe.subject, call=backward),
+            inputs=Arguments.of(sources, None), outputs=tuple(range(len(points))),
+        ),
+        only,
+    )  # fmt: skip
+    return any(motion.is_stepped for motion in found) and not any(m.moves for m in found)
 
 
 def _broken(probe: Probe, trial: Trial, only: int, count: int) -> Finding:

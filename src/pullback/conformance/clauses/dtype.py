@@ -70,6 +70,10 @@ def _name(level: torch.dtype) -> str:
     return str(level).removeprefix("torch.")
 
 
+def _rounding(level: torch.dtype) -> float:
+    return torch.finfo(level).eps
+
+
 def _compare(probe: Probe, low: Probe, level: torch.dtype) -> Finding | None:
     if probe.inputs.points()[0].dtype.is_complex and level.itemsize < 4:
         return None
@@ -83,7 +87,7 @@ def _compare(probe: Probe, low: Probe, level: torch.dtype) -> Finding | None:
     expected = _reference(probe, points, cotangents, wide)
     if expected is None:
         return None
-    place = _beyond(probe, points, cotangents, got, expected)
+    place = _beyond(probe, points, cotangents, got, expected, max(level, wide, key=_rounding))
     if place is None and wrong:
         return probe.untidy(
             f"With {_name(level)} inputs backward returns {wrong}; autograd casts it.",
@@ -116,11 +120,12 @@ def _reference(
     return [g.detach() for g in high.pull(leaves, given, outputs)]
 
 
-def _beyond(
-    probe: Probe, points: Tensors, cotangents: Tensors, got: Tensors, expected: Tensors
-) -> int | None:
+def _beyond(  # noqa: PLR0917 - what one comparison takes
+    probe: Probe, points: Tensors, cotangents: Tensors, got: Tensors, expected: Tensors,
+    coarser: torch.dtype,
+) -> int | None:  # fmt: skip
     """The first gradient off by more than rounding, which includes that of the inputs."""
-    eps = max(torch.finfo(g.dtype).eps for g in got)
+    eps = max(_rounding(coarser), *(torch.finfo(g.dtype).eps for g in got))
     limit = min(torch.finfo(g.dtype).max for g in got)
     shaken = _shaken(probe, points, cotangents, eps)
     for k, (one, true) in enumerate(zip(got, expected, strict=True)):

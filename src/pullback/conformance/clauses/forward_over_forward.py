@@ -3,9 +3,10 @@
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._derivative import has_basis, second_slopes
+from pullback.conformance._derivative import second_slopes
 from pullback.conformance._finite import compare
 from pullback.conformance._probe import Probe, Tensors, flatten, products
+from pullback.conformance._spans import has_basis, spans
 from pullback.conformance.clauses._hints import DERIVE
 from pullback.conformance.clauses._push import push
 from pullback.report import Finding
@@ -35,6 +36,8 @@ def forward_over_forward(probe: Probe) -> Finding:
         return probe.failed(error, "Forward mode refuses", DERIVE)
     if probe.subject.operator is not None and any(t is None for t in tangents):
         return probe.skipped("Forward mode has no tangent; `forward` says why.")
+    if has_basis(probe.output_values(points)):
+        probe = spans(probe)
     for number in (0, 2):
         points = probe.point(number)
         weights = probe.cotangents(probe.output_values(points))
@@ -46,7 +49,7 @@ def forward_over_forward(probe: Probe) -> Finding:
 
         still = [torch.zeros_like(w) for w in weights]
         slopes = second_slopes(probe, [*points, *weights], [*second, *still])
-        if slopes is None or has_basis(probe.output_values(points)):
+        if slopes is None:
             continue
         estimate = slopes.weigh(flatten(first))
         if compare(estimate, got, magnitude, probe.dtype) == "mismatch":

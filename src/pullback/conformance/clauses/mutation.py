@@ -1,7 +1,6 @@
 """`mutation`: an input that is changed in place is declared with `mark_dirty`."""
 
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -34,9 +33,10 @@ def mutation(probe: Probe) -> Finding:
     moment = "forward"
     if changed is None and probe.outputs:
         chosen = [every[k] for k in probe.outputs]
-        with contextlib.suppress(Exception):  # a backward that does not run is for `derivative`
-            probe.pull(leaves, probe.cotangents(chosen), chosen)
+        error = _error_of(lambda: probe.pull(leaves, probe.cotangents(chosen), chosen))
         changed, moment = _changed(handed, before, dirty), "backward"
+        if error is not None and changed is None and probe.fault is None:
+            raise error  # plain backward ran before, so this is no other clause's finding
     if changed is not None:
         name = probe.inputs.paths[changed]
         return probe.broken(
@@ -53,8 +53,18 @@ def mutation(probe: Probe) -> Finding:
                 f"print('before', before[{changed}]); print('after', after[{changed}])",
             ],
         )  # fmt: skip
+    if probe.fault is not None:
+        return probe.holds("Forward changes no input without declaring it; backward does not run.")
     said = f" {len(dirty)} input(s) are declared with mark_dirty." if dirty else ""
     return probe.holds(f"No input is changed without being declared.{said}")
+
+
+def _error_of(run: Callable[[], object]) -> Exception | None:
+    try:
+        run()
+    except Exception as error:  # judged once it is known what was written before it
+        return error
+    return None
 
 
 def _changed(

@@ -6,9 +6,10 @@ from typing import Any
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._derivative import has_basis, second_slopes
+from pullback.conformance._derivative import second_slopes
 from pullback.conformance._failure import classify, describe
 from pullback.conformance._probe import Probe, Tensors, flatten, products
+from pullback.conformance._spans import has_basis, spans
 from pullback.report import Finding, Verdict
 
 __all__ = ["transforms"]
@@ -92,15 +93,14 @@ def _jacrev(probe: Probe) -> Wrong:
 def _hessian(probe: Probe) -> Wrong:
     """On the same plane, against finite differences of the Function's own backward."""
     points, steps, outputs = probe.inputs.points(), _plane(probe), _outputs(probe)
+    if has_basis(outputs):
+        return _hessian(spans(probe))
     weights = probe.cotangents(outputs)
 
     def small(t: torch.Tensor) -> torch.Tensor:
         return _weighted(probe.flat(*_moved(points, steps, t)), weights)
 
     got = torch.func.hessian(small)(torch.zeros(2, dtype=_real(points)))
-
-    if has_basis(outputs):
-        return None  # its derivative depends on the choice of the basis
     still = [torch.zeros_like(y) for y in outputs]
     for i, along in enumerate(steps):
         slopes = second_slopes(probe, [*points, *weights], [*along, *still])

@@ -8,9 +8,10 @@ import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
-from pullback.conformance._derivative import decide, is_basis, try_derivative
+from pullback.conformance._derivative import decide, try_derivative
 from pullback.conformance._probe import Probe, Tensors, flatten
 from pullback.conformance._screen import Run, agrees
+from pullback.conformance._spans import has_basis, spans
 from pullback.conformance._special import one_sided, scaled, specials
 from pullback.report import Finding
 
@@ -34,8 +35,6 @@ _ENTRIES = 3  # looked at one by one, in each input
 )
 def values(probe: Probe) -> Finding:
     """Put special values into the arguments, and compare with what forward does there."""
-    if any(map(is_basis, probe.output_values())):
-        return probe.skipped("An output is a basis of a span, free to turn at special values.")
     right: list[str] = []
     for name, inputs in specials(probe.inputs):
         other = replace(probe, inputs=inputs, original=inputs)
@@ -43,8 +42,11 @@ def values(probe: Probe) -> Finding:
             run = Run.of(other)
         except Exception:  # noqa: S112 - loud, so not silently wrong
             continue
-        if not _finite(run.outputs):
+        if not _finite(run.outputs) or not _has_limit(other, run):
             continue
+        if has_basis(run.outputs):  # which may turn from one point to the next
+            other = spans(other)
+            run = Run.of(other)
         finding = _judge(other, run, name)
         if finding is not None:
             return _already(probe) or finding
@@ -64,6 +66,22 @@ def values(probe: Probe) -> Finding:
 
 def _finite(parts: Tensors) -> bool:
     return all(bool(part.isfinite().all()) for part in parts)
+
+
+def _has_limit(probe: Probe, run: Run) -> bool:
+    """Whether outputs at infinity are those large inputs lead to, as where an entry is masked."""
+    points = probe.inputs.points()
+    if _finite(points):
+        return True
+    far = [x.nan_to_num(posinf=1e15, neginf=-1e15) for x in points]
+    found = [
+        torch.cat([y.abs().reshape(-1) for y in parts])
+        for parts in (
+            [a - b for a, b in zip(probe.output_values(far), run.outputs, strict=True)],
+            run.outputs,
+        )
+    ]
+    return bool(found[0].max() <= 1e-6 * found[1].max()) if found[1].numel() else True
 
 
 def _judge(probe: Probe, run: Run, name: str) -> Finding | None:

@@ -97,7 +97,7 @@ class _Decoder:
         return self._live[position]
 
     def _namedtuple(self, module: str, name: str, items: list[Any]) -> Any:
-        kind = self._loader.kind(module, name)
+        kind = self._loader.kind(_text(module), _text(name))
         if not (isinstance(kind, type) and tuple in kind.__mro__):
             raise ValueError(f"{module}.{name} is not a named tuple")
         values = self._many(items)
@@ -106,13 +106,13 @@ class _Decoder:
         return tuple.__new__(kind, values)
 
     def _enum(self, module: str, name: str, member: str) -> Any:
-        kind = self._loader.kind(module, name)
+        kind = self._loader.kind(_text(module), _text(name))
         if not (isinstance(kind, enum.EnumMeta) and enum.Enum in kind.__mro__):
             raise ValueError(f"{module}.{name} is not an enum")
-        return vars(kind)["_member_map_"][member]
+        return vars(kind)["_member_map_"][_text(member)]
 
     def _torch(self, name: str) -> Any:
-        value = vars(torch)[name.removeprefix("torch.")]
+        value = vars(torch)[_text(name).removeprefix("torch.")]
         if not isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
             raise ValueError(f"{name} is not a dtype, layout or memory format")
         return value
@@ -136,7 +136,7 @@ class _Decoder:
         return generator
 
     def _method(self, owner: Any, name: str) -> Any:
-        return self._loader.method(self.decode(owner), name)
+        return self._loader.method(self.decode(owner), _text(name))
 
     def _partial(self, parts: list[Any]) -> Any:
         function, args, keywords = self._many(parts)
@@ -146,14 +146,14 @@ class _Decoder:
 
     def _closure(self, module: str, qualname: str, line: int, *bound: Any) -> types.FunctionType:
         cells, defaults, keywords, variables, *expression = bound
-        loaded = self._loader.code(module)
-        code = _find_code(loaded, qualname, line)
+        loaded = self._loader.code(_text(module))
+        code = _find_code(loaded, _text(qualname), *_integers([line]))
         closure = tuple(types.CellType(item) for item in self._many(cells))
         if len(closure) != len(code.co_freevars):
             raise ValueError(f"{module}.{qualname} has changed since it was recorded")
         names = vars(loaded)
         if variables:
-            names = {**names, **{name: self.decode(item) for name, item in variables}}
+            names = {**names, **{_text(name): self.decode(item) for name, item in variables}}
         function = types.FunctionType(code, names, code.co_name, self.decode(defaults), closure)
         function.__kwdefaults__ = self.decode(keywords)
         function.__qualname__ = qualname
@@ -162,16 +162,14 @@ class _Decoder:
         return function
 
     def _object(self, number: int, module: str, name: str, state: list[Any]) -> Any:
-        kind = self._loader.kind(module, name)
+        kind = self._loader.kind(_text(module), _text(name))
         if not (isinstance(kind, type) and is_plain_class(kind)):
             raise ValueError(f"{module}.{name} cannot be remade without running its code")
         value = object.__new__(kind)
         self._objects[number] = value
         attributes = object.__getattribute__(value, "__dict__")
         for attribute, item in state:
-            if type(attribute) is not str:
-                raise ValueError(f"a {type(attribute).__name__} names no attribute")
-            attributes[attribute] = self.decode(item)
+            attributes[_text(attribute)] = self.decode(item)
         return value
 
 
@@ -193,12 +191,19 @@ _KINDS: dict[str, Callable[..., Any]] = {
     "partial": _Decoder._partial,
     "generator": _Decoder._generator,
     "method": _Decoder._method,
-    "named": lambda self, module, name: self._loader.named(module, name),
-    "module": lambda self, name: self._loader.module(name),
+    "named": lambda self, module, name: self._loader.named(_text(module), _text(name)),
+    "module": lambda self, name: self._loader.module(_text(name)),
     "closure": _Decoder._closure,
     "object": _Decoder._object,
     "same": lambda self, number: self._objects[number],
 }
+
+
+def _text(value: Any) -> str:
+    """A name: what else stands in its place is not even printed, which may run its code."""
+    if type(value) is not str:
+        raise ValueError(f"a {type(value).__name__} in the place of a name")
+    return value
 
 
 def _integers(values: Any) -> list[int]:

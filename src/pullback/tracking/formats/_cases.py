@@ -8,10 +8,16 @@ from torch import Generator, Tensor
 
 from pullback.tensor import Case
 from pullback.tracking.formats._model import simulate_format
-from pullback.tracking.formats._number_format import E4M3
-from pullback.tracking.formats._simulate import RoundValueFunction
+from pullback.tracking.formats._number_format import E4M3, E5M2
+from pullback.tracking.formats._simulate import RoundGradientFunction, RoundValueFunction
 
 __all__ = ["cases"]
+
+_FORWARD = "the backward is not linear in the cotangent, so it has no transpose"
+_NONLINEAR = {
+    "forward": _FORWARD,
+    "transforms": f"torch.func.hessian runs forward mode: {_FORWARD}",
+}
 
 
 def _normal(generator: Generator) -> tuple[Tensor]:
@@ -27,18 +33,27 @@ def _round_value(x: Tensor, noise: Tensor) -> Tensor:
     return RoundValueFunction.apply(x, noise, E4M3, "saturate")
 
 
-def cases() -> Iterator[Case]:
-    """Return the cases: values, to nearest and stochastically.
+def _round_gradient(x: Tensor, noise: Tensor) -> Tensor:
+    return RoundGradientFunction.apply(x, noise, E5M2, "saturate")
 
-    Rounded gradients are no case: their second order is straight-through, as declared, and not
-    the derivative of rounding, which is zero. The tests hold them to every other clause.
+
+def cases() -> Iterator[Case]:
+    """Return the cases: values and gradients, to nearest and stochastically.
 
     Example:
         >>> from pullback.tracking.formats._cases import cases
         >>> len(list(cases()))
-        2
+        4
     """
     yield Case(
         "formats.value", partial(simulate_format, forward=E4M3), _normal, gradient="surrogate"
     )
     yield Case("formats.value.stochastic", _round_value, _with_noise, gradient="surrogate")
+    yield Case(
+        "formats.gradient", partial(simulate_format, backward=E5M2), _normal,
+        gradient="nonlinear", refuses=dict(_NONLINEAR),
+    )  # fmt: skip
+    yield Case(
+        "formats.gradient.stochastic", _round_gradient, _with_noise,
+        gradient="nonlinear", refuses=dict(_NONLINEAR),
+    )  # fmt: skip

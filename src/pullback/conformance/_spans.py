@@ -1,0 +1,46 @@
+"""`spans`: what does not depend on the choice of a basis.
+
+A null space or an invariant subspace has no basis of its own: a Function that returns an
+orthonormal one, Y, is right where it is for every loss that sees the span alone, and its entries
+may turn from point to point. What such losses see is the projection P = Y Y', which is unique. So
+where a comparison of Y fails it is made again with P: the same Function, followed by a product
+that autograd differentiates (the cotangent W of P reaches the Function as (W + W') Y).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from pullback.conformance import _tree
+from pullback.conformance._probe import Probe
+
+__all__ = ["has_basis", "is_basis", "spans"]
+
+
+def has_basis(outputs: Sequence[torch.Tensor]) -> bool:
+    """Whether an output is an orthonormal basis of a span: defined up to a rotation of it."""
+    return any(is_basis(y.detach()) for y in outputs)
+
+
+def is_basis(y: torch.Tensor) -> bool:
+    """Whether the columns are orthonormal and fewer than the rows."""
+    if y.ndim < 2 or y.shape[-2] <= y.shape[-1] or not y.numel():
+        return False
+    eye = torch.eye(y.shape[-1], dtype=y.dtype, device=y.device)
+    return bool((y.mH @ y - eye).abs().max() < 1e3 * torch.finfo(y.dtype).eps)
+
+
+def spans(probe: Probe) -> Probe:
+    """The probe with the projection on its span in place of each output that is a basis."""
+    every = probe.run(probe.leaves())
+    bases = {k for k in probe.outputs if is_basis(every[k].detach())}
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        found = probe.subject.call(*args, **kwargs)
+        parts = _tree.tensors(found)
+        projected = (y @ y.mH if k in bases else y for k, y in enumerate(parts))
+        return _tree.replace(found, projected)
+
+    return replace(probe, subject=replace(probe.subject, call=call))
