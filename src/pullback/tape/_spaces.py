@@ -1,10 +1,13 @@
 """The spaces of numbers, texts, sequences and mappings."""
 
+import functools
 import numbers
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pullback.tape._feedback import Feedback, distinct, gather, notes_of
+from pullback.tape._mode import OFF, mode
 from pullback.tape._registry import OPERATIONS, Space, register_space, space_of
 from pullback.tape._variable import Variable, wrap
 
@@ -21,18 +24,13 @@ class Number(Space):
         return wrap(0.0)
 
     def total(self, gradients: Sequence[Any]) -> Any:
-        total = gradients[0]
-        for gradient in gradients[1:]:
-            total = total + gradient
-        return total
+        if mode.get() is OFF and len(gradients) > 2:  # nothing is recorded: add what they hold
+            return wrap(functools.reduce(operator.add, [g._data for g in gradients]))
+        return functools.reduce(operator.add, gradients)
 
     def conform(self, gradient: Any, complain: Callable[[str], Exception]) -> Any:
-        if isinstance(gradient, Variable):
-            kind = type(gradient._data)
-            if kind is float or kind is int:
-                return gradient
-            if space_of(gradient._data) is NUMBER:
-                return gradient
+        if isinstance(gradient, Variable) and space_of(gradient._data) is NUMBER:
+            return gradient
         raise complain(f"a number Variable was expected, {outline(gradient)} was given")
 
     def seed(self) -> Any:
