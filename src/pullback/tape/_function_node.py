@@ -9,10 +9,10 @@ from pullback.tape import _layout
 from pullback.tape._context import Context
 from pullback.tape._definition import Definition
 from pullback.tape._extra import Origin
-from pullback.tape._feedback import Feedback, notes_of
+from pullback.tape._feedback import notes_in
 from pullback.tape._node import Edge, Node, Output, count
 from pullback.tape._registry import Space
-from pullback.tape._spaces import NUMBER, TEXT
+from pullback.tape._spaces import NUMBER
 from pullback.tape._variable import Variable
 
 __all__ = ["FunctionNode"]
@@ -102,7 +102,7 @@ class FunctionNode(Node):
                 result.append(answer)
                 continue
             result.append(space.conform(answer, functools.partial(self._wrong_kind, index)))
-            if space is TEXT:
+            if space.textual:
                 self._sign(result[-1], gradients)
         return result
 
@@ -130,10 +130,9 @@ class FunctionNode(Node):
 
     def _sign(self, gradient: Variable, gradients: Sequence[Any]) -> None:
         """Say on new notes where they come from."""
-        notes = gradient.notes if isinstance(gradient, Feedback) else (gradient,)
-        new = [note for note in notes if note.origin is None]
+        new = [note for note in notes_in(gradient) if note.origin is None]
         if new:
-            passed_on = {id(note) for each in gradients for note in notes_of(each) or ()}
+            passed_on = {id(note) for each in gradients for note in notes_in(each)}
             origin = Origin(self._name, self.role, self.sequence)
             for note in new:
                 if id(note) not in passed_on:

@@ -3,7 +3,7 @@
 import functools
 import numbers
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from pullback.tape._feedback import Feedback, distinct, gather, notes_of
@@ -50,6 +50,7 @@ class Text(Space):
     """Texts; a gradient is `Feedback`, an ordered set of notes, whose sum is their union."""
 
     name = "text"
+    textual = True
     plain = True
 
     def zero(self) -> Any:
@@ -99,6 +100,7 @@ class _Structured(Space):
         self.kind = kind
         self.keys = keys
         self.slots = slots
+        self.textual = any(slot.textual for slot in slots)
         self.differentiable = any(slot.differentiable for slot in slots) or not slots
 
     def __eq__(self, other: object) -> bool:
@@ -143,17 +145,19 @@ class _Structured(Space):
         values = self.entries(data)
         if whole and all(map(_is_settled, self.slots, values)):
             return gradient
-        if whole:
+        if whole and gradient._node is not None:
+            values = OPERATIONS["unstack"](gradient)
+        elif whole:
             values = [value if isinstance(value, Variable | list | tuple | dict) else
                       None if value is None else _lift(value) for value in values]  # fmt: skip
-        slots = [
-            slot.zero() if value is None or not slot.differentiable
-            else slot.conform(value, lambda detail, key=key: complain(f"at [{key!r}], {detail}"))
-            for key, slot, value in zip(self.keys, self.slots, values, strict=True)
-        ]  # fmt: skip
-        if whole and gradient._node is not None:
-            return gradient  # its slots are right, and its history is its own
-        return OPERATIONS["assemble"](self, slots)
+
+        def conformed(key: Any, slot: Space, value: Any) -> Any:
+            if value is None or not slot.differentiable:
+                return slot.zero()
+            within = lambda detail: complain(f"at [{key!r}], {detail}")  # noqa: E731
+            return slot.total((slot.conform(value, within),))  # of a text always Feedback
+
+        return OPERATIONS["assemble"](self, list(map(conformed, self.keys, self.slots, values)))
 
     def accumulate(self, before: Any, gradient: Any) -> Any:
         return gradient if before is None else self.total([before, gradient])
@@ -256,11 +260,18 @@ NUMBER, TEXT, CONSTANT = Number(), Text(), Constant()
 
 def _sequence(data: Any) -> Space:
     kind = type(data) if type(data) in (list, tuple) else list
-    return SequenceSpace(kind, tuple(range(len(data))), tuple(map(space_of, data)))
+    return SequenceSpace(kind, tuple(range(len(data))), _slots(data))
 
 
 def _mapping(data: Any) -> Space:
-    return MappingSpace(dict, tuple(data), tuple(map(space_of, data.values())))
+    return MappingSpace(dict, tuple(data), _slots(data.values()))
+
+
+def _slots(values: Collection[Any]) -> tuple[Space, ...]:
+    kinds = set(map(type, values))
+    if kinds <= {float, int}:  # long lists of one kind are looked at often
+        return (NUMBER,) * len(values)
+    return (TEXT,) * len(values) if kinds == {str} else tuple(map(space_of, values))
 
 
 for _kind in (float, int, numbers.Real):
