@@ -41,7 +41,9 @@ class Concatenate(_Structure):
 
 
 def _entry(value: Any, role: str) -> Variable:
-    return Feedback(value.notes, value.role) if isinstance(value, Feedback) else Variable(value, role)
+    if isinstance(value, Feedback):
+        return Feedback(value.notes, value.role)
+    return Variable(value, role)
 
 
 class Item(_Structure):
@@ -107,8 +109,9 @@ class Unstack(_Structure):
     @staticmethod
     def forward(ctx: Any, a: Any) -> Any:
         ctx.set_materialize_grads(False)
-        ctx.space = space_of(a._data)
-        return tuple([_entry(value, a.role) for value in ctx.space.entries(a._data)])
+        ctx.space = space = space_of(a._data)
+        entries = space.entries(a._data)  # type: ignore[missing-attribute]
+        return tuple([_entry(value, a.role) for value in entries])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
