@@ -1,7 +1,10 @@
 """The tape beside textgrad and Trace, in one run: cost and memory a node, depth, concurrency.
 
-Times are processor time, the least of many rounds in which all take turns; what waits is timed by
-the clock. The peers live in an environment of their own, without torch:
+Each figure is the median of several runs, each in a process of its own. In a run all take turns,
+and a time is processor time, the least of many rounds, or by the clock for what waits. Python's
+cyclic collector is left on; what the peers' imports left on the heap (millions of objects) is
+frozen before, so that nobody is charged for walking it. The peers live in an environment of their
+own, without torch:
 
     python3 -m venv .tape-venv && .tape-venv/bin/pip install textgrad==0.1.8 trace-opt==0.1.3.8
     PYTHONPATH=src .tape-venv/bin/python -m benchmarks.bench_tape
@@ -12,7 +15,10 @@ Without them their rows are left out.
 import asyncio
 import csv
 import gc
+import json
 import os
+import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,10 +26,11 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
-from pullback.tape import Function, Variable, concurrency, vmap
+from pullback.tape import Function, Variable, vmap
 
 RESULTS = Path(__file__).parent / "results" / "tape.csv"
 ROUNDS = int(os.environ.get("ROUNDS", "15"))
+RUNS = int(os.environ.get("RUNS", "5"))
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 os.environ.setdefault("OPENAI_API_KEY", "none")
 os.environ.setdefault("TEXTGRAD_LOG_DIR", tempfile.mkdtemp())
@@ -145,31 +152,82 @@ def least(pairs: list[tuple[float, float]]) -> tuple[float, float]:
     return min(pair[0] for pair in pairs), min(pair[1] for pair in pairs)
 
 
-def deepest(chain: Chain, sizes: tuple[int, ...]) -> tuple[int, str]:
-    """The deepest chain that runs back, and what the next one raises."""
-    best = 0
-    for size in sizes:
-        try:
-            chain[1](chain[0](size))
-        except RecursionError:
-            return best, f"RecursionError at {size}"
-        best = size
-    return best, "none"
-
-
-def memory(size: int) -> float:
-    build, _ = numbers()
+def chains() -> dict[str, Chain]:
+    """All chains that can be had here; what importing the peers left behind is frozen."""
+    found = {
+        "tape, texts": texts(), "tape, numbers": numbers(), "textgrad": textgrad(log=True),
+        "textgrad without its log": textgrad(log=False), "trace-opt": trace(),
+    }  # fmt: skip
     gc.collect()
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    end = build(size)
-    used = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    del end
-    return used / size
+    gc.freeze()
+    return {name: chain for name, chain in found.items() if chain is not None}
 
 
-def waiting(blocking_rules: bool) -> tuple[float, float]:
+# Each figure is measured by a function of no arguments, in a process of its own.
+
+
+def cost_beside_peers() -> dict[str, float]:
+    """Microseconds a node at 500, and our backward beside textgrad's."""
+    measured = chains()
+    rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in measured}
+    for number in range(ROUNDS):
+        for name, chain in measured.items():
+            if name != "trace-opt" or number == 0:  # it takes long
+                rounds[name].append(cost(chain, 500))
+    result = {}
+    for name in measured:
+        result[f"{name}: forward a node at 500; us"], backward = least(rounds[name])
+        result[f"{name}: backward a node at 500; us"] = backward
+        for peer in ("textgrad", "textgrad without its log"):
+            if peer in measured and name.startswith("tape"):
+                result[f"{name}: backward beside {peer}; ratio"] = backward / least(rounds[peer])[1]
+    return result
+
+
+def cost_at_length() -> dict[str, float]:
+    """A node in a chain of 10,000 beside one in a chain of 1,000, and what it takes in memory."""
+    result = {}
+    for name, chain in (("tape, texts", texts()), ("tape, numbers", numbers())):
+        rounds = []
+        for _ in range(ROUNDS):  # as many nodes on both sides, one right after the other
+            short = [cost(chain, 1_000) for _ in range(10)]
+            rounds.append((short, cost(chain, 10_000)))
+        for side, label in enumerate(("forward", "backward")):
+            ratios = [
+                long[side] / statistics.mean(each[side] for each in short) for short, long in rounds
+            ]
+            result[f"{name}: {label} a node, 10,000 beside 1,000; ratio"] = statistics.median(
+                ratios
+            )
+        gc.collect()
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        end = chain[0](10_000)
+        used = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+        result[f"{name}: memory a node; bytes"] = used / 10_000
+        del end
+    return result
+
+
+def depth() -> dict[str, float]:
+    """The deepest chain that runs back at the default recursion limit, and the first that fails."""
+    result = {}
+    for name, chain in chains().items():
+        sizes = (500, 1_000, 3_000, 100_000)
+        if name == "trace-opt":  # its cost is quadratic: 100,000 would take hours
+            sizes = sizes[:3]
+        for size in sizes:
+            try:
+                chain[1](chain[0](size))
+            except RecursionError:
+                result[f"{name}: first depth that fails, with RecursionError; nodes"] = size
+                break
+            result[f"{name}: deepest that runs back; nodes"] = size
+    return result
+
+
+def waiting() -> dict[str, float]:
     """Seconds for 64 independent calls of 50 ms, forward and backward."""
 
     class Awaited(Function):
@@ -196,66 +254,52 @@ def waiting(blocking_rules: bool) -> tuple[float, float]:
             time.sleep(0.05)
             return feedback
 
-    function = Blocked if blocking_rules else Awaited
-    items = [Variable(f"text {i}", requires_grad=True) for i in range(64)]
-    with concurrency(64):
-        start = time.perf_counter()
-        results = vmap(function.apply)(items)
-        middle = time.perf_counter()
-        results.backward(Variable(["feedback"] * 64))
-        end = time.perf_counter()
-    return middle - start, end - middle
+    result = {}
+    for label, function in (("awaited", Awaited), ("blocking", Blocked)):
+        rounds = []
+        for _ in range(ROUNDS):
+            items = [Variable(f"text {i}", requires_grad=True) for i in range(64)]
+            start = time.perf_counter()
+            results = vmap(function.apply)(items)
+            middle = time.perf_counter()
+            results.backward(Variable(["feedback"] * 64))
+            rounds.append((middle - start, time.perf_counter() - middle))
+        for side, seconds in zip(("forward", "backward"), least(rounds), strict=True):
+            result[f"tape: 64 {label} calls of 50 ms, {side}; s"] = seconds
+    return result
+
+
+FIGURES = {f.__name__: f for f in (cost_beside_peers, cost_at_length, depth, waiting)}
 
 
 def main() -> None:
-    chains = {"tape, texts": texts(), "tape, numbers": numbers()}
-    for name, peer in (
-        ("textgrad", textgrad(log=True)),
-        ("textgrad without its log", textgrad(log=False)),
-        ("trace-opt", trace()),
-    ):
-        if peer is not None:
-            chains[name] = peer
-    rows: list[tuple[str, str, str]] = []
-    rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in chains}
-    for _ in range(ROUNDS):
-        for name, chain in chains.items():
-            if not (name == "trace-opt" and len(rounds[name]) == 1):  # it takes long
-                rounds[name].append(cost(chain, 500))
-    for name in chains:
-        forward, backward = least(rounds[name])
-        rows.append((f"{name}: forward a node at 500", f"{forward:.2f}", "us"))
-        rows.append((f"{name}: backward a node at 500", f"{backward:.2f}", "us"))
-        for peer in ("textgrad", "textgrad without its log"):
-            if peer in chains and name != peer:
-                ratio = backward / least(rounds[peer])[1]
-                rows.append((f"{name}: backward beside {peer}", f"{ratio:.2f}", "ratio"))
-    for name in ("tape, texts", "tape, numbers"):
-        small, large = [], []
-        for _ in range(ROUNDS):
-            small.append(cost(chains[name], 1_000))
-            large.append(cost(chains[name], 10_000))
-        for side, label in enumerate(("forward", "backward")):
-            ratio = least(large)[side] / least(small)[side]
-            rows.append((f"{name}: {label} a node, 10,000 beside 1,000", f"{ratio:.2f}", "ratio"))
-    rows.append(("tape, numbers: memory a node", f"{memory(10_000):.0f}", "bytes"))
-    for name, chain in chains.items():
-        if name == "trace-opt":
-            continue  # its cost is quadratic
-        sizes = (500, 1_000, 3_000) if name.startswith("textgrad") else (1_000, 100_000)
-        depth, failure = deepest(chain, sizes)
-        rows.append((f"{name}: depth that runs back; failure", f"{depth}; {failure}", "nodes"))
-    for label, blocking_rules in (("awaited", False), ("blocking", True)):
-        runs = [waiting(blocking_rules) for _ in range(5)]
-        forward, backward = least(runs)
-        rows.append((f"tape: 64 {label} calls of 50 ms, forward", f"{forward:.3f}", "s"))
-        rows.append((f"tape: 64 {label} calls of 50 ms, backward", f"{backward:.3f}", "s"))
+    rows = [("measure", "value", "unit")]
+    for name in FIGURES:
+        runs: list[dict[str, float]] = []
+        for _ in range(1 if name == "depth" else RUNS):
+            answer = subprocess.run(
+                [sys.executable, "-m", "benchmarks.bench_tape", name],
+                capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            runs.append(json.loads(answer.stdout.splitlines()[-1]))
+        for key in runs[0]:
+            measure, _, unit = key.rpartition("; ")
+            value = statistics.median(run[key] for run in runs)
+            shown = (
+                f"{value:.0f}"
+                if value >= 100
+                else f"{value:.3f}"
+                if unit == "s"
+                else f"{value:.2f}"
+            )
+            rows.append((measure, shown, unit))
+            print(f"{measure:<64}{shown:>10} {unit}", flush=True)
     with RESULTS.open("w", newline="") as file:
-        csv.writer(file).writerows([("measure", "value", "unit"), *rows])
-    for measure, value, unit in rows:
-        print(f"{measure:<60}{value:>34} {unit}")
-    print(f"recursion limit {sys.getrecursionlimit()}")
+        csv.writer(file).writerows(rows)
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:]:
+        print(json.dumps(FIGURES[sys.argv[1]]()))
+    else:
+        main()

@@ -88,13 +88,14 @@ STORE = {}
 
 def _keep(ctx, x, y):
     out = x * y * y
-    ctx.save_for_backward(x, y)
+    ctx.save_for_backward(x, y, out)
     return out
 
 
-def _keeps_its_node(ctx, g):
-    KEPT.append(ctx._node())
-    return Product.backward(ctx, g)
+def _keeps_its_output(ctx, g):
+    x, y, out = ctx.saved_variables
+    KEPT.append(out)
+    return g * y * y, g * x * y * 2
 
 
 def _mutates(ctx, x, y):
@@ -157,7 +158,7 @@ WRONG = [
     ("form", wrong(backward=lambda ctx, g: (Variable("text"), g)), RIGHT[0][1]),
     ("mutation", wrong(forward=_mutates), RIGHT[0][1]),
     ("mutation", wrong(backward=_changes_seed), RIGHT[0][1]),
-    ("leak", wrong(forward=_keep, backward=_keeps_its_node), RIGHT[0][1]),
+    ("leak", wrong(forward=_keep, backward=_keeps_its_output), RIGHT[0][1]),
     ("state", wrong(forward=_global, backward=_from_global), RIGHT[0][1]),
     ("stale", wrong(forward=_holds_input, backward=_from_held), RIGHT[0][1]),
     ("needs-input-grad", wrong(backward=_sometimes), RIGHT[0][1]),

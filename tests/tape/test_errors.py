@@ -1,5 +1,8 @@
 """Each misuse has an error of our own that names the node, its role, and how to mend it."""
 
+import copy
+import pickle
+
 import pytest
 
 from pullback.errors import (
@@ -10,7 +13,18 @@ from pullback.errors import (
     PullbackError,
     UnsupportedError,
 )
-from pullback.tape import Function, Variable, grad, jvp, register_space, stack, vmap
+from pullback.tape import (
+    Function,
+    Variable,
+    backward,
+    grad,
+    jvp,
+    no_grad,
+    register_space,
+    sin,
+    stack,
+    vmap,
+)  # fmt: skip
 from pullback.tape.graph import Node
 
 
@@ -234,3 +248,37 @@ def test_every_error_is_ours():
         assert issubclass(error, PullbackError)
     with pytest.raises(GraphError, match=r"not used"):
         grad(leaf() * 2, leaf())
+
+
+def test_what_is_no_variable_is_refused_where_one_is_due():
+    x = leaf()
+    for wrong in (
+        lambda: backward(3.0), lambda: backward(None), lambda: backward("x"),
+        lambda: grad(x * 2, 3.0), lambda: backward(x * 2, inputs=3),
+        lambda: x.register_hook(3), lambda: x.requires_grad_("yes"),
+        lambda: function().apply(), lambda: function().apply(x, x),
+    ):  # fmt: skip
+        with pytest.raises(ArgumentTypeError):
+            wrong()
+
+
+def test_a_whole_number_too_large_for_a_float_is_refused_and_never_an_infinity():
+    large = Variable(10**400, requires_grad=True)
+    assert (large * 2).data == 2 * 10**400
+    for wrong in (lambda: large * 1.5, lambda: large + leaf(), lambda: sin(large)):
+        with pytest.raises(ArgumentError, match=r"too large"):
+            wrong()
+        with no_grad(), pytest.raises(ArgumentError, match=r"too large"):
+            wrong()
+    assert (leaf(10.0) ** leaf(1000.0)).data == float("inf")
+
+
+def test_leaves_are_copied_and_graphs_are_not():
+    x = leaf()
+    for twin in (copy.copy(x), copy.deepcopy(x)):
+        assert twin is not x
+        assert (twin.data, twin.role, twin.requires_grad) == (2.0, "weight", True)
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        for graph in (x * 2, (x * 2).grad_fn):
+            with pytest.raises(GraphError):
+                copied(graph)

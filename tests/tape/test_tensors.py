@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzzing import examples
+from torch.autograd import forward_ad
 
-from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError
+from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError, UnsupportedError
 from pullback.tape import Function, Variable, backward, grad, jvp, no_grad, sin
 from pullback.tape.tensor import call, from_torch, to_torch
 
@@ -259,3 +260,28 @@ def test_nothing_is_recorded_where_nothing_is_wanted():
         x = Variable(tensor(1.0), requires_grad=True)
         assert not to_torch(x).requires_grad
         assert not from_torch(tensor(1.0, requires_grad=True)).requires_grad
+
+
+def test_a_derivative_of_torch_that_the_tape_would_drop_is_refused():
+    three = torch.tensor([3.0])
+    weight = torch.ones(3, requires_grad=True)
+    x = Variable(2.0, requires_grad=True)
+
+    def across(t):
+        return to_torch(from_torch(t) * 3.0)
+
+    for lost in (
+        lambda: torch.func.jvp(across, (three,), (three,)),
+        lambda: torch.func.grad(lambda t: across(t).sum())(three),
+        lambda: torch.vmap(across)(weight),
+        lambda: torch.func.grad(lambda t: to_torch(Variable(t) * 3.0))(torch.tensor(1.0)),
+        lambda: torch.func.grad(lambda t: t * to_torch(x))(torch.tensor(1.0)),
+    ):
+        with pytest.raises(UnsupportedError):
+            lost()
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(three, three)
+        with pytest.raises(UnsupportedError, match="tangent"):
+            across(dual)
+        assert forward_ad.unpack_dual(dual * to_torch(x)).tangent.item() == 6.0
+    assert torch.vmap(across)(torch.ones(3)).tolist() == [3.0] * 3

@@ -1,5 +1,7 @@
 """Feedback: ordered, each note once, with its origin; and the example of the reference page."""
 
+import copy
+
 import pytest
 
 from pullback import tape
@@ -252,3 +254,41 @@ def test_one_function_takes_and_gives_several_kinds():
     tape.backward([score * 2, explanation], [None, Variable("why?")])
     assert weight.grad.data == 12.0
     assert [note.data for note in a.grad] == ["score 2.0, said ['why?']"]
+
+
+def test_notes_to_the_texts_of_a_list_say_where_they_come_from():
+    class Shout(Function):
+        @staticmethod
+        def forward(ctx, texts):
+            return Variable([text.upper() for text in texts.data], role="loud")
+
+        @staticmethod
+        def backward(ctx, feedback):
+            return [Variable(f"note {i}") for i in range(len(feedback))]
+
+    class Same(Function):
+        @staticmethod
+        def forward(ctx, texts):
+            return Variable(texts.data)
+
+        @staticmethod
+        def backward(ctx, feedback):
+            return feedback
+
+    texts = Variable(["a", "b"], requires_grad=True)
+    Shout.apply(Same.apply(texts)).backward(Variable(["first", "second"]))
+    assert all(isinstance(each, Feedback) for each in texts.grad.data)
+    notes = [each.notes[0] for each in texts.grad.data]
+    assert [note.data for note in notes] == ["note 0", "note 1"]
+    assert {note.origin[:2] for note in notes} == {("ShoutBackward", "loud")}
+    copied = copy.deepcopy(texts.grad.data[0])
+    assert isinstance(copied, Feedback)
+    assert copied.notes[0].origin == notes[0].origin
+
+
+def test_the_entries_of_a_list_come_from_one_node():
+    texts = [Variable(str(i), requires_grad=True) for i in range(1_000)]
+    parts = list(stack(texts))
+    assert len({part.grad_fn for part in parts}) == 1
+    stack([part + "!" for part in parts]).backward(Variable(["note"] * 1_000))
+    assert [text.grad[0].data for text in texts] == ["note"] * 1_000

@@ -62,20 +62,20 @@ class Application:
         self.args = args
         self.inputs, self.layout = _layout.find(args)
         self.ambient = mode.get()
-        self.batched = any(type(value) is OPERATIONS["Batched"] for value in self.inputs)
-        self.edges = tuple([edge_of(value) for value in self.inputs])
-        flags = [edge[0] is not None for edge in self.edges]
+        batched: Any = OPERATIONS["Batched"]
+        self.batched = batched in map(type, self.inputs)
+        flags = [value._requires_grad for value in self.inputs]
         self.recorded = self.ambient.grad and True in flags
-        if not self.recorded:
+        if self.recorded:
+            self.edges = tuple(map(edge_of, self.inputs))
+        else:
             flags = [False] * len(flags)
         self.context = Context(definition.name, _layout.needs(self.layout, flags))
         self.watch: list[Any] = []
         if self.ambient.watch is not None and not self.ambient.grad:
             self.ambient.watch.extend([value for value in self.inputs if value._requires_grad])
-        self.versions = [
-            (value._version, None if definition.trusted else stamp_of(value._data))
-            for value in self.inputs
-        ]
+        if not definition.trusted:
+            self.versions = [(value._version, stamp_of(value._data)) for value in self.inputs]
 
     @contextlib.contextmanager
     def _forward_mode(self) -> Iterator[None]:
@@ -127,9 +127,10 @@ class Application:
         if self.watch:
             self._hidden()
         outputs = raw if type(raw) is tuple else (raw,)
-        self._check_outputs(outputs)
         dirty = self.context._dirty
-        self._check_inputs(outputs, dirty)
+        if not self.definition.trusted:
+            self._check_outputs(outputs)
+            self._check_inputs(outputs, dirty)
         if not self.recorded:
             made = [self._plain(value, dirty) for value in outputs]
         else:
@@ -139,7 +140,7 @@ class Application:
     def _record(self, outputs: tuple[Any, ...], dirty: tuple[Any, ...]) -> list[Any]:
         context, definition = self.context, self.definition
         spaces = tuple([space_of(value._data) for value in self.inputs])
-        keep = not definition.trusted and all(space.plain for space in spaces)
+        keep = not definition.trusted and False not in [space.plain for space in spaces]
         args = self.args if keep else None
         node = FunctionNode(definition, self.edges, context, self.layout, spaces, args)
         made, records = [], []
@@ -149,14 +150,10 @@ class Application:
                 records.append(Output(None, "", None, False))
                 continue
             space = space_of(value._data)
-            carries = space.differentiable and not any(
-                value is each for each in context._non_differentiable
-            )
+            carries = space.differentiable and id(value) not in map(id, context._non_differentiable)
             records.append(Output(space, value.role, value._data if space.plain else None, carries))
-            if any(value is each for each in dirty):
-                made.append(_rebase(value, node if carries else None, number))
-            else:
-                made.append(_twin(value, node if carries else None, number))
+            settle = _rebase if id(value) in map(id, dirty) else _twin
+            made.append(settle(value, node if carries else None, number))
         node.outputs = tuple(records)
         if not definition.trusted:
             context._constants = tuple([a for a in self.args if not isinstance(a, Variable)])
@@ -166,17 +163,17 @@ class Application:
     def _plain(self, value: Any, dirty: tuple[Any, ...]) -> Any:
         if not isinstance(value, Variable):
             return value
-        if any(value is each for each in dirty):
+        if id(value) in map(id, dirty):
             value._version += 1
             return value
         return _twin(value, None, 0)
 
     def _hidden(self) -> None:
         """Refuse Variables that forward reads and was not given: their gradient would be lost."""
+        given = set(map(id, self.inputs))
         hidden = [
-            value for value in self.watch
-            if isinstance(value, Variable) and not any(value is each for each in self.inputs)
-        ]  # fmt: skip
+            value for value in self.watch if isinstance(value, Variable) and id(value) not in given
+        ]
         if not hidden:
             return
         if self.ambient.grad:
@@ -212,9 +209,9 @@ class Application:
     def _check_inputs(self, outputs: tuple[Any, ...], dirty: tuple[Any, ...]) -> None:
         name = self.definition.name
         for value in dirty:
-            if not any(value is each for each in self.inputs):
+            if id(value) not in map(id, self.inputs):
                 raise DefinitionError(f"{name} marks a Variable dirty that is no input.")
-            if not any(value is each for each in outputs):
+            if id(value) not in map(id, outputs):
                 raise DefinitionError(
                     f"{name} marks an input dirty that it does not return.",
                     mend="Return the input itself.",
@@ -225,13 +222,13 @@ class Application:
                     given=describe(value), mend="Give it a value computed from the leaf.",
                 )  # fmt: skip
         for value in self.context._non_differentiable:
-            if not any(value is each for each in outputs):
+            if id(value) not in map(id, outputs):
                 raise DefinitionError(f"{name} marks as non-differentiable what is no output.")
         for value, (version, stamp) in zip(self.inputs, self.versions, strict=True):
             changed = value._version != version or (
                 stamp is not None and stamp_of(value._data) != stamp
             )
-            if changed and not any(value is each for each in dirty):
+            if changed and id(value) not in map(id, dirty):
                 raise DefinitionError(
                     f"{name}.forward changes an input in place and does not say so.",
                     given=describe(value), mend="Call ctx.mark_dirty(input), and return it.",

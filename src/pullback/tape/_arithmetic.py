@@ -1,6 +1,7 @@
 """Arithmetic on Variables: each operation a Function, its derivative written in operations.
 
-Values follow IEEE 754 as torch's do: a division by zero is an infinity, not an error.
+Values follow IEEE 754 as torch's do: a division by zero is an infinity, not an error. Whole
+numbers are Python's own, and one that is too large for a float is refused where it meets one.
 """
 
 import math
@@ -8,7 +9,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from pullback.errors import ArgumentTypeError
+from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape._function import Function
 from pullback.tape._mode import mode
 from pullback.tape._registry import OPERATIONS, space_of
@@ -218,6 +219,7 @@ def _limited(function: Callable[[float], float]) -> Callable[[float], float]:
     """A function of math that gives infinities and no number where math raises."""
 
     def limited(a: float) -> float:
+        a = float(a)  # a whole number may be too large: that is no infinity
         try:
             return function(a)
         except OverflowError:
@@ -249,16 +251,27 @@ def _binary(
         kind, other = type(x), type(y)
         if (kind is float or kind is int) and (other is float or other is int):
             now = mode.get()
-            if now.grad:
-                return function.apply(a, b)
-            if now.watch is not None:
-                now.watch.extend(
-                    [v for v in (a, b) if isinstance(v, Variable) and v._requires_grad]
-                )
-            return wrap(plain(x, y))  # not recorded: no need of a Function
+            try:
+                if now.grad:
+                    return function.apply(a, b)
+                if now.watch is not None:
+                    now.watch.extend(
+                        [v for v in (a, b) if isinstance(v, Variable) and v._requires_grad]
+                    )
+                return wrap(plain(x, y))  # not recorded: no need of a Function
+            except OverflowError:
+                raise _too_large(verb, a, b) from None
         return _other_kinds(verb, function, a, b)
 
     return operate
+
+
+def _too_large(verb: str, *values: Any) -> ArgumentError:
+    return ArgumentError(
+        f"A whole number is too large for a float in {verb}.",
+        given=" and ".join(f"{_value(value)!r:.40}" for value in values),
+        mend="Make it a float, or keep to whole numbers.",
+    )
 
 
 def _other_kinds(verb: str, function: type[Function], a: Any, b: Any) -> Any:
@@ -299,7 +312,10 @@ def _unary(verb: str, function: type[Function]) -> Callable[[Any], Any]:
                 f"The tape has no {verb} of a {space.name}.", given=describe(a),
                 expected="a number or a tensor",
             )  # fmt: skip
-        return function.apply(a)
+        try:
+            return function.apply(a)
+        except OverflowError:
+            raise _too_large(verb, a) from None
 
     operate.__name__ = verb
     operate.__doc__ = (

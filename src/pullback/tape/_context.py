@@ -11,9 +11,10 @@ from pullback.tape._node import AccumulateGrad, Node, edge_of
 from pullback.tape._registry import space_of
 from pullback.tape._variable import Variable, describe, wrap
 
-__all__ = ["Context", "Hidden", "at_edge", "saved_variables_hooks", "stamp_of"]
+__all__ = ["Context", "Hidden", "at_edge", "saved_hooks", "stamp_of"]
 
-_hooks: ContextVar[tuple[Any, ...]] = ContextVar("pullback.tape.saved_hooks", default=())
+saved_hooks: ContextVar[tuple[Any, ...]] = ContextVar("pullback.tape.saved_hooks", default=())
+_IMMUTABLE = frozenset((float, int, str, bool))
 _HARMLESS = (bool, type(None), type)
 
 
@@ -54,6 +55,7 @@ class Context:
         "_phase",
         "_saved",
         "_saved_for_forward",
+        "_versions",
         "needs_input_grad",
     )
 
@@ -63,6 +65,7 @@ class Context:
         self._phase = "forward"
         self._saved: tuple[Any, ...] | None = None
         self._saved_for_forward: tuple[Any, ...] | None = None
+        self._versions: list[int] | None = None  # of saved values that are kept as they are
         self._dirty: tuple[Any, ...] = ()
         self._non_differentiable: tuple[Any, ...] = ()
         self._materialize = True
@@ -102,13 +105,19 @@ class Context:
                 f"{self._name} reads its saved values before they are saved.",
                 expected="ctx.saved_variables in backward or jvp only",
             )
-        saved = self._saved
+        saved, versions = self._saved, self._versions
         if self._phase == "jvp" and self._saved_for_forward is not None:
-            saved = self._saved_for_forward
+            saved, versions = self._saved_for_forward, None
         if saved is None:
             return ()
-        self._not_released()
-        return tuple([self._unpack(entry) for entry in saved])
+        if self._phase == "released":
+            self._not_released()
+        if versions is None:
+            return tuple([self._unpack(entry) for entry in saved])
+        for value, version in zip(saved, versions, strict=True):
+            if value._version != version:
+                _stale(value, version)
+        return saved
 
     # torch's name of the same.
     saved_tensors = saved_variables
@@ -197,21 +206,29 @@ class Context:
             raw: what forward returned.
             outputs: the Variables that stand for it on the tape.
         """
-        self._node = weakref.ref(node)
         self._phase = "backward"
-        hooks = _hooks.get()
+        hooks = saved_hooks.get()
         hooks = hooks[-1] if hooks else None
+        given = {id(value) for value in inputs}
+        if self._saved and hooks is None:
+            given.difference_update([id(value) for value in raw])
+            plain = [id(v) in given and type(v._data) in _IMMUTABLE for v in self._saved]
+            if False not in plain:
+                self._versions = [value._version for value in self._saved]
+                if self._saved_for_forward is None and not self.__dict__:
+                    return
+        self._node = weakref.ref(node)
+        twins = {id(value): twin for value, twin in zip(raw, outputs, strict=True)}
 
         def pack(value: Any) -> Any:
             if not isinstance(value, Variable):
                 return value
-            for raw_output, output in zip(raw, outputs, strict=True):
-                if raw_output is value and isinstance(output, Variable):
-                    return _Packed(output, _OUTPUT, hooks)
-            known = any(value is given for given in inputs) or value._requires_grad
+            if id(value) in twins:
+                return _Packed(twins[id(value)], _OUTPUT, hooks)
+            known = id(value) in given or value._requires_grad
             return _Packed(value, _INPUT if known else _RESIDUAL, hooks)
 
-        if self._saved is not None:
+        if self._saved is not None and self._versions is None:
             self._saved = tuple([pack(value) for value in self._saved])
         if self._saved_for_forward is not None:
             self._saved_for_forward = tuple([pack(value) for value in self._saved_for_forward])
@@ -219,8 +236,10 @@ class Context:
             self._attributes = {name: _rebuild(v, pack, True) for name, v in self.__dict__.items()}
             self.__dict__.clear()
 
-    def release(self) -> None:
+    def release(self, node: Node) -> None:
         """Forget the saved values."""
+        self._node = weakref.ref(node)
+        self._versions = None
         if self._saved is not None:
             self._saved = ()
         if self._attributes:
@@ -235,6 +254,7 @@ class Context:
         twin = Context(self._name, needs)
         twin._phase = self._phase if self._phase == "released" else phase
         twin._saved, twin._saved_for_forward = self._saved, self._saved_for_forward
+        twin._versions = self._versions
         twin._materialize, twin._node = self._materialize, self._node
         twin._attributes, twin._constants = self._attributes, self._constants
         return twin
@@ -285,18 +305,18 @@ class _Packed:
         """The Variable with its history, if it is still what was saved."""
         value = self.owner() if isinstance(self.owner, weakref.ref) else self.owner
         if value is not None and value._version != self.version:
-            self._stale(value)
+            _stale(value, self.version)
         if self.kind == _RESIDUAL:
             watch = mode.get().watch
             if watch is not None:
                 watch.append(Hidden("a saved intermediate, neither an input nor an output"))
         if self.hook is None and self.kind != _OUTPUT and value is not None:
             if self.stamp is not None and stamp_of(value._data) != self.stamp:
-                self._stale(value)
+                _stale(value, self.version)
             return value
         data = self.data if self.hook is None else self._from_hook()
         if self.stamp is not None and self.hook is None and stamp_of(data) != self.stamp:
-            self._stale(wrap(data, self.role))
+            _stale(wrap(data, self.role), self.version)
         if self.kind == _OUTPUT:
             node = ctx._node() if self.requires_grad else None
             return wrap(data, self.role, node, self.edge if node is not None else 0)
@@ -311,13 +331,13 @@ class _Packed:
             )
         return value._data
 
-    def _stale(self, value: Variable) -> NoReturn:
-        raise GraphError(
-            "A saved value was changed in place since, so the gradient would be wrong.",
-            given=describe(value),
-            expected=f"version {self.version}, as it was saved",
-            mend="Compute a new value instead, or change a copy.",
-        )
+
+def _stale(value: Variable, version: int) -> NoReturn:
+    raise GraphError(
+        "A saved value was changed in place since, so the gradient would be wrong.",
+        given=describe(value), expected=f"version {version}, as it was saved",
+        mend="Compute a new value instead, or change a copy.",
+    )  # fmt: skip
 
 
 class _Gone:
@@ -340,7 +360,7 @@ def at_edge(data: Any, role: str, edge: Any) -> Variable:
 
 def stamp_of(data: Any) -> Any:
     """What tells a change of the data in place; None for data that cannot be changed."""
-    if type(data) in (float, int, str, bool):
+    if type(data) in _IMMUTABLE:
         return None
     return space_of(data).stamp(data)
 
@@ -356,35 +376,3 @@ def _rebuild(value: Any, change: Callable[[Any], Any], pack: bool = False) -> An
     if type(value) is dict:
         return {key: _rebuild(entry, change, pack) for key, entry in value.items()}
     return value
-
-
-class saved_variables_hooks:  # noqa: N801  # torch's name of the same is in this style
-    """Pack what is saved for backward inside, and unpack it when a rule reads it.
-
-    Arguments:
-        pack: given a Variable without history, gives what is kept in its place.
-        unpack: given that, gives a Variable.
-
-    Example:
-        >>> x = Variable(3.0, requires_grad=True)
-        >>> with saved_variables_hooks(lambda v: str(v.data), lambda s: Variable(float(s))):
-        ...     y = x * x
-        >>> y.backward()
-        >>> x.grad
-        Variable(6.0)
-    """
-
-    def __init__(self, pack: Callable[[Variable], Any], unpack: Callable[[Any], Variable]) -> None:
-        if not callable(pack) or not callable(unpack):
-            raise ArgumentTypeError(
-                "Saved values are packed and unpacked by two callables.",
-                given=f"pack={pack!r}, unpack={unpack!r}",
-            )
-        self._pair = (pack, unpack)
-        self._tokens: list[Any] = []
-
-    def __enter__(self) -> None:
-        self._tokens.append(_hooks.set((*_hooks.get(), self._pair)))
-
-    def __exit__(self, *error: object) -> None:
-        _hooks.reset(self._tokens.pop())

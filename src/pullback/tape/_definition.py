@@ -1,6 +1,7 @@
 """What an author wrote, read off a Function class once."""
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ class Definition:
         asynchronous: the names of the rules that are coroutine functions.
         once: whether backward is declared `once_differentiable`.
         trusted: one of the tape's own Functions, whose rules need no watching.
+        counts: how many arguments forward can take by position.
         audited: signatures whose derived rules were compared with finite differences.
     """
 
@@ -44,6 +46,7 @@ class Definition:
     random: bool
     trusted: bool
     signature: inspect.Signature
+    counts: range
     audited: dict[Any, bool]
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -118,6 +121,7 @@ def define(cls: Any, base: Any) -> Definition:
     )
     if split and inspect.iscoroutinefunction(cls.setup_context):
         raise DefinitionError(f"{name}.setup_context is a coroutine function, and only saves.")
+    signature = _signature(cls.forward, split)
     return Definition(
         name=name,
         node_name=f"{name}Backward",
@@ -131,7 +135,8 @@ def define(cls: Any, base: Any) -> Definition:
         gradient=cls.gradient,
         random=cls.random,
         trusted=cls._trusted,
-        signature=_signature(cls.forward, split),
+        signature=signature,
+        counts=_counts(signature),
         audited={},
     )
 
@@ -162,6 +167,14 @@ def _one_of(cls: Any, base: Any, first: str, second: str) -> Callable[..., Any] 
             mend=f"Delete {second}.",
         )
     return written[0] if written else None
+
+
+def _counts(signature: inspect.Signature) -> range:
+    parameters = signature.parameters.values()
+    by_position = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    least = sum(p.default is p.empty for p in by_position)
+    any_more = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    return range(least, sys.maxsize if any_more else len(by_position) + 1)
 
 
 def _signature(forward: Callable[..., Any], split: bool) -> inspect.Signature:

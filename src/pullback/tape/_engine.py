@@ -16,6 +16,7 @@ from pullback.tape._mode import OFF, ON, Mode, mode
 from pullback.tape._node import AccumulateGrad, GradientEdge, Node
 from pullback.tape._plan import plan
 from pullback.tape._registry import OPERATIONS, space_of
+from pullback.tape._spaces import NUMBER
 from pullback.tape._variable import Variable
 
 __all__ = ["Pass", "is_concurrent"]
@@ -70,7 +71,7 @@ class Pass:
     @property
     def concurrent(self) -> bool:
         """Whether a rule of the pass waits, so that others should run beside it."""
-        return any(is_concurrent(node, "backward") for node in self._plan.order)
+        return True in [is_concurrent(node, "backward") for node in self._plan.order]
 
     def run_or_drive(self) -> None:
         """Run the pass from synchronous code."""
@@ -139,9 +140,9 @@ class Pass:
     def _run_node(self, index: int, node: Node, arrivals: list[Arrival]) -> None:
         gradients = self._receive(node, arrivals)
         if type(node) is FunctionNode:
-            needed = None if self._plan.everything else self._needed(node)
-            watch = self._watch(node) if self._create_graph else None
+            needed = self._needed(node)
             rule, args = node.backward_call(gradients, needed)
+            watch = self._watch(node)
             if watch is None:
                 returned = rule(*args)
             else:
@@ -166,19 +167,20 @@ class Pass:
     def _receive(self, node: Node, arrivals: list[Arrival]) -> list[Any]:
         """The gradient of each output, added up in an order that no timing changes."""
         outputs = node.outputs
+        gradients: list[Any] = [None] * len(outputs)
         if len(arrivals) == 1:
-            (_, _, number, gradient) = arrivals[0]
+            _, _, number, gradient = arrivals[0]
             space = outputs[number].space
-            gradients: list[Any] = [None] * len(outputs)
-            gradients[number] = gradient if space is None else space.total((gradient,))
+            plain = space is NUMBER or space is None
+            gradients[number] = gradient if plain else space.total((gradient,))
         else:
-            parts: list[list[Any]] = [[] for _ in outputs]
+            parts: dict[int, list[Any]] = {}
             for _, _, number, gradient in arrivals:
-                parts[number].append(gradient)
-            gradients = [
-                output.space.total(part) if part and output.space is not None else None
-                for part, output in zip(parts, outputs, strict=True)
-            ]
+                parts.setdefault(number, []).append(gradient)
+            for number, part in parts.items():
+                space = outputs[number].space
+                if space is not None:
+                    gradients[number] = space.total(part)
         if node._prehooks is not None or type(node) is AccumulateGrad:
             gradients = OPERATIONS["prehooks"](node, gradients)
         if node._retained is not None:
@@ -229,18 +231,18 @@ class Pass:
         self._deliver(index, node, sent)
 
     def _deliver(self, index: int, node: Node, sent: Sequence[Any]) -> None:
-        inbox, special = self._inbox, not self._plan.everything
-        for number, (following, output_nr) in enumerate(node._next):
+        inbox = self._inbox
+        within = None if self._plan.everything else self._plan.index
+        number = -1
+        for following, output_nr in node._next:
+            number += 1
             gradient = sent[number]
             if gradient is None or following is None:
                 continue
-            if special and following not in self._plan.index:
-                continue
-            arrivals = inbox.get(following)
-            if arrivals is None:
+            if following in inbox:
+                inbox[following].append((index, number, output_nr, gradient))
+            elif within is None or following in within:
                 inbox[following] = [(index, number, output_nr, gradient)]
-            else:
-                arrivals.append((index, number, output_nr, gradient))
 
     def commit(self, retain_graph: bool) -> None:
         """Give the leaves their gradients, all at once, and free the graph."""

@@ -1,11 +1,12 @@
 """`Feedback`: what is said back to a text."""
 
+import copy
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pullback.tape._variable import Variable
 
-__all__ = ["Feedback", "distinct", "gather", "notes_of"]
+__all__ = ["Feedback", "distinct", "gather", "notes_in", "notes_of"]
 
 
 class Feedback(Variable):
@@ -46,6 +47,13 @@ class Feedback(Variable):
     def __getitem__(self, key: Any) -> Any:
         return self.notes[key]
 
+    def __copy__(self) -> "Feedback":
+        return Feedback(self.notes, self.role)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Feedback":
+        memo[id(self)] = twin = Feedback(copy.deepcopy(self.notes, memo), self.role)
+        return twin
+
 
 def gather(notes: tuple[Variable, ...]) -> Feedback:
     """The feedback of notes that are known to be distinct texts, made without looking at them."""
@@ -66,6 +74,20 @@ def distinct(notes: Iterable[Variable]) -> tuple[Variable, ...]:
         origin = note.origin
         seen.setdefault(id(note) if origin is None else (origin.node, note._data), note)
     return tuple(seen.values())
+
+
+def notes_in(gradient: Any) -> Iterator[Variable]:
+    """The notes in a gradient of any structure."""
+    if isinstance(gradient, Feedback):
+        yield from gradient.notes
+    elif isinstance(gradient, Variable):
+        if isinstance(gradient._data, str):
+            yield gradient
+        else:
+            yield from notes_in(gradient._data)
+    elif isinstance(gradient, dict | list | tuple):
+        for below in gradient.values() if isinstance(gradient, dict) else gradient:
+            yield from notes_in(below)
 
 
 def notes_of(gradient: Any) -> tuple[Variable, ...] | None:

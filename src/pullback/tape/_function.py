@@ -104,7 +104,7 @@ class Function:
             DefinitionError: the rules break the contract.
         """
         definition = cls._definition or cls._define()
-        if kwargs:
+        if kwargs or len(args) not in definition.counts:
             args = definition.bind(args, kwargs)
         return apply(definition, args)
 
@@ -112,7 +112,7 @@ class Function:
     async def aapply(cls, *args: Any, **kwargs: Any) -> Any:
         """Apply the Function and await it, so that others run meanwhile."""
         definition = cls._definition or cls._define()
-        if kwargs:
+        if kwargs or len(args) not in definition.counts:
             args = definition.bind(args, kwargs)
         return await aapply(definition, args)
 

@@ -1,5 +1,6 @@
 """`FunctionNode`: one application of a Function, and how its rules are called."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,9 +9,10 @@ from pullback.tape import _layout
 from pullback.tape._context import Context
 from pullback.tape._definition import Definition
 from pullback.tape._extra import Origin
-from pullback.tape._feedback import Feedback
+from pullback.tape._feedback import notes_in
 from pullback.tape._node import Edge, Node, Output, count
 from pullback.tape._registry import Space
+from pullback.tape._spaces import NUMBER
 from pullback.tape._variable import Variable
 
 __all__ = ["FunctionNode"]
@@ -52,7 +54,7 @@ class FunctionNode(Node):
 
     def released(self) -> None:
         """Forget the saved values after a backward pass that does not retain the graph."""
-        self.context.release()
+        self.context.release(self)
         self.args = None
 
     def backward_call(
@@ -72,7 +74,7 @@ class FunctionNode(Node):
         context = self.context
         if needed is not None:
             context = context.with_needs(_layout.needs(self.layout, needed))
-        if context._materialize:
+        if context._materialize and (len(gradients) > 1 or gradients[0] is None):
             gradients = [
                 output.space.zero() if gradient is None and output.space is not None else gradient
                 for gradient, output in zip(gradients, self.outputs, strict=True)
@@ -87,22 +89,26 @@ class FunctionNode(Node):
         Raises:
             DefinitionError: the number or kind of the gradients is wrong.
         """
-        answers = self._answers(returned)
+        answers = returned if type(returned) is tuple else (returned,)
+        if self.layout is not None or len(answers) != len(self._next):
+            answers = self._matched(answers)
         result: list[Any] = []
-        for index, ((node, _), space) in enumerate(zip(self._next, self.spaces, strict=True)):
-            answer = answers[index]
+        for answer, (node, _), space in zip(answers, self._next, self.spaces, strict=True):
+            index = len(result)
             if answer is None or node is None or not (needed is None or needed[index]):
                 result.append(None)
                 continue
-            gradient = space.conform(answer, lambda detail, i=index: self._wrong_kind(i, detail))
-            if space.name == "text":
-                self._sign(gradient, gradients)
-            result.append(gradient)
+            if space is NUMBER and type(answer) is Variable and type(answer._data) is float:
+                result.append(answer)
+                continue
+            result.append(space.conform(answer, functools.partial(self._wrong_kind, index)))
+            if space.textual:
+                self._sign(result[-1], gradients)
         return result
 
-    def _answers(self, returned: Any) -> Sequence[Any]:
-        answers = returned if type(returned) is tuple else (returned,)
-        expected = len(self._next) if self.layout is None else len(self.layout)
+    def _matched(self, answers: tuple[Any, ...]) -> Sequence[Any]:
+        """One answer an edge, read out of one an argument."""
+        expected = len(self._next if self.layout is None else self.layout)
         if len(answers) != expected:
             beyond = answers[expected:]
             if len(answers) < expected or any(answer is not None for answer in beyond):
@@ -124,11 +130,13 @@ class FunctionNode(Node):
 
     def _sign(self, gradient: Variable, gradients: Sequence[Any]) -> None:
         """Say on new notes where they come from."""
-        for note in gradient.notes if isinstance(gradient, Feedback) else (gradient,):
-            extra = note._extra
-            if (extra is None or extra.origin is None) and not _passed_on(note, gradients):
-                origin = Origin(self._name, self.role, self.sequence)
-                note._more().origin = origin
+        new = [note for note in notes_in(gradient) if note.origin is None]
+        if new:
+            passed_on = {id(note) for each in gradients for note in notes_in(each)}
+            origin = Origin(self._name, self.role, self.sequence)
+            for note in new:
+                if id(note) not in passed_on:
+                    note._more().origin = origin
 
     def jvp_call(self, tangents: Sequence[Any]) -> tuple[Any, tuple[Any, ...]] | None:
         """The jvp rule and what to call it with, or None if it is to be derived.
@@ -180,15 +188,6 @@ class FunctionNode(Node):
                 )
                 result.append(output.space.conform(answer, complain))
         return result
-
-
-def _passed_on(note: Variable, gradients: Sequence[Any]) -> bool:
-    for gradient in gradients:
-        if gradient is note or (
-            isinstance(gradient, Feedback) and any(note is each for each in gradient.notes)
-        ):
-            return True
-    return False
 
 
 def _blank(entry: Any) -> Any:

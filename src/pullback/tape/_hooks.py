@@ -5,11 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 from pullback.errors import ArgumentTypeError, GraphError
+from pullback.tape._context import saved_hooks
 from pullback.tape._node import AccumulateGrad, Handle, Node
 from pullback.tape._registry import OPERATIONS, Space
 from pullback.tape._variable import Variable, describe
 
-__all__: list[str] = []
+__all__ = ["saved_variables_hooks"]
 
 
 def _register_hook(variable: Variable, hook: Callable[[Any], Any]) -> Handle:
@@ -111,6 +112,38 @@ def _conform(node: Node, space: Space | None, gradient: Any) -> Any:
         raise complain("the output has none")
     conformed = space.conform(gradient, complain)
     return space.total((conformed,))
+
+
+class saved_variables_hooks:  # noqa: N801  # torch's name of the same is in this style
+    """Pack what is saved for backward inside, and unpack it when a rule reads it.
+
+    Arguments:
+        pack: given a Variable without history, gives what is kept in its place.
+        unpack: given that, gives a Variable.
+
+    Example:
+        >>> x = Variable(3.0, requires_grad=True)
+        >>> with saved_variables_hooks(lambda v: str(v.data), lambda s: Variable(float(s))):
+        ...     y = x * x
+        >>> y.backward()
+        >>> x.grad
+        Variable(6.0)
+    """
+
+    def __init__(self, pack: Callable[[Variable], Any], unpack: Callable[[Any], Variable]) -> None:
+        if not callable(pack) or not callable(unpack):
+            raise ArgumentTypeError(
+                "Saved values are packed and unpacked by two callables.",
+                given=f"pack={pack!r}, unpack={unpack!r}",
+            )
+        self._pair = (pack, unpack)
+        self._tokens: list[Any] = []
+
+    def __enter__(self) -> None:
+        self._tokens.append(saved_hooks.set((*saved_hooks.get(), self._pair)))
+
+    def __exit__(self, *error: object) -> None:
+        saved_hooks.reset(self._tokens.pop())
 
 
 OPERATIONS.update(

@@ -109,7 +109,10 @@ class Node:
     @property
     def role(self) -> str:
         """The role of what the operation made, for messages."""
-        return next((output.role for output in self.outputs if output.role), "")
+        for output in self.outputs:
+            if output.role:
+                return output.role
+        return ""
 
     def register_hook(self, hook: Callable[[Any, Any], Any]) -> "Handle":
         """Call ``hook(grad_inputs, grad_outputs)`` after the rule; what it returns replaces.
@@ -152,6 +155,12 @@ class Node:
             mend="A node made by hand or read from JSON is for looking at.",
         )
 
+    def __reduce__(self) -> NoReturn:
+        raise GraphError(
+            "A node of a graph is not copied or pickled.", given=self.title(),
+            mend="graph.to_json saves a whole graph.",
+        )  # fmt: skip
+
     def title(self) -> str:
         """The node in a message: its name and its role."""
         return f"{self._name} (role {self.role!r})" if self.role else self._name
@@ -188,6 +197,9 @@ class Handle:
     __slots__ = ("_hooks", "_key")
 
     def __init__(self, hooks: dict[int, Any], entry: Any) -> None:
+        hook = entry[1] if isinstance(entry, tuple) else entry
+        if not callable(hook):
+            raise ArgumentTypeError("A hook is a callable.", given=repr(hook)[:60])
         self._hooks, self._key = hooks, next(count)
         hooks[self._key] = entry
 

@@ -1,7 +1,7 @@
 """The order in which a backward pass runs the nodes of a graph."""
 
 from collections.abc import Collection, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from pullback.errors import GraphError
 from pullback.tape._node import Node
@@ -45,19 +45,17 @@ def plan(
     """
     finished: dict[Node, bool] = {}  # False while the walk is below the node
     postorder: list[Node] = []
-    stack: list[Any] = list(reversed(roots))
+    stack = list(reversed(roots))
     while stack:
-        node = stack.pop()
-        if node is None:  # all below the node beneath this mark is finished
-            node = stack.pop()
-            finished[node] = True
-            postorder.append(node)
-            continue
-        if node in finished:
+        node = stack[-1]
+        state = finished.get(node)
+        if state is not None:
+            stack.pop()
+            if not state:  # all below it is finished
+                finished[node] = True
+                postorder.append(node)
             continue
         finished[node] = False
-        stack.append(node)
-        stack.append(None)
         for following, _ in reversed(node._next) if node not in stops else ():
             if following is not None:
                 state = finished.get(following)

@@ -22,6 +22,7 @@ class Space:
 
     Attributes:
         name: what messages call it.
+        textual: whether a gradient holds notes, which are to say where they come from.
         differentiable: whether a gradient can flow to such a value.
         plain: whether the data is small and immutable, so that graphs may keep it for display.
 
@@ -31,6 +32,7 @@ class Space:
     """
 
     name = "value"
+    textual = False
     differentiable = True
     plain = False
 

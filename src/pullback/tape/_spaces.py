@@ -1,10 +1,13 @@
 """The spaces of numbers, texts, sequences and mappings."""
 
+import functools
 import numbers
-from collections.abc import Callable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from pullback.tape._feedback import Feedback, distinct, gather, notes_of
+from pullback.tape._mode import OFF, mode
 from pullback.tape._registry import OPERATIONS, Space, register_space, space_of
 from pullback.tape._variable import Variable, wrap
 
@@ -21,18 +24,13 @@ class Number(Space):
         return wrap(0.0)
 
     def total(self, gradients: Sequence[Any]) -> Any:
-        total = gradients[0]
-        for gradient in gradients[1:]:
-            total = total + gradient
-        return total
+        if mode.get() is OFF and len(gradients) > 2:  # nothing is recorded: add what they hold
+            return wrap(functools.reduce(operator.add, [g._data for g in gradients]))
+        return functools.reduce(operator.add, gradients)
 
     def conform(self, gradient: Any, complain: Callable[[str], Exception]) -> Any:
-        if isinstance(gradient, Variable):
-            kind = type(gradient._data)
-            if kind is float or kind is int:
-                return gradient
-            if space_of(gradient._data) is NUMBER:
-                return gradient
+        if isinstance(gradient, Variable) and space_of(gradient._data) is NUMBER:
+            return gradient
         raise complain(f"a number Variable was expected, {outline(gradient)} was given")
 
     def seed(self) -> Any:
@@ -52,6 +50,7 @@ class Text(Space):
     """Texts; a gradient is `Feedback`, an ordered set of notes, whose sum is their union."""
 
     name = "text"
+    textual = True
     plain = True
 
     def zero(self) -> Any:
@@ -101,6 +100,7 @@ class _Structured(Space):
         self.kind = kind
         self.keys = keys
         self.slots = slots
+        self.textual = any(slot.textual for slot in slots)
         self.differentiable = any(slot.differentiable for slot in slots) or not slots
 
     def __eq__(self, other: object) -> bool:
@@ -145,17 +145,19 @@ class _Structured(Space):
         values = self.entries(data)
         if whole and all(map(_is_settled, self.slots, values)):
             return gradient
-        if whole:
+        if whole and gradient._node is not None:
+            values = OPERATIONS["unstack"](gradient)
+        elif whole:
             values = [value if isinstance(value, Variable | list | tuple | dict) else
                       None if value is None else _lift(value) for value in values]  # fmt: skip
-        slots = [
-            slot.zero() if value is None or not slot.differentiable
-            else slot.conform(value, lambda detail, key=key: complain(f"at [{key!r}], {detail}"))
-            for key, slot, value in zip(self.keys, self.slots, values, strict=True)
-        ]  # fmt: skip
-        if whole and gradient._node is not None:
-            return gradient  # its slots are right, and its history is its own
-        return OPERATIONS["assemble"](self, slots)
+
+        def conformed(key: Any, slot: Space, value: Any) -> Any:
+            if value is None or not slot.differentiable:
+                return slot.zero()
+            within = lambda detail: complain(f"at [{key!r}], {detail}")  # noqa: E731
+            return slot.total((slot.conform(value, within),))  # of a text always Feedback
+
+        return OPERATIONS["assemble"](self, list(map(conformed, self.keys, self.slots, values)))
 
     def accumulate(self, before: Any, gradient: Any) -> Any:
         return gradient if before is None else self.total([before, gradient])
@@ -258,11 +260,18 @@ NUMBER, TEXT, CONSTANT = Number(), Text(), Constant()
 
 def _sequence(data: Any) -> Space:
     kind = type(data) if type(data) in (list, tuple) else list
-    return SequenceSpace(kind, tuple(range(len(data))), tuple(map(space_of, data)))
+    return SequenceSpace(kind, tuple(range(len(data))), _slots(data))
 
 
 def _mapping(data: Any) -> Space:
-    return MappingSpace(dict, tuple(data), tuple(map(space_of, data.values())))
+    return MappingSpace(dict, tuple(data), _slots(data.values()))
+
+
+def _slots(values: Collection[Any]) -> tuple[Space, ...]:
+    kinds = set(map(type, values))
+    if kinds <= {float, int}:  # long lists of one kind are looked at often
+        return (NUMBER,) * len(values)
+    return (TEXT,) * len(values) if kinds == {str} else tuple(map(space_of, values))
 
 
 for _kind in (float, int, numbers.Real):

@@ -40,16 +40,19 @@ class Concatenate(_Structure):
         return g[: ctx.length], g[ctx.length :]
 
 
+def _entry(value: Any, role: str) -> Variable:
+    if isinstance(value, Feedback):
+        return Feedback(value.notes, value.role)
+    return Variable(value, role)
+
+
 class Item(_Structure):
     """One entry of a list, tuple or dict, or a slice."""
 
     @staticmethod
     def forward(ctx: Any, a: Any, key: Any) -> Any:
         ctx.space, ctx.key = space_of(a._data), key
-        entry = a._data[key]
-        if isinstance(entry, Feedback):
-            return Feedback(entry.notes, entry.role)
-        return Variable(entry, a.role)
+        return _entry(a._data[key], a.role)
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
@@ -86,19 +89,38 @@ class Stack(_Structure):
     @staticmethod
     def forward(ctx: Any, values: Any, build: Any) -> Any:
         ctx.keys = list(values) if isinstance(values, dict) else range(len(values))
-        ctx.kind = dict if isinstance(values, dict) else list
+        ctx.kind = type(values)
         ctx.build = build
         return wrap(build([held(value) for value in _values(values)]))
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        if ctx.kind is dict:
-            return {key: g[key] for key in ctx.keys}, None
-        return [g[key] for key in ctx.keys], None
+        entries = Unstack.apply(g)
+        return dict(zip(ctx.keys, entries, strict=True)) if ctx.kind is dict else entries, None
 
     @staticmethod
     def jvp(ctx: Any, tangents: Any, _: Any) -> Any:
         return Stack.apply(tangents, ctx.build)
+
+
+class Unstack(_Structure):
+    """The entries of a list, tuple or dict, all at once."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Any) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.space = space = space_of(a._data)
+        entries = space.entries(a._data)  # type: ignore[missing-attribute]
+        return tuple([_entry(value, a.role) for value in entries])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        slots = zip(ctx.space.slots, gradients, strict=True)
+        return _assemble(ctx.space, [slot.zero() if g is None else g for slot, g in slots])
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Any) -> Any:
+        return Unstack.apply(tangent)
 
 
 class Total(_Structure):
@@ -220,4 +242,5 @@ OPERATIONS.update(
     item=_item,
     stack=stack,
     total=_total,
+    unstack=Unstack.apply,
 )

@@ -121,6 +121,10 @@ class Variable:
             GraphError: the Variable is no leaf.
             ArgumentError: its kind of value has no gradients.
         """
+        if not isinstance(requires_grad, bool):
+            raise ArgumentTypeError(
+                "requires_grad is True or False.", given=f"requires_grad={requires_grad!r}"
+            )
         if self._node is not None:
             if not requires_grad:
                 raise GraphError(
@@ -307,6 +311,8 @@ class Variable:
     def __iter__(self) -> Iterator[Any]:
         if isinstance(self._plain(), dict):
             return iter(self._data)
+        if isinstance(self._data, list | tuple):
+            return iter(OPERATIONS["unstack"](self))
         return (self[index] for index in range(len(self)))
 
     def __float__(self) -> float:
@@ -328,29 +334,29 @@ class Variable:
             parts.append("requires_grad=True")
         return f"Variable({', '.join(parts)})"
 
-    def __copy__(self) -> NoReturn:
-        self._no_copy()
+    def __copy__(self) -> "Variable":
+        return self._copy(self._data)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Variable":
+        memo[id(self)] = twin = self._copy(copy.deepcopy(self._data, memo))
+        return twin
+
+    def _copy(self, data: Any) -> "Variable":
         if self._node is not None:
-            self._no_copy()
-        twin = wrap(copy.deepcopy(self._data, memo), self.role)
+            raise GraphError(
+                "A Variable with a history was copied.", given=describe(self),
+                mend="Use detach() for a copy without history.",
+            )  # fmt: skip
+        twin = wrap(data, self.role)
         twin._requires_grad = self._requires_grad
-        if self.name is not None:
-            twin.name = self.name
-        memo[id(self)] = twin
+        if self._extra is not None:
+            twin._more().name, twin._more().origin = self.name, self.origin
         return twin
 
     def __reduce__(self) -> NoReturn:
         raise GraphError(
             "A Variable is not pickled.", given=describe(self),
             mend="Save its data; graph.to_json saves a whole graph.",
-        )  # fmt: skip
-
-    def _no_copy(self) -> NoReturn:
-        raise GraphError(
-            "A Variable with a history was copied.", given=describe(self),
-            mend="Use detach() for a copy without history.",
         )  # fmt: skip
 
 

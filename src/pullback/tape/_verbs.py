@@ -129,11 +129,22 @@ async def agrad(
     return results
 
 
+def listed(values: Any, what: str) -> list[Any]:
+    """Variables or edges as a list: one alone, or those in a list or another iterable."""
+    if isinstance(values, Variable | GradientEdge):
+        return [values]
+    if not isinstance(values, Iterable) or isinstance(values, str | dict):
+        raise ArgumentTypeError(
+            f"{what} neither a Variable nor a list of them.", given=repr(values)[:60]
+        )
+    return list(values)
+
+
 def _backward(variables: Any, gradients: Any, create_graph: bool, inputs: Any) -> Pass:
     roots = _roots(variables, gradients)
     targets = None
     if inputs is not None:
-        chosen = [inputs] if isinstance(inputs, Variable) else list(inputs)
+        chosen = listed(inputs, "backward was given inputs that are")
         if not chosen:
             raise ArgumentError("backward was given an empty list of inputs.")
         if any(isinstance(value, GradientEdge) for value in chosen):
@@ -147,11 +158,11 @@ def _grad(outputs: Any, edges: list[GradientEdge], gradients: Any, create_graph:
 
 
 def _roots(variables: Any, gradients: Any) -> list[tuple[GradientEdge, Any]]:
-    roots = [variables] if isinstance(variables, Variable) else list(variables)
+    roots = listed(variables, "A graph is run back from")
     if isinstance(variables, Variable) or gradients is None:
-        given: list[Any] = [gradients] * len(roots) if gradients is None else [gradients]
+        given: list[Any] = [gradients] * len(roots)
     else:
-        given = list(gradients)
+        given = listed(gradients, "The gradients of several outputs are")
     if len(given) != len(roots):
         raise ArgumentError(
             "There is not one gradient for each output.",
@@ -185,10 +196,9 @@ def _inputs(
 ) -> tuple[list[GradientEdge], bool]:
     if materialize and allow_unused is False:
         raise ArgumentError("materialize_grads=True is given with allow_unused=False.")
-    single = isinstance(inputs, Variable | GradientEdge)
-    chosen: Iterable[Any] = [inputs] if single else inputs
     edges = [
-        value if isinstance(value, GradientEdge) else get_gradient_edge(value) for value in chosen
+        value if isinstance(value, GradientEdge) else get_gradient_edge(value)
+        for value in listed(inputs, "grad was given inputs that are")
     ]
     if not edges:
         raise ArgumentError("grad was given no inputs.")

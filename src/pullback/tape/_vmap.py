@@ -18,6 +18,7 @@ from pullback.tape._definition import Definition
 from pullback.tape._registry import OPERATIONS, space_of
 from pullback.tape._structures import stack
 from pullback.tape._variable import Variable, describe
+from pullback.tape._verbs import listed
 
 __all__ = ["VmapInfo", "vmap"]
 
@@ -157,7 +158,7 @@ def _items(arg: Any) -> list[Variable]:
     if isinstance(arg, Variable):
         data = arg.items[0]._data if isinstance(arg, Batched) else arg._data
         if isinstance(data, list | tuple):
-            return [arg[index] for index in range(len(data))]
+            return list(OPERATIONS["unstack"](arg))
     elif isinstance(arg, list | tuple):
         return [item if isinstance(item, Variable) else Variable(item) for item in arg]
     raise ArgumentTypeError(
@@ -352,7 +353,7 @@ def _lift(verb: Callable[..., Any], args: tuple[Any, ...]) -> Any:
 
 def _expand(variables: Any, gradients: Any) -> tuple[Any, Any]:
     """Roots that are batches as their items."""
-    roots = [variables] if isinstance(variables, Variable) else list(variables)
+    roots = listed(variables, "A graph is run back from")
     if not any(type(root) is Batched for root in roots):
         return variables, gradients
     single = isinstance(variables, Variable)

@@ -1,6 +1,6 @@
 """Graphs of the tape: nodes and edges, and how to look at them."""
 
-from pullback.tape._context import saved_variables_hooks
+from pullback.tape._hooks import saved_variables_hooks
 from pullback.tape._node import GradientEdge, Node, get_gradient_edge
 from pullback.tape._picture import from_json, summary, to_dot, to_json
 

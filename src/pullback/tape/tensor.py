@@ -34,6 +34,8 @@ except ModuleNotFoundError as error:
         mend="pip install 'pullback[tensor]'",
     ) from error
 
+from pullback.tape._tensor_guard import refuse_derivative, refuse_inside_transform
+
 __all__ = ["TensorSpace", "call", "from_torch", "to_torch"]
 
 
@@ -113,6 +115,7 @@ _VERBS: dict[str, Callable[..., Any]] = {
 
 
 def _space(tensor: torch.Tensor) -> Space:
+    refuse_derivative(tensor)
     if tensor.requires_grad:
         raise ArgumentError(
             "A tensor with a history in torch's graph was put into a Variable, where its gradient "
@@ -175,6 +178,7 @@ def from_torch(tensor: torch.Tensor, role: str = "", number: bool = False) -> Va
         raise ArgumentError(
             "Only a tensor of one element is a number.", given=f"shape {tuple(tensor.shape)}"
         )
+    refuse_derivative(tensor)
     plain = tensor.detach()
     data = plain.item() if number else plain
     if not (tensor.requires_grad and mode.get().grad):
@@ -220,6 +224,7 @@ def to_torch(variable: Variable) -> torch.Tensor:
         if now.watch is not None:
             now.watch.append(variable)
         return tensor
+    refuse_inside_transform(variable)
     entry = _Entry(variable)
     with torch.enable_grad():
         return _Crossing.apply(entry, tensor, _anchor(), *entry.tensors())
@@ -275,8 +280,7 @@ def _anchor() -> torch.Tensor:
 def _torch_nodes(start: Node) -> list["TorchNode"]:
     """The nearest nodes upstream where tensors came onto the tape."""
     found: dict[Node, None] = {}
-    seen = {start}
-    stack = [start]
+    seen, stack = {start}, [start]
     while stack:
         node = stack.pop()
         if isinstance(node, TorchNode):
