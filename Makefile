@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet "torch==$(TORCH)"
-	$(BIN)/python -m pip install --quiet --editable ".[tensor,plot]" --group dev
+	$(BIN)/python -m pip install --quiet --editable ".[tensor,plot,openai]" --group dev
 	@touch $@
 
 demo: $(STAMP) ## check five published packages at work; ends with report.html

@@ -1,0 +1,24 @@
+"""Language models: one protocol, and what answers or wraps it."""
+
+from pullback.text.lm._blocks import Content, Image, Text, Tool, ToolCall
+from pullback.text.lm._completion import Chunk, Completion, Finish, Usage
+from pullback.text.lm._lm import LM
+from pullback.text.lm._message import Message
+from pullback.text.lm._request import Request
+from pullback.text.lm._scripted import Scripted
+
+__all__ = [
+    "LM",
+    "Chunk",
+    "Completion",
+    "Content",
+    "Finish",
+    "Image",
+    "Message",
+    "Request",
+    "Scripted",
+    "Text",
+    "Tool",
+    "ToolCall",
+    "Usage",
+]
