@@ -9,7 +9,7 @@ from pullback.tape import Variable
 from pullback.text._conversation import Conversation, read_conversation
 from pullback.text._critic import Review, current_critic
 from pullback.text._feedback import read_feedback
-from pullback.text._joining import format, join
+from pullback.text._joining import format, heard, join
 from pullback.text._module import Module, Parameter
 from pullback.text._operation import Operation
 from pullback.text._prompts import prompt
@@ -191,7 +191,7 @@ class ModelCritic:
         fields = {
             "call": transcript,
             "answer": Written.apply(None, review.output),
-            "said": Bounded.apply(self.limit, review.feedback),
+            "said": Bounded.apply(self.limit, heard(review.feedback)),
             "parts": Parts.apply(roles, *[review.inputs[number] for number in chosen]),
         }
         messages = [
@@ -256,7 +256,7 @@ class Bounded(Operation):
         lines = []
         for note in getattr(feedback, "notes", (feedback,)):
             source = f"[on {note.origin.role}] " if note.origin and note.origin.role else ""
-            lines.append(f"- {source}{note.data}")
+            lines.append(f"- {source}{note._data}")  # the history is that of the feedback
         kept, size = [], 0
         for line in lines:
             size += len(line)
@@ -313,7 +313,7 @@ def _filled(template: str, fields: Mapping[str, Variable]) -> Variable:
 def _spoken(feedback: Variable) -> Variable:
     """Feedback on a structured answer as feedback on a text: each note says its field."""
     if hasattr(feedback, "notes"):
-        return feedback
+        return heard(feedback)
     told: list[Variable] = []
     for path, note in _leaves(feedback, ()):
         named = ".".join(map(str, path))

@@ -85,15 +85,10 @@ class Evaluate(Operation):
         if not isinstance(prediction._data, list | tuple):
             note = _complaint(spec, scores.data[0], wanted, prediction, explanation)
             return (None, note, *nothing)
+        wanteds = [None] * len(prediction) if wanted is None else wanted
         notes = [
-            _complaint(
-                spec,
-                score,
-                None if wanted is None else wanted[number],
-                prediction[number],
-                explanation,
-            )  # fmt: skip
-            for number, score in enumerate(scores.data)
+            _complaint(spec, score, each, prediction[number], explanation)
+            for number, (score, each) in enumerate(zip(scores.data, wanteds, strict=True))
         ]
         return (None, notes, *nothing)
 

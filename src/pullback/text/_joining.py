@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.tape import Variable
+from pullback.tape import Feedback, Variable, space_of
 from pullback.text._operation import Operation
+from pullback.text._replies import shorten
 from pullback.text._templates import fill
 
-__all__ = ["as_variable", "concat", "format", "join", "select", "split", "sum"]
+__all__ = ["as_variable", "concat", "format", "heard", "join", "select", "split", "sum"]
+
+NOTE = 2000  # characters of a note that an operation here writes, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,12 +87,20 @@ class Split(Operation):
 
     @staticmethod
     def backward(ctx: Any, *feedback: Any) -> Any:
-        told = [
-            format("On part {number} of the text: {said}", number=str(number), said=said)
-            for number, said in enumerate(feedback)
-            if said
-        ]
+        told = [Locate.apply(number, heard(said)) for number, said in enumerate(feedback) if said]
         return None, told
+
+
+class Locate(Operation):
+    """What is said of a part, as said of the whole; cut, so that it does not grow along a chain."""
+
+    @staticmethod
+    def forward(number: int, said: Variable) -> Variable:
+        return Variable(shorten(f"On part {number} of the text: {said.data}", NOTE), said.role)
+
+    @staticmethod
+    def backward(ctx: Any, feedback: Any) -> Any:
+        return None, feedback
 
 
 def concat(*texts: Variable | str) -> Variable:
@@ -199,7 +210,17 @@ def select(value: Variable, *path: str | int) -> Variable:
 
 def as_variable(value: Any) -> Variable:
     """The Variable itself, or one of a plain text or number."""
+    if isinstance(value, Feedback):
+        return heard(value)
     return value if isinstance(value, Variable) else Variable(value)
+
+
+def heard(feedback: Variable) -> Variable:
+    """The same feedback; if only its notes have a history, one that has theirs."""
+    loose = isinstance(feedback, Feedback) and feedback.grad_fn is None
+    if loose and any(note.requires_grad for note in feedback):
+        return space_of("").total(list(feedback))
+    return feedback
 
 
 def _joined(pieces: Pieces, texts: Sequence[Variable | str]) -> Variable:
