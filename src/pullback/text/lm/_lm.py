@@ -4,11 +4,13 @@ import queue
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
 from pullback.errors import ReplyError
 from pullback.tape._concurrency import run
+from pullback.text.lm._active import active
 from pullback.text.lm._completion import Chunk, Completion, Finish
 from pullback.text.lm._request import Request
 from pullback.text.lm._schema import read_answer
@@ -20,7 +22,7 @@ class LM(ABC):
     """A language model, or what stands for one.
 
     A subclass writes `answer`, one coroutine; a model that can stream writes `stream_answer` too.
-    What wraps a model hands requests on through the same two.
+    What wraps a model is a `Wrapper`.
 
     Example:
         >>> from pullback.text.lm import LM, Completion
@@ -36,6 +38,9 @@ class LM(ABC):
     model: str = ""
     """The name of the model: a part of what identifies a request."""
 
+    wraps: bool = False
+    """Whether it hands requests on to another model, so that a run looks at that one alone."""
+
     @abstractmethod
     async def answer(self, request: Request) -> Completion:
         """Answer a request; `parsed` is made from it afterwards."""
@@ -45,10 +50,22 @@ class LM(ABC):
         completion = await self.answer(request)
         yield Chunk(completion.text, completion)
 
+    async def ask(self, request: Request) -> Completion:
+        """Answer a request through the run that is under way, if there is one."""
+        under_way = None if self.wraps else active()
+        return await (self.answer(request) if under_way is None else under_way.ask(self, request))
+
+    def ask_stream(self, request: Request) -> AsyncIterator[Chunk]:
+        """The same, bit by bit."""
+        under_way = None if self.wraps else active()
+        if under_way is None:
+            return self.stream_answer(request)
+        return under_way.stream(self, request)
+
     async def acomplete(self, messages: Any, **options: Any) -> Completion:
         """Answer, awaited; see `complete`."""
         request = Request.of(messages, **options)
-        return _parsed(await self.answer(request), request)
+        return _parsed(await self.ask(request), request)
 
     def complete(self, messages: Any, **options: Any) -> Completion:
         """Answer; works with or without a running event loop.
@@ -72,11 +89,12 @@ class LM(ABC):
     async def astream(self, messages: Any, **options: Any) -> AsyncIterator[Chunk]:
         """Answer bit by bit, awaited; see `stream`."""
         request = Request.of(messages, **options)
-        async for chunk in self.stream_answer(request):
-            if chunk.completion is None:
-                yield chunk
-            else:
-                yield replace(chunk, completion=_parsed(chunk.completion, request))
+        async with aclosing(self.ask_stream(request)) as chunks:  # type: ignore[bad-argument-type]
+            async for chunk in chunks:
+                if chunk.completion is None:
+                    yield chunk
+                else:
+                    yield replace(chunk, completion=_parsed(chunk.completion, request))
 
     def stream(self, messages: Any, **options: Any) -> Iterator[Chunk]:
         """Answer bit by bit: chunks of text, the last one with the whole `Completion`.
@@ -99,7 +117,7 @@ class LM(ABC):
                         break
                 chunks.put(None)
             finally:
-                await pieces.aclose()  # type: ignore[attr-defined]
+                await pieces.aclose()  # type: ignore[missing-attribute]
 
         def serve() -> None:
             try:

@@ -13,6 +13,19 @@ from pullback.text.lm._schema import check_schema, json_schema
 
 __all__ = ["Request"]
 
+_HEADERS = "Headers and keys belong to the client: OpenAI(api_key=..., headers=...)."
+_REFUSED = {
+    "api_key": _HEADERS,
+    "extra_headers": _HEADERS,
+    "extra_query": _HEADERS,
+    "extra_body": "Pass what is in it as options of their own.",
+    "model": "The model is chosen where it is made: OpenAI(model).",
+    "n": "Ask as many times as answers are wanted.",
+    "stream": "Call stream or astream.",
+    "stream_options": "Call stream or astream.",
+    "timeout": "The time belongs to the client: OpenAI(timeout=...).",
+}
+
 
 @dataclass(frozen=True)
 class Request:
@@ -53,6 +66,9 @@ class Request:
                     expected="a Tool(name, description, parameters)",
                 )  # fmt: skip
         for name, value in options.items():
+            if name in _REFUSED:
+                raise ArgumentError("This option cannot be passed.", given=name,
+                                    mend=_REFUSED[name])  # fmt: skip
             try:
                 canonical(value)
             except (TypeError, ValueError):
