@@ -1,6 +1,6 @@
 """Language-model operations on the tape, and the models that they ask."""
 
-from pullback.text import functional, lm, optim
+from pullback.text import functional, lm, optim, train
 from pullback.text._blame import Blame, blame
 from pullback.text._chat import ChatModule, ModelCritic, chat
 from pullback.text._critic import Critic, Relay, Review, Rule, RuleCritic, use_critic
@@ -45,6 +45,7 @@ __all__ = [
     "select",
     "split",
     "sum",
+    "train",
     "use_critic",
     "use_editor",
     "use_prompts",

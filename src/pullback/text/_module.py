@@ -10,7 +10,7 @@ from typing import Any, Self
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Variable, no_grad, space_of
 
-__all__ = ["Module", "Parameter"]
+__all__ = ["Module", "Parameter", "write_json"]
 
 
 class Parameter(Variable):
