@@ -14,6 +14,7 @@ from pullback.text._module import Module, Parameter
 from pullback.text._operation import Operation
 from pullback.text._prompts import prompt
 from pullback.text._replies import check_retries, retry_messages, shorten
+from pullback.text._templates import fields_of
 from pullback.text.lm import LM, Finish, Tool
 
 __all__ = ["Chat", "ChatModule", "ModelCritic", "chat"]
@@ -59,7 +60,7 @@ class Chat(Operation):
             ctx.needs_input_grad[1:], _spoken(feedback),
         )  # fmt: skip
         critic = call.critic
-        if isinstance(critic, ModelCritic):
+        if hasattr(critic, "review_call"):
             return (None, *await critic.review_call(call, review))
         return (None, *await critic.review(review))
 
@@ -306,7 +307,7 @@ class ReadFeedback(Operation):
 
 
 def _filled(template: str, fields: Mapping[str, Variable]) -> Variable:
-    used = {name: value for name, value in fields.items() if f"{{{name}}}" in template}
+    used: dict[str, Any] = {name: fields[name] for name in fields_of(template) if name in fields}
     return format(template, role="critic's prompt", **used)
 
 

@@ -81,13 +81,14 @@ class Evaluate(Operation):
         nothing = (None,) * len(target)
         if not moved:
             return (None, None, *nothing)
+        more = explanation or None  # an empty one asks for the evaluator's own feedback alone
         wanted = target[0]._data if target else spec.target
         if not isinstance(prediction._data, list | tuple):
-            note = _complaint(spec, scores.data[0], wanted, prediction, explanation)
+            note = _complaint(spec, scores.data[0], wanted, prediction, more)
             return (None, note, *nothing)
         wanteds = [None] * len(prediction) if wanted is None else wanted
         notes = [
-            _complaint(spec, score, each, prediction[number], explanation)
+            _complaint(spec, score, each, prediction[number], more)
             for number, (score, each) in enumerate(zip(scores.data, wanteds, strict=True))
         ]
         return (None, notes, *nothing)

@@ -7,21 +7,36 @@ from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
 from pullback.tape import Variable, vmap
+from pullback.text._conversation import Conversation, read_conversation
 from pullback.text._evaluation import Evaluation, is_full
 from pullback.text._joining import as_variable, join, sum
 from pullback.text._operation import Operation
-from pullback.text._replies import ask, check_retries, send_prompt
+from pullback.text._prompts import prompt
+from pullback.text._replies import ask, check_retries
 from pullback.text.lm import LM
 from pullback.text.lm._json import parse_json
 
-__all__ = ["judge"]
+__all__ = ["Judge", "JudgeOne", "judge"]
 
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """Who judges, and when there is nothing to improve."""
+    """Who judges, by which messages, and when there is nothing to improve.
+
+    Arguments:
+        lm: the model.
+        conversation: the messages.
+        prediction: which of their Variables is judged.
+        criteria: which of them are told what is said of the explanation.
+        success: whether a score needs no improvement.
+        retries: how many more times to ask.
+        options: the model's own.
+    """
 
     lm: LM
+    conversation: Conversation
+    prediction: int
+    criteria: tuple[int, ...]
     success: Callable[[float], bool]
     retries: int
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -31,17 +46,11 @@ class JudgeOne(Operation):
     """One text, judged; the explanation is the feedback to it."""
 
     @staticmethod
-    async def forward(
-        spec: Judge, criterion: Variable, prediction: Variable, target: Variable
-    ) -> Any:
-        messages = send_prompt(
-            "judge", criterion=str(criterion.data), prediction=str(prediction.data),
-            target=str(target.data),
-        )  # fmt: skip
-        score, explanation = await ask(
-            spec.lm, messages, read_verdict, spec.retries, **spec.options
-        )
-        return Variable(score, "score"), Variable(explanation, f"judgement of {prediction.role}")
+    async def forward(spec: Judge, *variables: Variable) -> Any:
+        messages: Any = spec.conversation.messages(variables)
+        role = variables[spec.prediction].role
+        verdict = await ask(spec.lm, messages, read_verdict, spec.retries, **spec.options)
+        return Variable(verdict[0], "score"), Variable(verdict[1], f"judgement of {role}")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -52,10 +61,16 @@ class JudgeOne(Operation):
 
     @staticmethod
     def backward(ctx: Any, score: Any, explanation: Any) -> Any:
-        verdict = ctx.saved_variables[-1]
+        spec: Judge = ctx.spec
+        *inputs, _, verdict = ctx.saved_variables
+        told: list[Any] = [None] * len(inputs)
         moved = score is not None and (score > 0 or score < 0)
-        told = verdict if moved and not ctx.passed else None
-        return None, explanation, told, None
+        moved = moved or (explanation is not None and not explanation)
+        if moved and not ctx.passed:
+            told[spec.prediction] = verdict
+        for number in spec.criteria if explanation else ():
+            told[number] = explanation
+        return (None, *told)
 
 
 def judge(
@@ -97,11 +112,19 @@ def judge(
     if not isinstance(lm, LM):
         raise ArgumentTypeError("A language model judges.", given=type(lm).__name__)
     check_retries(retries)
-    spec = Judge(lm, success, retries, options)
     rule, expected = as_variable(criterion), "none" if target is None else target
+    turns = [{"role": role, "content": template} for role, template in prompt("judge")]
+
+    def one(prediction: Variable, target: Variable) -> Any:
+        fields = {"criterion": rule, "prediction": prediction, "target": target}
+        conversation, variables = read_conversation(turns, fields, unused=True)
+        first = conversation.count
+        spec = Judge(lm, conversation, first + 1, (first,), success, retries, options)
+        return JudgeOne.apply(spec, *variables)
+
     data = prediction.data
     if not isinstance(data, list | tuple):
-        return Evaluation(*JudgeOne.apply(spec, rule, prediction, as_variable(expected)))
+        return Evaluation(*one(prediction, as_variable(expected)))
     many = expected.data if isinstance(expected, Variable) else expected
     batched = isinstance(many, list | tuple)
     if not data or (batched and len(many) != len(data)):
@@ -109,9 +132,8 @@ def judge(
             "There is not one target for each prediction, or no prediction.",
             given=f"{len(many) if batched else 1} for {len(data)}",
         )  # fmt: skip
-    run = vmap(JudgeOne.apply, in_dims=(None, None, 0, 0 if batched else None))
     given = expected if batched else as_variable(expected)
-    scores, explanations = run(spec, rule, prediction, given)
+    scores, explanations = vmap(one, in_dims=(0, 0 if batched else None))(prediction, given)
     count = len(data)
     said = [explanations[number] for number in range(count)]
     total = sum([scores[number] for number in range(count)])

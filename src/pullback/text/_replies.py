@@ -5,28 +5,40 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from pullback.errors import ArgumentError, ReplyError
-from pullback.text._prompts import prompt
-from pullback.text._templates import fill
+from pullback.text._prompts import Prompt, prompt
+from pullback.text._templates import fields_of, fill
 
-__all__ = ["ask", "between_tags", "retry_messages", "send_prompt", "shorten"]
+__all__ = [
+    "ask",
+    "between_tags",
+    "check_retries",
+    "fill_prompt",
+    "retry_messages",
+    "send_prompt",
+    "shorten",
+]
 
 T = TypeVar("T")
 
 
 def send_prompt(name: str, **values: str) -> list[dict[str, str]]:
-    """The messages of a prompt, its fields filled in.
+    """The messages of a prompt, its fields filled in."""
+    return fill_prompt(prompt(name), **values)
 
-    Each of its templates takes the values that it has fields for.
+
+def fill_prompt(parts: Prompt, **values: str) -> list[dict[str, str]]:
+    """The messages of the parts of a prompt; each takes the values that it has fields for.
+
+    Raises:
+        ArgumentError: a part has a field without a value.
     """
-    parts = prompt(name)
     return [
-        {"role": role, "content": fill(template, _of(template, values))}
+        {
+            "role": role,
+            "content": fill(template, {n: values[n] for n in fields_of(template) if n in values}),
+        }
         for role, template in parts
-    ]  # fmt: skip
-
-
-def _of(template: str, values: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in values.items() if f"{{{name}}}" in template}
+    ]
 
 
 def retry_messages(complaint: str, answer: str) -> list[dict[str, str]]:

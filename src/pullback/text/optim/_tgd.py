@@ -9,7 +9,8 @@ from typing import Any
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Variable
 from pullback.tape._concurrency import call_within_limit, run
-from pullback.text._replies import ask, between_tags, check_retries, send_prompt, shorten
+from pullback.text._prompts import Prompt, prompt
+from pullback.text._replies import ask, between_tags, check_retries, fill_prompt, shorten
 from pullback.text.lm import LM
 from pullback.text.optim._constraint import Constraint, check_constraints, keeps_fields
 from pullback.text.optim._optimizer import Optimizer, Version
@@ -38,6 +39,7 @@ class TGD(Optimizer):
         seed: of the drawing.
         retries: how many more times to ask.
         limit: how many characters of feedback are sent at most.
+        messages: pairs of a role and a template, in place of the prompt ``improve``.
         options: the model's own.
 
     Raises:
@@ -70,6 +72,7 @@ class TGD(Optimizer):
         seed: int = 0,
         retries: int = 2,
         limit: int = 8000,
+        messages: Prompt | None = None,
         **options: Any,
     ) -> None:
         if not isinstance(lm, LM):
@@ -79,6 +82,7 @@ class TGD(Optimizer):
             raise ArgumentError("The temperature is not positive.", given=f"{temperature!r}")
         self.lm, self.retries, self.limit, self.options = lm, retries, limit, options
         self.temperature, self.seed, self.steps = temperature, seed, 0
+        self.messages = messages
         super().__init__(params, {"constraints": constraints, "momentum": momentum})
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
@@ -133,8 +137,8 @@ class TGD(Optimizer):
         constraints = list(group["constraints"])
         kept = keeps_fields(parameter.data)
         constraints += [kept] if kept is not None else []
-        messages = send_prompt(
-            "improve",
+        messages = fill_prompt(
+            self.messages or prompt("improve"),
             role=parameter.role or "a text",
             value=parameter.data,
             feedback=_listed([note.data for note in parameter.grad], self.limit),
