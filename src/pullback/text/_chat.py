@@ -51,13 +51,16 @@ class Chat(Operation):
     async def backward(ctx: Any, feedback: Any) -> Any:
         call: Call = ctx.spec
         *inputs, output = ctx.saved_variables
+        said = _spoken(feedback)
+        if not said:  # an item of a batch that succeeded: nobody is asked
+            return (None, *[None] * len(inputs))
         review = Review(
             call.role, tuple(inputs), output,
             tuple(
                 telling or isinstance(value, Parameter)
                 for telling, value in zip(call.conversation.instructions, inputs, strict=True)
             ),
-            ctx.needs_input_grad[1:], _spoken(feedback),
+            ctx.needs_input_grad[1:], said,
         )  # fmt: skip
         critic = call.critic
         if hasattr(critic, "review_call"):

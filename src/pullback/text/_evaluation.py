@@ -77,18 +77,18 @@ class Evaluate(Operation):
     def backward(ctx: Any, score: Any, explanation: Any, _: Any) -> Any:
         spec: Evaluator = ctx.spec
         prediction, *target, _, _, scores = ctx.saved_variables
+        explanation = explanation or None
         moved = explanation is not None or (score is not None and (score > 0 or score < 0))
         nothing = (None,) * len(target)
         if not moved:
             return (None, None, *nothing)
-        more = explanation or None  # an empty one asks for the evaluator's own feedback alone
         wanted = target[0]._data if target else spec.target
         if not isinstance(prediction._data, list | tuple):
-            note = _complaint(spec, scores.data[0], wanted, prediction, more)
+            note = _complaint(spec, scores.data[0], wanted, prediction, explanation)
             return (None, note, *nothing)
         wanteds = [None] * len(prediction) if wanted is None else wanted
         notes = [
-            _complaint(spec, score, each, prediction[number], more)
+            _complaint(spec, score, each, prediction[number], explanation)
             for number, (score, each) in enumerate(zip(scores.data, wanteds, strict=True))
         ]
         return (None, notes, *nothing)

@@ -65,7 +65,6 @@ class JudgeOne(Operation):
         *inputs, _, verdict = ctx.saved_variables
         told: list[Any] = [None] * len(inputs)
         moved = score is not None and (score > 0 or score < 0)
-        moved = moved or (explanation is not None and not explanation)
         if moved and not ctx.passed:
             told[spec.prediction] = verdict
         for number in spec.criteria if explanation else ():

@@ -22,14 +22,16 @@ __all__ = [
 class ClientLM(LM):
     """A client as a language model."""
 
-    def __init__(self, client: Any) -> None:
-        self.client = client
-        self.model = type(client).__name__
+    def __init__(self, client: Any, model: str | None) -> None:
+        self.client, self.named = client, model
+        self.model = model or type(client).__name__
 
     async def answer(self, request: Request) -> Completion:
         """Ask the client."""
         messages = [message.to_dict() for message in request.messages]
         options = dict(request.options)
+        if self.named is not None:
+            options["model"] = self.named
         if inspect.iscoroutinefunction(getattr(self.client, "achat", None)):
             text = await self.client.achat(messages=messages, **options)
         else:
@@ -39,18 +41,22 @@ class ClientLM(LM):
         return Completion(text)
 
 
-def as_lm(client: Any) -> LM:
-    """A client, or a language model of `pullback.text.lm`, as the latter.
+def as_lm(client: Any, completion_args: dict[str, Any]) -> tuple[LM, dict[str, Any]]:
+    """A client as a language model of `pullback.text.lm`, and the options of its calls.
+
+    The option ``model`` says which model a client asks; a language model is one already.
 
     Raises:
         TypeError: it is neither.
     """
+    options = dict(completion_args)
+    model = options.pop("model", None)
     if isinstance(client, LM):
-        return client
+        return client, options
     if isinstance(client, ModelClientSingleton):
-        return client.lm
+        return client.lm, {**client.options, **options}
     if isinstance(client, ChatCompletionModel):
-        return ClientLM(client)
+        return ClientLM(client, model), options
     raise ArgumentTypeError(
         "A model client is expected.", given=type(client).__name__,
         expected="a ChatCompletionModel such as models.openai.OpenAI, or an LM of pullback.text.lm",
@@ -62,11 +68,12 @@ class ModelClientSingleton:
 
     def __init__(self, client: Any, completion_args: dict[str, Any]) -> None:
         self.client, self.completion_args = client, completion_args
-        self.lm = as_lm(client)
+        self.lm, self.options = as_lm(client, completion_args)
 
     def chat(self, messages: list[dict[str, Any]], **override_kwargs: Any) -> str:
         """Ask it."""
-        return self.lm.complete(messages, **{**self.completion_args, **override_kwargs}).text
+        lm, options = as_lm(self.client, {**self.completion_args, **override_kwargs})
+        return lm.complete(messages, **options).text
 
     def get_provider(self) -> str | None:
         """Who is asked."""
@@ -137,4 +144,4 @@ class BackwardCritic:
     @staticmethod
     def _critic() -> ModelCritic:
         client = get_backward_model_client()
-        return ModelCritic(client.lm, **client.completion_args)
+        return ModelCritic(client.lm, **client.options)

@@ -6,11 +6,13 @@ from typing import Any
 from pullback import tape
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Feedback, space_of
+from pullback.tape._context import at_edge
 
 __all__ = ["Variable", "adopt", "check_same_length", "plain", "start"]
 
 # What has a score beside its explanation, so that the explanation needs no feedback to start from.
 _EVALUATORS = ("EvaluateBackward", "JudgeOneBackward")
+_PASSING = ("ItemBackward", "JoinBackward", "StackBackward")
 _assign: Any = tape.Variable.data.fset  # type: ignore[missing-attribute]
 
 
@@ -73,7 +75,8 @@ class Variable(tape.Variable):
         inputs: Any = None,
     ) -> None:
         """Run back; the explanation (or score) of an evaluator needs no gradient."""
-        tape.backward(self, start(self, gradient), retain_graph, bool(create_graph), inputs)
+        roots, gradients = start(self, gradient)
+        tape.backward(roots, gradients, retain_graph, bool(create_graph), inputs)
 
     def detach(self) -> "Variable":
         """The same value without history."""
@@ -134,21 +137,25 @@ def plain(value: Any) -> Any:
     return value._data if isinstance(value, tape.Variable) else value
 
 
-def start(variable: tape.Variable, gradient: Any) -> Any:
-    """The gradient to run back from: of an evaluator's explanation, that nothing was said."""
-    if gradient is None and isinstance(variable._data, str) and _is_explanation(variable.grad_fn):
-        return Feedback()
-    return gradient
+def start(variable: tape.Variable, gradient: Any) -> tuple[list[tape.Variable], list[Any]]:
+    """Where to run back from and with what: of an evaluator's explanation, from its score."""
+    if gradient is None and isinstance(variable._data, str):
+        scores = _scores(variable.grad_fn, set())
+        if scores:
+            return scores, [tape.Variable(1.0)] * len(scores)
+    return [variable], [gradient]
 
 
-def _is_explanation(node: Any) -> bool:
-    if node is None:
-        return False
-    if node.name() == "JoinBackward":
-        return all(_is_explanation(edge.node) for edge in node.next_functions)
-    if node.name() == "ItemBackward":
-        return any(_is_explanation(edge.node) for edge in node.next_functions)
-    return node.name() in _EVALUATORS or node.name() == "StackBackward"
+def _scores(node: Any, seen: set[Any]) -> list[tape.Variable]:
+    """The scores beside the explanations that a text is made of."""
+    if node is None or node in seen:
+        return []
+    seen.add(node)
+    if node.name() in _EVALUATORS:
+        return [at_edge(1.0, "score", (node, 0))]
+    if node.name() not in _PASSING:
+        return []
+    return [score for before, _ in node.next_functions for score in _scores(before, seen)]
 
 
 def _checked(data: Any) -> Any:

@@ -89,7 +89,7 @@ class LMJudgeEvaluator:
             TypeError: an argument is of another type.
             ValueError: predictions and targets differ in number, or a placeholder has no input.
         """
-        lm = as_lm(forward_model_client)
+        lm, options = as_lm(forward_model_client, completion_args)
         check_messages(messages)
         _check(prediction, len, "judge", success_fn, reduction_fn, plain(reduction_fn_purpose))
         if target is not None:
@@ -111,7 +111,7 @@ class LMJudgeEvaluator:
             place = conversation.count + names.index("prediction")
             others = tuple(n for n in range(len(variables)) if n != place)
             told = () if plain(eval_mode) else others
-            spec = Judge(lm, conversation, place, told, passed, 0, completion_args)
+            spec = Judge(lm, conversation, place, told, passed, 0, options)
             return JudgeOne.apply(spec, *variables)
 
         scores, explanations = over_batch(ask, list(named.values()), "judgement")

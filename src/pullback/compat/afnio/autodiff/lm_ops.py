@@ -32,7 +32,7 @@ class ChatCompletion:
             ValueError: a placeholder has no input, or the lists differ in length. Nothing was
                 sent then.
         """
-        lm = as_lm(forward_model_client)
+        lm, options = as_lm(forward_model_client, completion_args)
         check_messages(messages)
         if inputs is not None and not isinstance(inputs, dict):
             raise ArgumentTypeError("The inputs are a dict.", given=type(inputs).__name__)
@@ -49,7 +49,7 @@ class ChatCompletion:
         def ask(*values: tape.Variable) -> Any:
             named = dict(zip(given, values, strict=True))
             conversation, variables = read_conversation(turns, named, unused=True)
-            call = Call(lm, conversation, "chat completion", critic, options=completion_args)
+            call = Call(lm, conversation, "chat completion", critic, options=options)
             return Chat.apply(call, *variables)
 
         return adopt(over_batch(ask, list(given.values()), "chat completion"))

@@ -24,7 +24,9 @@ def backward(
         single = isinstance(grad_variables, tape.Variable)
         given = [grad_variables] if single else list(grad_variables)
     if len(given) == len(roots):
-        given = [start(root, each) for root, each in zip(roots, given, strict=True)]
+        pairs = [start(root, each) for root, each in zip(roots, given, strict=True)]
+        roots = [root for some, _ in pairs for root in some]
+        given = [gradient for _, some in pairs for gradient in some]
     tape.backward(roots, given, retain_graph, create_graph, inputs)
 
 

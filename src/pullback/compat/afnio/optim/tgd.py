@@ -44,10 +44,10 @@ class TGD(text.optim.TGD):
     ) -> None:
         told = [_constraint(each) for each in constraints or ()]
         prompt = None if messages is None else _prompt(messages, inputs or {})
+        lm, options = as_lm(model_client, completion_args)
         super().__init__(
-            params, as_lm(model_client), constraints=told, momentum=momentum, messages=prompt,
-            **completion_args,
-        )  # fmt: skip
+            params, lm, constraints=told, momentum=momentum, messages=prompt, **options
+        )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[bad-override]
         """Rewrite each text that has feedback; gives what ``closure`` gave."""
