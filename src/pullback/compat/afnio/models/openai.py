@@ -48,6 +48,15 @@ class _Client(ChatCompletionModel):
                 self._models[model] = asked
             return self._models[model]
 
+    @property
+    def usage(self) -> lm.Usage:
+        """What it has used."""
+        used = self.get_usage()
+        return lm.Usage(
+            used.get("prompt_tokens", 0), used.get("completion_tokens", 0),
+            cost=used.get("cost", 0.0),
+        )  # fmt: skip
+
     def _count(self, completion: lm.Completion) -> str:
         usage = completion.usage
         with self._lock:
