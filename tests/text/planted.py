@@ -5,6 +5,7 @@ without regard to what any rule looks for. The rules in `RULES` are properties, 
 right step for every input; none is the step written again, so a fault may keep them all.
 """
 
+import itertools
 import random
 import re
 from collections import Counter
@@ -25,30 +26,44 @@ STEPS = {
     "single spaces": lambda s: " ".join(s.split()),
 }
 
+
+def _unless(good, complaint):
+    return None if good else complaint
+
+
+def _lacks(pattern, complaint):
+    return lambda s, o: _unless(not re.search(pattern, o), complaint)
+
+
 RULES = [
-    Rule(lambda s, o: None if not re.search("[a-zé]", o) else "a small letter is left", "upper case"),
-    Rule(lambda s, o: None if not re.search("[A-ZÉ]", o) else "a capital is left", "lower case"),
-    Rule(lambda s, o: None if s.casefold() == o.casefold() else "more than case changed", "case"),
-    Rule(lambda s, o: None if not re.search("[0-9]", o) else "a digit is left", "no digits"),
-    Rule(lambda s, o: None if not re.search(r"[^\w\s]", o) else "a mark is left", "no punctuation"),
+    Rule(_lacks("[a-zé]", "a small letter is left"), "upper case"),
+    Rule(_lacks("[A-ZÉ]", "a capital is left"), "lower case"),
+    Rule(lambda s, o: _unless(s.casefold() == o.casefold(), "more than case changed"), "case"),
+    Rule(_lacks("[0-9]", "a digit is left"), "no digits"),
+    Rule(_lacks(r"[^\w\s]", "a mark is left"), "no punctuation"),
     Rule(lambda s, o: _only_lost(s, o, r"[0-9]"), "no digits"),
     Rule(lambda s, o: _only_lost(s, o, r"[^\w\s]"), "no punctuation"),
-    Rule(lambda s, o: _same_words(s, o), "words in order|last word first|single spaces"),
-    Rule(lambda s, o: None if _sorted(o.split()) else "the words are not in order", "words in order"),
-    Rule(lambda s, o: None if max(Counter(o.split()).values(), default=1) == 1 else "a word twice",
-         "each word once"),
-    Rule(lambda s, o: None if set(s.split()) == set(o.split()) else "other words", "each word once"),
-    Rule(lambda s, o: None if all(len(w) <= 5 for w in o.split()) else "a long word is left", "short"),
-    Rule(lambda s, o: None if not Counter(o.split()) - Counter(s.split()) else "new words", "short"),
-    Rule(lambda s, o: None if sum(len(w) <= 5 for w in s.split()) == len(o.split()) else "too few",
-         "short"),
-    Rule(lambda s, o: None if [sorted(w) for w in s.split()] == [sorted(w) for w in o.split()]
-         else "other letters", "words reversed"),
-    Rule(lambda s, o: None if [w[:1] for w in o.split()] == [w[-1:] for w in s.split()]
-         else "a word does not begin with its last letter", "words reversed"),
-    Rule(lambda s, o: None if o.split()[:1] == s.split()[-1:] else "not the last word", "last word"),
-    Rule(lambda s, o: None if "  " not in o and o == o.strip() else "spaces are left", "single"),
-]  # fmt: skip
+    Rule(
+        lambda s, o: _unless(Counter(s.split()) == Counter(o.split()), "other words"),
+        "words in order|last word first|single spaces",
+    ),
+    Rule(lambda s, o: _unless(_sorted(o.split()), "the words are not in order"), "words in order"),
+    Rule(lambda s, o: _unless(len(set(o.split())) == len(o.split()), "a word twice"), "each word"),
+    Rule(lambda s, o: _unless(set(s.split()) == set(o.split()), "other words"), "each word once"),
+    Rule(lambda s, o: _unless(all(len(w) <= 5 for w in o.split()), "a long word"), "short"),
+    Rule(lambda s, o: _unless(not Counter(o.split()) - Counter(s.split()), "new words"), "short"),
+    Rule(lambda s, o: _unless(_short(s) == len(o.split()), "too few, or too many"), "short"),
+    Rule(lambda s, o: _unless(_letters(s) == _letters(o), "other letters"), "words reversed"),
+    Rule(
+        lambda s, o: _unless(
+            [w[:1] for w in o.split()] == [w[-1:] for w in s.split()],
+            "a word does not begin with its last letter",
+        ),
+        "words reversed",
+    ),
+    Rule(lambda s, o: _unless(o.split()[:1] == s.split()[-1:], "not the last word"), "last word"),
+    Rule(lambda s, o: _unless("  " not in o and o == o.strip(), "spaces are left"), "single"),
+]
 
 FAULTS = {
     "does nothing": lambda right, other: lambda s: s,
@@ -99,16 +114,16 @@ def blamed(names, place, fault, text, want):
     return [number for number, purpose in enumerate(purposes) if purpose.grad]
 
 
-def _words_of(text):
-    return Counter(text.split())
+def _short(text):
+    return sum(len(word) <= 5 for word in text.split())
 
 
-def _same_words(before, after):
-    return None if _words_of(before) == _words_of(after) else "the words are not the same"
+def _letters(text):
+    return [sorted(word) for word in text.split()]
 
 
 def _sorted(words):
-    return all(a <= b for a, b in zip(words, words[1:], strict=False))
+    return all(a <= b for a, b in itertools.pairwise(words))
 
 
 def _only_lost(before, after, pattern):
