@@ -81,8 +81,11 @@ class Validated:
             ArgumentTypeError: the measure gave no finite number; the texts are unchanged.
         """
         before = self.optimizer.values()
+        told = any(parameter.grad for parameter in self.optimizer.parameters())
         self.best = start = self._measured()
         self.optimizer.record(start)
+        if not told:
+            return self._done(Outcome(False, start, None, "there was nothing to improve"))
         try:
             self.optimizer.step()
         except ReplyError as error:

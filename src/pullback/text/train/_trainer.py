@@ -31,6 +31,7 @@ class Result:
         outcomes: what became of each proposal that was measured.
         stopped: why it ended, in words.
         seconds: how long it took.
+        proposals: how many times new texts were asked for.
     """
 
     plan: Plan
@@ -193,8 +194,8 @@ class _Run:
             if metrics is None:
                 continue
             totals.add(metrics)
+            self.result.proposals += any(each.grad for each in self.optimizer.parameters())
             outcome = self.optimizer.step()
-            self.result.proposals += 1
             if isinstance(outcome, Outcome):
                 self.result.outcomes.append(outcome)
             said = outcome.reason if isinstance(outcome, Outcome) else ""
