@@ -1,6 +1,7 @@
 """A journal: nothing paid twice, whatever happens to the process; refused if it was damaged."""
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -8,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.fuzzing import examples
 from tests.text import server as faults
 from tests.text.server import Server
 
@@ -75,14 +77,18 @@ def test_what_failed_is_asked_again_and_what_may_be_billed_is_in_doubt(tmp_path)
         assert len(journal.calls()) == 1
 
 
+async def left_early(lm):
+    async with contextlib.aclosing(lm.astream("y")) as chunks:
+        async for _ in chunks:
+            break
+
+
 def test_streams_are_written_at_their_end_and_come_back_whole(tmp_path):
     path = tmp_path / "run.sqlite"
     with Journal(path) as journal:
         lm = Record(Scripted(["a b c", "d e f"]), journal)
         assert [chunk.text for chunk in lm.stream("x")] == ["a", " b", " c"]
-        stream = lm.stream("y")
-        next(stream)
-        stream.close()
+        asyncio.run(left_early(lm))
     with Journal(path) as journal:
         [one, two] = journal.calls()
         assert (one.answer.text, two.answer) == ("a b c", None)
@@ -187,7 +193,7 @@ def test_a_damaged_journal_is_refused_or_reads_the_same(tmp_path):
                 same = journal.calls() == calls and journal.notes() == notes
             assert same, f"seed {seed}: read something else"
         except RecordingError as error:
-            assert str(hurt) in str(error)
+            assert str(hurt) in str(error)  # noqa: PT017 - or it is read
             refused += 1
         hurt.unlink()
     assert refused > 200
@@ -213,7 +219,7 @@ def test_a_journal_of_forged_entries_is_refused(tmp_path):
 
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_killed_at_random_points_nothing_is_paid_twice(tmp_path, idempotent):
-    seed, kills = random.randrange(10**6), 50
+    seed, kills = random.randrange(10**6), examples(10)
     count = iter(range(10**6))
     with Server(
         lambda body: f"{body['messages'][-1]['content'][:40]} #{next(count)}",
@@ -222,7 +228,7 @@ def test_killed_at_random_points_nothing_is_paid_twice(tmp_path, idempotent):
         arguments = [server.url, str(tmp_path / "j"), str(kills), str(seed)]
         done = subprocess.run(
             [sys.executable, "-m", "tests.text.lm.killing", *arguments],
-            capture_output=True, text=True, timeout=200, check=False,
+            capture_output=True, text=True, timeout=250, check=False,
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         )  # fmt: skip
         assert done.returncode == 0, f"seed {seed}: {done.stderr[-2000:]}"
@@ -337,7 +343,6 @@ def test_a_call_that_is_interrupted_is_kept(tmp_path):
 
 
 def test_the_digest_of_a_request_is_the_same_in_every_process():
-    expected = "0a5bd3b3f4c7d2a1"
     program = (
         "from pullback.text.lm import Request, Message;"
         "print(Request.of([Message('user', 'ü')], b=1, a={'d': 1, 'c': 2}).digest('m'))"
@@ -350,4 +355,4 @@ def test_the_digest_of_a_request_is_the_same_in_every_process():
         for seed in ("0", "1")
     }  # fmt: skip
     here = Request.of([{"role": "user", "content": "ü"}], a={"c": 2, "d": 1}, b=1).digest("m")
-    assert found == {here} != {expected}
+    assert found == {here}

@@ -104,7 +104,7 @@ class Database:
             raise RecordingError(
                 f"The {self.what} cannot be used.", given=f"{self.path}: {error}"
             ) from None
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise self.corrupt(str(error)) from None
 
     def corrupt(self, why: str) -> RecordingError:
