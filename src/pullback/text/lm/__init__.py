@@ -7,6 +7,7 @@ from pullback.text.lm._cached import Cached
 from pullback.text.lm._completion import Chunk, Completion, Finish, Usage
 from pullback.text.lm._journal import Call, Journal
 from pullback.text.lm._limit import Limit
+from pullback.text.lm._llama_cpp import LlamaCpp
 from pullback.text.lm._lm import LM
 from pullback.text.lm._message import Message
 from pullback.text.lm._openai import OpenAI
@@ -31,6 +32,7 @@ __all__ = [
     "Image",
     "Journal",
     "Limit",
+    "LlamaCpp",
     "Message",
     "OpenAI",
     "Plan",

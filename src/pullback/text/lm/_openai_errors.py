@@ -2,6 +2,7 @@
 
 import email.utils
 import math
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,7 @@ __all__ = ["explain", "seconds_to_wait"]
 _TRANSIENT = {408, 409, 425, 429}
 _DOUBTFUL = {408, 500, 502, 504}  # the model behind may have answered
 _FINAL_CODES = {"insufficient_quota", "billing_hard_limit_reached"}  # of 429: waiting does not help
+_TOO_LONG = re.compile(r"(exceed|longer|maximum).{0,40}context|context (length|size|window)", re.I)
 _MENDS = {
     400: "Mend the request: its options or messages are not what the server takes.",
     401: "Check the key: api_key or OPENAI_API_KEY.",
@@ -46,7 +48,7 @@ def explain(error: Exception, model: str, sdk: Any) -> ModelError:
 
 
 def _refused(status: int, said: str, code: str, headers: Mapping[str, str]) -> ModelError:
-    if code == "context_length_exceeded":
+    if status == 400 and (code == "context_length_exceeded" or _TOO_LONG.search(said)):
         return ModelError("The prompt is longer than the model's context.", given=said,
                           mend="Shorten the messages.", status=status)  # fmt: skip
     final = code in _FINAL_CODES
