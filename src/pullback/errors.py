@@ -126,6 +126,7 @@ class ModelError(PullbackError, RuntimeError):
         transient: whether the same request may succeed later.
         retry_after: the seconds that the provider asks to wait, if it says so.
         status: the HTTP status, if there is one.
+        may_be_billed: whether the provider may have done the work, and bill it.
     """
 
     def __init__(
@@ -138,7 +139,9 @@ class ModelError(PullbackError, RuntimeError):
         transient: bool = False,
         retry_after: float | None = None,
         status: int | None = None,
+        may_be_billed: bool = False,
     ) -> None:
+        self.may_be_billed = may_be_billed
         self.transient = transient
         self.retry_after = retry_after
         self.status = status

@@ -9,10 +9,8 @@ __all__ = ["canonical", "parse_json"]
 
 
 def canonical(value: Any) -> str:
-    """The one JSON text of a value: keys sorted, no spaces, no NaN; the same in any process."""
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
+    """The one JSON text of a value: ASCII, keys sorted, no spaces, no NaN; equal in any process."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def parse_json(text: str, what: str, kind: type | None = None) -> Any:

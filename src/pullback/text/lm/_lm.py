@@ -14,6 +14,7 @@ from pullback.text.lm._active import active
 from pullback.text.lm._completion import Chunk, Completion, Finish
 from pullback.text.lm._request import Request
 from pullback.text.lm._schema import read_answer
+from pullback.text.prices import Price
 
 __all__ = ["LM"]
 
@@ -37,6 +38,9 @@ class LM(ABC):
 
     model: str = ""
     """The name of the model: a part of what identifies a request."""
+
+    price: Price | None = None
+    """What a token costs; None where it is not known."""
 
     wraps: bool = False
     """Whether it hands requests on to another model, so that a run looks at that one alone."""

@@ -87,7 +87,7 @@ class OpenAI(LM):
             default_headers=dict(headers or {}),
         )  # fmt: skip
         self._closing = weakref.finalize(self, begin_at_home, self._client.close)
-        self._closing.atexit = False  # the process closes its connections itself
+        self._closing.atexit = False  # type: ignore[missing-attribute] - the process ends them
         self._known = set(inspect.signature(self._client.chat.completions.create).parameters)
 
     def __repr__(self) -> str:

@@ -2,6 +2,7 @@
 
 import email.utils
 import math
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +13,9 @@ from pullback.text.lm._secrets import scrub
 __all__ = ["explain", "seconds_to_wait"]
 
 _TRANSIENT = {408, 409, 425, 429}
+_DOUBTFUL = {408, 500, 502, 504}  # the model behind may have answered
 _FINAL_CODES = {"insufficient_quota", "billing_hard_limit_reached"}  # of 429: waiting does not help
+_TOO_LONG = re.compile(r"(exceed|longer|maximum).{0,40}context|context (length|size|window)", re.I)
 _MENDS = {
     400: "Mend the request: its options or messages are not what the server takes.",
     401: "Check the key: api_key or OPENAI_API_KEY.",
@@ -29,20 +32,23 @@ def explain(error: Exception, model: str, sdk: Any) -> ModelError:
     said = scrub(str(error))[:500]
     if isinstance(error, sdk.APIStatusError):
         return _refused(error.status_code, said, str(error.code or ""), error.response.headers)
+    connected = not type(error.__cause__).__name__.startswith(("Connect", "Pool"))
     if isinstance(error, sdk.APITimeoutError):
-        return ModelError(f"The model {model!r} did not answer in time.", given=said,
-                          mend="Raise timeout=, or wrap it in Retry.", transient=True)  # fmt: skip
+        return ModelError(
+            f"The model {model!r} did not answer in time.", given=said,
+            mend="Raise timeout=, or wrap it in Retry.", transient=True, may_be_billed=connected,
+        )  # fmt: skip
     if isinstance(error, sdk.APIResponseValidationError | ValueError):
         return ReplyError("The server answered with what is no JSON of a completion.", given=said,
-                          transient=True)  # fmt: skip
+                          transient=True, may_be_billed=True)  # fmt: skip
     cause = scrub(f"{type(error.__cause__ or error).__name__}: {error.__cause__ or error}")
     return ModelError(f"The connection to the model {model!r} failed.", given=cause[:500],
                       mend="Check base_url and that the server runs, or wrap it in Retry.",
-                      transient=True)  # fmt: skip
+                      transient=True, may_be_billed=connected)  # fmt: skip
 
 
 def _refused(status: int, said: str, code: str, headers: Mapping[str, str]) -> ModelError:
-    if code == "context_length_exceeded":
+    if status == 400 and (code == "context_length_exceeded" or _TOO_LONG.search(said)):
         return ModelError("The prompt is longer than the model's context.", given=said,
                           mend="Shorten the messages.", status=status)  # fmt: skip
     final = code in _FINAL_CODES
@@ -51,6 +57,7 @@ def _refused(status: int, said: str, code: str, headers: Mapping[str, str]) -> M
     return ModelError(
         f"The server refused the request: HTTP {status}.", given=said, mend=mend,
         transient=transient, retry_after=seconds_to_wait(headers), status=status,
+        may_be_billed=status in _DOUBTFUL,
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ def read_reply(reply: Any, price: Price | None, model: str) -> Completion:
         raise ReplyError(
             "The server answered without a choice.", given=scrub(repr(reply))[:300],
             expected="a chat completion with one choice", transient=True,
+            may_be_billed=True,
         )  # fmt: skip
     message = choices[0].message
     calls = tuple(
@@ -78,6 +79,7 @@ class Pieces:
             raise ReplyError(
                 "The stream of the answer ended before the answer did.",
                 given=f"{sum(map(len, self.texts))} characters", transient=True,
+                may_be_billed=True,
             )  # fmt: skip
         for number, (name, function, arguments) in sorted(self.calls.items()):
             calls += (ToolCall(name or f"call_{number}", function, arguments),)

@@ -91,4 +91,4 @@ class Request:
     def digest(self, model: str) -> str:
         """SHA-256 of the request and the model's name: the same in any process."""
         text = canonical({"model": model, "request": self.to_dict()})
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        return hashlib.sha256(text.encode()).hexdigest()

@@ -12,6 +12,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError, ModelError
 from pullback.text.lm._completion import Chunk, Completion, Usage
 from pullback.text.lm._lm import LM
 from pullback.text.lm._request import Request
+from pullback.text.prices import Price
 
 __all__ = ["Scripted"]
 
@@ -60,6 +61,7 @@ class Scripted(LM):
         if delay < 0:
             raise ArgumentError("The delay is negative.", given=f"{delay:g} s")
         self.model = model
+        self.price = Price(0.0, 0.0)
         self._answers = answers
         self._delay = delay
         self._next = 0

@@ -6,6 +6,7 @@ from pullback.errors import ArgumentTypeError
 from pullback.text.lm._completion import Chunk, Completion
 from pullback.text.lm._lm import LM
 from pullback.text.lm._request import Request
+from pullback.text.prices import Price
 
 __all__ = ["Wrapper"]
 
@@ -34,6 +35,11 @@ class Wrapper(LM):
     def model(self) -> str:  # type: ignore[bad-override]
         """The name of the model inside."""
         return self.inner.model
+
+    @property
+    def price(self) -> Price | None:  # type: ignore[bad-override]
+        """The price of the model inside."""
+        return self.inner.price
 
     async def answer(self, request: Request) -> Completion:
         """Ask the model inside."""
