@@ -125,7 +125,7 @@ def main():
 
     loader = DataLoader(samples(TRAIN), None, shuffle=True, seed=0)
     trainer = Trainer(3)
-    print(f"\nplan: {trainer.plan(triage, loader, triage.configure_optimizers())}")
+    print(f"\nplan: {trainer.plan(triage, loader, triage.configure_optimizers()).describe(None)}")
     result = trainer.fit(triage, loader)
     for outcome in result.outcomes:
         print(f"  {'kept' if outcome.accepted else 'left'}: {outcome.reason}")

@@ -20,17 +20,18 @@ from pullback.text import (
     map_python,
     use_critic,
 )
-from pullback.text.lm import Scripted
+from pullback.text.lm import Account, Run, Scripted
 from pullback.text.optim import TGD, Validated
 from pullback.text.train import (
     DataLoader,
     Measure,
-    Plan,
     RandomSampler,
     Trainer,
     WeightedRandomSampler,
     count_calls,
+    plan_training,
 )
+from pullback.text.train._plan import describe_plan
 
 DATA = [(Variable(f"mail {n}", role="mail"), "spam" if n % 2 else "ham") for n in range(8)]
 
@@ -111,7 +112,6 @@ def test_weights_are_followed():
         lambda: Trainer(-1),
         lambda: Trainer(patience=0),
         lambda: Measure(Spam(), len, []),
-        lambda: Plan(-1, 0, 0, 0, 0, 0),
     ],
 )
 def test_bad_arguments_are_refused(make):
@@ -156,12 +156,28 @@ def test_a_step_that_fails_scores_nothing_and_is_counted():
 
 @given(st.tuples(*[st.integers(0, 6)] * 6), st.none() | st.integers(0, 200))
 def test_a_plan_never_promises_more_than_the_budget(counts, budget):
-    plan = Plan(*counts, budget)
-    assert 0 <= plan.affordable <= plan.proposals
-    if plan.budget is not None and plan.affordable:
-        assert plan.start + plan.affordable * plan.each <= plan.budget or not plan.each
-    assert plan.enough == (plan.affordable >= 8)
-    assert ("luck" in str(plan)) != plan.enough
+    names = ("forward", "train", "batches", "held", "texts", "epochs")
+    plan = plan_training(**dict(zip(names, counts, strict=True)))
+    account = None if budget is None else Account(calls=budget)
+    affordable = plan.affords(account)
+    assert 0 <= affordable <= plan.proposals
+    if budget is not None and affordable:
+        assert plan.start + affordable * plan.each <= budget or not plan.each
+    assert ("luck" in describe_plan(plan, account)) == (affordable < 8)
+
+
+def test_proposals_are_counted_against_the_budget():
+    module, account = Spam(Scripted(lambda request: "<IMPROVED>x</IMPROVED>")), Account(proposals=2)
+    result = Trainer(5, budget=account).fit(module, DataLoader(DATA, 4))
+    assert result.proposals == 2
+    assert "budget is used up" in result.stopped
+    assert account.spent.proposals == 2
+
+
+def test_a_run_is_told_the_plan(tmp_path):
+    with Run(tmp_path / "run.sqlite") as run:
+        Trainer(1).fit(Spam(), DataLoader(DATA, 4))
+    assert [plan.proposals for plan in run.plans] == [2]
 
 
 def test_a_run_that_cannot_propose_is_refused_before_it_spends():

@@ -9,14 +9,13 @@ from pullback.text.train._data import (
     WeightedRandomSampler,
 )
 from pullback.text.train._measure import Measure
-from pullback.text.train._plan import Plan, count_calls
+from pullback.text.train._plan import count_calls, plan_training
 from pullback.text.train._trainer import Result, Trainer
 
 __all__ = [
     "DataLoader",
     "Dataset",
     "Measure",
-    "Plan",
     "RandomSampler",
     "Result",
     "Sampler",
@@ -24,4 +23,5 @@ __all__ = [
     "Trainer",
     "WeightedRandomSampler",
     "count_calls",
+    "plan_training",
 ]

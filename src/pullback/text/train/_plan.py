@@ -1,13 +1,11 @@
-"""`Plan`: what a run will cost at least, said before anything is spent."""
+"""What a training needs at least, and what its budget buys of it, before anything is spent."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-from pullback.errors import ArgumentError, BudgetError
+from pullback.errors import BudgetError
 from pullback.text._chat import ChatModule
 from pullback.text._module import Module
+from pullback.text.lm import Account, Plan, current_run
 
-__all__ = ["ENOUGH", "Plan", "count_calls"]
+__all__ = ["account_of", "check_plan", "count_calls", "describe_plan", "plan_training", "remark"]
 
 ENOUGH = 8  # proposals: after fewer, the best of them is as likely luck as a better text
 
@@ -23,96 +21,68 @@ def count_calls(module: Module) -> int:
     return sum(isinstance(each, ChatModule) for each in module.modules())
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a run costs at least, in calls of models.
+def plan_training(
+    *, forward: int, train: int, batches: int, held: int, texts: int, epochs: int
+) -> Plan:
+    """The fewest calls of a training.
+
+    Critics are not counted: they are asked about no sample that succeeds.
 
     Arguments:
         forward: calls a sample.
         train: training samples an epoch.
-        batches: steps of the optimizer an epoch.
-        held: held samples, measured for each proposal; 0 if proposals are not measured.
-        parameters: texts that the optimizer rewrites.
+        batches: steps of the optimizer an epoch; each may propose.
+        held: held samples, measured at the start and for each proposal.
+        texts: texts that a proposal rewrites.
         epochs: how many.
-        budget: calls that may be made, or None.
 
     Example:
-        >>> plan = Plan(forward=1, train=10, batches=2, held=10, parameters=1, epochs=3, budget=40)
-        >>> print(plan)
-        at least 106 calls: 10 to measure the start, and 16 a proposal for 6 proposals;
-        the budget of 40 allows 1 of them, too few to tell a better text from luck
+        >>> plan_training(forward=1, train=10, batches=2, held=10, texts=1, epochs=3)
+        Plan(start=10, each=16, proposals=6)
     """
+    samples = -(-train // batches) if batches else 0
+    each = samples * forward + texts + forward * held
+    return Plan(forward * held, each, epochs * batches)
 
-    forward: int
-    train: int
-    batches: int
-    held: int
-    parameters: int
-    epochs: int
-    budget: int | None = None
 
-    def __post_init__(self) -> None:
-        counts: Mapping[str, int] = {
-            name: value for name, value in vars(self).items() if name != "budget"
-        }
-        wrong = [name for name, value in counts.items() if value < 0]
-        if wrong or (self.budget is not None and self.budget < 0):
-            raise ArgumentError("A plan counts from 0.", given=repr(self))
+def account_of(budget: Account | int | None) -> Account | None:
+    """The budget given, or that of the run under way, or None."""
+    if isinstance(budget, int):
+        return Account(calls=budget)
+    run = current_run()
+    return budget if budget is not None or run is None else run.account
 
-    @property
-    def proposals(self) -> int:
-        """How many new versions will be proposed."""
-        return self.epochs * self.batches
 
-    @property
-    def start(self) -> int:
-        """Calls to measure the start."""
-        return self.forward * self.held
+def check_plan(plan: Plan, account: Account | None) -> None:
+    """Tell the run under way of the plan, and refuse a budget that pays for no proposal.
 
-    @property
-    def each(self) -> int:
-        """Calls for a proposal: forward, a critique of each, rewriting, and measuring.
+    A run that goes on has paid for some of it, so it is not refused.
 
-        A critic is asked about no sample that succeeded, so only forward calls are certain.
-        """
-        samples = -(-self.train // self.batches) if self.batches else 0
-        return samples * self.forward + self.parameters + self.forward * self.held
+    Raises:
+        BudgetError: it does not; nothing was sent.
+    """
+    run = current_run()
+    if run is not None:
+        run.expect(plan)
+    going_on = run is not None and bool(run.before)
+    if plan.proposals and not plan.affords(account) and not going_on:
+        raise BudgetError(
+            "The budget pays for no proposal.", given=plan.describe(account),
+            expected=f"at least {plan.start + plan.each} calls and 1 proposal",
+            mend="Raise the budget, or train and measure on fewer samples.",
+        )  # fmt: skip
 
-    @property
-    def calls(self) -> int:
-        """Calls of the whole run, at least."""
-        return self.start + self.each * self.proposals
 
-    @property
-    def affordable(self) -> int:
-        """How many proposals the budget pays for."""
-        if self.budget is None or not self.each:
-            return self.proposals
-        return max(0, min(self.proposals, (self.budget - self.start) // self.each))
+def describe_plan(plan: Plan, account: Account | None) -> str:
+    """The plan, what the budget buys of it, and whether that can mean anything."""
+    return plan.describe(account) + remark(plan.affords(account))
 
-    @property
-    def enough(self) -> bool:
-        """Whether so many proposals can mean anything."""
-        return self.affordable >= ENOUGH
 
-    def check(self) -> None:
-        """Refuse a budget that pays for no proposal.
+def remark(proposals: int) -> str:
+    """What is to be said of a search of so many proposals, to go after a sentence.
 
-        Raises:
-            BudgetError: it does not; nothing was sent.
-        """
-        if self.budget is not None and self.proposals and not self.affordable:
-            raise BudgetError(
-                "The budget pays for no proposal.", given=f"{self.budget} calls",
-                expected=f"at least {self.start + self.each} calls",
-                mend="Raise the budget, or train and measure on fewer samples.",
-            )  # fmt: skip
-
-    def __str__(self) -> str:
-        said = (
-            f"at least {self.calls} calls: {self.start} to measure the start, and {self.each} a "
-            f"proposal for {self.proposals} proposals"
-        )
-        if self.budget is not None:
-            said += f";\nthe budget of {self.budget} allows {self.affordable} of them"
-        return said if self.enough else f"{said}, too few to tell a better text from luck"
+    Example:
+        >>> remark(3)
+        '; too few to tell a better text from luck'
+    """
+    return "; too few to tell a better text from luck" if proposals < ENOUGH else ""

@@ -13,9 +13,17 @@ from pullback.tape import Variable, no_grad
 from pullback.text._evaluation import Evaluation
 from pullback.text._module import Module, write_json
 from pullback.text._python import StepError
+from pullback.text.lm import Account, Plan
 from pullback.text.optim._validated import Outcome, Validated
 from pullback.text.train._data import DataLoader
-from pullback.text.train._plan import ENOUGH, Plan, count_calls
+from pullback.text.train._plan import (
+    account_of,
+    check_plan,
+    count_calls,
+    describe_plan,
+    plan_training,
+    remark,
+)
 from pullback.text.train._progress import Progress
 
 __all__ = ["Result", "Trainer"]
@@ -46,8 +54,7 @@ class Result:
         told = f"{self.stopped}; {self.proposals} proposals"
         if self.outcomes:
             told += f", {accepted} accepted"
-        from_plan = self.plan.proposals and self.proposals < ENOUGH
-        return f"{told}: too few to tell a better text from luck" if from_plan else told
+        return told + (remark(self.proposals) if self.plan.proposals else "")
 
 
 class Trainer:
@@ -61,7 +68,8 @@ class Trainer:
         max_epochs: how many epochs.
         patience: end after so many epochs without a better validation score; None for never.
         folder: where a checkpoint is written after each epoch, JSON; None for nowhere.
-        budget: calls of models that the run may make, for the plan; None for no limit.
+        budget: what may be spent, as an `Account` or a number of calls, for the plan and to count
+            proposals; that of the `Run` under way if None.
         calls_per_sample: calls of models a sample at least; counted where they are `ChatModule`.
         progress: whether a line a step is shown, with what it has cost so far.
 
@@ -75,7 +83,7 @@ class Trainer:
         *,
         patience: int | None = None,
         folder: str | Path | None = None,
-        budget: int | None = None,
+        budget: Account | int | None = None,
         calls_per_sample: int | None = None,
         progress: bool = False,
     ) -> None:
@@ -91,14 +99,13 @@ class Trainer:
         """What `fit` will cost at least."""
         forward = self.calls_per_sample
         held = optimizer.measure if isinstance(optimizer, Validated) else None
-        return Plan(
+        return plan_training(
             forward=count_calls(module) if forward is None else forward,
             train=len(train.sampler),  # type: ignore[bad-argument-type]
             batches=len(train),
             held=len(getattr(held, "samples", ())),
-            parameters=len(optimizer.parameters()),
+            texts=len(optimizer.parameters()),
             epochs=self.max_epochs,
-            budget=self.budget,
         )
 
     def fit(
@@ -131,9 +138,11 @@ class Trainer:
                                     given=type(train).__name__)  # fmt: skip
         optimizer = module.configure_optimizers()  # type: ignore[missing-attribute]
         plan = self.plan(module, train, optimizer)
-        plan.check()
+        account = account_of(self.budget)
+        check_plan(plan, account)
         run = _Run(self, module, optimizer, Result(plan), Progress(self.progress, clients))
-        run.show(f"plan: {plan}")
+        run.account = account
+        run.show(f"plan: {describe_plan(plan, account)}")
         if resume is not None:
             run.load(Path(resume))
         run.epochs(train, validation)
@@ -159,6 +168,7 @@ class _Run:
         self.trainer, self.module, self.optimizer = trainer, module, optimizer
         self.result, self.progress = result, progress
         self.epoch = 0
+        self.account: Account | None = None
         self.best: tuple[float, dict[str, Any]] | None = None
         self.since = 0
         self.show = progress.show
@@ -194,7 +204,10 @@ class _Run:
             if metrics is None:
                 continue
             totals.add(metrics)
-            self.result.proposals += any(each.grad for each in self.optimizer.parameters())
+            if any(each.grad for each in self.optimizer.parameters()):
+                if self.account is not None:
+                    self.account.propose()
+                self.result.proposals += 1
             outcome = self.optimizer.step()
             if isinstance(outcome, Outcome):
                 self.result.outcomes.append(outcome)
