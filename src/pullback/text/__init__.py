@@ -11,6 +11,7 @@ from pullback.text._judge import judge
 from pullback.text._module import Module, Parameter
 from pullback.text._prompts import default_prompt, prompt, prompt_names, use_prompts
 from pullback.text._python import StepError, map_python
+from pullback.text._runnable import invoke
 
 __all__ = [
     "Blame",
@@ -35,6 +36,7 @@ __all__ = [
     "exact_match",
     "format",
     "functional",
+    "invoke",
     "join",
     "judge",
     "lm",

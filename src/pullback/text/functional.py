@@ -5,6 +5,7 @@ from pullback.text._evaluation import deterministic, exact_match
 from pullback.text._joining import concat, format, join, select, split, sum
 from pullback.text._judge import judge
 from pullback.text._python import map_python
+from pullback.text._runnable import invoke
 
 __all__ = [
     "chat",
@@ -12,6 +13,7 @@ __all__ = [
     "deterministic",
     "exact_match",
     "format",
+    "invoke",
     "join",
     "judge",
     "map_python",
