@@ -135,9 +135,9 @@ def _told(run: Run, console: Console) -> Iterator[None]:
     def watch(now: Run) -> None:
         nonlocal shown
         with lock:
-            for plan in now.plans[shown:]:
-                console.print(f"Plan: {plan.describe(now.account)}")
-            shown = len(now.plans)
+            for plan in now.described[shown:]:
+                console.print(f"Plan: {plan}")
+            shown = len(now.described)
         if status is not None:
             status.update(_line(now))
 

@@ -275,6 +275,15 @@ def test_a_plan_says_what_a_budget_buys():
         Plan(-1, 1, 1)
 
 
+def test_a_plan_of_a_resumed_run_takes_its_answers_again(tmp_path):
+    plan = Plan(start=2, each=1, proposals=5)
+    for _ in range(2):
+        with Run(tmp_path / "run.sqlite", account=Account(calls=4)) as run:
+            run.expect(plan)
+            Scripted(lambda request: "x")("a"), Scripted(lambda request: "x")("b")
+        assert run.described[0].endswith("your budget of 4 calls allows 2 proposals")
+
+
 def test_a_resumed_run_counts_what_it_has_spent(tmp_path):
     path = tmp_path / "run.sqlite"
     answers = Scripted(lambda request: "x")

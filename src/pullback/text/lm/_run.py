@@ -111,6 +111,7 @@ class Run:
         self.paid = self.recorded = self.under_way = self.unpriced = 0
         self.spent = Spending()
         self.plans: list[Plan] = []
+        self.described: list[str] = []
         self.replays = replay
         self._patience = patience
         self._max_output_tokens = max_output_tokens
@@ -209,9 +210,14 @@ class Run:
             self.watch(self)
 
     def expect(self, plan: Plan) -> None:
-        """Tell, before it spends, what the program is going to need."""
+        """Tell, before it spends, what the program is going to need.
+
+        Answers of the journal count for nothing: the program is going to take them again.
+        """
         self.plans.append(plan)
-        self.journal.note("plan", [plan.describe(self.account) for plan in self.plans])
+        self.described.append(plan.describe(self.account, self.paid + self.recorded))
+        if not self.replays:
+            self.journal.note("plan", self.described)
         if self.watch is not None:
             self.watch(self)
 
@@ -222,8 +228,9 @@ class Run:
             roots: Variables with a history, or gradient edges.
             name: one graph is kept for each.
         """
-        whole = {"graph": graph.to_json(roots), "feedback": _feedback(roots)}
-        self.journal.note(f"graph:{name}", whole)
+        if not self.replays:
+            whole = {"graph": graph.to_json(roots), "feedback": _feedback(roots)}
+            self.journal.note(f"graph:{name}", whole)
 
 
 def _feedback(roots: Any) -> list[dict[str, Any]]:
