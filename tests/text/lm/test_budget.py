@@ -1,6 +1,7 @@
 """A budget: never exceeded, whatever the order, the failures and the cancellations."""
 
 import asyncio
+import contextlib
 import random
 import threading
 import time
@@ -210,6 +211,22 @@ def test_the_longest_answer_is_sent_where_a_request_says_nothing():
         lm("x")
         lm("x", max_tokens=5)
     assert [body["max_tokens"] for body in server.bodies] == [77, 5]
+
+
+def test_a_stream_is_settled_at_its_end_and_counts_as_its_most_when_it_is_left():
+    async def leave(lm):
+        async with contextlib.aclosing(lm.astream("a long answer", max_tokens=50)) as chunks:
+            async for _ in chunks:
+                break
+
+    with Server() as server:
+        lm = Budget(OpenAI("m", base_url=server.url, api_key=KEY), tokens=5000)
+        list(lm.stream("a long answer", max_tokens=50))
+        assert lm.account.spent == Spending(1, server.tokens)
+        asyncio.run(leave(lm))
+        most = most_of(Request.of("a long answer", max_tokens=50).to_dict(), None)
+        assert lm.account.spent.tokens == server.tokens // 2 + most.tokens
+        assert lm.account.reserved == Spending()
 
 
 def test_a_retry_counts_every_attempt():
