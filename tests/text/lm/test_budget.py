@@ -1,6 +1,7 @@
 """A budget: never exceeded, whatever the order, the failures and the cancellations."""
 
 import asyncio
+import contextlib
 import random
 import threading
 import time
@@ -212,6 +213,22 @@ def test_the_longest_answer_is_sent_where_a_request_says_nothing():
     assert [body["max_tokens"] for body in server.bodies] == [77, 5]
 
 
+def test_a_stream_is_settled_at_its_end_and_counts_as_its_most_when_it_is_left():
+    async def leave(lm):
+        async with contextlib.aclosing(lm.astream("a long answer", max_tokens=50)) as chunks:
+            async for _ in chunks:
+                break
+
+    with Server() as server:
+        lm = Budget(OpenAI("m", base_url=server.url, api_key=KEY), tokens=5000)
+        list(lm.stream("a long answer", max_tokens=50))
+        assert lm.account.spent == Spending(1, server.tokens)
+        asyncio.run(leave(lm))
+        most = most_of(Request.of("a long answer", max_tokens=50).to_dict(), None)
+        assert lm.account.spent.tokens == server.tokens // 2 + most.tokens
+        assert lm.account.reserved == Spending()
+
+
 def test_a_retry_counts_every_attempt():
     plan = [faults.status(500), faults.status(503), faults.drop, None]
     with Server(faults=plan) as server:
@@ -273,6 +290,15 @@ def test_a_plan_says_what_a_budget_buys():
     assert plan.affords(Account(cost=1.0)) == 11
     with pytest.raises(ArgumentError):
         Plan(-1, 1, 1)
+
+
+def test_a_plan_of_a_resumed_run_takes_its_answers_again(tmp_path):
+    plan = Plan(start=2, each=1, proposals=5)
+    for _ in range(2):
+        with Run(tmp_path / "run.sqlite", account=Account(calls=4)) as run:
+            run.expect(plan)
+            Scripted(lambda request: "x")("a"), Scripted(lambda request: "x")("b")
+        assert run.described[0].endswith("your budget of 4 calls allows 2 proposals")
 
 
 def test_a_resumed_run_counts_what_it_has_spent(tmp_path):

@@ -290,6 +290,28 @@ def test_equal_requests_under_a_cache_are_sent_once_over_threads_and_processes(t
         again.close()
 
 
+def test_a_damaged_cache_is_refused_or_answers_the_same(tmp_path):
+    path = tmp_path / "cache.sqlite"
+    lm = Cached(counting(), path)
+    texts = [lm(f"{number} " + "word " * number).text for number in range(20)]
+    lm.close()
+    data, refused = path.read_bytes(), 0
+    for seed in range(60):
+        hurt = tmp_path / f"hurt{seed}.sqlite"
+        hurt.write_bytes(damaged(data, random.Random(seed)))
+        try:
+            lm = Cached(Scripted(lambda request: "asked again"), hurt)
+            found = [lm(f"{number} " + "word " * number).text for number in range(20)]
+            lm.close()
+        except RecordingError as error:
+            assert str(hurt) in str(error)  # noqa: PT017 - or it is read
+            refused += 1
+        else:  # a cache may lose an answer, and asks again; it never changes one
+            pairs = zip(found, texts, strict=True)
+            assert all(now in {then, "asked again"} for now, then in pairs), f"seed {seed}"
+    assert refused > 20
+
+
 def test_a_failure_is_not_cached(tmp_path):
     lm = Cached(Scripted([ModelError("no"), "yes"]))
     with pytest.raises(ModelError):

@@ -17,6 +17,7 @@ from pullback.text.lm._request import Request
 from pullback.text.lm._retry import Retry
 from pullback.text.lm._run import Run, current_run
 from pullback.text.lm._scripted import Scripted
+from pullback.text.lm._secrets import keep_secret, scrub
 from pullback.text.lm._wrapper import Wrapper
 
 __all__ = [
@@ -49,4 +50,6 @@ __all__ = [
     "Usage",
     "Wrapper",
     "current_run",
+    "keep_secret",
+    "scrub",
 ]

@@ -38,23 +38,29 @@ class Plan:
         """The fewest calls that do all of it."""
         return self.start + self.each * self.proposals
 
-    def affords(self, account: Account | None) -> int:
-        """How many proposals the calls and proposals of a budget allow."""
+    def affords(self, account: Account | None, made: int | None = None) -> int:
+        """How many proposals the calls and proposals of a budget allow.
+
+        Arguments:
+            account: the budget.
+            made: the calls of it that are gone; those that it has counted if None.
+        """
         limits = {} if account is None else account.limits
         count = min(self.proposals, int(limits.get("proposals", self.proposals)))
         if "calls" in limits and account is not None:
-            left = limits["calls"] - account.spent.calls - self.start
+            gone = account.spent.calls if made is None else made
+            left = limits["calls"] - gone - self.start
             count = min(count, max(int(left // self.each), 0) if self.each else count)
             count = 0 if left < 0 else count
         return count
 
-    def describe(self, account: Account | None) -> str:
+    def describe(self, account: Account | None, made: int | None = None) -> str:
         """The plan in a sentence, with what the budget allows of it."""
         text = f"at least {self.calls:,} calls for {self.proposals:,} proposals"
         limits = {} if account is None else account.limits
         named = [f"{limits[name]:,} {name}" for name in ("calls", "proposals") if name in limits]
         if named:
-            count = self.affords(account)
+            count = self.affords(account, made)
             text += f"; your budget of {' and '.join(named)} allows {count:,} proposal"
             text += "" if count == 1 else "s"
         return text

@@ -9,7 +9,7 @@ from contextlib import aclosing, contextmanager
 from typing import Any
 
 from pullback.errors import ArgumentError
-from pullback.tape import graph
+from pullback.tape import Variable, graph
 from pullback.text.lm._account import Account, Spending
 from pullback.text.lm._active import activate, active
 from pullback.text.lm._budget import Budget, most_of
@@ -111,10 +111,11 @@ class Run:
         self.paid = self.recorded = self.under_way = self.unpriced = 0
         self.spent = Spending()
         self.plans: list[Plan] = []
-        self._replay = replay
+        self.described: list[str] = []
+        self.replays = replay
         self._patience = patience
         self._max_output_tokens = max_output_tokens
-        self._watch = watch
+        self.watch = watch
         self._ways: weakref.WeakKeyDictionary[LM, LM] = weakref.WeakKeyDictionary()
         self._changed = threading.Condition()
         self.journal = Journal(journal, make=not replay)
@@ -186,7 +187,7 @@ class Run:
             return self._ways[lm]
 
     def _make_way(self, lm: LM) -> LM:
-        if self._replay:
+        if self.replays:
             return _Replay(self, lm.model)
         inner: LM = _Direct(lm)
         if self.account is not None:
@@ -205,19 +206,55 @@ class Run:
         with self._changed:
             self.under_way += change
             self._changed.notify_all()
-        if self._watch is not None:
-            self._watch(self)
+        if self.watch is not None:
+            self.watch(self)
 
     def expect(self, plan: Plan) -> None:
-        """Tell, before it spends, what the program is going to need."""
+        """Tell, before it spends, what the program is going to need.
+
+        Answers of the journal count for nothing: the program is going to take them again.
+        """
         self.plans.append(plan)
-        self.journal.note("plan", [plan.describe(self.account) for plan in self.plans])
-        if self._watch is not None:
-            self._watch(self)
+        self.described.append(plan.describe(self.account, self.paid + self.recorded))
+        if not self.replays:
+            self.journal.note("plan", self.described)
+        if self.watch is not None:
+            self.watch(self)
 
     def keep_graph(self, roots: Any, name: str = "graph") -> None:
-        """Keep a graph of the tape in the journal, to look at; one for each name."""
-        self.journal.note(f"graph:{name}", graph.to_json(roots))
+        """Keep a graph of the tape in the journal, to look at, with what was said of its leaves.
+
+        Arguments:
+            roots: Variables with a history, or gradient edges.
+            name: one graph is kept for each.
+        """
+        if not self.replays:
+            whole = {"graph": graph.to_json(roots), "feedback": _feedback(roots)}
+            self.journal.note(f"graph:{name}", whole)
+
+
+def _feedback(roots: Any) -> list[dict[str, Any]]:
+    """For each leaf of a graph that holds notes: its role, its text and the notes."""
+    edges = [roots] if isinstance(roots, Variable | graph.GradientEdge) else list(roots)
+    stack = [
+        edge.node if isinstance(edge, graph.GradientEdge) else graph.get_gradient_edge(edge).node
+        for edge in edges
+    ]
+    seen, found = set(stack), []
+    while stack:
+        node = stack.pop()
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and isinstance(leaf.grad, list):
+            notes = [
+                {"function": note.origin.function if note.origin else "", "text": str(note.data)}
+                for note in leaf.grad
+            ]
+            found.append({"role": leaf.role, "data": leaf.data, "notes": notes})
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                stack.append(following)
+    return found
 
 
 def current_run() -> Run | None:

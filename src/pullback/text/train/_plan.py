@@ -56,7 +56,7 @@ def account_of(budget: Account | int | None) -> Account | None:
 def check_plan(plan: Plan, account: Account | None) -> None:
     """Tell the run under way of the plan, and refuse a budget that pays for no proposal.
 
-    A run that goes on has paid for some of it, so it is not refused.
+    A run that goes on is judged by its whole budget: the calls of its journal come for nothing.
 
     Raises:
         BudgetError: it does not; nothing was sent.
@@ -64,8 +64,8 @@ def check_plan(plan: Plan, account: Account | None) -> None:
     run = current_run()
     if run is not None:
         run.expect(plan)
-    going_on = run is not None and bool(run.before)
-    if plan.proposals and not plan.affords(account) and not going_on:
+    made = 0 if run is not None and run.before else None  # what was paid for is not paid again
+    if plan.proposals and not plan.affords(account, made):
         raise BudgetError(
             "The budget pays for no proposal.", given=plan.describe(account),
             expected=f"at least {plan.start + plan.each} calls and 1 proposal",
