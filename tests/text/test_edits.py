@@ -1,8 +1,9 @@
 """Edits are exact: what is said to change changes, and nothing else."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 
 from pullback.errors import ArgumentError, UnsupportedError
 from pullback.tape import Variable, jvp
@@ -13,6 +14,7 @@ from pullback.text.lm import Scripted
 TEXTS = st.text(alphabet=st.sampled_from('ab c"\\\n\u2028\x85é{}'), max_size=40) | st.text()
 
 
+@settings(max_examples=examples(100), deadline=None)
 @given(TEXTS, TEXTS)
 def test_the_edit_between_two_texts_makes_one_of_the_other(before, after):
     edit = edit_between(before, after)
@@ -20,6 +22,7 @@ def test_the_edit_between_two_texts_makes_one_of_the_other(before, after):
     assert (edit == "") == (before == after)
 
 
+@settings(max_examples=examples(100), deadline=None)
 @given(TEXTS, TEXTS, TEXTS)
 def test_an_edit_is_carried_out_exactly_or_refused(before, after, other):
     edit = edit_between(before, after)
@@ -44,6 +47,7 @@ def test_overlapping_changes_are_refused():
         apply_edit("ab", 'at 9 insert "c"')
 
 
+@settings(max_examples=examples(100), deadline=None)
 @given(TEXTS, TEXTS)
 def test_forward_mode_is_the_difference_of_two_runs(before, after):
     def pipeline(x):

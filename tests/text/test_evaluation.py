@@ -4,8 +4,9 @@ import json
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 from tests.text.helpers import Counting, answering
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
@@ -27,6 +28,7 @@ def variable(data, role="prediction"):
     return Variable(data, role=role, requires_grad=True)
 
 
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), min_size=1, max_size=8))
 def test_just_what_failed_is_told_and_each_is_scored_once(pairs):
     predictions, targets = variable([p for p, _ in pairs]), [t for _, t in pairs]
@@ -114,6 +116,7 @@ VERDICTS = st.sampled_from([
 ])  # fmt: skip
 
 
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(VERDICTS, min_size=3, max_size=3))
 def test_a_judgement_is_read_rightly_or_refused(verdicts):
     prediction = variable("a")

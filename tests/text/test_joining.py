@@ -3,8 +3,9 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Variable, grad, vmap
@@ -17,6 +18,7 @@ def texts(*values):
     return [Variable(value, role=value, requires_grad=True) for value in values]
 
 
+@settings(max_examples=examples(40), deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 40))
 def test_in_any_graph_each_input_that_matters_is_told_once(dice: random.Random, size):
     leaves = texts(*(f"leaf{n}" for n in range(6)))

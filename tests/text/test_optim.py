@@ -4,8 +4,9 @@ import random
 import threading
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 from tests.text.helpers import Counting
 
 from pullback import tape
@@ -33,6 +34,7 @@ ANSWERS = st.sampled_from([
 ])  # fmt: skip
 
 
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(ANSWERS, min_size=1, max_size=12), st.integers(0, 3))
 def test_whatever_a_model_answers_no_text_ever_breaks_a_constraint(answers, retries):
     parameters = [told("Say {word}.", "polite"), told("Ask {word}?", "polite")]
@@ -168,6 +170,7 @@ def test_constraints():
     assert Constraint("only told").check is None
 
 
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 10**6), st.floats(0, 0.5))
 def test_validated_texts_never_score_below_their_start(seed, gain):
     dice = random.Random(seed)

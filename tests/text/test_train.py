@@ -5,8 +5,9 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fuzzing import examples
 from tests.text.helpers import answering
 
 from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError
@@ -69,6 +70,7 @@ class Spam(Module):
         return Validated(tgd, self.measure)
 
 
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(1, 30), st.integers(1, 9), st.booleans(), st.integers(0, 99))
 def test_a_loader_gives_every_sample_once_in_an_order_of_its_seed(size, batch, drop, seed):
     data = [Variable(str(n)) for n in range(size)]
@@ -154,6 +156,7 @@ def test_a_step_that_fails_scores_nothing_and_is_counted():
         Measure(Spam(), lambda m, s: "good", [1])()
 
 
+@settings(max_examples=examples(60), deadline=None)
 @given(st.tuples(*[st.integers(0, 6)] * 6), st.none() | st.integers(0, 200))
 def test_a_plan_never_promises_more_than_the_budget(counts, budget):
     names = ("forward", "train", "batches", "held", "texts", "epochs")
