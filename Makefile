@@ -9,7 +9,7 @@ TORCH := 2.13.0
 ROUNDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test matrix lint types imports docs bench fuzz readme survey
+.PHONY: help setup demo demo-text test matrix lint types imports docs bench fuzz readme survey
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,11 +20,14 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet "torch==$(TORCH)"
-	$(BIN)/python -m pip install --quiet --editable ".[tensor,plot]" --group dev
+	$(BIN)/python -m pip install --quiet --editable ".[tensor,plot,openai]" --group dev
 	@touch $@
 
 demo: $(STAMP) ## check five published packages at work; ends with report.html
 	$(BIN)/python demo/run.py
+
+demo-text: $(STAMP) ## optimise a pipeline of two steps on texts, without a model or a key
+	$(BIN)/python examples/support_triage.py
 
 lint: $(STAMP) ## ruff: format and lint
 	$(BIN)/ruff format --check .

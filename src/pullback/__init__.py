@@ -9,6 +9,7 @@ cheap and works without torch:
 - `check`: test any Function against the whole contract, giving a `Report`;
 - `Case`: offer cases of your own package to the checker;
 - `tape`: the same contract over numbers, texts, lists and mappings, without torch;
+- `text`: language models, and what is made of their answers, on the tape;
 - `gradients`, `tracking`, `trajectory`: functions that are ready to use;
 - `errors`: the exceptions, one tree.
 """
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         report,
         tape,
         tensor,
+        text,
         tracking,
         trajectory,
     )
@@ -65,6 +67,7 @@ __all__ = [
     "report",
     "tape",
     "tensor",
+    "text",
     "tracking",
     "trajectory",
 ]
@@ -89,10 +92,11 @@ _ROOMS = (
     "report",
     "tape",
     "tensor",
+    "text",
     "tracking",
     "trajectory",
 )
-_WITHOUT_TORCH = ("tape",)
+_WITHOUT_TORCH = ("tape", "text")
 
 
 def __getattr__(name: str) -> Any:

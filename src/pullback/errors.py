@@ -12,6 +12,9 @@
     ├── UnsupportedError         (RuntimeError)  a transform or layout that is refused by name
     ├── BrokenContractError      (AssertionError) a checked Function breaks the contract
     ├── RecordingError           (ValueError)    a recording cannot be read or replayed
+    ├── ModelError               (RuntimeError)  a language model cannot be asked
+    │   └── ReplyError           (ValueError)    its answer cannot be read or breaks its schema
+    ├── BudgetError              (RuntimeError)  what is asked would exceed the budget
     └── ProgramError             (RuntimeError)  a program that pullback ran has failed
 
 Every message says what happened, what was given, what was expected, and how to mend it.
@@ -21,12 +24,15 @@ __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
     "BrokenContractError",
+    "BudgetError",
     "DefinitionError",
     "GraphError",
     "MissingExtraError",
+    "ModelError",
     "ProgramError",
     "PullbackError",
     "RecordingError",
+    "ReplyError",
     "TorchVersionError",
     "UnsupportedError",
 ]
@@ -110,6 +116,44 @@ class BrokenContractError(PullbackError, AssertionError):
 
 class RecordingError(PullbackError, ValueError):
     """A recording cannot be read, written or replayed."""
+
+
+class ModelError(PullbackError, RuntimeError):
+    """A language model cannot be asked: it is not there, refuses, or has no time.
+
+    Arguments:
+        what, given, expected, mend: as of `PullbackError`.
+        transient: whether the same request may succeed later.
+        retry_after: the seconds that the provider asks to wait, if it says so.
+        status: the HTTP status, if there is one.
+        may_be_billed: whether the provider may have done the work, and bill it.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        given: str | None = None,
+        expected: str | None = None,
+        mend: str | None = None,
+        transient: bool = False,
+        retry_after: float | None = None,
+        status: int | None = None,
+        may_be_billed: bool = False,
+    ) -> None:
+        self.may_be_billed = may_be_billed
+        self.transient = transient
+        self.retry_after = retry_after
+        self.status = status
+        super().__init__(what, given=given, expected=expected, mend=mend)
+
+
+class ReplyError(ModelError, ValueError):
+    """What a language model answered cannot be read, or breaks the schema it was asked for."""
+
+
+class BudgetError(PullbackError, RuntimeError):
+    """What is asked would exceed the budget; nothing was sent."""
 
 
 class ProgramError(PullbackError, RuntimeError):

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from pullback.cli import _state
+from pullback.cli._text import app as text
 from pullback.cli._track import app as track
 from pullback.errors import ArgumentError
 
@@ -195,3 +196,4 @@ def _record(
 
 
 app.add_typer(track, name="track")
+app.add_typer(text, name="text")

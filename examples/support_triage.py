@@ -1,0 +1,138 @@
+"""Optimise a two-step pipeline end to end: label a mail, then route it. No model and no key needed.
+
+Both steps, the critic and the writer are a script here: fixed rules that follow what the prompts
+say, so what this shows is the mechanics (feedback, blame, proposals that are measured), never the
+quality of a model. Run it against any server that speaks OpenAI's chat completions instead, such
+as a local Ollama:
+
+    export OPENAI_BASE_URL=http://localhost:11434/v1
+    TRIAGE_MODEL=llama3.2 python examples/support_triage.py
+"""
+
+import os
+import re
+
+from pullback import text
+from pullback.tape import Variable
+from pullback.text.lm import LM, OpenAI, Scripted
+from pullback.text.optim import TGD, Validated, max_length
+from pullback.text.train import DataLoader, Measure, Trainer
+
+MAILS = [
+    ("The invoice of May is wrong.", "accounts"),
+    ("I was charged twice, refund me.", "accounts"),
+    ("My screen stays black.", "helpdesk"),
+    ("The login does not work.", "helpdesk"),
+    ("The heating is cold again.", "facilities"),
+    ("There is a leak in the kitchen.", "facilities"),
+    ("The invoice has no number.", "accounts"),
+    ("A refund was promised.", "accounts"),
+    ("The login page is broken.", "helpdesk"),
+    ("A new screen, please.", "helpdesk"),
+    ("The heating is too hot.", "facilities"),
+    ("The leak is back.", "facilities"),
+]
+TRAIN, HELD = MAILS[:6], MAILS[6:]
+LABELS = {"accounts": "money", "helpdesk": "computers", "facilities": "building"}
+TELLING = ("invoice", "refund", "screen", "login", "heating", "leak")
+
+
+class Triage(text.Module):
+    """Label a mail, then name the team for the label."""
+
+    def __init__(self, lm: LM) -> None:
+        self.lm = lm
+        self.label = text.ChatModule(
+            lm, "Label the mail. Rules:\ninvoice -> money", "{mail}", role="label"
+        )
+        self.route = text.ChatModule(
+            lm, "Name the team for the label. Rules:\nmoney -> accounts", "{label}", role="team"
+        )
+
+    def forward(self, mail):
+        return self.route(label=self.label(mail=mail))
+
+    def training_step(self, batch, number):
+        mail, team = batch
+        return text.exact_match(self(mail), team)
+
+    def configure_optimizers(self):
+        tgd = TGD(self.parameters(), self.lm, constraints=[max_length(600)])
+        return Validated(
+            tgd, Measure(self, lambda m, s: text.exact_match(m(s[0]), s[1]), samples(HELD))
+        )
+
+
+def samples(mails):
+    return [(Variable(mail, "mail"), team) for mail, team in mails]
+
+
+def follow(request):
+    """Stand in for a model that does just what its rules say."""
+    asked = request.messages[-1].text
+    if "<PARTS>" in asked:
+        return criticise(asked)
+    if "<CONSTRAINTS>" in asked:
+        return rewrite(asked)
+    rules = re.findall(r"(\w+) -> (\w+)", request.messages[0].text)
+    return next((then for word, then in rules if word in asked), "other")
+
+
+def criticise(asked):
+    """Say which rule is missing, to the prompt if it lacks one, else to what it was given."""
+    worked_on = re.search(r"\[user\]\n(.*?)\n</CALL>", asked, re.S).group(1)
+    expected = re.search(r"(?:Expected: |should lead to )(\w+)", asked).group(1)
+    told = {}
+    for number, role, part in re.findall(
+        r'<PART id="(\d+)" role="([^"]*)">\n(.*?)\n</PART>', asked, re.S
+    ):
+        if role == "system prompt of team":
+            right = f"{LABELS[expected]} -> {expected}"
+            told[number] = "" if right in part else f"Add the rule: {right}"
+        elif role == "system prompt of label":
+            word = next(word for word in TELLING if word in worked_on)
+            right = f"{word} -> {LABELS[expected]}"
+            told[number] = "" if right in part else f"Add the rule: {right}"
+        else:
+            told[number] = f"This should lead to {expected}."
+    return "".join(f'<FEEDBACK id="{n}">{said}</FEEDBACK>' for n, said in told.items())
+
+
+def rewrite(asked):
+    """Add the rules that the feedback asks for."""
+    text_now = re.search(r"<TEXT>\n(.*?)\n</TEXT>", asked, re.S).group(1)
+    rules = dict.fromkeys(re.findall(r"Add the rule: (\w+ -> \w+)", asked))
+    return f"<IMPROVED>{chr(10).join([text_now, *rules])}</IMPROVED>"
+
+
+def model():
+    name = os.environ.get("TRIAGE_MODEL")
+    return OpenAI(name) if name else Scripted(follow, model="a script, not a model")
+
+
+def main():
+    triage = Triage(model())
+    print(f"asked: {triage.lm.model}")
+    score = Measure(triage, lambda m, s: text.exact_match(m(s[0]), s[1]), samples(HELD))
+    print(f"held mails routed rightly before: {score():.0%}\n")
+
+    mail, team = "My screen stays black.", "helpdesk"
+    text.exact_match(triage(Variable(mail, "mail", requires_grad=True)), team).backward()
+    print(f"what feedback on {mail!r} blames:")
+    for each in text.blame(triage.parameters()):
+        print(f"  {each}")
+    triage.zero_grad()
+
+    loader = DataLoader(samples(TRAIN), None, shuffle=True, seed=0)
+    trainer = Trainer(3)
+    print(f"\nplan: {trainer.plan(triage, loader, triage.configure_optimizers()).describe(None)}")
+    result = trainer.fit(triage, loader)
+    for outcome in result.outcomes:
+        print(f"  {'kept' if outcome.accepted else 'left'}: {outcome.reason}")
+    print(f"{result}\n\nheld mails routed rightly after: {score():.0%}\n")
+    for name, value in triage.state_dict().items():
+        print(f"{name}:\n  {value.replace(chr(10), chr(10) + '  ')}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""``pullback text``: run a program that asks models, show what it cost, and replay it."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pullback.cli import _state
+from pullback.errors import ArgumentError
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Run a program that asks language models: journaled, within a budget, resumable.",
+    no_args_is_help=True,
+)
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+
+@app.command("run")
+def _run(  # noqa: PLR0917 - typer reads the options off the parameters
+    program: Annotated[Path, typer.Argument(help="A Python file; its arguments go after --.")],
+    journal: Annotated[
+        Path, typer.Option("--journal", "-o", help="Keeps every call; resumed if it is there.")
+    ] = Path("run.sqlite"),
+    calls: Annotated[int | None, typer.Option(help="The most calls in all.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="The most tokens in all.")] = None,
+    cost: Annotated[float | None, typer.Option(help="The most US dollars in all.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="The most seconds of this run.")] = None,
+    proposals: Annotated[int | None, typer.Option(help="The most proposals in all.")] = None,
+    max_output_tokens: Annotated[
+        int | None,
+        typer.Option(help="The longest answer, where the program says none; for tokens and cost."),
+    ] = None,
+    patience: Annotated[
+        float, typer.Option(help="Seconds to wait for calls under way at the end.")
+    ] = 10.0,
+    debug: Debug = False,
+) -> int:
+    """Run a program; what it pays for is kept, and it can be resumed.
+
+    pullback text run pipeline.py --calls 200 --cost 0.5 --max-output-tokens 1024
+    """
+    del debug  # read by main before the options are parsed
+    from pullback.cli._text_run import run_program
+    from pullback.text.lm import Account, Run
+
+    if not program.is_file():
+        raise ArgumentError("There is no such program.", given=str(program))
+    limits: dict[str, Any] = {
+        "calls": calls, "tokens": tokens, "cost": cost, "seconds": seconds, "proposals": proposals,
+    }  # fmt: skip
+    given = {name: limit for name, limit in limits.items() if limit is not None}
+    account = Account(**given) if given else None
+    run = Run(journal, account=account, max_output_tokens=max_output_tokens, patience=patience)
+    return run_program(run, program, _state.program or [])
+
+
+@app.command("replay")
+def _replay(
+    journal: Annotated[Path, typer.Argument(help="A journal that `text run` wrote.")],
+    program: Annotated[
+        Path | None, typer.Option(help="The program, if it is elsewhere now.", show_default=False)
+    ] = None,
+    debug: Debug = False,
+) -> int:
+    """Run the program of a journal again from the journal alone: nothing is sent or paid."""
+    del debug
+    from pullback.cli._text_run import run_program
+    from pullback.text.lm import Run
+
+    run = Run(journal, replay=True)
+    recorded = run.journal.notes().get("program") or ([] if program is None else [str(program)])
+    if not recorded:
+        run.journal.close()
+        raise ArgumentError("The journal does not say which program made it.",
+                            given=str(journal), mend="Pass --program.")  # fmt: skip
+    path = Path(recorded[0]) if program is None else program
+    if not path.is_file():
+        run.journal.close()
+        raise ArgumentError("The program of the journal is not there.", given=str(path),
+                            mend="Pass --program.")  # fmt: skip
+    arguments = recorded[1:] if _state.program is None else _state.program
+    return run_program(run, path, arguments)
+
+
+@app.command("show")
+def _show(
+    journal: Annotated[Path, typer.Argument(help="A journal that `text run` wrote.")],
+    html: Annotated[
+        Path | None,
+        typer.Option(help="The page.  [default: beside the journal]", show_default=False),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Say what a run cost, and write its calls and graphs as one HTML page."""
+    del debug
+    from rich.console import Console
+
+    from pullback.cli._text_run import print_summary
+    from pullback.text.lm import Journal
+    from pullback.text.report import render_run, summarise
+
+    with Journal(journal, make=False) as opened:
+        page = html or journal.with_suffix(".html")
+        page.write_text(render_run(opened), encoding="utf-8")
+        print_summary(summarise(opened.calls()), Console())
+    typer.echo(f"page: {page}")

@@ -1,0 +1,174 @@
+"""Run a program within a `Run`: tell the plan, show what it costs, and say how to resume."""
+
+import runpy
+import shlex
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pullback.errors import ArgumentError, BudgetError, PullbackError
+from pullback.text.lm import Run, Spending, scrub
+from pullback.text.report import RunSummary, summarise
+
+__all__ = ["print_summary", "run_program"]
+
+INTERRUPTED = 130
+
+
+def run_program(run: Run, program: Path, arguments: Sequence[str]) -> int:
+    """Run a program as ``python program arguments`` would, every model of it within the run.
+
+    Returns:
+        0, the program's own exit status, 1 where it failed or met the budget, 130 for Ctrl-C.
+    """
+    console = Console(stderr=True)
+    with _told(run, console), run:
+        _note_program(run, program, arguments)
+        _print_start(run, console)
+        status = 0
+        try:
+            _execute(program, arguments)
+        except SystemExit as leave:
+            status = _status(leave, console)
+        except KeyboardInterrupt:
+            status = INTERRUPTED
+            console.print("[yellow]Interrupted.[/] Waiting for calls under way; "
+                          "Ctrl-C again leaves them.")  # fmt: skip
+        except PullbackError as error:
+            status = 1
+            console.print(f"[red]The run stopped.[/] {escape(scrub(str(error)))}")
+            if not isinstance(error, BudgetError):
+                _print_traceback(error, console)
+        except Exception as error:
+            status = 1
+            _print_traceback(error, console)
+        try:
+            run.wait()
+        except KeyboardInterrupt:
+            console.print("Left.")
+        _print_end(run, status, program, arguments, console)
+    return status
+
+
+def _execute(program: Path, arguments: Sequence[str]) -> None:
+    before = sys.argv, sys.path
+    sys.argv, sys.path = [str(program), *arguments], [str(program.resolve().parent), *sys.path]
+    try:
+        runpy.run_path(str(program), run_name="__main__")
+    finally:
+        sys.argv, sys.path = before
+
+
+def _note_program(run: Run, program: Path, arguments: Sequence[str]) -> None:
+    if run.replays:
+        return
+    known = run.journal.notes().get("program")
+    if known and Path(known[0]).name != program.name:
+        raise ArgumentError(
+            "The journal is that of another program.", given=f"{run.journal.path}: {known[0]}",
+            expected=str(program), mend="Choose another journal with -o.",
+        )  # fmt: skip
+    run.journal.note("program", [str(program.resolve()), *arguments])
+
+
+def _print_start(run: Run, console: Console) -> None:
+    path = escape(str(run.journal.path))
+    if run.replays:
+        console.print(f"Replays {path}: nothing is sent, nothing is paid.")
+        return
+    if run.before or run.in_doubt:
+        spent = summarise([*run.before, *run.in_doubt])
+        console.print(f"Resumes {path}: {spent.calls} answers are paid for, {spent.cost}.")
+        if run.in_doubt:
+            console.print(f"{spent.in_doubt} calls are in doubt: no answer arrived; they are asked "
+                          "again under the same Idempotency-Key.")  # fmt: skip
+    else:
+        console.print(f"Keeps every call in {path}.")
+    if run.account is None:
+        console.print("Budget: none. Set one with --calls, --tokens, --cost or --seconds.")
+    else:
+        limits = ", ".join(f"{limit:,} {name}" for name, limit in run.account.limits.items())
+        console.print(f"Budget: {limits} in all.")
+
+
+def _print_end(
+    run: Run, status: int, program: Path, arguments: Sequence[str], console: Console
+) -> None:
+    summary = summarise(run.journal.calls())
+    console.print(
+        f"{run.paid} calls paid for now, {run.recorded} from the journal; "
+        f"in all {summary.calls} calls, {summary.usage.tokens:,} tokens, {summary.cost}."
+    )
+    if status == 0 or run.replays:
+        return
+    words = ["pullback", "text", "run", str(program), "-o", str(run.journal.path)]
+    words += ["--", *arguments] if arguments else []
+    console.print("What was paid for is kept. Resume, with the budget that you want: "
+                  f"{escape(shlex.join(words))}", soft_wrap=True)  # fmt: skip
+
+
+def _status(leave: SystemExit, console: Console) -> int:
+    if leave.code is None or isinstance(leave.code, int):
+        return leave.code or 0
+    console.print(escape(scrub(str(leave.code))))
+    return 1
+
+
+def _print_traceback(error: Exception, console: Console) -> None:
+    console.print(escape(scrub("".join(traceback.format_exception(error)))), highlight=False)
+
+
+@contextmanager
+def _told(run: Run, console: Console) -> Iterator[None]:
+    """Show plans as they come and, on a terminal, what was spent so far."""
+    lock = threading.Lock()
+    shown = 0
+    status = console.status("") if console.is_terminal else None
+
+    def watch(now: Run) -> None:
+        nonlocal shown
+        with lock:
+            for plan in now.described[shown:]:
+                console.print(f"Plan: {plan}")
+            shown = len(now.described)
+        if status is not None:
+            status.update(_line(now))
+
+    run.watch = watch
+    if status is None:
+        yield
+        return
+    with status:
+        yield
+
+
+def _line(run: Run) -> str:
+    spent: Spending = run.spent
+    return (
+        f"{run.paid} calls, {run.recorded} from the journal, {run.under_way} under way, "
+        f"{spent.tokens:,} tokens, ${spent.cost:.4f}"
+    )
+
+
+def print_summary(summary: RunSummary, console: Console) -> None:
+    """Print what each model of a run used, and all together."""
+    table = Table(box=None)
+    table.add_column("model")
+    for name in ("calls", "in doubt", "tokens in", "tokens out", "cost"):
+        table.add_column(name, justify="right")
+    total = [] if len(summary.models) == 1 else [("all", summary)]
+    for name, part in [*((model.model, model) for model in summary.models), *total]:
+        usage = part.usage
+        cost = f"${usage.cost or 0.0:.6f}" if not part.unpriced else f"{part.unpriced} unknown"
+        table.add_row(
+            escape(name), f"{part.calls}", f"{part.in_doubt}", f"{usage.input_tokens:,}",
+            f"{usage.output_tokens:,}", cost,
+        )  # fmt: skip
+    console.print(table)

@@ -1,0 +1,54 @@
+"""`save` and `load`: state as JSON."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pullback.compat.afnio._variable import Variable
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.tape import Variable as TapeVariable
+
+__all__ = ["load", "save"]
+
+_MARK = "pullback.compat.afnio.Variable"
+
+
+def save(obj: object, f: Any, pickle_protocol: int = 2) -> None:
+    """Write state: dicts, lists, texts, numbers and Variables, as JSON.
+
+    Arguments:
+        obj: the state.
+        f: a path, or a binary file.
+        pickle_protocol: is taken and not used: what is read back runs no code.
+
+    Raises:
+        TypeError: something in it is none of these.
+    """
+    text = json.dumps(obj, default=_written, ensure_ascii=False).encode("utf-8")
+    if hasattr(f, "write"):
+        f.write(text)
+    else:
+        Path(f).write_bytes(text)
+
+
+def load(f: Any) -> Any:
+    """Read what `save` wrote.
+
+    Raises:
+        ArgumentError: the file holds something else.
+    """
+    text = f.read() if hasattr(f, "read") else Path(f).read_bytes()
+    try:
+        return json.loads(text, object_hook=_read)
+    except ValueError as error:
+        raise ArgumentError("The file was not written by save.", given=str(error)[:80]) from None
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, TapeVariable):
+        return {_MARK: [value.data, value.role, value.requires_grad]}
+    raise ArgumentTypeError("This cannot be saved as JSON.", given=repr(value)[:80])
+
+
+def _read(value: dict[str, Any]) -> Any:
+    return Variable(*value[_MARK]) if _MARK in value else value

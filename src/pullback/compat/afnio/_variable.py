@@ -1,0 +1,209 @@
+"""`Variable`: the tape's, with afnio's habits."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pullback import tape
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.tape import Feedback, space_of
+from pullback.tape._context import at_edge
+
+__all__ = ["Variable", "adopt", "check_same_length", "plain", "start"]
+
+# What has a score beside its explanation, so that the explanation needs no feedback to start from.
+_EVALUATORS = ("EvaluateBackward", "JudgeOneBackward")
+_PASSING = ("ItemBackward", "JoinBackward", "StackBackward")
+_assign: Any = tape.Variable.data.fset  # type: ignore[missing-attribute]
+
+
+class Variable(tape.Variable):
+    """A text, a number, or a list of one kind of them, which stands for a batch.
+
+    Unlike the tape's, its data may be assigned at any time, its ``grad`` is always a list, and the
+    explanation of an evaluator runs back without a gradient.
+
+    Arguments:
+        data: the value; a list of whole numbers and floats becomes one of floats.
+        role: what it is for, in words.
+        requires_grad: whether feedback is wanted.
+
+    Raises:
+        TypeError: the data is of another kind, or a list of several kinds.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, data: Any = "", role: str = "", requires_grad: bool = False) -> None:
+        super().__init__(_checked(data), role, requires_grad)
+
+    @property
+    def data(self) -> Any:
+        """The value. Assigning it is allowed at any time; a value that backward needs is told."""
+        return super().data
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        with tape.no_grad():
+            _assign(self, _checked(value))
+
+    @property
+    def grad(self) -> list[Any]:
+        """What was said of it, in order; of a batch, that of its items one after another."""
+        return _notes(super().grad)
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        if isinstance(value, list | tuple) and not isinstance(self._data, str):
+            for note in value:
+                self.append_grad(note)
+            return
+        tape.Variable.grad.__set__(self, value)
+
+    def append_grad(self, gradient: tape.Variable) -> None:
+        """Add one more piece of feedback."""
+        if not isinstance(gradient, tape.Variable):
+            raise ArgumentTypeError("Feedback is a Variable.", given=type(gradient).__name__)
+        space = space_of(self._data)
+        given = space.conform(gradient, self._wrong_gradient)
+        self._grad = space.accumulate(self._grad, given)
+
+    def backward(
+        self,
+        gradient: Any = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        """Run back; the explanation (or score) of an evaluator needs no gradient."""
+        roots, gradients = start(self, gradient)
+        tape.backward(roots, gradients, retain_graph, bool(create_graph), inputs)
+
+    def detach(self) -> "Variable":
+        """The same value without history."""
+        return adopt(super().detach())
+
+    def copy_(self, src: tape.Variable) -> "Variable":
+        """Take the data, role and requires_grad of another Variable."""
+        if not isinstance(src, tape.Variable):
+            raise ArgumentTypeError("A Variable is copied.", given=type(src).__name__)
+        self.data = src._data
+        self.role = src.role
+        if self._node is None:
+            self.requires_grad_(src.requires_grad)
+        return self
+
+    def requires_grad_(  # type: ignore[bad-override-param-name]
+        self, mode: bool = True
+    ) -> "Variable":
+        """Require a gradient, or no longer; gives the Variable back."""
+        super().requires_grad_(mode)
+        return self
+
+    def is_floating_point(self) -> bool:
+        """Whether the data is a float, or a list of them."""
+        data = self._data if isinstance(self._data, list) else [self._data]
+        return bool(data) and all(isinstance(each, float) for each in data)
+
+    def to(self, dtype: Any = None) -> "Variable":
+        """The same with its data made into another type: str, int or float."""
+        if dtype not in (str, int, float):
+            raise ArgumentTypeError("Data becomes str, int or float.", given=repr(dtype))
+        data = self._data
+        made = [dtype(each) for each in data] if isinstance(data, list) else dtype(data)
+        return Variable(made, self.role, self.requires_grad)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The lengths of the lists; empty for one value."""
+        sizes, data = [], self._data
+        while isinstance(data, list):
+            sizes.append(len(data))
+            data = data[0] if data else None
+        return tuple(sizes)
+
+
+def adopt(value: Any) -> Any:
+    """Variables of the tape as afnio's, in place; structures are gone through."""
+    if isinstance(value, tuple | list):
+        for each in value:
+            adopt(each)
+    elif type(value) is tape.Variable:
+        value.__class__ = Variable
+    return value
+
+
+def plain(value: Any) -> Any:
+    """The data of a Variable, or the value itself."""
+    return value._data if isinstance(value, tape.Variable) else value
+
+
+def start(variable: tape.Variable, gradient: Any) -> tuple[list[tape.Variable], list[Any]]:
+    """Where to run back from and with what: of an evaluator's explanation, from its score."""
+    if gradient is None and isinstance(variable._data, str):
+        scores = _scores(variable.grad_fn, set())
+        if scores:
+            return scores, [tape.Variable(1.0)] * len(scores)
+    return [variable], [gradient]
+
+
+def _scores(node: Any, seen: set[Any]) -> list[tape.Variable]:
+    """The scores beside the explanations that a text is made of."""
+    if node is None or node in seen:
+        return []
+    seen.add(node)
+    if node.name() in _EVALUATORS:
+        return [at_edge(1.0, "score", (node, 0))]
+    if node.name() not in _PASSING:
+        return []
+    return [score for before, _ in node.next_functions for score in _scores(before, seen)]
+
+
+def _checked(data: Any) -> Any:
+    if not isinstance(data, list):
+        if isinstance(data, str | int | float) and not isinstance(data, bool):
+            return data
+        raise ArgumentTypeError("The data of a Variable is a text, a number or a list.",
+                                given=repr(data)[:80])  # fmt: skip
+    made = [_checked(each) for each in data]
+    kinds = {type(each) for each in made}
+    if kinds == {int, float}:
+        return [float(each) for each in made]
+    if len(kinds) > 1:
+        raise ArgumentTypeError(
+            "The data of a Variable is a list of several kinds.",
+            given=", ".join(sorted(kind.__name__ for kind in kinds)), expected="one kind",
+        )  # fmt: skip
+    return made
+
+
+def _notes(gradient: Any) -> list[Any]:
+    if gradient is None:
+        return []
+    if isinstance(gradient, list):
+        return [adopt(each) for each in gradient]
+    if isinstance(gradient, Feedback):
+        return [adopt(each) for each in gradient.notes]
+    data: Any = gradient._data
+    if isinstance(data, Sequence) and not isinstance(data, str):
+        return [note for each in data for note in _notes(_lifted(each))]
+    return [adopt(gradient)]
+
+
+def _lifted(value: Any) -> Any:
+    if isinstance(value, tape.Variable) or value is None:
+        return value
+    if isinstance(value, str) and not value:
+        return None
+    return Variable(value)
+
+
+def check_same_length(first: Any, second: Any) -> None:
+    """Refuse two lists of different lengths, and a list with a single value.
+
+    Raises:
+        ArgumentError: they are.
+    """
+    lists = isinstance(first, list), isinstance(second, list)
+    if lists[0] != lists[1] or (all(lists) and len(first) != len(second)):
+        raise ArgumentError("Two values are no two single ones, nor two lists of one length.",
+                            given=f"{first!r:.60} and {second!r:.60}")  # fmt: skip

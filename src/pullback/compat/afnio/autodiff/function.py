@@ -1,0 +1,41 @@
+"""`Function`: the contract, with afnio's Variables."""
+
+from typing import Any
+
+from pullback import tape
+from pullback.compat.afnio._variable import adopt
+
+__all__ = ["Function"]
+
+
+class Function(tape.Function):
+    """A custom differentiable function of Variables: see `pullback.tape.Function`.
+
+    All of the contract runs: ``forward`` in both forms, ``setup_context``, ``backward`` or
+    ``vjp``, ``jvp``, ``vmap`` or ``generate_vmap_rule``, ``apply``; and on the context
+    ``save_for_backward``, ``save_for_forward``, ``saved_variables`` (``saved_tensors``),
+    ``needs_input_grad``, ``mark_dirty``, ``mark_non_differentiable``, ``set_materialize_grads``.
+
+    Example:
+        >>> import pullback.compat.afnio as hf
+        >>> class Reverse(Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         return hf.Variable(x.data[::-1], role=x.role)
+        ...
+        ...     @staticmethod
+        ...     def backward(ctx, feedback):
+        ...         return feedback
+        >>> Reverse.apply(hf.Variable("abc", role="word"))
+        Variable('cba', role='word')
+    """
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """Apply the Function."""
+        return adopt(super().apply(*args, **kwargs))
+
+    @classmethod
+    async def aapply(cls, *args: Any, **kwargs: Any) -> Any:
+        """Apply the Function and await it."""
+        return adopt(await super().aapply(*args, **kwargs))

@@ -1,0 +1,61 @@
+"""What a client of a language model can do."""
+
+from typing import Any
+
+__all__ = ["BaseModel", "ChatCompletionModel", "EmbeddingModel", "TextCompletionModel"]
+
+
+class BaseModel:
+    """A client: who provides it, how it is configured, what it has used."""
+
+    def __init__(
+        self, provider: str | None = None, config: dict[str, Any] | None = None,
+        usage: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        self._provider, self._config = provider, dict(config or {})
+        self._usage: dict[str, Any] = dict(usage or {})
+
+    def get_provider(self) -> str | None:
+        """Who provides it."""
+        return self._provider
+
+    def get_config(self) -> dict[str, Any]:
+        """How it is configured, without keys."""
+        return dict(self._config)
+
+    def get_usage(self) -> dict[str, Any]:
+        """What it has used, by name."""
+        return dict(self._usage)
+
+    def clear_usage(self) -> None:
+        """Count from zero again."""
+        self._usage.clear()
+
+    def update_usage(self, usage: dict[str, Any], model_name: str | None = None) -> None:
+        """Add what a call has used."""
+        for name, count in usage.items():
+            self._usage[name] = self._usage.get(name, 0) + (count or 0)
+
+
+class ChatCompletionModel(BaseModel):
+    """A client that answers messages; a subclass writes ``chat`` or ``achat``."""
+
+    def chat(self, messages: list[dict[str, Any]], **kwargs: Any) -> str:
+        """Answer; to be written."""
+        raise NotImplementedError(f"{type(self).__name__} has no chat.")
+
+
+class TextCompletionModel(BaseModel):
+    """A client that goes on with a text."""
+
+    def complete(self, prompt: str, **kwargs: Any) -> str:
+        """Go on; to be written."""
+        raise NotImplementedError(f"{type(self).__name__} has no complete.")
+
+
+class EmbeddingModel(BaseModel):
+    """A client that embeds texts."""
+
+    def embed(self, input: list[str], **kwargs: Any) -> list[list[float]]:  # noqa: A002  # afnio's name
+        """Embed; to be written."""
+        raise NotImplementedError(f"{type(self).__name__} has no embed.")

@@ -1,0 +1,5 @@
+"""`Optimizer`: what changes parameters."""
+
+from pullback.text.optim import Optimizer
+
+__all__ = ["Optimizer"]

@@ -1,0 +1,5 @@
+"""The loop."""
+
+from pullback.compat.afnio.trainer.trainer import Trainer
+
+__all__ = ["Trainer"]

@@ -1,0 +1,88 @@
+"""`Trainer`: runs epochs over an agent."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.text import train
+
+__all__ = ["Trainer"]
+
+
+class Trainer:
+    """Runs epochs: see `pullback.text.train.Trainer`.
+
+    Arguments:
+        max_epochs: how many epochs.
+        enable_checkpointing: whether a checkpoint is written after each epoch.
+        enable_progress_bar: whether a line a step is shown.
+        enable_agent_summary: whether the parameters are shown before training.
+        default_root_dir: where the folder ``checkpoint`` is made; here if None.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_epochs: int | None = None,
+        enable_checkpointing: bool | None = True,
+        enable_progress_bar: bool | None = True,
+        enable_agent_summary: bool | None = True,
+        default_root_dir: str | Path | None = None,
+    ) -> None:
+        folder = Path(default_root_dir or ".") / "checkpoint" if enable_checkpointing else None
+        self._trainer = train.Trainer(
+            1 if max_epochs is None else max_epochs, folder=folder,
+            progress=bool(enable_progress_bar),
+        )  # fmt: skip
+        self._summary = bool(enable_agent_summary) and bool(enable_progress_bar)
+
+    def fit(
+        self,
+        agent: Any,
+        train_dataloader: Any = None,
+        val_dataloader: Iterable[Any] | None = None,
+        ckpt_path: str | Path | None = None,
+        llm_clients: Iterable[Any] | None = (),
+    ) -> train.Result:
+        """Train; the agent ends with the texts that scored best in validation.
+
+        Raises:
+            AttributeError: the agent lacks a step.
+            TypeError: an argument is of another type.
+            ValueError: there is no training data.
+        """
+        _check(agent, train_dataloader, "training", "train_dataloader")
+        if ckpt_path is not None and not isinstance(ckpt_path, str | Path):
+            raise ArgumentTypeError("A checkpoint is a path.", given=type(ckpt_path).__name__)
+        if self._summary:
+            for name, parameter in agent.named_parameters():
+                print(f"{name}: {parameter.role} ({len(str(parameter.data))} characters)")
+        return self._trainer.fit(
+            agent, train_dataloader, val_dataloader, resume=ckpt_path, clients=llm_clients or ()
+        )
+
+    def validate(
+        self, agent: Any, val_dataloader: Any = None, llm_clients: Iterable[Any] | None = ()
+    ) -> dict[str, float]:
+        """The means of the metrics of ``validation_step``, by names that start with ``val_``."""
+        _check(agent, val_dataloader, "validation", "val_dataloader")
+        return _renamed("val", self._trainer.validate(agent, val_dataloader))
+
+    def test(
+        self, agent: Any, test_dataloader: Any = None, llm_clients: Iterable[Any] | None = ()
+    ) -> dict[str, float]:
+        """The means of the metrics of ``test_step``, by names that start with ``test_``."""
+        _check(agent, test_dataloader, "test", "test_dataloader")
+        return _renamed("test", self._trainer.test(agent, test_dataloader))
+
+
+def _renamed(stage: str, metrics: dict[str, float]) -> dict[str, float]:
+    return {f"{stage}_{'loss' if k == 'score' else k}": v for k, v in metrics.items()}
+
+
+def _check(agent: Any, data: Any, what: str, name: str) -> None:
+    if data is None:
+        raise ArgumentError(f"There is no {what} data.", mend=f"Pass {name}=...")
+    if not isinstance(data, Iterable):
+        raise ArgumentTypeError(f"The {what} data cannot be iterated.", given=type(data).__name__)

@@ -1,0 +1,54 @@
+"""Language-model operations on the tape, and the models that they ask."""
+
+from pullback.text import functional, lm, optim, train
+from pullback.text._blame import Blame, blame
+from pullback.text._chat import ChatModule, ModelCritic, chat
+from pullback.text._critic import Critic, Relay, Review, Rule, RuleCritic, use_critic
+from pullback.text._edits import apply_edit, edit_between, use_editor
+from pullback.text._evaluation import Evaluation, deterministic, exact_match
+from pullback.text._joining import concat, format, join, select, split, sum
+from pullback.text._judge import judge
+from pullback.text._module import Module, Parameter
+from pullback.text._prompts import default_prompt, prompt, prompt_names, use_prompts
+from pullback.text._python import StepError, map_python
+from pullback.text._runnable import invoke
+
+__all__ = [
+    "Blame",
+    "ChatModule",
+    "Critic",
+    "Evaluation",
+    "ModelCritic",
+    "Module",
+    "Parameter",
+    "Relay",
+    "Review",
+    "Rule",
+    "RuleCritic",
+    "StepError",
+    "apply_edit",
+    "blame",
+    "chat",
+    "concat",
+    "default_prompt",
+    "deterministic",
+    "edit_between",
+    "exact_match",
+    "format",
+    "functional",
+    "invoke",
+    "join",
+    "judge",
+    "lm",
+    "map_python",
+    "optim",
+    "prompt",
+    "prompt_names",
+    "select",
+    "split",
+    "sum",
+    "train",
+    "use_critic",
+    "use_editor",
+    "use_prompts",
+]

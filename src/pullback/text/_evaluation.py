@@ -1,0 +1,228 @@
+"""Evaluators: a score and an explanation, and feedback to what fell short."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.tape import Variable
+from pullback.text._operation import Operation
+from pullback.text._replies import shorten
+
+__all__ = ["Evaluation", "deterministic", "exact_match", "is_full", "mean"]
+
+
+class Evaluation(NamedTuple):
+    """What an evaluator gives.
+
+    Arguments:
+        score: a number Variable; its backward needs no gradient.
+        explanation: a text Variable; what is said of it is added to the feedback.
+    """
+
+    score: Variable
+    explanation: Variable
+
+    def backward(self, retain_graph: bool | None = None, create_graph: bool = False) -> None:
+        """Send the evaluator's feedback back to what it evaluated."""
+        self.score.backward(None, retain_graph, create_graph)
+
+
+def is_full(score: float) -> bool:
+    """Whether a score is 1, so that there is nothing to improve."""
+    return score >= 1.0
+
+
+def mean(scores: Sequence[float]) -> float:
+    """The mean of the scores."""
+    return math.fsum(scores) / len(scores)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluator:
+    """How predictions are scored."""
+
+    function: Callable[[Any, Any], Any]
+    purpose: str
+    target: Any
+    success: Callable[[float], bool]
+    reduction: Callable[[Sequence[float]], Any]
+
+
+class Evaluate(Operation):
+    """Scores by a function; the feedback says what was wrong with each prediction that failed."""
+
+    @staticmethod
+    def forward(spec: Evaluator, prediction: Variable, *target: Variable) -> tuple[Any, Any, Any]:
+        scores = _scores(spec, prediction, target)
+        total = spec.reduction(scores)
+        _number(total, f"The reduction of {spec.purpose!r}")
+        failed = [n for n, score in enumerate(scores) if not spec.success(score)]
+        which = f", the others at {', '.join(map(str, failed))}" if failed else ""
+        explanation = (
+            f"Scored by {spec.purpose!r}: {len(scores) - len(failed)} of {len(scores)} succeed"
+            f"{which}; the score is {total:g}."
+        )
+        return Variable(total, "score"), Variable(explanation, "explanation"), Variable(scores)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save what backward needs; what no gradient reaches is told so."""
+        Operation.setup_context(ctx, inputs, output)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(output[2])
+
+    @staticmethod
+    def backward(ctx: Any, score: Any, explanation: Any, _: Any) -> Any:
+        spec: Evaluator = ctx.spec
+        prediction, *target, _, _, scores = ctx.saved_variables
+        explanation = explanation or None
+        moved = explanation is not None or (score is not None and (score > 0 or score < 0))
+        nothing = (None,) * len(target)
+        if not moved:
+            return (None, None, *nothing)
+        wanted = target[0]._data if target else spec.target
+        if not isinstance(prediction._data, list | tuple):
+            note = _complaint(spec, scores.data[0], wanted, prediction, explanation)
+            return (None, note, *nothing)
+        wanteds = [None] * len(prediction) if wanted is None else wanted
+        notes = [
+            _complaint(spec, score, each, prediction[number], explanation)
+            for number, (score, each) in enumerate(zip(scores.data, wanteds, strict=True))
+        ]
+        return (None, notes, *nothing)
+
+
+class Complain(Operation):
+    """What is wrong with one prediction, in words."""
+
+    @staticmethod
+    def forward(spec: tuple[Evaluator, Any, float], prediction: Variable) -> Variable:
+        evaluator, target, score = spec
+        expected = "" if target is None else f" Expected: {shorten(str(target), 2000)}"
+        return Variable(
+            f"Scored {score:g} by {evaluator.purpose!r}. "
+            f"Got: {shorten(str(prediction.data), 2000)}.{expected}",
+            f"feedback to {prediction.role or 'prediction'}",
+        )
+
+    @staticmethod
+    def backward(ctx: Any, feedback: Any) -> Any:
+        return None, feedback
+
+
+def exact_match(
+    prediction: Variable, target: Any, reduction: Callable[[Sequence[float]], Any] = mean
+) -> Evaluation:
+    """Score 1 where a prediction equals its target, else 0.
+
+    Arguments:
+        prediction: a text, or a list of them for a batch.
+        target: what is expected: plain data or a Variable, as many as there are predictions.
+        reduction: makes one score of those of a batch.
+
+    Raises:
+        ArgumentError: there is not one target for each prediction, or there is none.
+
+    Example:
+        >>> answer = Variable("green", role="answer", requires_grad=True)
+        >>> evaluation = exact_match(answer, "red")
+        >>> evaluation.backward()
+        >>> answer.grad[0].data
+        "Scored 0 by 'exact match'. Got: green. Expected: red"
+    """
+    return deterministic(prediction, target, _equal, "exact match", reduction=reduction)
+
+
+def deterministic(
+    prediction: Variable,
+    target: Any,
+    eval_fn: Callable[[Any, Any], Any],
+    purpose: str,
+    *,
+    success: Callable[[float], bool] = is_full,
+    reduction: Callable[[Sequence[float]], Any] = mean,
+) -> Evaluation:
+    """Score by a function of one prediction and its target.
+
+    Predictions that succeed are told nothing, and what made them is not run back.
+
+    Arguments:
+        prediction: a text, or a list of them for a batch.
+        target: plain data or a Variable: one, or a list of one for each prediction. None if the
+            function needs none.
+        eval_fn: given a prediction and its target, gives a finite number or a truth value.
+        purpose: what is scored, in words.
+        success: whether a score needs no improvement.
+        reduction: makes one score of those of a batch.
+
+    Raises:
+        ArgumentError: the purpose is empty, or there is not one target for each prediction.
+        ArgumentTypeError: a score is no number, or the prediction is one and wants a gradient.
+
+    Example:
+        >>> answers = Variable(["yes", "no"], role="answers", requires_grad=True)
+        >>> score, explanation = deterministic(answers, ["yes", "yes"], str.__eq__, "agreement")
+        >>> score.data
+        0.5
+    """
+    if not isinstance(purpose, str) or not purpose.strip():
+        raise ArgumentError("An evaluator needs a purpose.", given=repr(purpose))
+    if not isinstance(prediction, Variable):
+        raise ArgumentTypeError("A prediction is a Variable.", given=type(prediction).__name__)
+    variable = isinstance(target, Variable)
+    spec = Evaluator(eval_fn, purpose, None if variable else target, success, reduction)
+    score, explanation, _ = Evaluate.apply(spec, prediction, *([target] if variable else []))
+    return Evaluation(score, explanation)
+
+
+def _equal(prediction: Any, target: Any) -> bool:
+    return bool(prediction == target)
+
+
+def _scores(spec: Evaluator, prediction: Variable, target: Sequence[Variable]) -> list[float]:
+    data = prediction.data
+    predictions = list(data) if isinstance(data, list | tuple) else [data]
+    if prediction.requires_grad and not all(isinstance(each, str) for each in predictions):
+        raise ArgumentTypeError(
+            "An evaluator gives feedback in words, and a prediction is no text.",
+            given=repr(prediction)[:80], expected="a text or a list of texts",
+            mend="Evaluate select(prediction, ...), or its detach().",
+        )  # fmt: skip
+    if not predictions:
+        raise ArgumentError("There is no prediction to score.", given=repr(data))
+    targets = _targets(spec, data, target)
+    return [
+        _number(spec.function(*pair), f"The score by {spec.purpose!r}")
+        for pair in zip(predictions, targets, strict=True)
+    ]
+
+
+def _targets(spec: Evaluator, data: Any, target: Sequence[Variable]) -> list[Any]:
+    wanted = target[0].data if target else spec.target
+    if not isinstance(data, list | tuple):
+        return [wanted]
+    if wanted is None:
+        return [None] * len(data)
+    if not isinstance(wanted, list | tuple) or len(wanted) != len(data):
+        size = len(wanted) if isinstance(wanted, list | tuple) else "one value"
+        raise ArgumentError(
+            "There is not one target for each prediction.", given=f"{size} for {len(data)}"
+        )
+    return list(wanted)
+
+
+def _complaint(spec: Evaluator, score: float, wanted: Any, prediction: Variable, more: Any) -> Any:
+    if spec.success(score) and more is None:
+        return None
+    complaint = Complain.apply((spec, wanted, score), prediction)
+    return complaint if more is None else [complaint, *getattr(more, "notes", (more,))]
+
+
+def _number(value: Any, what: str) -> float:
+    if isinstance(value, bool | int | float) and math.isfinite(value):
+        return float(value)
+    raise ArgumentTypeError(
+        f"{what} is no number.", given=repr(value)[:80], expected="a finite number or a truth value"
+    )

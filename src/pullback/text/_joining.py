@@ -1,0 +1,254 @@
+"""Operations that put texts together and take them apart, and lose nothing that is said back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.tape import Feedback, Variable, space_of
+from pullback.text._operation import Operation
+from pullback.text._replies import shorten
+from pullback.text._templates import fill
+
+__all__ = ["as_variable", "concat", "format", "heard", "join", "select", "split", "sum"]
+
+NOTE = 2000  # characters of a note that an operation here writes, at most
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """How texts are put together: what is between them, before each and after each."""
+
+    between: str = ""
+    before: str = ""
+    after: str = ""
+
+
+class Join(Operation):
+    """Texts, one after another; what is said of the whole is said to each part, as it is."""
+
+    @staticmethod
+    def forward(spec: Pieces, *texts: Variable) -> Variable:
+        pieces = [f"{spec.before}{_text(text)}{spec.after}" for text in texts]
+        roles = dict.fromkeys(text.role for text in texts if text.role)
+        return Variable(spec.between.join(pieces), " and ".join(roles))
+
+    @staticmethod
+    def backward(ctx: Any, feedback: Any) -> Any:
+        count = len(ctx.needs_input_grad) - 1
+        return (None, *[feedback] * count)
+
+
+@dataclass(frozen=True, eq=False)
+class Fields:
+    """The names of the values of a template, and what the result is."""
+
+    names: tuple[str, ...]
+    role: str
+
+
+class Format(Operation):
+    """A template with its fields filled in; template and values are told what is said."""
+
+    @staticmethod
+    def forward(spec: Fields, template: Variable, *values: Variable) -> Variable:
+        texts = [_written(value) for value in values]
+        return Variable(
+            fill(_text(template), dict(zip(spec.names, texts, strict=True))),
+            spec.role or template.role,
+        )
+
+    @staticmethod
+    def backward(ctx: Any, feedback: Any) -> Any:
+        _, *needed = ctx.needs_input_grad
+        return (None, *[feedback if need else None for need in needed])
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """Where a text is cut."""
+
+    separator: str | None
+    maxsplit: int
+
+
+class Split(Operation):
+    """The parts of a text; what is said of a part is said to the text, with the part's number."""
+
+    @staticmethod
+    def forward(spec: Cut, text: Variable) -> tuple[Variable, ...]:
+        parts = _text(text).split(spec.separator, spec.maxsplit)
+        if not parts:
+            raise ArgumentError("A text without a part was split.", given=repr(text.data))
+        return tuple(
+            Variable(part, f"split part {number} of {text.role}")
+            for number, part in enumerate(parts)
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *feedback: Any) -> Any:
+        told = [Locate.apply(number, heard(said)) for number, said in enumerate(feedback) if said]
+        return None, told
+
+
+class Locate(Operation):
+    """What is said of a part, as said of the whole; cut, so that it does not grow along a chain."""
+
+    @staticmethod
+    def forward(number: int, said: Variable) -> Variable:
+        return Variable(shorten(f"On part {number} of the text: {said.data}", NOTE), said.role)
+
+    @staticmethod
+    def backward(ctx: Any, feedback: Any) -> Any:
+        return None, feedback
+
+
+def concat(*texts: Variable | str) -> Variable:
+    """The texts, one after another.
+
+    Raises:
+        ArgumentError: none is given.
+        ArgumentTypeError: one is no text.
+
+    Example:
+        >>> concat(Variable("abc", role="a"), Variable("def", role="b"))
+        Variable('abcdef', role='a and b')
+    """
+    return _joined(Pieces(), texts)
+
+
+def join(separator: str, texts: Sequence[Variable | str]) -> Variable:
+    """The texts with a separator between them.
+
+    Raises:
+        ArgumentError: none is given.
+        ArgumentTypeError: one, or the separator, is no text.
+
+    Example:
+        >>> join(", ", [Variable("abc"), "def"]).data
+        'abc, def'
+    """
+    if not isinstance(separator, str):
+        raise ArgumentTypeError("A separator is a plain text.", given=type(separator).__name__)
+    return _joined(Pieces(separator), texts)
+
+
+def sum(values: Sequence[Variable]) -> Variable:
+    """The sum of numbers; of texts, each in ``<ITEM>`` tags, one after another.
+
+    Raises:
+        ArgumentError: there are none.
+        ArgumentTypeError: some are texts and some are numbers, or one is neither.
+
+    Example:
+        >>> sum([Variable("abc"), Variable("def")]).data
+        '<ITEM>abc</ITEM><ITEM>def</ITEM>'
+        >>> sum([Variable(1.0), Variable(2.5)]).data
+        3.5
+    """
+    variables = [as_variable(value) for value in values]
+    if variables and all(_is_number(value) for value in variables):
+        total = variables[0]
+        for value in variables[1:]:
+            total = total + value
+        return total
+    return _joined(Pieces("", "<ITEM>", "</ITEM>"), variables)
+
+
+def format(template: Variable | str, /, *, role: str = "", **values: Any) -> Variable:
+    """A template with its fields filled in: ``{name}`` stands for a value, ``{{`` for a brace.
+
+    What is said of the result is said to the template and to each value, once.
+
+    Raises:
+        ArgumentError: a field has no value, a value no field, or the template is malformed.
+        ArgumentTypeError: a value is neither a text nor a number.
+
+    Example:
+        >>> prompt = Variable("Translate to {language}.", role="prompt", requires_grad=True)
+        >>> format(prompt, language="Italian").data
+        'Translate to Italian.'
+    """
+    variables = [as_variable(value) for value in values.values()]
+    return Format.apply(Fields(tuple(values), role), as_variable(template), *variables)
+
+
+def split(text: Variable, separator: str | None = None, maxsplit: int = -1) -> list[Variable]:
+    """The parts of a text, as `str.split` has them.
+
+    Raises:
+        ArgumentError: the separator is empty, or the text has no part.
+
+    Example:
+        >>> [part.role for part in split(Variable("a b", role="letters"))]
+        ['split part 0 of letters', 'split part 1 of letters']
+    """
+    if separator == "":
+        raise ArgumentError("A text was split at an empty separator.")
+    return list(Split.apply(Cut(separator, maxsplit), as_variable(text)))
+
+
+def select(value: Variable, *path: str | int) -> Variable:
+    """An entry of a list or mapping, such as a field of a structured answer.
+
+    Raises:
+        ArgumentError: there is no such entry.
+
+    Example:
+        >>> select(Variable({"label": "spam", "why": ["links"]}), "why", 0).data
+        'links'
+    """
+    for key in path:
+        try:
+            value = value[key]
+        except (KeyError, IndexError, TypeError):
+            raise ArgumentError(
+                "There is no such entry.", given=repr(key), expected=f"an entry of {value!r:.80}"
+            ) from None
+    return value
+
+
+def as_variable(value: Any) -> Variable:
+    """The Variable itself, or one of a plain text or number."""
+    if isinstance(value, Feedback):
+        return heard(value)
+    return value if isinstance(value, Variable) else Variable(value)
+
+
+def heard(feedback: Variable) -> Variable:
+    """The same feedback; if only its notes have a history, one that has theirs."""
+    loose = isinstance(feedback, Feedback) and feedback.grad_fn is None
+    if loose and any(note.requires_grad for note in feedback):
+        return space_of("").total(list(feedback))
+    return feedback
+
+
+def _joined(pieces: Pieces, texts: Sequence[Variable | str]) -> Variable:
+    variables = [as_variable(text) for text in texts]
+    if not variables:
+        raise ArgumentError("There is no text to put together.", expected="one or more")
+    return Join.apply(pieces, *variables)
+
+
+def _text(value: Variable) -> str:
+    if not isinstance(value.data, str):
+        raise ArgumentTypeError(
+            "A text was expected.", given=repr(value), mend="Make it one: map_python(str, value)."
+        )
+    return value.data
+
+
+def _written(value: Variable) -> str:
+    if not _is_number(value):
+        return _text(value)
+    if value.requires_grad:
+        raise ArgumentTypeError(
+            "A number that requires a gradient was put into a text, and feedback is no number.",
+            given=repr(value), mend="Pass its detach().",
+        )  # fmt: skip
+    return str(value.data)
+
+
+def _is_number(value: Variable) -> bool:
+    data = value.data
+    return isinstance(data, int | float) and not isinstance(data, bool)

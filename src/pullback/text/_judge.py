@@ -1,0 +1,160 @@
+"""`judge`: a language model as the evaluator."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
+from pullback.tape import Variable, vmap
+from pullback.text._conversation import Conversation, read_conversation
+from pullback.text._evaluation import Evaluation, is_full
+from pullback.text._joining import as_variable, join, sum
+from pullback.text._operation import Operation
+from pullback.text._prompts import prompt
+from pullback.text._replies import ask, check_retries
+from pullback.text.lm import LM
+from pullback.text.lm._json import parse_json
+
+__all__ = ["Judge", "JudgeOne", "judge"]
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """Who judges, by which messages, and when there is nothing to improve.
+
+    Arguments:
+        lm: the model.
+        conversation: the messages.
+        prediction: which of their Variables is judged.
+        criteria: which of them are told what is said of the explanation.
+        success: whether a score needs no improvement.
+        retries: how many more times to ask.
+        options: the model's own.
+    """
+
+    lm: LM
+    conversation: Conversation
+    prediction: int
+    criteria: tuple[int, ...]
+    success: Callable[[float], bool]
+    retries: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class JudgeOne(Operation):
+    """One text, judged; the explanation is the feedback to it."""
+
+    @staticmethod
+    async def forward(spec: Judge, *variables: Variable) -> Any:
+        messages: Any = spec.conversation.messages(variables)
+        role = variables[spec.prediction].role
+        verdict = await ask(spec.lm, messages, read_verdict, spec.retries, **spec.options)
+        return Variable(verdict[0], "score"), Variable(verdict[1], f"judgement of {role}")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save what backward needs, and whether there is anything to say."""
+        Operation.setup_context(ctx, inputs, output)
+        ctx.passed = bool(inputs[0].success(output[0].data))
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, score: Any, explanation: Any) -> Any:
+        spec: Judge = ctx.spec
+        *inputs, _, verdict = ctx.saved_variables
+        told: list[Any] = [None] * len(inputs)
+        moved = score is not None and (score > 0 or score < 0)
+        if moved and not ctx.passed:
+            told[spec.prediction] = verdict
+        for number in spec.criteria if explanation else ():
+            told[number] = explanation
+        return (None, *told)
+
+
+def judge(
+    lm: LM,
+    criterion: Variable | str,
+    prediction: Variable,
+    target: Variable | str | list[str] | None = None,
+    *,
+    success: Callable[[float], bool] = is_full,
+    retries: int = 2,
+    **options: Any,
+) -> Evaluation:
+    """Score texts from 0 to 1 by a criterion, with a language model as the judge.
+
+    The explanation is the feedback to a text that does not succeed; what is said of the
+    explanation goes to the criterion, which may be a `Parameter` itself. The texts of a batch are
+    judged at once, identical ones once, and their score is the mean.
+
+    Arguments:
+        lm: the model.
+        criterion: what makes a text good.
+        prediction: a text, or a list of them for a batch.
+        target: what is expected: for a batch one for all or a list; None if there is none.
+        success: whether a score needs no improvement.
+        retries: how many more times to ask where an answer cannot be read.
+        options: the model's own.
+
+    Raises:
+        ArgumentError: there is not one target for each prediction, or the retries are no number.
+        ReplyError: no answer could be read: it is no JSON with a score from 0 to 1 and an
+            explanation.
+
+    Example:
+        >>> from pullback.text.lm import Scripted
+        >>> lm = Scripted({"Ciao": '{"score": 1, "explanation": "It is Italian."}'})
+        >>> judge(lm, "Is it Italian?", Variable("Ciao", role="translation")).score.data
+        1.0
+    """
+    if not isinstance(lm, LM):
+        raise ArgumentTypeError("A language model judges.", given=type(lm).__name__)
+    check_retries(retries)
+    rule, expected = as_variable(criterion), "none" if target is None else target
+    turns = [{"role": role, "content": template} for role, template in prompt("judge")]
+
+    def one(prediction: Variable, target: Variable) -> Any:
+        fields = {"criterion": rule, "prediction": prediction, "target": target}
+        conversation, variables = read_conversation(turns, fields, unused=True)
+        first = conversation.count
+        spec = Judge(lm, conversation, first + 1, (first,), success, retries, options)
+        return JudgeOne.apply(spec, *variables)
+
+    data = prediction.data
+    if not isinstance(data, list | tuple):
+        return Evaluation(*one(prediction, as_variable(expected)))
+    many = expected.data if isinstance(expected, Variable) else expected
+    batched = isinstance(many, list | tuple)
+    if not data or (batched and len(many) != len(data)):
+        raise ArgumentError(
+            "There is not one target for each prediction, or no prediction.",
+            given=f"{len(many) if batched else 1} for {len(data)}",
+        )  # fmt: skip
+    given = expected if batched else as_variable(expected)
+    scores, explanations = vmap(one, in_dims=(0, 0 if batched else None))(prediction, given)
+    count = len(data)
+    said = [explanations[number] for number in range(count)]
+    total = sum([scores[number] for number in range(count)])
+    return Evaluation(total / count, join("\n", said))
+
+
+def read_verdict(answer: str) -> tuple[float, str]:
+    """The score and explanation in a judge's answer.
+
+    Raises:
+        ReplyError: it has none, or others.
+
+    Example:
+        >>> read_verdict('{"score": true, "explanation": "Right."}')
+        (1.0, 'Right.')
+    """
+    verdict = parse_json(answer, "its judgement", kind=dict)
+    score, explanation = verdict.get("score"), verdict.get("explanation")
+    number = isinstance(score, bool | int | float) and math.isfinite(score) and 0 <= score <= 1
+    if not number or not isinstance(explanation, str) or not explanation.strip():
+        raise ReplyError(
+            "The judgement has no score from 0 to 1 with an explanation.",
+            given=repr(verdict)[:200], expected='{"score": 0.5, "explanation": "why"}',
+        )  # fmt: skip
+    return float(score), explanation

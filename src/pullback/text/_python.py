@@ -1,0 +1,153 @@
+"""`map_python`: any Python function as an operation, whose exceptions are feedback."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pullback.errors import ArgumentTypeError, ProgramError
+from pullback.tape import Variable, backward
+from pullback.text._critic import Relay, Review, current_critic
+from pullback.text._joining import as_variable
+from pullback.text._module import Parameter
+from pullback.text._operation import Operation
+
+__all__ = ["StepError", "map_python"]
+
+
+class StepError(ProgramError):
+    """A Python step of a pipeline has failed; what it worked on can be told so.
+
+    Arguments:
+        what: which step failed.
+        inputs: the Variables that it was given.
+        feedback: what is said back to them.
+    """
+
+    def __init__(self, what: str, inputs: tuple[Variable, ...], feedback: str) -> None:
+        self.inputs = inputs
+        self.feedback = feedback
+        super().__init__(
+            what, given=feedback, mend="error.backward() tells the steps before it.",
+        )  # fmt: skip
+
+    def backward(self) -> None:
+        """Run back from the inputs of the step that failed, with its exception as feedback."""
+        told = [each for each in self.inputs if each.requires_grad and isinstance(each.data, str)]
+        if told:
+            backward(told, [Variable(self.feedback, "failure")] * len(told))
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A function and how to speak of it."""
+
+    function: Callable[..., Any]
+    purpose: str
+    role: str
+    critic: Any
+    instructed: bool
+
+
+def _call(spec: Step, inputs: tuple[Variable, ...]) -> Any:
+    worked_on = inputs[1:] if spec.instructed else inputs
+    return spec.function(*[value.data for value in worked_on])
+
+
+def _failed(spec: Step, inputs: tuple[Variable, ...], error: Exception) -> StepError:
+    name = spec.purpose or getattr(spec.function, "__name__", "a step")
+    said = f"{name} failed: {type(error).__name__}: {error}"
+    return StepError(f"The Python step {name!r} failed.", inputs, said)
+
+
+def _output(spec: Step, result: Any) -> Variable:
+    if isinstance(result, Variable):
+        raise ArgumentTypeError(
+            f"The Python step {spec.purpose!r} gave a Variable.", given=repr(result)[:80],
+            expected="plain data: it is given plain data, too",
+        )  # fmt: skip
+    return Variable(result, spec.role or spec.purpose)
+
+
+async def _review(ctx: Any, feedback: Any) -> tuple[Any, ...]:
+    spec: Step = ctx.spec
+    *inputs, output = ctx.saved_variables
+    wanted = ctx.needs_input_grad[1:]
+    if getattr(feedback, "notes", True) == ():  # an item of a batch that succeeded
+        return (None, *[None] * len(inputs))
+    review = Review(
+        spec.purpose, tuple(inputs), output,
+        tuple(isinstance(v, Parameter) or (spec.instructed and not n)
+              for n, v in enumerate(inputs)),
+        wanted, feedback,
+    )  # fmt: skip
+    return (None, *await spec.critic.review(review))
+
+
+class MapPython(Operation):
+    """A plain function, run where it is applied."""
+
+    @staticmethod
+    def forward(spec: Step, *inputs: Variable) -> Variable:
+        try:
+            result = _call(spec, inputs)
+        except Exception as error:
+            raise _failed(spec, inputs, error) from error
+        return _output(spec, result)
+
+    @staticmethod
+    async def backward(ctx: Any, feedback: Any) -> Any:
+        return await _review(ctx, feedback)
+
+
+class MapPythonAwaited(Operation):
+    """A coroutine function, run beside others."""
+
+    @staticmethod
+    async def forward(spec: Step, *inputs: Variable) -> Variable:
+        try:
+            result = await _call(spec, inputs)
+        except Exception as error:
+            raise _failed(spec, inputs, error) from error
+        return _output(spec, result)
+
+    @staticmethod
+    async def backward(ctx: Any, feedback: Any) -> Any:
+        return await _review(ctx, feedback)
+
+
+def map_python(
+    function: Callable[..., Any],
+    *inputs: Variable | str,
+    purpose: str | Variable = "",
+    role: str = "",
+    critic: Any = None,
+) -> Variable:
+    """Any Python function of plain data, as an operation on the tape.
+
+    Arguments:
+        function: given the data of the inputs, gives plain data; may be a coroutine function.
+        inputs: what it works on.
+        purpose: what it is for, in words; if it is a Variable that requires a gradient, it is
+            told what the step should change.
+        role: what its result is; the purpose if empty.
+        critic: says what the inputs should change; that of `use_critic` if None, else what is
+            said of the result is said to each input.
+
+    Raises:
+        StepError: the function raised; `StepError.backward` makes its exception feedback.
+
+    Example:
+        >>> answer = Variable("42", role="answer", requires_grad=True)
+        >>> map_python(int, answer, purpose="read the number").data
+        42
+    """
+    if not callable(function):
+        raise ArgumentTypeError("map_python takes a function.", given=repr(function)[:80])
+    instructed = isinstance(purpose, Variable)
+    said = str(purpose.data) if isinstance(purpose, Variable) else purpose
+    spec = Step(function, said, role, critic or current_critic() or Relay(), instructed)
+    awaited = inspect.iscoroutinefunction(function)
+    operation = MapPythonAwaited if awaited else MapPython
+    given = [as_variable(value) for value in inputs]
+    return operation.apply(spec, *([purpose] if instructed else []), *given)

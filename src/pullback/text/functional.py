@@ -1,0 +1,23 @@
+"""The operations alone: texts in, a text out, and feedback back."""
+
+from pullback.text._chat import chat
+from pullback.text._evaluation import deterministic, exact_match
+from pullback.text._joining import concat, format, join, select, split, sum
+from pullback.text._judge import judge
+from pullback.text._python import map_python
+from pullback.text._runnable import invoke
+
+__all__ = [
+    "chat",
+    "concat",
+    "deterministic",
+    "exact_match",
+    "format",
+    "invoke",
+    "join",
+    "judge",
+    "map_python",
+    "select",
+    "split",
+    "sum",
+]

@@ -1,0 +1,55 @@
+"""Language models: one protocol, and what answers or wraps it."""
+
+from pullback.text.lm._account import Account, Spending
+from pullback.text.lm._blocks import Content, Image, Text, Tool, ToolCall
+from pullback.text.lm._budget import Budget
+from pullback.text.lm._cached import Cached
+from pullback.text.lm._completion import Chunk, Completion, Finish, Usage
+from pullback.text.lm._journal import Call, Journal
+from pullback.text.lm._limit import Limit
+from pullback.text.lm._llama_cpp import LlamaCpp
+from pullback.text.lm._lm import LM
+from pullback.text.lm._message import Message
+from pullback.text.lm._openai import OpenAI
+from pullback.text.lm._plan import Plan
+from pullback.text.lm._record import Record, Replay
+from pullback.text.lm._request import Request
+from pullback.text.lm._retry import Retry
+from pullback.text.lm._run import Run, current_run
+from pullback.text.lm._scripted import Scripted
+from pullback.text.lm._secrets import keep_secret, scrub
+from pullback.text.lm._wrapper import Wrapper
+
+__all__ = [
+    "LM",
+    "Account",
+    "Budget",
+    "Cached",
+    "Call",
+    "Chunk",
+    "Completion",
+    "Content",
+    "Finish",
+    "Image",
+    "Journal",
+    "Limit",
+    "LlamaCpp",
+    "Message",
+    "OpenAI",
+    "Plan",
+    "Record",
+    "Replay",
+    "Request",
+    "Retry",
+    "Run",
+    "Scripted",
+    "Spending",
+    "Text",
+    "Tool",
+    "ToolCall",
+    "Usage",
+    "Wrapper",
+    "current_run",
+    "keep_secret",
+    "scrub",
+]

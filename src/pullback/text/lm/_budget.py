@@ -1,0 +1,199 @@
+"""`Budget`: a model that refuses to spend more than it may."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pullback.errors import ArgumentError, BudgetError, ModelError, PullbackError
+from pullback.text.lm._account import Account, Spending
+from pullback.text.lm._completion import Chunk, Completion
+from pullback.text.lm._lm import LM
+from pullback.text.lm._request import Request
+from pullback.text.lm._retry import Retry
+from pullback.text.lm._wrapper import Wrapper
+from pullback.text.prices import Price
+
+__all__ = ["Budget", "most_of"]
+
+IMAGE_TOKENS = 40_000  # OpenAI's dearest: gpt-4o-mini counts 36,835 for a large image in detail
+FRAME_TOKENS = 256  # what a chat template may add of its own
+_LIMITS = ("max_completion_tokens", "max_tokens")
+
+
+def most_of(request: Mapping[str, Any], price: Price | None, otherwise: int = 0) -> Spending:
+    """The most that a request, as JSON, can use: an upper bound, known before it is sent.
+
+    A tokenizer over bytes makes at most one token of a byte, so the bytes of the messages, tools
+    and schema bound their tokens. Images count 40,000 tokens each. A request that says nothing of
+    how long its answer may be counts `otherwise` tokens for it.
+    """
+    images = 0
+
+    def plain(value: Any) -> Any:
+        nonlocal images
+        if isinstance(value, Mapping):
+            if value.get("type") == "image_url":
+                images += 1
+                return ""
+            return {name: plain(item) for name, item in value.items()}
+        return [plain(item) for item in value] if isinstance(value, list) else value
+
+    rest = {name: value for name, value in request.items() if name != "options"}
+    text = json.dumps(plain(rest), ensure_ascii=False)
+    counted = len(text.encode("utf-8", "replace")) + FRAME_TOKENS + images * IMAGE_TOKENS
+    options = request["options"]
+    output = max([options[name] for name in _LIMITS if name in options], default=otherwise)
+    return Spending(
+        1, counted + output, 0.0 if price is None else _dearest(price).cost(counted, output)
+    )
+
+
+def _dearest(price: Price) -> Price:
+    """A provider's cache may also be dearer than its plain input."""
+    return replace(price, input=max(price.input, price.cached or 0.0), cached=None)
+
+
+class Budget(Wrapper):
+    """Refuse, before anything is sent, what could exceed a budget.
+
+    The most that a call can use is reserved before it is sent, and what it did use is settled
+    after, so the budget holds with any number of calls under way. A call whose answer never came
+    counts as if it had used the most, for it may be billed. Under a limit on time, calls under
+    way are ended with it.
+
+    Arguments:
+        inner: the model, or one that does not ask several times itself.
+        account: what may be spent, to share it with other models; or its limits:
+        calls, tokens, cost, seconds, proposals: as of `Account`.
+        max_output_tokens: sent as ``max_tokens`` where a request has no such limit. A budget of
+            tokens or cost needs it or the request's own.
+
+    Raises:
+        ArgumentError: no limit, one that is negative, an account and limits, `Retry` inside; or a
+            limit on cost for a model of unknown price.
+        BudgetError: when asked: there is no room for the call.
+    """
+
+    def __init__(
+        self,
+        inner: LM,
+        account: Account | None = None,
+        *,
+        max_output_tokens: int | None = None,
+        **limits: Any,
+    ) -> None:
+        super().__init__(inner)
+        within: LM = inner
+        while isinstance(within, Wrapper):
+            if isinstance(within, Retry):
+                raise ArgumentError(
+                    "A budget around retries would count several attempts as one call.",
+                    mend="Retry(Budget(model, ...)) counts each of them.",
+                )
+            within = within.inner
+        if account is not None and limits:
+            raise ArgumentError("A budget has an account, or limits of its own.",
+                                given=f"both: {', '.join(limits)}")  # fmt: skip
+        self.account = account if account is not None else Account(**limits)
+        if max_output_tokens is not None and max_output_tokens < 1:
+            raise ArgumentError("The longest answer is a positive number of tokens.",
+                                given=f"max_output_tokens={max_output_tokens}")  # fmt: skip
+        self.max_output_tokens = max_output_tokens
+        if "cost" in self.account.limits and self.price is None:
+            raise ArgumentError(
+                "A budget of money needs the price of the model.", given=repr(self.model),
+                mend="OpenAI(..., price=Price(input, output)), or a file in PULLBACK_PRICES.",
+            )  # fmt: skip
+
+    async def answer(self, request: Request) -> Completion:
+        """Ask where there is room."""
+        request = self._limited(request)
+        most = most_of(request.to_dict(), self.price)
+        async with self._reserved(most) as used:
+            answer = await self.inner.ask(request)
+            used.append(self._used(answer, most))
+            return answer
+
+    async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
+        """Ask bit by bit where there is room; a stream that is left counts as its most."""
+        request = self._limited(request)
+        most = most_of(request.to_dict(), self.price)
+        async with self._reserved(most) as used:
+            async for chunk in self.inner.ask_stream(request):
+                if chunk.completion is not None:
+                    used.append(self._used(chunk.completion, most))
+                yield chunk
+
+    @contextlib.asynccontextmanager
+    async def _reserved(self, most: Spending) -> AsyncIterator[list[Spending]]:
+        await self._reserve(most)
+        used: list[Spending] = []
+        spent = most
+        clock = asyncio.timeout(self.account.seconds_left)
+        try:
+            async with clock:
+                yield used
+            spent = used[0] if used else most
+        except TimeoutError:
+            spent = used[0] if used else most
+            if not clock.expired():
+                raise
+            raise BudgetError("The time of the budget is over; a call under way was ended.",
+                              given=f"{self.account.limits['seconds']:g} s",
+                              mend="Resume with more seconds.") from None  # fmt: skip
+        except BaseException as error:
+            nothing = used == [] and _not_billed(error)
+            spent = Spending() if nothing else used[0] if used else most
+            raise
+        finally:
+            self.account.settle(most, spent)
+
+    async def _reserve(self, most: Spending) -> None:
+        future = self.account.reserve(most)
+        try:
+            if not future.done():
+                async with asyncio.timeout(self.account.seconds_left):
+                    await asyncio.shield(asyncio.wrap_future(future))
+        except TimeoutError:
+            self.account.give_up(most, future)
+            raise BudgetError("The time of the budget is over.",
+                              mend="Resume with more seconds.") from None  # fmt: skip
+        except asyncio.CancelledError:
+            self.account.give_up(most, future)
+            raise
+        future.result()
+
+    def _limited(self, request: Request) -> Request:
+        """The request, with a limit on its answer where the budget needs one."""
+        given = [request.options[name] for name in _LIMITS if name in request.options]
+        for limit in given:
+            if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+                raise ArgumentError("The longest answer is a positive number of tokens.",
+                                    given=repr(limit))  # fmt: skip
+        if given:
+            return request
+        if self.max_output_tokens is not None:
+            options = {**request.options, "max_tokens": self.max_output_tokens}
+            return replace(request, options=options)
+        if {"tokens", "cost"} & set(self.account.limits):
+            raise ArgumentError(
+                "A budget of tokens or money needs to know how long an answer may be.",
+                given="a request without max_tokens",
+                mend="Pass max_tokens=, or Budget(..., max_output_tokens=1024).",
+            )
+        return request
+
+    def _used(self, answer: Completion, most: Spending) -> Spending:
+        if answer.metadata.get("usage") == "not reported":
+            return most
+        cost = answer.usage.cost
+        return Spending(1, answer.usage.tokens, most.cost if cost is None else cost)
+
+
+def _not_billed(error: BaseException) -> bool:
+    if isinstance(error, ModelError):
+        return not error.may_be_billed
+    return isinstance(error, PullbackError)

@@ -1,0 +1,43 @@
+"""One event loop for all connections, so that a client can be kept whoever calls it."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+__all__ = ["at_home", "begin_at_home"]
+
+T = TypeVar("T")
+_lock = threading.Lock()
+_loops: list[asyncio.AbstractEventLoop] = []
+
+
+def _home() -> asyncio.AbstractEventLoop:
+    with _lock:
+        if not _loops:
+            loop = asyncio.new_event_loop()
+            threading.Thread(
+                target=loop.run_forever, name="pullback-connections", daemon=True
+            ).start()
+            _loops.append(loop)
+        return _loops[0]
+
+
+async def at_home(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine that uses connections; cancelling this cancels it."""
+    home = _home()
+    if asyncio.get_running_loop() is home:
+        return await coroutine
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, home))
+
+
+def begin_at_home(start: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    """Let a coroutine run there without waiting for it; nothing happens where no loop runs yet."""
+    with _lock:
+        if _loops:
+            asyncio.run_coroutine_threadsafe(start(), _loops[0])
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_loops.clear)  # no other thread runs in the child

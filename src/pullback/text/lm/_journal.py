@@ -1,0 +1,193 @@
+"""`Journal`: every call of a run, on disk before its answer is handed on."""
+
+import hashlib
+import json
+import os
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pullback.errors import PullbackError
+from pullback.text.lm._completion import Completion
+from pullback.text.lm._database import Database
+from pullback.text.lm._json import canonical
+from pullback.text.lm._request import Request
+from pullback.text.lm._secrets import scrub
+
+__all__ = ["Call", "Journal"]
+
+_MARK = 0x50424A31  # "PBJ1"
+_SCHEMA = """
+CREATE TABLE calls (
+    id INTEGER PRIMARY KEY,
+    digest TEXT NOT NULL, occurrence INTEGER NOT NULL,
+    model TEXT NOT NULL, request TEXT NOT NULL, key TEXT NOT NULL,
+    begun REAL NOT NULL, ended REAL, answer TEXT, checksum TEXT NOT NULL,
+    UNIQUE (digest, occurrence)
+) STRICT;
+CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum TEXT NOT NULL) STRICT
+"""
+_ALL = "SELECT * FROM calls ORDER BY id"
+_ONE = "SELECT * FROM calls WHERE digest=? AND occurrence=?"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call in a journal.
+
+    Arguments:
+        id: its place in the journal.
+        digest: of the request and the model's name.
+        occurrence: which of the equal requests of a run it is, from 0.
+        model: the model's name.
+        request: `Request.to_dict`.
+        key: sent as ``Idempotency-Key``.
+        begun, ended: seconds since 1970.
+        answer: None where none arrived: whether the call was billed is in doubt.
+    """
+
+    id: int
+    digest: str
+    occurrence: int
+    model: str
+    request: Mapping[str, Any]
+    key: str
+    begun: float
+    ended: float | None = None
+    answer: Completion | None = None
+
+
+class Journal:
+    """Every call of a run, in one SQLite file, on disk before its answer is handed on.
+
+    Only one process at a time has it open. Opening it reads every entry and its checksum, so a
+    file that was damaged is refused before anything is asked. Keys are never in it.
+
+    Arguments:
+        path: the file; made if it is not there, unless ``make`` is False.
+
+    Raises:
+        RecordingError: it is corrupt, something else, in use, or not there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, make: bool = True) -> None:
+        self._database = Database(
+            path, mark=_MARK, schema=_SCHEMA, alone=True, what="journal", make=make
+        )
+        self.path = self._database.path
+        self._taken: dict[str, set[int]] = defaultdict(set)
+        try:
+            self.calls()
+            self.notes()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def calls(self) -> list[Call]:
+        """Every call, in the order in which they began.
+
+        Raises:
+            RecordingError: an entry is corrupt.
+        """
+        return [self._read(row) for row in self._database.rows(_ALL)]
+
+    def take(self, request: Request, model: str, *, make: bool = True) -> Call | None:
+        """The entry of a request: of equal ones the first that nobody has taken.
+
+        An entry without an answer is to be asked for, with its key. Where there is none, it is
+        made; or None is given, if ``make`` is False.
+        """
+        digest = request.digest(model)
+        with self._database.lock:
+            taken = self._taken[digest]
+            occurrence = next(number for number in range(len(taken) + 1) if number not in taken)
+            rows = self._database.rows(_ONE, digest, occurrence)
+            if not rows and not make:
+                return None
+            call = self._read(rows[0]) if rows else self._begin(request, digest, occurrence, model)
+            taken.add(occurrence)
+            return call
+
+    def _begin(self, request: Request, digest: str, occurrence: int, model: str) -> Call:
+        written = scrub(canonical(request.to_dict()))
+        key, begun = uuid.uuid4().hex, time.time()
+        values = (digest, occurrence, scrub(model), written, key, begun, None, None)
+        cursor = self._database.execute(
+            "INSERT INTO calls (digest, occurrence, model, request, key, begun, ended, answer,"
+            " checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            *values, _checksum(*values),
+        )  # fmt: skip
+        return Call(
+            cursor.lastrowid or 0, digest, occurrence, model, json.loads(written), key, begun
+        )
+
+    def settle(self, call: Call, answer: Completion) -> Call:
+        """Write an answer; when this returns, it is on disk."""
+        written, ended = scrub(canonical(answer.to_dict())), time.time()
+        request, model = canonical(call.request), scrub(call.model)
+        checksum = _checksum(
+            call.digest, call.occurrence, model, request, call.key, call.begun, ended, written
+        )
+        self._database.execute(
+            "UPDATE calls SET ended=?, answer=?, checksum=? WHERE id=?",
+            ended, written, checksum, call.id,
+        )  # fmt: skip
+        return replace(call, ended=ended, answer=Completion.from_dict(json.loads(written)))
+
+    def release(self, call: Call, *, forget: bool) -> None:
+        """A call ended without an answer: it can be taken again; forgotten if nothing was sent."""
+        with self._database.lock:
+            self._taken[call.digest].discard(call.occurrence)
+            if forget:
+                self._database.execute("DELETE FROM calls WHERE id=? AND answer IS NULL", call.id)
+
+    def note(self, name: str, value: Any) -> None:
+        """Keep plain JSON by a name, in place of what that name had."""
+        text = scrub(canonical(value))
+        self._database.execute(
+            "INSERT OR REPLACE INTO notes VALUES (?, ?, ?)", name, text, _checksum(name, text)
+        )
+
+    def notes(self) -> dict[str, Any]:
+        """All that was kept by name.
+
+        Raises:
+            RecordingError: a note is corrupt.
+        """
+        found = {}
+        for name, text, checksum in self._database.rows("SELECT * FROM notes ORDER BY name"):
+            if checksum != _checksum(name, text):
+                raise self._database.corrupt(f"the note {name!r} has changed")
+            found[name] = json.loads(text)
+        return found
+
+    def _read(self, row: tuple[Any, ...]) -> Call:
+        number, *values, checksum = row
+        if checksum != _checksum(*values):
+            raise self._database.corrupt(f"call {number} has changed")
+        digest, occurrence, model, request, key, begun, ended, answer = values
+        try:
+            completion = None if answer is None else Completion.from_dict(json.loads(answer))
+            return Call(
+                number, digest, occurrence, model, json.loads(request), key, begun, ended,
+                completion,
+            )  # fmt: skip
+        except (ValueError, PullbackError) as error:
+            raise self._database.corrupt(f"call {number}: {error}") from None
+
+
+def _checksum(*values: Any) -> str:
+    return hashlib.sha256(canonical(values).encode()).hexdigest()

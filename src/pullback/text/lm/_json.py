@@ -1,0 +1,44 @@
+"""JSON as texts that can be compared, and JSON that somebody else wrote."""
+
+import json
+from typing import Any
+
+from pullback.errors import ReplyError
+
+__all__ = ["canonical", "parse_json"]
+
+
+def canonical(value: Any) -> str:
+    """The one JSON text of a value: ASCII, keys sorted, no spaces, no NaN; equal in any process."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def parse_json(text: str, what: str, kind: type | None = None) -> Any:
+    """Read JSON that a model wrote.
+
+    Arguments:
+        text: what it wrote; a Markdown fence around it is taken off.
+        what: what this is, for the message.
+        kind: the type that it must have, for example ``dict``.
+
+    Raises:
+        ReplyError: it is no JSON, or of another kind.
+    """
+    bare = text.strip()
+    if bare.startswith("```") and bare.endswith("```") and "\n" in bare:
+        bare = bare.split("\n", 1)[1].removesuffix("```").strip()
+    try:
+        value = json.loads(bare)
+    except (ValueError, RecursionError) as error:
+        raise ReplyError(
+            f"The model did not write JSON as {what}.", given=f"{_short(text)} ({error})",
+            expected="one JSON value",
+        ) from None  # fmt: skip
+    if kind is not None and not isinstance(value, kind):
+        raise ReplyError(f"The model wrote another kind of JSON as {what}.",
+                         given=_short(text), expected=kind.__name__)  # fmt: skip
+    return value
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 200 else text[:199] + "…")

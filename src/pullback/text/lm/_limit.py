@@ -1,0 +1,115 @@
+"""`Limit`: so many calls at once, and so many in any minute."""
+
+import asyncio
+import concurrent.futures
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from pullback.errors import ArgumentError
+from pullback.text.lm._completion import Chunk, Completion
+from pullback.text.lm._lm import LM
+from pullback.text.lm._request import Request
+from pullback.text.lm._wrapper import Wrapper
+
+__all__ = ["Limit"]
+
+
+class Limit(Wrapper):
+    """Let at most so many calls be under way at once, and so many begin in any stretch of time.
+
+    Who waits longest goes first. Right over threads and event loops.
+
+    Arguments:
+        inner: the model.
+        concurrency: calls under way at most; any number if None.
+        rate: calls that begin within any ``per`` seconds at most; any number if None.
+        per: seconds.
+
+    Raises:
+        ArgumentError: a limit that is not positive, or none at all.
+    """
+
+    def __init__(
+        self,
+        inner: LM,
+        *,
+        concurrency: int | None = None,
+        rate: int | None = None,
+        per: float = 60.0,
+    ) -> None:
+        super().__init__(inner)
+        given = f"concurrency={concurrency}, rate={rate}, per={per:g}"
+        if concurrency is None and rate is None:
+            raise ArgumentError("A limit limits something.", given=given)
+        if min(1 if concurrency is None else concurrency, 1 if rate is None else rate) < 1 or (
+            not per > 0
+        ):
+            raise ArgumentError("A limit is a positive number.", given=given)
+        self._free = concurrency
+        self._rate = rate
+        self._per = per
+        self._lock = threading.Lock()
+        self._waiting: deque[concurrent.futures.Future[None]] = deque()
+        self._begun: deque[float] = deque(maxlen=rate)
+
+    async def answer(self, request: Request) -> Completion:
+        """Ask when there is a place."""
+        async with self._place():
+            return await self.inner.ask(request)
+
+    async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
+        """Ask when there is a place, which is held until the stream ends."""
+        async with self._place():
+            async for chunk in self.inner.ask_stream(request):
+                yield chunk
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        future = self._acquire()
+        try:
+            if not future.done():
+                await asyncio.shield(asyncio.wrap_future(future))
+        except BaseException:
+            if not future.cancel():  # it was given a place at that moment
+                self._release()
+            raise
+        try:
+            await asyncio.sleep(self._delay())
+            yield
+        finally:
+            self._release()
+
+    def _acquire(self) -> concurrent.futures.Future[None]:
+        future: concurrent.futures.Future[None] = concurrent.futures.Future()
+        with self._lock:
+            if self._free is None or self._free:
+                if self._free is not None:
+                    self._free -= 1
+                future.set_result(None)
+            else:
+                self._waiting.append(future)
+        return future
+
+    def _release(self) -> None:
+        with self._lock:
+            while self._waiting:
+                future = self._waiting.popleft()
+                if future.set_running_or_notify_cancel():
+                    future.set_result(None)
+                    return
+            if self._free is not None:
+                self._free += 1
+
+    def _delay(self) -> float:
+        """Seconds until this call may begin; its beginning is booked."""
+        if self._rate is None:
+            return 0.0
+        with self._lock:
+            now = time.monotonic()
+            full = len(self._begun) == self._rate
+            begin = max(now, self._begun[0] + self._per) if full else now
+            self._begun.append(begin)
+            return begin - now

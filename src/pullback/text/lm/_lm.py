@@ -1,0 +1,151 @@
+"""`LM`: what every language model here can do, called or awaited, whole or bit by bit."""
+
+import queue
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+from pullback.errors import ReplyError
+from pullback.tape._concurrency import run
+from pullback.text.lm._active import active
+from pullback.text.lm._completion import Chunk, Completion, Finish
+from pullback.text.lm._request import Request
+from pullback.text.lm._schema import read_answer
+from pullback.text.prices import Price
+
+__all__ = ["LM"]
+
+
+class LM(ABC):
+    """A language model, or what stands for one.
+
+    A subclass writes `answer`, one coroutine; a model that can stream writes `stream_answer` too.
+    What wraps a model is a `Wrapper`.
+
+    Example:
+        >>> from pullback.text.lm import LM, Completion
+        >>> class Echo(LM):
+        ...     model = "echo"
+        ...
+        ...     async def answer(self, request):
+        ...         return Completion(request.messages[-1].text)
+        >>> Echo()("hello").text
+        'hello'
+    """
+
+    model: str = ""
+    """The name of the model: a part of what identifies a request."""
+
+    price: Price | None = None
+    """What a token costs; None where it is not known."""
+
+    wraps: bool = False
+    """Whether it hands requests on to another model, so that a run looks at that one alone."""
+
+    @abstractmethod
+    async def answer(self, request: Request) -> Completion:
+        """Answer a request; `parsed` is made from it afterwards."""
+
+    async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
+        """Answer bit by bit; the last chunk holds the whole answer."""
+        completion = await self.answer(request)
+        yield Chunk(completion.text, completion)
+
+    async def ask(self, request: Request) -> Completion:
+        """Answer a request through the run that is under way, if there is one."""
+        under_way = None if self.wraps else active()
+        return await (self.answer(request) if under_way is None else under_way.ask(self, request))
+
+    def ask_stream(self, request: Request) -> AsyncIterator[Chunk]:
+        """The same, bit by bit."""
+        under_way = None if self.wraps else active()
+        if under_way is None:
+            return self.stream_answer(request)
+        return under_way.stream(self, request)
+
+    async def acomplete(self, messages: Any, **options: Any) -> Completion:
+        """Answer, awaited; see `complete`."""
+        request = Request.of(messages, **options)
+        return _parsed(await self.ask(request), request)
+
+    def complete(self, messages: Any, **options: Any) -> Completion:
+        """Answer; works with or without a running event loop.
+
+        Arguments:
+            messages: a str (one user's turn), a `Message`, OpenAI's dictionaries, or a list.
+            options: ``schema`` (a JSON schema or pydantic model), ``tools`` (a list of `Tool`),
+                and the model's own by OpenAI's names: ``temperature``, ``max_tokens``, ``seed``...
+
+        Raises:
+            ArgumentError: something that is no message, schema, tool or option; nothing was sent.
+            ModelError: the model cannot be asked.
+            ReplyError: its answer cannot be read, or breaks the schema.
+        """
+        return run(self.acomplete(messages, **options))
+
+    def __call__(self, messages: Any, **options: Any) -> Completion:
+        """The same as `complete`."""
+        return self.complete(messages, **options)
+
+    async def astream(self, messages: Any, **options: Any) -> AsyncIterator[Chunk]:
+        """Answer bit by bit, awaited; see `stream`."""
+        request = Request.of(messages, **options)
+        async with aclosing(self.ask_stream(request)) as chunks:  # type: ignore[bad-argument-type]
+            async for chunk in chunks:
+                if chunk.completion is None:
+                    yield chunk
+                else:
+                    yield replace(chunk, completion=_parsed(chunk.completion, request))
+
+    def stream(self, messages: Any, **options: Any) -> Iterator[Chunk]:
+        """Answer bit by bit: chunks of text, the last one with the whole `Completion`.
+
+        Closing the iterator early ends the call. Arguments and errors are those of `complete`.
+        """
+        Request.of(messages, **options)  # bad arguments raise here, not at the first chunk
+        return self._stream(messages, options)
+
+    def _stream(self, messages: Any, options: dict[str, Any]) -> Iterator[Chunk]:
+        chunks: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        closed = threading.Event()
+
+        async def feed() -> None:
+            pieces = self.astream(messages, **options)
+            try:
+                async for chunk in pieces:
+                    chunks.put(chunk)
+                    if closed.is_set():
+                        break
+                chunks.put(None)
+            finally:
+                await pieces.aclose()  # type: ignore[missing-attribute]
+
+        def serve() -> None:
+            try:
+                run(feed())
+            except BaseException as error:  # raised again where the chunks are read
+                chunks.put(error)
+
+        thread = threading.Thread(target=serve, name="pullback-stream", daemon=True)
+        thread.start()
+        try:
+            while (chunk := chunks.get()) is not None:
+                if isinstance(chunk, BaseException):
+                    raise chunk
+                yield chunk
+        finally:
+            closed.set()
+
+
+def _parsed(completion: Completion, request: Request) -> Completion:
+    if request.schema is None or completion.finish is Finish.TOOL_CALLS:
+        return completion
+    if completion.finish is Finish.LENGTH:
+        raise ReplyError(
+            "The answer of the model was cut off, so that its schema cannot hold.",
+            given=f"{completion.usage.output_tokens} tokens", mend="Pass a larger max_tokens.",
+        )  # fmt: skip
+    return replace(completion, parsed=read_answer(completion.text, request.schema))

@@ -1,0 +1,177 @@
+"""`Record` and `Replay`: a run that never pays twice, and one that never pays."""
+
+import difflib
+import json
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+from pullback.errors import ArgumentError, ModelError, PullbackError, RecordingError
+from pullback.text.lm._completion import Chunk, Completion
+from pullback.text.lm._journal import Call, Journal
+from pullback.text.lm._lm import LM
+from pullback.text.lm._openai import idempotency_key
+from pullback.text.lm._request import Request
+from pullback.text.lm._wrapper import Wrapper
+
+__all__ = ["Record", "Replay"]
+
+
+class Record(Wrapper):
+    """Write every call to a journal, and take from it what an earlier run has paid for.
+
+    The answer of a request is the first in the journal that this run has not taken, so that equal
+    requests may have different answers, as they do of a model. A call is written before it is
+    sent, and its answer before it is handed on: a process that is killed loses no answer that
+    arrived. A call without one is asked again with the same ``Idempotency-Key``.
+
+    Arguments:
+        inner: the model.
+        journal: a `Journal`, or the path of one.
+
+    Raises:
+        RecordingError: the journal cannot be read.
+    """
+
+    def __init__(self, inner: LM, journal: Journal | str | os.PathLike[str]) -> None:
+        super().__init__(inner)
+        self.journal = journal if isinstance(journal, Journal) else Journal(journal)
+
+    async def answer(self, request: Request) -> Completion:
+        """Answer from the journal, or ask and write."""
+        call = _taken(self.journal.take(request, self.model))
+        if call.answer is not None:
+            self.done(call.answer, paid=False)
+            return call.answer
+        token = idempotency_key.set(call.key)
+        try:
+            answer = await self.inner.ask(request)
+        except BaseException as error:
+            self.journal.release(call, forget=_nothing_sent(error))
+            raise
+        finally:
+            idempotency_key.reset(token)
+        answer = _answered(self.journal.settle(call, answer))
+        self.done(answer, paid=True)
+        return answer
+
+    def done(self, answer: Completion, paid: bool) -> None:
+        """Called with every answer, and whether it was paid for now; a subclass may look."""
+
+    async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
+        """Answer from the journal in one piece, or ask bit by bit and write at the end."""
+        call = _taken(self.journal.take(request, self.model))
+        if call.answer is not None:
+            self.done(call.answer, paid=False)
+            yield Chunk(call.answer.text, call.answer)
+            return
+        chunks = self.inner.ask_stream(request)
+        whole = False
+        try:
+            while (chunk := await _next(chunks, call.key)) is not None:
+                if chunk.completion is not None:
+                    whole = True
+                    answer = _answered(self.journal.settle(call, chunk.completion))
+                    self.done(answer, paid=True)
+                    chunk = Chunk(chunk.text, answer)
+                yield chunk
+        except BaseException as error:
+            if not whole:
+                self.journal.release(call, forget=_nothing_sent(error))
+            raise
+
+
+class Replay(LM):
+    """Answer from a journal alone: nothing is sent, nothing is paid.
+
+    Arguments:
+        journal: a `Journal`, or the path of one.
+        model: the model's name; that of the journal if None.
+
+    Raises:
+        RecordingError: the journal cannot be read, or, when asked, holds no such request; the
+            message shows the difference to the one most alike.
+        ArgumentError: the journal has several models and none is named.
+    """
+
+    def __init__(
+        self, journal: Journal | str | os.PathLike[str], *, model: str | None = None
+    ) -> None:
+        self.journal = journal if isinstance(journal, Journal) else Journal(journal, make=False)
+        models = sorted({call.model for call in self.journal.calls()})
+        if model is None and len(models) > 1:
+            raise ArgumentError("The journal has answers of several models.",
+                                given=", ".join(models), mend="Pass model=.")  # fmt: skip
+        self.model = model or (models[0] if models else "")
+
+    async def answer(self, request: Request) -> Completion:
+        """Answer from the journal."""
+        call = self.journal.take(request, self.model, make=False)
+        if call is None:
+            raise mismatch(self.journal, request, self.model)
+        if call.answer is None:
+            raise RecordingError(
+                "The journal has this request, but its answer never arrived.",
+                given=f"call {call.id} of {self.journal.path}", mend="Resume the run.",
+            )  # fmt: skip
+        return call.answer
+
+
+def mismatch(journal: Journal, request: Request, model: str) -> RecordingError:
+    """The error for a request that a journal does not hold: how it differs from the nearest."""
+    calls = journal.calls()
+    digest = request.digest(model)
+    equal = sum(call.digest == digest for call in calls)
+    if equal:
+        return RecordingError(
+            "The request is in the journal, but was asked more often than there.",
+            given=f"once more than {equal} times", expected=f"{journal.path}",
+        )  # fmt: skip
+    asked = _lines({"model": model, "request": request.to_dict()})
+    recorded = [_lines({"model": call.model, "request": call.request}) for call in calls]
+    if not recorded:
+        return RecordingError("The journal is empty.", given=str(journal.path))
+    matcher = difflib.SequenceMatcher(b="\n".join(asked), autojunk=False)
+
+    def likeness(lines: list[str]) -> float:
+        matcher.set_seq1("\n".join(lines))
+        return matcher.quick_ratio()
+
+    nearest = max(recorded, key=likeness)
+    difference = list(difflib.unified_diff(nearest, asked, "recorded", "asked", n=2, lineterm=""))
+    text = "\n    ".join(line[:300] for line in difference[:40])
+    return RecordingError(
+        "The journal does not hold this request.", given=f"the difference to call "
+        f"{calls[recorded.index(nearest)].id} of {journal.path}:\n    {text}",
+        mend="Run the program that was recorded, or record anew.",
+    )  # fmt: skip
+
+
+def _lines(value: Any) -> list[str]:
+    text = json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
+    return text.replace("\\n", "\\n\n").splitlines()  # a long prompt differs in one of its lines
+
+
+def _taken(call: Call | None) -> Call:
+    assert call is not None  # it was to be made
+    return call
+
+
+def _answered(call: Call) -> Completion:
+    assert call.answer is not None  # it was just written
+    return call.answer
+
+
+def _nothing_sent(error: BaseException) -> bool:
+    """Whether it is certain that nothing was, or will be, billed."""
+    if isinstance(error, ModelError):
+        return not error.may_be_billed
+    return isinstance(error, PullbackError)
+
+
+async def _next(chunks: AsyncIterator[Chunk], key: str) -> Chunk | None:
+    token = idempotency_key.set(key)
+    try:
+        return await anext(chunks, None)
+    finally:
+        idempotency_key.reset(token)

@@ -1,0 +1,105 @@
+"""`Retry`: ask again where the same request may succeed later."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from pullback.errors import ArgumentError, ModelError
+from pullback.internal._extras import require
+from pullback.text.lm._completion import Chunk, Completion
+from pullback.text.lm._lm import LM
+from pullback.text.lm._request import Request
+from pullback.text.lm._wrapper import Wrapper
+
+__all__ = ["Retry"]
+
+
+class Retry(Wrapper):
+    """Ask again after what passes: 429, 5xx, time-outs, dropped connections, broken replies.
+
+    Waits twice as long each time, with jitter, or as long as the server's ``Retry-After`` says. A
+    refusal that the same request would meet again (400, 401, no quota) is raised at once. A
+    stream is asked for again only while nothing of it was handed on.
+
+    Arguments:
+        inner: the model.
+        attempts: the most times to ask.
+        wait: seconds before the second attempt.
+        longest_wait: seconds before any attempt at most; a ``Retry-After`` beyond it is raised.
+
+    Raises:
+        ArgumentError: a number that makes no sense.
+        ModelError: of the last attempt, with how many there were.
+    """
+
+    def __init__(
+        self, inner: LM, *, attempts: int = 5, wait: float = 0.5, longest_wait: float = 60.0
+    ) -> None:
+        super().__init__(inner)
+        if attempts < 1 or wait < 0 or longest_wait < wait:
+            raise ArgumentError(
+                "Retries are at least one attempt, and waits that are not negative.",
+                given=f"attempts={attempts}, wait={wait:g}, longest_wait={longest_wait:g}",
+            )
+        self._stamina = require("stamina", extra="text", purpose="text.lm.Retry")
+        self.attempts = attempts
+        self.wait = wait
+        self.longest_wait = longest_wait
+
+    def _again(self, error: Exception) -> bool | float:
+        """Whether to ask again, or the seconds to wait before."""
+        if not isinstance(error, ModelError) or not error.transient:
+            return False
+        if error.retry_after is None:
+            return True
+        return error.retry_after if error.retry_after <= self.longest_wait else False
+
+    def _attempts(self) -> Any:
+        return self._stamina.retry_context(
+            on=self._again,
+            attempts=self.attempts,
+            timeout=None,
+            wait_initial=self.wait,
+            wait_max=self.longest_wait,
+            wait_jitter=self.wait,
+        )
+
+    async def answer(self, request: Request) -> Completion:
+        """Ask until an answer comes."""
+        number = 0
+        try:
+            async for attempt in self._attempts():
+                with attempt:
+                    number = attempt.num
+                    return await self.inner.ask(request)
+        except ModelError as error:
+            _note(error, number)
+            raise
+        raise AssertionError("unreachable")
+
+    async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
+        """Ask until a stream begins."""
+        number = 0
+        try:
+            async for attempt in self._attempts():
+                failed: ModelError | None = None
+                with attempt:
+                    number = attempt.num
+                    begun = False
+                    try:
+                        async for chunk in self.inner.ask_stream(request):
+                            begun = True
+                            yield chunk
+                    except ModelError as error:
+                        if not begun:
+                            raise
+                        failed = error
+                if failed is not None:
+                    raise failed
+        except ModelError as error:
+            _note(error, number)
+            raise
+
+
+def _note(error: ModelError, attempts: int) -> None:
+    if attempts > 1:
+        error.add_note(f"  attempts: {attempts}")

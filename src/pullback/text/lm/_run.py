@@ -1,0 +1,263 @@
+"""`Run`: one journal and one budget for every model of a program."""
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from typing import Any
+
+from pullback.errors import ArgumentError
+from pullback.tape import Variable, graph
+from pullback.text.lm._account import Account, Spending
+from pullback.text.lm._active import activate, active
+from pullback.text.lm._budget import Budget, most_of
+from pullback.text.lm._completion import Chunk, Completion
+from pullback.text.lm._journal import Journal
+from pullback.text.lm._lm import LM
+from pullback.text.lm._plan import Plan
+from pullback.text.lm._record import Record, Replay
+from pullback.text.lm._request import Request
+from pullback.text.lm._wrapper import Wrapper
+from pullback.text.prices import price_of
+
+__all__ = ["Run", "current_run"]
+
+
+class _Direct(Wrapper):
+    """The model itself, past the run."""
+
+    async def answer(self, request: Request) -> Completion:
+        return await self.inner.answer(request)
+
+    async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
+        async for chunk in self.inner.stream_answer(request):
+            yield chunk
+
+
+class _Record(Record):
+    """A record that tells the run of each answer."""
+
+    def __init__(self, run: "Run", inner: LM) -> None:
+        super().__init__(inner, run.journal)
+        self._run = weakref.ref(run)
+
+    def done(self, answer: Completion, paid: bool) -> None:
+        run = self._run()
+        if run is not None:
+            run.book(answer, paid)
+
+
+class _Replay(Replay):
+    """A replay that tells the run of each answer."""
+
+    def __init__(self, run: "Run", model: str) -> None:
+        super().__init__(run.journal, model=model)
+        self._run = weakref.ref(run)
+
+    async def answer(self, request: Request) -> Completion:
+        answer = await super().answer(request)
+        run = self._run()
+        if run is not None:
+            run.book(answer, False)
+        return answer
+
+
+class Run:
+    """One journal and one budget for every model that a program asks, whatever wraps it.
+
+    While it is entered, each request to a model that wraps no other is answered from the journal,
+    or reserved in the budget, sent, and written. The same program run again with the same journal
+    pays for nothing twice. What an earlier run spent counts: the budget is that of the whole. A
+    call goes on when who asked for it is interrupted, so that its answer is kept; leaving the run
+    waits for it.
+
+    Arguments:
+        journal: the path of the journal; made if it is not there.
+        account: what may be spent in all; anything if None.
+        max_output_tokens: as of `Budget`.
+        replay: answer from the journal alone, and send nothing.
+        patience: seconds to wait, when leaving, for calls under way.
+        watch: called with the run after every call began or ended.
+
+    Raises:
+        RecordingError: the journal cannot be read.
+        ArgumentError: another run is under way in this process.
+
+    Example:
+        >>> import tempfile
+        >>> from pullback.text.lm import Scripted
+        >>> path = tempfile.mkdtemp() + "/run.sqlite"
+        >>> with Run(path) as run:
+        ...     Scripted(["first"])("Hi").text, run.paid, run.recorded
+        ('first', 1, 0)
+        >>> with Run(path) as run:
+        ...     Scripted(["second"])("Hi").text, run.paid, run.recorded
+        ('first', 0, 1)
+    """
+
+    def __init__(
+        self,
+        journal: str | os.PathLike[str],
+        *,
+        account: Account | None = None,
+        max_output_tokens: int | None = None,
+        replay: bool = False,
+        patience: float = 10.0,
+        watch: Callable[["Run"], None] | None = None,
+    ) -> None:
+        self.account = account
+        self.paid = self.recorded = self.under_way = self.unpriced = 0
+        self.spent = Spending()
+        self.plans: list[Plan] = []
+        self.described: list[str] = []
+        self.replays = replay
+        self._patience = patience
+        self._max_output_tokens = max_output_tokens
+        self.watch = watch
+        self._ways: weakref.WeakKeyDictionary[LM, LM] = weakref.WeakKeyDictionary()
+        self._changed = threading.Condition()
+        self.journal = Journal(journal, make=not replay)
+        calls = self.journal.calls()
+        self.before = [call for call in calls if call.answer is not None]
+        self.in_doubt = [call for call in calls if call.answer is None]
+        if account is not None and not replay:
+            for call in self.before:
+                answer = call.answer
+                assert answer is not None  # the list is of those
+                account.add(Spending(1, answer.usage.tokens, answer.usage.cost or 0.0))
+            for call in self.in_doubt:
+                price = price_of(call.model)
+                account.add(most_of(call.request, price, otherwise=max_output_tokens or 0))
+
+    def __enter__(self) -> "Run":
+        if active() is not None:
+            self.journal.close()
+            raise ArgumentError("Another run is under way in this process.",
+                                given=str(self.journal.path))  # fmt: skip
+        activate(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        try:
+            self.wait()
+        finally:
+            activate(None)
+            self.journal.close()
+
+    def wait(self) -> None:
+        """Wait for the calls under way, as long as the patience lasts."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self.under_way, self._patience)
+
+    async def ask(self, lm: LM, request: Request) -> Completion:
+        """Answer for a model."""
+        task = asyncio.ensure_future(self._ask(lm, request))
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())  # is retrieved
+        return await asyncio.shield(task)
+
+    async def _ask(self, lm: LM, request: Request) -> Completion:
+        with self._counted():
+            return await self._way(lm).answer(request)
+
+    async def stream(self, lm: LM, request: Request) -> AsyncIterator[Chunk]:
+        """Answer for a model, bit by bit; a stream that is left early is not kept."""
+        with self._counted():
+            chunks = self._way(lm).stream_answer(request)
+            async with aclosing(chunks):  # type: ignore[bad-argument-type]
+                async for chunk in chunks:
+                    yield chunk
+
+    def book(self, answer: Completion, paid: bool) -> None:
+        """Count an answer: one that was paid for now, or one of the journal."""
+        with self._changed:
+            if paid:
+                self.paid += 1
+                self.spent += Spending(1, answer.usage.tokens, answer.usage.cost or 0.0)
+                self.unpriced += answer.usage.cost is None
+            else:
+                self.recorded += 1
+
+    def _way(self, lm: LM) -> LM:
+        """What a model's requests go through in this run."""
+        with self._changed:
+            if lm not in self._ways:
+                self._ways[lm] = self._make_way(lm)
+            return self._ways[lm]
+
+    def _make_way(self, lm: LM) -> LM:
+        if self.replays:
+            return _Replay(self, lm.model)
+        inner: LM = _Direct(lm)
+        if self.account is not None:
+            inner = Budget(inner, self.account, max_output_tokens=self._max_output_tokens)
+        return _Record(self, inner)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._count(1)
+        try:
+            yield
+        finally:
+            self._count(-1)
+
+    def _count(self, change: int) -> None:
+        with self._changed:
+            self.under_way += change
+            self._changed.notify_all()
+        if self.watch is not None:
+            self.watch(self)
+
+    def expect(self, plan: Plan) -> None:
+        """Tell, before it spends, what the program is going to need.
+
+        Answers of the journal count for nothing: the program is going to take them again.
+        """
+        self.plans.append(plan)
+        self.described.append(plan.describe(self.account, self.paid + self.recorded))
+        if not self.replays:
+            self.journal.note("plan", self.described)
+        if self.watch is not None:
+            self.watch(self)
+
+    def keep_graph(self, roots: Any, name: str = "graph") -> None:
+        """Keep a graph of the tape in the journal, to look at, with what was said of its leaves.
+
+        Arguments:
+            roots: Variables with a history, or gradient edges.
+            name: one graph is kept for each.
+        """
+        if not self.replays:
+            whole = {"graph": graph.to_json(roots), "feedback": _feedback(roots)}
+            self.journal.note(f"graph:{name}", whole)
+
+
+def _feedback(roots: Any) -> list[dict[str, Any]]:
+    """For each leaf of a graph that holds notes: its role, its text and the notes."""
+    edges = [roots] if isinstance(roots, Variable | graph.GradientEdge) else list(roots)
+    stack = [
+        edge.node if isinstance(edge, graph.GradientEdge) else graph.get_gradient_edge(edge).node
+        for edge in edges
+    ]
+    seen, found = set(stack), []
+    while stack:
+        node = stack.pop()
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and isinstance(leaf.grad, list):
+            notes = [
+                {"function": note.origin.function if note.origin else "", "text": str(note.data)}
+                for note in leaf.grad
+            ]
+            found.append({"role": leaf.role, "data": leaf.data, "notes": notes})
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                stack.append(following)
+    return found
+
+
+def current_run() -> Run | None:
+    """The run under way in this process, or None: to tell it a plan, or to give it a graph."""
+    run = active()
+    return run if isinstance(run, Run) else None

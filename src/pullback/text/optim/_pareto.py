@@ -1,0 +1,242 @@
+"""`Pareto`: reflective evolution through the package gepa; and a Module as a program of gepa's."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
+from pullback.internal._extras import require
+from pullback.tape import Variable, grad, no_grad
+from pullback.text._evaluation import Evaluation
+from pullback.text._module import Module
+from pullback.text._python import StepError
+from pullback.text.optim._tgd import TGD
+
+__all__ = ["GepaProgram", "Pareto"]
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """What one sample gave: its score, and the feedback to each parameter by its path."""
+
+    score: float
+    said: Mapping[str, tuple[str, ...]]
+
+
+class GepaProgram:
+    """A Module as a program that gepa can optimise: an adapter for ``gepa.optimize``.
+
+    A candidate is the texts of the parameters by their paths; gepa's samples are numbers of
+    samples here. What gepa reflects on is the feedback to each parameter. A sample is never
+    evaluated twice with the same texts. The texts of the module are its own between calls.
+
+    Arguments:
+        module: the program.
+        metric: given the module and a sample, gives an `Evaluation`.
+        samples: the data.
+        writer: rewrites texts, so that constraints are kept; gepa's own prompt if None.
+
+    Raises:
+        ArgumentError: the module has no text that may be changed.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        metric: Callable[[Any, Any], Evaluation],
+        samples: Sequence[Any],
+        writer: TGD | None = None,
+    ) -> None:
+        self.module, self.metric, self.samples = module, metric, samples
+        self.parameters = {
+            path: parameter
+            for path, parameter in module.named_parameters()
+            if parameter.requires_grad and isinstance(parameter.data, str)
+        }
+        if not self.parameters:
+            raise ArgumentError("The module has no text that may be changed.")
+        self.writer = writer
+        self.propose_new_texts = None if writer is None else self._propose
+        self.evaluations = 0
+        self._known: dict[tuple[tuple[str, ...], int], _Trace] = {}
+
+    @property
+    def candidate(self) -> dict[str, str]:
+        """The texts as they are."""
+        return {path: parameter.data for path, parameter in self.parameters.items()}
+
+    def load(self, candidate: Mapping[str, str]) -> None:
+        """Give the module the texts of a candidate.
+
+        Raises:
+            ArgumentError: it has other paths.
+        """
+        if candidate.keys() != self.parameters.keys():
+            raise ArgumentError(
+                "A candidate has other texts than the module.", given=", ".join(candidate),
+                expected=", ".join(self.parameters),
+            )  # fmt: skip
+        with no_grad():
+            for path, text in candidate.items():
+                self.parameters[path].data = text
+
+    def evaluate(
+        self, batch: list[int], candidate: dict[str, str], capture_traces: bool = False
+    ) -> Any:
+        """Score samples with the texts of a candidate."""
+        gepa = require("gepa", extra="gepa", purpose="text.optim.Pareto")
+        before, own = self.candidate, tuple(candidate.values())
+        self.load(candidate)
+        try:
+            traces = [self._trace(own, number) for number in batch]
+        finally:
+            self.load(before)
+        return gepa.EvaluationBatch(
+            outputs=[None] * len(batch),
+            scores=[trace.score for trace in traces],
+            trajectories=traces if capture_traces else None,
+            num_metric_calls=len(batch),
+        )
+
+    def make_reflective_dataset(
+        self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
+    ) -> dict[str, list[dict[str, Any]]]:
+        """What was said to each text that is to be rewritten."""
+        return {
+            path: [
+                {"Score": trace.score, "Feedback": "\n".join(trace.said[path])}
+                for trace in eval_batch.trajectories
+                if trace.said.get(path)
+            ]
+            for path in components_to_update
+        }
+
+    def _trace(self, own: tuple[str, ...], number: int) -> _Trace:
+        if (own, number) not in self._known:
+            self.evaluations += 1
+            self._known[own, number] = self._evaluate(self.samples[number])
+        return self._known[own, number]
+
+    def _evaluate(self, sample: Any) -> _Trace:
+        try:
+            evaluation = self.metric(self.module, sample)
+        except StepError as error:
+            return _Trace(0.0, dict.fromkeys(self.parameters, (error.feedback,)))
+        score = getattr(getattr(evaluation, "score", None), "data", None)
+        if not isinstance(score, int | float) or not math.isfinite(score):
+            raise ArgumentTypeError("The metric gave no evaluation.", given=repr(evaluation)[:80])
+        if not evaluation.score.requires_grad:
+            return _Trace(float(score), {})
+        told = grad(evaluation.score, list(self.parameters.values()), allow_unused=True)
+        return _Trace(float(score), {
+            path: tuple(note.data for note in feedback or ())
+            for path, feedback in zip(self.parameters, told, strict=True)
+        })  # fmt: skip
+
+    def _propose(
+        self,
+        candidate: dict[str, str],
+        reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],
+        components_to_update: list[str],
+    ) -> dict[str, str]:
+        assert self.writer is not None  # or gepa would use its own
+        before = self.candidate
+        self.load(candidate)
+        self.writer.zero_grad()
+        try:
+            for path in components_to_update:
+                notes = [Variable(row["Feedback"]) for row in reflective_dataset[path]]
+                self.parameters[path].grad = notes
+            self.writer.step()
+            return {path: self.parameters[path].data for path in components_to_update}
+        except ReplyError:
+            return {path: candidate[path] for path in components_to_update}
+        finally:
+            self.writer.zero_grad()
+            self.load(before)
+
+
+class Pareto:
+    """Reflective evolution (GEPA): keeps the candidates that are best on some sample.
+
+    It runs the package gepa on a module; new texts are written by a `TGD`, so its constraints
+    hold. gepa keeps no state on disk here.
+
+    Arguments:
+        module: what is optimised.
+        writer: rewrites texts.
+        metric: given the module and a sample, gives an `Evaluation`.
+        train: samples to reflect on.
+        held: samples to choose by; the training samples if None.
+        evaluations: how many evaluations of a sample at most, the start included.
+        minibatch: how many samples a reflection is on.
+        seed: of the search.
+
+    Attributes:
+        program: the `GepaProgram`.
+
+    Raises:
+        ArgumentError: there are no samples, or the evaluations do not even measure the start.
+        MissingExtraError: gepa is not installed.
+
+    References:
+        Agrawal et al., GEPA: reflective prompt evolution can outperform reinforcement learning,
+        arXiv:2507.19457.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        writer: TGD,
+        metric: Callable[[Any, Any], Evaluation],
+        train: Sequence[Any],
+        held: Sequence[Any] | None = None,
+        *,
+        evaluations: int,
+        minibatch: int = 3,
+        seed: int = 0,
+    ) -> None:
+        self._gepa = require("gepa", extra="gepa", purpose="text.optim.Pareto")
+        held = train if held is None else held
+        if not len(train) or not len(held):
+            raise ArgumentError("There are no samples.", given=f"{len(train)} and {len(held)}")
+        least = len(held) + 2 * min(minibatch, len(train))
+        if evaluations < least:
+            raise ArgumentError(
+                "The evaluations do not pay for one proposal.", given=f"evaluations={evaluations}",
+                expected=f"{least} or more: {len(held)} for the start, then a minibatch twice",
+            )  # fmt: skip
+        self.evaluations, self.minibatch, self.seed = evaluations, minibatch, seed
+        self.program = GepaProgram(module, metric, [*train, *held], writer)
+        self._train = list(range(len(train)))
+        self._held = list(range(len(train), len(train) + len(held)))
+
+    def run(self) -> Any:
+        """Search, and give the module the best texts; gives gepa's result.
+
+        The texts are changed only if they score better on the held samples than the start.
+        """
+        start = self.program.candidate
+        result = self._gepa.optimize(
+            seed_candidate=start,
+            trainset=self._train,
+            valset=self._held,
+            adapter=self.program,
+            reflection_lm=None,
+            reflection_minibatch_size=min(self.minibatch, len(self._train)),
+            max_metric_calls=self.evaluations,
+            seed=self.seed,
+            logger=_Silent(),
+        )
+        scores = result.val_aggregate_scores
+        best = max(range(len(scores)), key=lambda number: scores[number])
+        self.program.load(result.candidates[best] if scores[best] > scores[0] else start)
+        return result
+
+
+class _Silent:
+    """A logger that says nothing."""
+
+    def log(self, message: str) -> None:
+        """Say nothing."""

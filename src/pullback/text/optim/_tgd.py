@@ -1,0 +1,206 @@
+"""`TGD`: textual gradient descent."""
+
+import asyncio
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.tape import Variable
+from pullback.tape._concurrency import call_within_limit, run
+from pullback.text._prompts import Prompt, prompt
+from pullback.text._replies import ask, between_tags, check_retries, fill_prompt, shorten
+from pullback.text.lm import LM
+from pullback.text.optim._constraint import Constraint, check_constraints, keeps_fields
+from pullback.text.optim._optimizer import Optimizer, Version
+
+__all__ = ["TGD"]
+
+
+class TGD(Optimizer):
+    """Textual gradient descent: a model rewrites each text from the feedback on it.
+
+    A step asks once for each text that has feedback, all at once. An answer that cannot be read
+    or breaks a constraint is asked for again with the complaint; if none will do, the step is
+    refused and no text has changed.
+
+    With ``momentum`` the model also sees past versions with their scores and feedback, drawn so
+    that a version is the likelier the better it scored: weights exp(score / temperature), without
+    replacement.
+
+    Arguments:
+        params: text parameters, or groups of them.
+        lm: the model that rewrites.
+        constraints: what each new text must satisfy; plain words are told and not checked. A
+            template must keep its fields in any case.
+        momentum: how many past versions are shown.
+        temperature: of the weights of past versions, in units of the score.
+        seed: of the drawing.
+        retries: how many more times to ask.
+        limit: how many characters of feedback are sent at most.
+        messages: pairs of a role and a template, in place of the prompt ``improve``.
+        options: the model's own.
+
+    Raises:
+        ArgumentError: an argument cannot be used.
+        ReplyError: by `step`: no answer would do.
+
+    References:
+        Yuksekgonul et al., TextGrad, arXiv:2406.07496; Ding et al., Scaling textual gradients via
+        sampling-based momentum, arXiv:2506.00400.
+
+    Example:
+        >>> from pullback.text.lm import Scripted
+        >>> lm = Scripted({"too long": "<IMPROVED>Answer in one word.</IMPROVED>"})
+        >>> prompt = Variable("Answer.", role="system prompt", requires_grad=True)
+        >>> optimizer = TGD([prompt], lm)
+        >>> prompt.grad = [Variable("The answers are too long.")]
+        >>> optimizer.step()
+        >>> prompt.data
+        'Answer in one word.'
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lm: LM,
+        *,
+        constraints: Sequence[Constraint | str] = (),
+        momentum: int = 0,
+        temperature: float = 0.1,
+        seed: int = 0,
+        retries: int = 2,
+        limit: int = 8000,
+        messages: Prompt | None = None,
+        **options: Any,
+    ) -> None:
+        if not isinstance(lm, LM):
+            raise ArgumentTypeError("TGD asks a language model.", given=type(lm).__name__)
+        check_retries(retries)
+        if not temperature > 0:
+            raise ArgumentError("The temperature is not positive.", given=f"{temperature!r}")
+        self.lm, self.retries, self.limit, self.options = lm, retries, limit, options
+        self.temperature, self.seed, self.steps = temperature, seed, 0
+        self.messages = messages
+        super().__init__(params, {"constraints": constraints, "momentum": momentum})
+
+    def add_param_group(self, group: Mapping[str, Any]) -> None:
+        """Add a group of parameters; see `Optimizer.add_param_group`."""
+        chosen = {**self.defaults, **group}
+        momentum = chosen["momentum"]
+        if isinstance(momentum, bool) or not isinstance(momentum, int) or momentum < 0:
+            raise ArgumentError("The momentum counts past versions.", given=f"{momentum!r}",
+                                expected="a whole number from 0")  # fmt: skip
+        constraints = [
+            each if isinstance(each, Constraint) else Constraint(each)
+            for each in chosen["constraints"]
+        ]
+        super().add_param_group({**group, "constraints": constraints})
+
+    def step(self) -> None:
+        """Rewrite each text that has feedback; all of them, or none.
+
+        Raises:
+            ReplyError: no answer for a text would do; no text has changed.
+        """
+        self._follow()
+        numbers = iter(range(len(self.versions)))
+        work = [
+            (next(numbers), parameter, group)
+            for group in self.param_groups
+            for parameter in group["params"]
+        ]
+        work = [each for each in work if each[1].grad]
+        if not work:
+            return
+        proposals = run(self._propose(work))
+        for (number, parameter, _), _value in zip(work, proposals, strict=True):
+            current = self.versions[number][-1]
+            said = tuple(note.data for note in parameter.grad)
+            self.versions[number][-1] = Version(current.value, said, current.score)
+        values = self.values()
+        for (number, _, _), value in zip(work, proposals, strict=True):
+            values[number] = value
+        self.set_values(values)
+        self.steps += 1
+
+    async def _propose(self, work: list[Any]) -> list[str]:
+        tasks = [asyncio.ensure_future(call_within_limit(self._ask, each, True)) for each in work]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _ask(self, number: int, parameter: Variable, group: Mapping[str, Any]) -> str:
+        constraints = list(group["constraints"])
+        kept = keeps_fields(parameter.data)
+        constraints += [kept] if kept is not None else []
+        messages = fill_prompt(
+            self.messages or prompt("improve"),
+            role=parameter.role or "a text",
+            value=parameter.data,
+            feedback=_listed([note.data for note in parameter.grad], self.limit),
+            constraints=_listed([each.text for each in constraints], self.limit),
+            earlier=self._earlier(number, group["momentum"]),
+        )
+
+        def read(answer: str) -> str:
+            return check_constraints(between_tags(answer, "IMPROVED"), constraints)
+
+        return await ask(self.lm, messages, read, self.retries, **self.options)
+
+    def _earlier(self, number: int, momentum: int) -> str:
+        drawn = self._draw(number, momentum)
+        if not drawn:
+            return "none"
+        told = []
+        for version in drawn:
+            score = "not measured" if version.score is None else f"score {version.score:g}"
+            said = _listed(list(version.feedback), self.limit // 4)
+            told.append(f"[{score}]\n{version.value}\n[feedback]\n{said}")
+        return "\n\n".join(told)
+
+    def _draw(self, number: int, momentum: int) -> list[Version]:
+        """Past versions, without replacement, by weights exp(score / temperature).
+
+        Adding independent Gumbel noise to the log weights and taking the largest draws so:
+        Vieira 2014, https://timvieira.github.io/blog/post/2014/08/01/gumbel-max-trick/.
+        """
+        past = self.versions[number][:-1]
+        scored = [version.score for version in past if version.score is not None]
+        middle = math.fsum(scored) / len(scored) if scored else 0.0
+        dice = random.Random(f"{self.seed} {self.steps} {number}")  # noqa: S311  # no secret
+
+        def key(version: Version) -> float:
+            score = middle if version.score is None else version.score
+            return score / self.temperature - math.log(dice.expovariate(1.0) + 1e-300)
+
+        best = sorted(((key(version), place) for place, version in enumerate(past)), reverse=True)
+        return [past[place] for place in sorted(place for _, place in best[:momentum])]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The texts, their past versions, and how many steps were made."""
+        return {**super().state_dict(), "steps": self.steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take what `state_dict` gave."""
+        steps = state.get("steps")
+        if not isinstance(steps, int):
+            raise ArgumentError("This is no state of a TGD.", given=f"steps={steps!r}")
+        super().load_state_dict(state)
+        self.steps = steps
+
+
+def _listed(texts: Sequence[str], limit: int) -> str:
+    """Texts, each once, as a list of at most so many characters."""
+    lines = [f"- {text}" for text in dict.fromkeys(texts)]
+    kept, size = [], 0
+    for line in lines:
+        size += len(line)
+        if kept and size > limit:
+            kept.append(f"- ({len(lines) - len(kept)} more left out)")
+            break
+        kept.append(shorten(line, limit))
+    return "\n".join(kept) or "none"

@@ -1,0 +1,91 @@
+"""What models cost: a small table, which a file or a price of your own replaces."""
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from pullback.errors import ArgumentError
+
+__all__ = ["Price", "price_of", "read_prices"]
+
+VARIABLE = "PULLBACK_PRICES"
+_DATED = re.compile(r"-(\d{4}-\d{2}-\d{2}|latest)$")
+
+
+@dataclass(frozen=True)
+class Price:
+    """US dollars for a million tokens.
+
+    Arguments:
+        input: for tokens of the messages.
+        output: for tokens of the answer.
+        cached: for tokens of the messages that the provider had cached; as `input` if None.
+
+    Raises:
+        ArgumentError: a price is negative or not finite.
+
+    Example:
+        >>> Price(2.5, 10.0, cached=1.25).cost(1_000_000, 100_000)
+        3.5
+    """
+
+    input: float
+    output: float
+    cached: float | None = None
+
+    def __post_init__(self) -> None:
+        prices = (self.input, self.output, self.input if self.cached is None else self.cached)
+        numbers = all(isinstance(price, int | float) for price in prices)
+        if not numbers or not all(math.isfinite(price) and price >= 0 for price in prices):
+            raise ArgumentError("A price is a number of dollars, none negative.", given=repr(self))
+
+    def cost(self, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> float:
+        """US dollars for so many tokens; those that were cached are among the input."""
+        cached = self.input if self.cached is None else self.cached
+        full = max(input_tokens - cached_tokens, 0)
+        total = full * self.input + cached_tokens * cached + output_tokens * self.output
+        return total / 1_000_000
+
+
+def read_prices(path: str | os.PathLike[str]) -> dict[str, Price]:
+    """A table of prices from a JSON file: ``{"models": {name: {"input": ..., "output": ...}}}``.
+
+    Raises:
+        ArgumentError: the file is no such table.
+    """
+    return _read(Path(path))
+
+
+@cache
+def _read(path: Path) -> dict[str, Price]:
+    try:
+        models: Mapping[str, Mapping[str, float]] = json.loads(path.read_text("utf-8"))["models"]
+        return {name: Price(**price) for name, price in models.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ArgumentError(
+            "This is no table of prices.", given=f"{path}: {type(error).__name__}: {error}",
+            expected='{"models": {"name": {"input": 1.0, "output": 2.0}}}',
+        ) from error  # fmt: skip
+
+
+def price_of(model: str) -> Price | None:
+    """The price of a model by its name, or None where it is not known.
+
+    A name with a date is that of the model without. Prices change: the table says of when it is.
+    The environment variable ``PULLBACK_PRICES`` names a file whose prices go before it.
+
+    Example:
+        >>> price_of("gpt-4o-mini-2024-07-18")
+        Price(input=0.15, output=0.6, cached=0.075)
+        >>> price_of("my-own-model") is None
+        True
+    """
+    table = dict(_read(Path(__file__).with_name("prices.json")))
+    if os.environ.get(VARIABLE):
+        table |= _read(Path(os.environ[VARIABLE]))
+    return table.get(model) or table.get(_DATED.sub("", model))

@@ -1,0 +1,114 @@
+"""A graph of the tape as boxes and arrows, with what each step's call cost."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pullback.tape import graph
+from pullback.text.lm import Call
+
+__all__ = ["Box", "Drawing", "draw"]
+
+WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 210, 62, 60, 18, 12
+MOST = 400  # boxes; a page with more shows nothing to a reader
+
+
+@dataclass(frozen=True)
+class Box:
+    """A node of the graph: where it is, and what stands in it."""
+
+    x: int
+    y: int
+    title: str
+    role: str
+    text: str
+    leaf: bool
+    call: Call | None
+    notes: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Boxes, the paths of arrows between them, and the size of all."""
+
+    name: str
+    boxes: tuple[Box, ...]
+    paths: tuple[str, ...]
+    width: int
+    height: int
+    left_out: int
+
+
+def draw(name: str, text: str, calls: Sequence[Call], feedback: Sequence[Any]) -> Drawing:
+    """Lay a graph out in columns, from the leaves on the left to the roots.
+
+    Arguments:
+        name: the graph's name.
+        text: what `tape.graph.to_json` wrote.
+        calls: those of the run; a node whose value is the answer of one is taken for its step.
+        feedback: for leaves, what was said of them: mappings of ``role``, ``data`` and ``notes``.
+    """
+    order = _from_the_leaves([edge.node for edge in graph.from_json(text)])
+    column: dict[Any, int] = {}
+    for node in order:
+        below = [column[following] for following, _ in node.next_functions if following]
+        column[node] = 1 + max(below, default=-1)
+    shown = order[:MOST]
+    rows: dict[int, int] = {}
+    places: dict[Any, tuple[int, int]] = {}
+    for node in shown:
+        row = rows.get(column[node], 0)
+        rows[column[node]] = row + 1
+        x = MARGIN + column[node] * (WIDTH + GAP_X)
+        places[node] = (x, MARGIN + row * (HEIGHT + GAP_Y))
+    free = list(calls)
+    said = {(entry["role"], entry["data"]): entry["notes"] for entry in feedback}
+    boxes = tuple(_box(node, *places[node], free, said) for node in shown)
+    paths = tuple(
+        _path(places[following], places[node])
+        for node in shown
+        for following, _ in node.next_functions
+        if following in places
+    )
+    width = 2 * MARGIN + (max(column[node] for node in shown) + 1) * (WIDTH + GAP_X) - GAP_X
+    height = 2 * MARGIN + max(rows.values()) * (HEIGHT + GAP_Y) - GAP_Y
+    return Drawing(name, boxes, paths, width, height, len(order) - len(shown))
+
+
+def _from_the_leaves(roots: Sequence[Any]) -> list[Any]:
+    """Every node once, after all that it follows from."""
+    order: dict[Any, None] = {}
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, ready = stack.pop()
+        if node in order:
+            continue
+        if ready:
+            order[node] = None
+            continue
+        stack.append((node, True))
+        stack += [(following, False) for following, _ in node.next_functions if following]
+    return list(order)
+
+
+def _box(node: Any, x: int, y: int, free: list[Call], said: dict[Any, Any]) -> Box:
+    output = next((output for output in node.outputs if output.data is not None), None)
+    role = next((output.role for output in node.outputs if output.role), "")
+    data = None if output is None else output.data
+    answered = (call for call in free if call.answer is not None and call.answer.text == data)
+    leaf = node.name() == "AccumulateGrad"
+    call = None if leaf or not isinstance(data, str) or not data else next(answered, None)
+    if call is not None:
+        free.remove(call)  # equal answers belong to different steps
+    title = "leaf" if leaf else node.name().removesuffix("Backward")
+    notes = tuple((note["function"], note["text"]) for note in said.get((role, data), ()))
+    return Box(
+        x, y, title, role, "" if data is None else str(data), leaf, call, notes if leaf else ()
+    )
+
+
+def _path(start: tuple[int, int], end: tuple[int, int]) -> str:
+    x, y = start[0] + WIDTH, start[1] + HEIGHT // 2
+    to_x, to_y = end[0], end[1] + HEIGHT // 2
+    bend = max((to_x - x) // 2, GAP_X // 2)
+    return f"M{x},{y} C{x + bend},{y} {to_x - bend},{to_y} {to_x - 4},{to_y}"

@@ -1,0 +1,92 @@
+"""`render_run`: a run as one self-contained HTML page, without any outside resource."""
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from pullback.text.lm import Call, Journal, scrub
+from pullback.text.report._drawing import HEIGHT, WIDTH, draw
+from pullback.text.report._summary import summarise
+
+__all__ = ["render_run"]
+
+
+def render_run(journal: Journal) -> str:
+    """A page of a run: its cost by model, its graphs, and each call with prompt and answer.
+
+    Everything that a model or program wrote is escaped, known keys are taken out, and nothing is
+    loaded from elsewhere.
+
+    Example:
+        >>> import tempfile
+        >>> from pullback.text.lm import Record, Scripted
+        >>> with Journal(tempfile.mkdtemp() + "/run.sqlite") as journal:
+        ...     answer = Record(Scripted(["<b>bold</b>"]), journal)("Hi")
+        ...     "&lt;b&gt;bold&lt;/b&gt;" in render_run(journal)
+        True
+    """
+    calls, notes = journal.calls(), journal.notes()
+    environment = Environment(
+        loader=PackageLoader("pullback.text.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"clock": _clock, "short": _short, "message": _message}
+    facts: dict[str, Any] = {
+        "name": journal.path.name,
+        "program": " ".join(notes.get("program", ())),
+        "plans": notes.get("plan", ()),
+        "summary": summarise(calls),
+        "calls": calls,
+        "begun": calls[0].begun if calls else None,
+        "seconds": _seconds(calls),
+        "drawings": _drawings(calls, notes),
+        "box": {"width": WIDTH, "height": HEIGHT},
+    }
+    return scrub(environment.get_template("run.html.jinja").render(facts))
+
+
+def _drawings(calls: Sequence[Call], notes: Mapping[str, Any]) -> list[Any]:
+    return [
+        draw(name.removeprefix("graph:"), value["graph"], calls, value["feedback"])
+        for name, value in notes.items()
+        if name.startswith("graph:")
+    ]
+
+
+def _seconds(calls: Sequence[Call]) -> float:
+    ended = [call.ended for call in calls if call.ended is not None]
+    return max(ended) - calls[0].begun if ended else 0.0
+
+
+def _clock(seconds: float) -> str:
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _short(text: str, most: int = 30) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def _message(message: Mapping[str, Any]) -> str:
+    """The text of a message; an image is named, not shown, for it may lie elsewhere."""
+    content = message["content"]
+    if isinstance(content, str):
+        parts = [content]
+    else:
+        parts = [
+            block["text"] if block["type"] == "text" else _image(block["image_url"]["url"])
+            for block in content
+        ]
+    for call in message.get("tool_calls", ()):
+        parts.append(f"asks {call['function']['name']}({call['function']['arguments']})")
+    return "\n".join(parts)
+
+
+def _image(url: str) -> str:
+    return f"[image, {len(url):,} characters]" if url.startswith("data:") else f"[image {url}]"

@@ -1,0 +1,27 @@
+"""Training: data, measuring, a plan before anything is spent, and the loop."""
+
+from pullback.text.train._data import (
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
+from pullback.text.train._measure import Measure
+from pullback.text.train._plan import count_calls, plan_training
+from pullback.text.train._trainer import Result, Trainer
+
+__all__ = [
+    "DataLoader",
+    "Dataset",
+    "Measure",
+    "RandomSampler",
+    "Result",
+    "Sampler",
+    "SequentialSampler",
+    "Trainer",
+    "WeightedRandomSampler",
+    "count_calls",
+    "plan_training",
+]

@@ -1,0 +1,116 @@
+"""`Measure`: the score of a module over data, no sample ever paid for twice."""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any
+
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.tape import Variable, no_grad
+from pullback.text._evaluation import Evaluation
+from pullback.text._module import Module
+from pullback.text._python import StepError
+
+__all__ = ["Measure"]
+
+
+class Measure:
+    """The mean score of a module over samples.
+
+    Samples are measured at once. A score belongs to the texts of the module and the sample; it is
+    computed once, also if the measuring was interrupted in between, and kept.
+
+    Arguments:
+        module: what is measured; its `Module.state_dict` is what its texts are.
+        metric: given the module and a sample, gives an `Evaluation` or a finite number, the
+            larger the better.
+        samples: the data.
+        at_once: how many samples at most at once.
+
+    Attributes:
+        evaluations: how many times the metric was run.
+        failures: how many of those ended with a `StepError`, which scores 0.
+
+    Raises:
+        ArgumentError: there are no samples.
+
+    Example:
+        >>> from pullback.text import Parameter, exact_match
+        >>> class Echo(Module):
+        ...     def __init__(self):
+        ...         self.answer = Parameter("yes", role="answer")
+        >>> echo = Echo()
+        >>> score = Measure(echo, lambda module, wanted: exact_match(module.answer, wanted),
+        ...                 ["yes", "no"])
+        >>> score(), score(), score.evaluations
+        (0.5, 0.5, 2)
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        metric: Callable[[Any, Any], Any],
+        samples: Sequence[Any],
+        *,
+        at_once: int = 16,
+    ) -> None:
+        if not isinstance(module, Module) or not callable(metric):
+            raise ArgumentTypeError(
+                "A measure takes a Module and a metric.",
+                given=f"{type(module).__name__}, {type(metric).__name__}",
+            )
+        if not len(samples) or at_once < 1:
+            raise ArgumentError("There is nothing to measure.",
+                                given=f"{len(samples)} samples, {at_once} at once")  # fmt: skip
+        self.module, self.metric, self.samples = module, metric, samples
+        self.at_once = at_once
+        self.evaluations = self.failures = 0
+        self._scores: dict[tuple[str, int], float] = {}
+
+    def __call__(self) -> float:
+        """The mean score of the texts as they are."""
+        return math.fsum(scores := self.scores()) / len(scores)
+
+    def scores(self) -> list[float]:
+        """The score of each sample, with the texts as they are.
+
+        Raises:
+            ArgumentTypeError: the metric gave no finite number.
+        """
+        state = self.digest()
+        todo = [n for n in range(len(self.samples)) if (state, n) not in self._scores]
+        with ThreadPoolExecutor(self.at_once, thread_name_prefix="pullback-measure") as threads:
+            running = [threads.submit(copy_context().run, self._score, state, n) for n in todo]
+            try:
+                for future in running:
+                    future.result()
+            except BaseException:
+                for future in running:
+                    future.cancel()
+                raise
+        return [self._scores[state, n] for n in range(len(self.samples))]
+
+    def digest(self) -> str:
+        """What tells the texts of the module apart."""
+        text = json.dumps(self.module.state_dict(), sort_keys=True)
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def _score(self, state: str, number: int) -> None:
+        self.evaluations += 1
+        with no_grad():
+            try:
+                score = self.metric(self.module, self.samples[number])
+            except StepError:
+                self.failures += 1
+                score = 0.0
+        if isinstance(score, Evaluation):
+            score = score.score
+        if isinstance(score, Variable):
+            score = score.data
+        if not isinstance(score, int | float) or not math.isfinite(score):
+            raise ArgumentTypeError("The metric gave no finite number.", given=repr(score)[:80],
+                                    expected="an Evaluation or a number")  # fmt: skip
+        self._scores[state, number] = float(score)

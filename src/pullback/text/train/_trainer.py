@@ -1,0 +1,330 @@
+"""`Trainer`: the loop from data to better texts."""
+
+import json
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError
+from pullback.tape import Variable, no_grad
+from pullback.text._evaluation import Evaluation
+from pullback.text._module import Module, write_json
+from pullback.text._python import StepError
+from pullback.text.lm import Account, Plan
+from pullback.text.optim._validated import Outcome, Validated
+from pullback.text.train._data import DataLoader
+from pullback.text.train._plan import (
+    account_of,
+    check_plan,
+    count_calls,
+    describe_plan,
+    plan_training,
+    remark,
+)
+from pullback.text.train._progress import Progress
+
+__all__ = ["Result", "Trainer"]
+
+
+@dataclass
+class Result:
+    """What a run of `Trainer.fit` did.
+
+    Arguments:
+        plan: what was to be expected.
+        history: for each epoch the mean of each metric.
+        outcomes: what became of each proposal that was measured.
+        stopped: why it ended, in words.
+        seconds: how long it took.
+        proposals: how many times new texts were asked for.
+    """
+
+    plan: Plan
+    history: list[dict[str, float]] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    stopped: str = ""
+    seconds: float = 0.0
+    proposals: int = 0
+
+    def __str__(self) -> str:
+        accepted = sum(outcome.accepted for outcome in self.outcomes)
+        told = f"{self.stopped}; {self.proposals} proposals"
+        if self.outcomes:
+            told += f", {accepted} accepted"
+        return told + (remark(self.proposals) if self.plan.proposals else "")
+
+
+class Trainer:
+    """Runs epochs: batches forward, feedback back, a step of the optimizer; and measures.
+
+    The module writes ``training_step(batch, number)``, which gives an `Evaluation`, a pair of
+    score and explanation, a dict with such a ``"loss"`` and more numbers, or None to skip;
+    ``configure_optimizers()``; and ``validation_step`` and ``test_step`` where those are run.
+
+    Arguments:
+        max_epochs: how many epochs.
+        patience: end after so many epochs without a better validation score; None for never.
+        folder: where a checkpoint is written after each epoch, JSON; None for nowhere.
+        budget: what may be spent, as an `Account` or a number of calls, for the plan and to count
+            proposals; that of the `Run` under way if None.
+        calls_per_sample: calls of models a sample at least; counted where they are `ChatModule`.
+        progress: whether a line a step is shown, with what it has cost so far.
+
+    Raises:
+        ArgumentError: an argument cannot be used.
+    """
+
+    def __init__(
+        self,
+        max_epochs: int = 1,
+        *,
+        patience: int | None = None,
+        folder: str | Path | None = None,
+        budget: Account | int | None = None,
+        calls_per_sample: int | None = None,
+        progress: bool = False,
+    ) -> None:
+        if isinstance(max_epochs, bool) or not isinstance(max_epochs, int) or max_epochs < 0:
+            raise ArgumentError("Epochs are counted from 0.", given=f"max_epochs={max_epochs!r}")
+        if patience is not None and patience < 1:
+            raise ArgumentError("Patience is counted in epochs.", given=f"patience={patience!r}")
+        self.max_epochs, self.patience = max_epochs, patience
+        self.folder = None if folder is None else Path(folder)
+        self.budget, self.calls_per_sample, self.progress = budget, calls_per_sample, progress
+
+    def plan(self, module: Module, train: DataLoader, optimizer: Any) -> Plan:
+        """What `fit` will cost at least."""
+        forward = self.calls_per_sample
+        held = optimizer.measure if isinstance(optimizer, Validated) else None
+        return plan_training(
+            forward=count_calls(module) if forward is None else forward,
+            train=len(train.sampler),  # type: ignore[bad-argument-type]
+            batches=len(train),
+            held=len(getattr(held, "samples", ())),
+            texts=len(optimizer.parameters()),
+            epochs=self.max_epochs,
+        )
+
+    def fit(
+        self,
+        module: Module,
+        train: DataLoader,
+        validation: Iterable[Any] | None = None,
+        *,
+        resume: str | Path | None = None,
+        clients: Iterable[Any] = (),
+    ) -> Result:
+        """Train; the module ends with the best texts that validation has seen, if there is any.
+
+        Arguments:
+            module: what is trained.
+            train: batches for ``training_step``.
+            validation: batches for ``validation_step``, run after each epoch.
+            resume: a checkpoint to go on from.
+            clients: models whose usage the progress shows.
+
+        Raises:
+            ArgumentTypeError: the module lacks a step.
+            BudgetError: the budget pays for no proposal; nothing was sent.
+        """
+        _need(module, "training_step", "configure_optimizers")
+        if validation is not None:
+            _need(module, "validation_step")
+        if not isinstance(train, DataLoader):
+            raise ArgumentTypeError("The training data is a DataLoader.",
+                                    given=type(train).__name__)  # fmt: skip
+        optimizer = module.configure_optimizers()  # type: ignore[missing-attribute]
+        plan = self.plan(module, train, optimizer)
+        account = account_of(self.budget)
+        check_plan(plan, account)
+        run = _Run(self, module, optimizer, Result(plan), Progress(self.progress, clients))
+        run.account = account
+        run.show(f"plan: {describe_plan(plan, account)}")
+        if resume is not None:
+            run.load(Path(resume))
+        run.epochs(train, validation)
+        return run.result
+
+    def validate(self, module: Module, data: Iterable[Any]) -> dict[str, float]:
+        """The mean of each metric of ``validation_step``."""
+        _need(module, "validation_step")
+        return _means(module, module.validation_step, data)  # type: ignore[missing-attribute]
+
+    def test(self, module: Module, data: Iterable[Any]) -> dict[str, float]:
+        """The mean of each metric of ``test_step``."""
+        _need(module, "test_step")
+        return _means(module, module.test_step, data)  # type: ignore[missing-attribute]
+
+
+class _Run:
+    """One run of fit: where it stands, and its checkpoint."""
+
+    def __init__(
+        self, trainer: Trainer, module: Module, optimizer: Any, result: Result, progress: Progress
+    ) -> None:
+        self.trainer, self.module, self.optimizer = trainer, module, optimizer
+        self.result, self.progress = result, progress
+        self.epoch = 0
+        self.account: Account | None = None
+        self.best: tuple[float, dict[str, Any]] | None = None
+        self.since = 0
+        self.show = progress.show
+
+    def epochs(self, train: DataLoader, validation: Iterable[Any] | None) -> None:
+        start = time.monotonic()
+        result, limit = self.result, self.trainer.max_epochs
+        try:
+            while self.epoch < limit:
+                self._epoch(train, validation)
+                self.epoch += 1
+                self.save()
+                if self.trainer.patience is not None and self.since >= self.trainer.patience:
+                    result.stopped = f"no better score for {self.since} epochs"
+                    return
+            result.stopped = f"{limit} epochs are done"
+        except BudgetError as error:
+            result.stopped = f"the budget is used up: {error.what}"
+        finally:
+            result.seconds = time.monotonic() - start
+            if self.best is not None:
+                self.module.load_state_dict(self.best[1])
+
+    def _epoch(self, train: DataLoader, validation: Iterable[Any] | None) -> None:
+        self.module.train()
+        _follow_epoch(train, self.epoch)
+        totals = _Totals()
+        if validation is not None and self.best is None:
+            self._keep(_means(self.module, self.module.validation_step, validation))  # type: ignore[missing-attribute]
+        for number, batch in enumerate(train):
+            self.optimizer.zero_grad()
+            metrics = _step(self.module.training_step, batch, number, learn=True)  # type: ignore[missing-attribute]
+            if metrics is None:
+                continue
+            totals.add(metrics)
+            if any(each.grad for each in self.optimizer.parameters()):
+                if self.account is not None:
+                    self.account.propose()
+                self.result.proposals += 1
+            outcome = self.optimizer.step()
+            if isinstance(outcome, Outcome):
+                self.result.outcomes.append(outcome)
+            said = outcome.reason if isinstance(outcome, Outcome) else ""
+            self.show(f"epoch {self.epoch} batch {number}: {_told(metrics)} {said}".rstrip())
+        means = totals.means()
+        if validation is not None:
+            held = _means(self.module, self.module.validation_step, validation)  # type: ignore[missing-attribute]
+            self._keep(held)
+            means |= {f"validation_{name}": value for name, value in held.items()}
+        self.result.history.append(means)
+        self.show(f"epoch {self.epoch}: {_told(means)}")
+
+    def _keep(self, held: dict[str, float]) -> None:
+        score = held.get("score", -math.inf)
+        if self.best is None or score > self.best[0]:
+            self.best, self.since = (score, self.module.state_dict()), 0
+        else:
+            self.since += 1
+
+    def save(self) -> None:
+        folder = self.trainer.folder
+        if folder is None:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {
+            "epoch": self.epoch,
+            "module": self.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "best": None if self.best is None else list(self.best),
+            "since": self.since,
+            "history": self.result.history,
+        }
+        write_json(folder / "checkpoint.json", state)
+
+    def load(self, path: Path) -> None:
+        try:
+            state = json.loads(path.read_text(encoding="utf-8"))
+            epoch, module, optimizer = state["epoch"], state["module"], state["optimizer"]
+            best, since, history = state["best"], state["since"], state["history"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ArgumentError("This is no checkpoint.", given=f"{path}: {error!r}") from None
+        self.module.load_state_dict(module)
+        self.optimizer.load_state_dict(optimizer)
+        self.epoch, self.since, self.result.history = epoch, since, history
+        self.best = None if best is None else (best[0], best[1])
+
+
+class _Totals:
+    """The means of metrics over steps."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[float]] = {}
+
+    def add(self, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            self._values.setdefault(name, []).append(value)
+
+    def means(self) -> dict[str, float]:
+        return {name: math.fsum(each) / len(each) for name, each in self._values.items()}
+
+
+def _means(module: Module, step: Any, data: Iterable[Any]) -> dict[str, float]:
+    was, totals = module.training, _Totals()
+    module.eval()
+    try:
+        for number, batch in enumerate(data):
+            metrics = _step(step, batch, number, learn=False)
+            if metrics is not None:
+                totals.add(metrics)
+    finally:
+        module.train(was)
+    return totals.means()
+
+
+def _step(step: Any, batch: Any, number: int, learn: bool) -> dict[str, float] | None:
+    """Run one step, and feedback back; its metrics, or None where it is skipped."""
+    try:
+        if learn:
+            returned = step(batch, number)
+        else:
+            with no_grad():
+                returned = step(batch, number)
+    except StepError as error:
+        if learn:
+            error.backward()
+        return {"score": 0.0}
+    if returned is None:
+        return None
+    more = dict(returned) if isinstance(returned, dict) else {}
+    loss = more.pop("loss", None) if isinstance(returned, dict) else returned
+    if not isinstance(loss, tuple) or len(loss) != 2 or not isinstance(loss[0], Variable):
+        raise ArgumentTypeError(
+            "A step gave no evaluation.", given=repr(returned)[:80],
+            expected="a score and an explanation, a dict with them as 'loss', or None",
+        )  # fmt: skip
+    evaluation = Evaluation(*loss)
+    if learn and evaluation.score.requires_grad:
+        evaluation.backward()
+    numbers = {name: float(getattr(value, "data", value)) for name, value in more.items()}
+    return {"score": float(evaluation.score.data), **numbers}
+
+
+def _need(module: Any, *names: str) -> None:
+    if not isinstance(module, Module):
+        raise ArgumentTypeError("A Trainer trains a Module.", given=type(module).__name__)
+    missing = [name for name in names if not callable(getattr(module, name, None))]
+    if missing:
+        raise ArgumentTypeError(f"{type(module).__name__} has no {missing[0]}.")
+
+
+def _follow_epoch(train: DataLoader, epoch: int) -> None:
+    """Let a run that goes on draw what it would have drawn."""
+    sampler: Any = train.sampler
+    if hasattr(sampler, "epoch"):
+        sampler.epoch = epoch
+
+
+def _told(metrics: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())

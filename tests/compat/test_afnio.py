@@ -1,0 +1,436 @@
+"""afnio's documented names and behaviour, running here."""
+
+import importlib
+import json
+import re
+from collections import Counter
+
+import pytest
+from tests.text.helpers import Counting, criticise
+
+import pullback.compat.afnio as hf
+import pullback.compat.afnio.cognitive as cog
+import pullback.compat.afnio.cognitive.functional as F
+from pullback.compat.afnio._client import _backward
+from pullback.compat.afnio.autodiff.function import Function
+from pullback.compat.afnio.models.model import ChatCompletionModel
+from pullback.errors import ArgumentError, ReplyError, UnsupportedError
+from pullback.text import Rule, RuleCritic, use_critic
+from pullback.text.lm import Scripted
+
+PATHS = {
+    "autodiff": ["backward", "no_grad", "is_grad_enabled", "set_grad_enabled"],
+    "autodiff.function": ["Function"],
+    "autodiff.graph": ["Node", "GradientEdge"],
+    "autodiff.grad_mode": ["no_grad"],
+    "autodiff.basic_ops": ["Add", "Sum", "Split"],
+    "autodiff.lm_ops": ["ChatCompletion"],
+    "autodiff.evaluator": ["DeterministicEvaluator", "ExactMatchEvaluator", "LMJudgeEvaluator"],
+    "cognitive": ["Module", "Parameter", "ChatCompletion", "Add", "Sum", "Split"],
+    "cognitive.functional": ["add", "sum", "split", "chat_completion", "lm_judge_evaluator"],
+    "cognitive.modules.module": ["Module"],
+    "cognitive.parameter": ["Parameter"],
+    "models.openai": ["OpenAI", "AsyncOpenAI"],
+    "models.model": ["BaseModel", "ChatCompletionModel"],
+    "optim": ["TGD"],
+    "optim.optimizer": ["Optimizer"],
+    "trainer": ["Trainer"],
+    "utils.data": ["DataLoader", "Dataset", "RandomSampler", "WeightedRandomSampler"],
+    "utils.datasets": ["FacilitySupport"],
+    "tellurio": ["init", "login", "log", "suppress_variable_notifications"],
+}
+OF_A_FUNCTION = [
+    "apply", "backward", "forward", "generate_vmap_rule", "jvp", "setup_context", "vjp", "vmap",
+]  # fmt: skip
+OF_A_CONTEXT = [
+    "mark_dirty", "mark_non_differentiable", "needs_input_grad", "save_for_backward",
+    "save_for_forward", "saved_tensors", "saved_variables", "set_materialize_grads",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _no_backward_client():
+    before = list(_backward)
+    yield
+    _backward[:] = before
+
+
+def variable(data, role="x"):
+    return hf.Variable(data, role, requires_grad=True)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_published_paths(path):
+    module = importlib.import_module(f"pullback.compat.afnio.{path}")
+    for name in PATHS[path]:
+        assert hasattr(module, name)
+
+
+def test_every_name_on_a_function_and_on_its_context():
+    seen = []
+
+    class Looks(Function):
+        @staticmethod
+        def forward(ctx, x):
+            seen.extend(name for name in OF_A_CONTEXT if hasattr(type(ctx), name))
+            return hf.Variable(x.data)
+
+        @staticmethod
+        def backward(ctx, feedback):
+            return feedback
+
+    assert all(hasattr(Looks, name) for name in OF_A_FUNCTION)
+    Looks.apply(variable("a")).backward(hf.Variable("b"))
+    assert seen == OF_A_CONTEXT
+
+
+def test_the_example_of_the_reference_page():
+    class Func(Function):
+        @staticmethod
+        def forward(ctx, x: hf.Variable):
+            reverse = x.data[::-1]
+            out = hf.Variable(data=reverse, role=x.role, requires_grad=True)
+            ctx.save_for_backward(x, reverse, out)
+            return out
+
+        @staticmethod
+        def backward(ctx, grad_out):
+            x, _reverse, _out = ctx.saved_variables
+            grad = f"Here is the feedback for {x.role} (reversed): {grad_out.grad}"
+            role = f"Feedback to {x.role}"
+            x.grad = hf.Variable(data=grad, role=role)
+            return x.grad
+
+    a = hf.Variable(data="This is a string", role="Input string", requires_grad=True)
+    c = Func.apply(a)
+    assert isinstance(c, hf.Variable)
+    assert (c.data, c.role, c.requires_grad) == ("gnirts a si sihT", "Input string", True)
+    assert c.grad_fn.name() == "FuncBackward"
+    assert isinstance(c.grad_fn, hf.Node)
+    c.backward(hf.Variable("too short"))
+    [note] = a.grad
+    assert note.role == "Feedback to Input string"
+    assert isinstance(note, hf.Variable)
+
+
+def test_data_is_one_kind_and_numbers_become_floats():
+    assert hf.Variable([1, 2.5]).data == [1.0, 2.5]
+    for wrong in (["a", 1], None, {"a": 1}, [["a"], "b"], True):
+        with pytest.raises(TypeError):
+            hf.Variable(wrong)
+    x = hf.Variable([["a"], ["b"]])
+    assert (x.shape, x.is_floating_point(), hf.Variable([1.0]).is_floating_point()) == (
+        (2, 1), False, True,
+    )  # fmt: skip
+    assert hf.Variable("3").to(int).data == 3
+
+
+def test_grad_is_a_list_and_can_be_added_to():
+    x = variable("a")
+    assert x.grad == []
+    x.append_grad(hf.Variable("first"))
+    x.append_grad(hf.Variable("second"))
+    assert [note.data for note in x.grad] == ["first", "second"]
+    n = variable(2.0)
+    (n * n).backward()
+    assert [note.data for note in n.grad] == [4.0]
+
+
+def test_the_documented_operations():
+    a, b = variable("abc", "input1"), variable("def", "input2")
+    out = cog.Add()(a, b)
+    assert (out.data, out.role) == ("abcdef", "input1 and input2")
+    out = cog.Sum()([a, b, hf.Variable("ghi", "input3")])
+    assert out.data == "<ITEM>abc</ITEM><ITEM>def</ITEM><ITEM>ghi</ITEM>"
+    assert out.role == "input1 and input2 and input3"
+    parts = cog.Split()(variable("Afnio is great!", "sentence"), " ", 1)
+    assert [part.data for part in parts] == ["Afnio", "is great!"]
+    assert [part.role for part in parts] == [
+        "split part 0 of sentence", "split part 1 of sentence",
+    ]  # fmt: skip
+    both = F.add(variable(["a", "b"]), variable(["c", "d"]))
+    assert both.data == ["ac", "bd"]
+    for wrong in ((a, hf.Variable(["x"])), (hf.Variable(["x"]), hf.Variable(["x", "y"]))):
+        with pytest.raises(ValueError, match="one length"):
+            F.add(*wrong)
+    with pytest.raises(TypeError):
+        F.add(a, "x")
+    with pytest.raises(TypeError):
+        F.add(a, hf.Variable(1))
+
+
+def test_the_documented_evaluators():
+    prediction = variable("green", "color prediction")
+    score, explanation = cog.ExactMatchEvaluator()(prediction, "red")
+    assert score.data == 0
+    explanation.backward()
+    assert "green" in prediction.grad[0].data
+    batch = variable(["the color is green", "blue"], "color prediction")
+    score, explanation = cog.DeterministicEvaluator()(
+        batch, ["green", "blue"], lambda p, t: int(p == t), "exact match", None, sum, "summation"
+    )
+    assert score.data == 1
+    explanation.backward()
+    assert len(batch.grad) == 1
+    with pytest.raises(ValueError, match="one length"):
+        F.exact_match_evaluator(batch, ["green"])
+    with pytest.raises(ValueError, match="purpose"):
+        F.deterministic_evaluator(batch, ["a", "b"], len, "", None, sum, "summation")
+
+
+def test_a_judge_of_a_batch():
+    messages = [
+        {"role": "system", "content": [variable("Is it {metric}?", "task"), hf.Variable("JSON.")]},
+        {"role": "user", "content": [hf.Variable("<P>{prediction}</P><T>{target}</T>")]},
+    ]
+    prediction = variable(["Hola Mundo", "Salve a tutti"], "translated text")
+
+    def verdict(request):
+        good = "Salve" in request.messages[1].text
+        return json.dumps({"score": good, "explanation": "fine" if good else "not Italian"})
+
+    metric = hf.Variable(["accurate", "accurate"], role="metric")
+    score, explanation = F.lm_judge_evaluator(
+        Scripted(verdict), messages, prediction, ["Ciao Mondo", "Salve a tutti"], {"metric": metric}
+    )
+    assert score.data == 1
+    explanation.backward()
+    assert [note.data for note in prediction.grad] == ["not Italian"]
+    with pytest.raises(ReplyError):
+        F.lm_judge_evaluator(Scripted(lambda r: "no JSON"), messages, variable("x"), "y",
+                             {"metric": "m"})  # fmt: skip
+
+
+def test_a_chat_completion_and_its_feedback():
+    class Assistant(cog.Module):
+        def __init__(self):
+            super().__init__()
+            self.chat = cog.ChatCompletion()
+
+        def forward(self, fwd_model, messages, inputs, **completion_args):
+            return self.chat(fwd_model, messages, inputs, **completion_args)
+
+    system = variable("You are a helpful assistant.", "system instruction")
+    user = hf.Variable("Translate 'Hello' to {language}.", role="user query")
+    messages = [{"role": "system", "content": [system]}, {"role": "user", "content": [user]}]
+    response = Assistant()(
+        Scripted({"Italian": "Ciao"}), messages, inputs={"language": hf.Variable("Italian")},
+        model="gpt-4o", temperature=0.7,
+    )  # fmt: skip
+    assert response.data == "Ciao"
+    assert isinstance(response, hf.Variable)
+    with pytest.raises(ArgumentError, match="set_backward_model_client"):
+        response.backward(hf.Variable("Use only capital letters."))
+    hf.set_backward_model_client(Scripted(criticise), completion_args={"temperature": 1.0})
+    response.backward(hf.Variable("Use only capital letters."))
+    assert "capital letters" in system.grad[0].data
+
+
+def test_a_batch_of_inputs_is_a_batch_of_answers_and_may_be_rewritten():
+    task = cog.Parameter("Answer.", role="task")
+    messages = [
+        {"role": "system", "content": [task]},
+        {"role": "user", "content": [hf.Variable("{message}")]},
+    ]
+    seen = Counting(lambda request: f"```json\n{request.messages[1].text}\n```")
+    answers = F.chat_completion(Scripted(seen), messages, {"message": hf.Variable(list("abca"))})
+    assert len(seen.requests) == 3
+    answers.data = [re.sub(r"^```json\n|\n```$", "", each) for each in answers.data]
+    assert answers.data == list("abca")
+    rule = Rule(lambda given, out: "it is fenced" if "```" in out else None)
+    with use_critic(RuleCritic([rule])):
+        answers = F.chat_completion(Scripted(seen), messages, {"message": hf.Variable(list("ab"))})
+    answers.data = list("ab")
+    loss = F.exact_match_evaluator(answers, hf.Variable(list("ax")))
+    assert loss[0].data == 1
+    loss[1].backward()
+    assert [note.data for note in task.grad] == ["it is fenced"]
+
+
+def test_bad_input_is_refused_before_anything_is_sent():
+    seen = Counting("x")
+    lm = Scripted(seen)
+    message = [{"role": "user", "content": [hf.Variable("{a} {b}")]}]
+    for inputs in ({"a": "x"}, {"a": hf.Variable(["x"]), "b": hf.Variable(["y", "z"])}):
+        with pytest.raises(ArgumentError):
+            F.chat_completion(lm, message, inputs)
+    for messages in ([], "x", [{"role": "user"}], [{"role": "user", "content": [3]}]):
+        with pytest.raises(TypeError):
+            F.chat_completion(lm, messages)
+    with pytest.raises(TypeError):
+        F.chat_completion("gpt-4o", message)
+    assert seen.requests == []
+
+
+def test_content_blocks():
+    seen = Counting("ok")
+    content = [
+        hf.TextBlock(type="text", text=variable("What is {x}?", "question")),
+        hf.ImageBlock(type="image", source={"type": "base64", "media_type": "image/png",
+                                            "data": "eA=="}),
+    ]  # fmt: skip
+    F.chat_completion(Scripted(seen), [{"role": "user", "content": content}], {"x": "this"})
+    text, image = seen.requests[0].messages[0].content
+    assert (text.text, image.url) == ("What is this?", "data:image/png;base64,eA==")
+    for block in ({"type": "audio"}, {"type": "text"}, {"type": "thinking", "thinking": "x"}):
+        with pytest.raises(TypeError, match="block"):
+            F.chat_completion(Scripted(seen), [{"role": "user", "content": [block]}])
+    assert hf.StopReason.END_TURN == "end_turn"
+
+
+def test_tgd_rewrites_with_its_own_messages():
+    prompt = cog.Parameter("Say {word}.", role="prompt")
+    prompt.append_grad(hf.Variable("be polite"))
+    seen = Counting("<IMPROVED>Please say {word}.</IMPROVED>")
+    messages = [{"role": "user", "content": [hf.Variable("{tone}: {value} / {feedback}")]}]
+    optimizer = hf.optim.TGD(
+        [prompt], Scripted(seen), messages, {"tone": "{kind}"},
+        [hf.Variable("Short.", role="constraint")], momentum=2, model="m",
+    )  # fmt: skip
+    assert optimizer.step(lambda: "loss") == "loss"
+    assert prompt.data == "Please say {word}."
+    assert seen.requests[0].messages[0].text == "{kind}: Say {word}. / - be polite"
+    assert seen.requests[0].options == {}
+    optimizer.clear_grad()
+    assert prompt.grad == []
+
+
+def test_a_client_of_ones_own():
+    class Echo(ChatCompletionModel):
+        def chat(self, messages, **kwargs):
+            return f"{messages[-1]['content']} {kwargs['model']}"
+
+    out = F.chat_completion(Echo(), [{"role": "user", "content": [hf.Variable("Hi")]}], model="m")
+    assert out.data == "Hi m"
+
+
+def test_state_is_saved_as_json(tmp_path):
+    module = cog.Module()
+    module.prompt = cog.Parameter("a", role="p")
+    module.register_model("client", object())
+    module.register_buffer("note", hf.Variable("b"))
+    state = {"agent": module.state_dict(), "best": hf.Variable("x", "role", True)}
+    hf.save(state, tmp_path / "state")
+    again = hf.load(tmp_path / "state")
+    assert again["agent"] == {"prompt": "a", "note": "b"}
+    assert (again["best"].data, again["best"].requires_grad) == ("x", True)
+    with pytest.raises(TypeError):
+        hf.save({"x": object()}, tmp_path / "state")
+    (tmp_path / "bad").write_bytes(b"\x80\x04K\x01.")
+    with pytest.raises(ValueError, match="save"):
+        hf.load(tmp_path / "bad")
+
+
+def test_forward_mode_and_no_grad():
+    from pullback.tape import jvp
+
+    class Quiet(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return hf.Variable(x.data.lower())
+
+    with pytest.raises(UnsupportedError, match="no jvp"):
+        jvp(Quiet.apply, (hf.Variable("A"),), (hf.Variable("b"),))
+    with hf.no_grad():
+        assert not Quiet.apply(variable("A")).requires_grad
+
+
+def weights_of(data):
+    labels = [labels[1].data for _, labels in (data[n] for n in range(len(data)))]
+    counts = Counter(labels)
+    return [len(labels) / counts[label] for label in labels]
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_program_like_the_readmes_runs_against_a_server(tmp_path, monkeypatch, capsys):
+    """The calls of the README's program, in its order, on the real SDK and a loopback server."""
+    pytest.importorskip("openai")
+    from tests.text.server import Server
+
+    from pullback.compat.afnio.models.openai import AsyncOpenAI
+    from pullback.compat.afnio.trainer import Trainer
+    from pullback.compat.afnio.utils.data import DataLoader, WeightedRandomSampler
+    from pullback.compat.afnio.utils.datasets import FacilitySupport
+
+    words = {"positive": "thank you", "negative": "broken again", "neutral": "when is it"}
+    rows = [
+        {
+            "fields": {"input": f"{words[label]} {n}"},
+            "answer": json.dumps({"urgency": "low", "sentiment": label, "categories": {}}),
+        }
+        for n, label in enumerate(["positive", "negative", "neutral"] * 6)
+    ]
+    (tmp_path / "data" / "FacilitySupport").mkdir(parents=True)
+    (tmp_path / "data" / "FacilitySupport" / "facility_v2_test.json").write_text(json.dumps(rows))
+    monkeypatch.chdir(tmp_path)
+
+    def answer(body):
+        text = body["messages"][-1]["content"]
+        if "<PARTS>" in text:
+            return '<FEEDBACK id="0">Name all three sentiments.</FEEDBACK>'
+        if "<FEEDBACK>" in text:
+            return "<IMPROVED>Answer positive, neutral or negative.</IMPROVED>"
+        assert body["response_format"]["type"] == "json_schema"
+        right = next(label for label, word in words.items() if word in text)
+        knows = "neutral" in body["messages"][0]["content"]
+        return json.dumps({"sentiment": right if knows else "positive"})
+
+    with Server(answer) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+        run = hf.tellurio.init("me", "Facility Support")
+        with hf.tellurio.suppress_variable_notifications():
+            train = FacilitySupport(split="train", root="data")
+            held = FacilitySupport(split="val", root="data")
+        sampler = WeightedRandomSampler(weights_of(train), num_samples=len(train), seed=0)
+        train_loader = DataLoader(train, sampler=sampler, batch_size=5)
+        held_loader = DataLoader(held, batch_size=5, seed=42)
+        hf.set_backward_model_client("openai/gpt-5", completion_args={"temperature": 1.0})
+        client, writer = AsyncOpenAI(), AsyncOpenAI()
+
+        class Analyzer(cog.Module):
+            def __init__(self):
+                super().__init__()
+                self.task = cog.Parameter(data="Read the message.", role="system prompt")
+                self.user = hf.Variable(data="**Message:**\n\n{message}\n", role="input template")
+                self.chat = cog.ChatCompletion()
+
+            def forward(self, fwd_model, inputs, **completion_args):
+                messages = [
+                    {"role": "system", "content": [self.task]},
+                    {"role": "user", "content": [self.user]},
+                ]
+                return self.chat(fwd_model, messages, inputs=inputs,
+                                 response_format={"type": "json_schema", "json_schema": {}},
+                                 **completion_args)  # fmt: skip
+
+            def training_step(self, batch, batch_idx):
+                message, (_, gold, _) = batch
+                said = self(client, inputs={"message": message}, model="small", temperature=0.0)
+                said.data = [json.loads(each)["sentiment"] for each in said.data]
+                loss = F.exact_match_evaluator(said, gold)
+                return {"loss": loss, "accuracy": loss[0].data / len(gold.data)}
+
+            def validation_step(self, batch, batch_idx):
+                return self.training_step(batch, batch_idx)
+
+            def test_step(self, batch, batch_idx):
+                return self.validation_step(batch, batch_idx)
+
+            def configure_optimizers(self):
+                constraint = hf.Variable("No braces.", role="optimizer constraint")
+                return hf.optim.TGD(self.parameters(), model_client=writer, momentum=3,
+                                    constraints=[constraint], model="gpt-5")  # fmt: skip
+
+        agent, trainer = Analyzer(), Trainer(max_epochs=2)
+        clients = [client, hf.get_backward_model_client(), writer]
+        before = trainer.test(agent=agent, test_dataloader=held_loader, llm_clients=clients)
+        trainer.fit(agent=agent, train_dataloader=train_loader, val_dataloader=held_loader,
+                    llm_clients=clients)  # fmt: skip
+        after = trainer.test(agent=agent, test_dataloader=held_loader, llm_clients=clients)
+        run.finish()
+    assert before["test_accuracy"] < 0.5
+    assert after["test_accuracy"] == 1.0
+    assert client.get_usage()["total_tokens"] > 0
+    assert (tmp_path / "checkpoint" / "checkpoint.json").is_file()
+    assert all(body["model"] in {"small", "gpt-5"} for body in server.bodies)

@@ -1,0 +1,380 @@
+"""A journal: nothing paid twice, whatever happens to the process; refused if it was damaged."""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+from tests.fuzzing import examples
+from tests.text import server as faults
+from tests.text.server import Server
+
+from pullback.errors import ArgumentError, ModelError, RecordingError
+from pullback.text.lm import (
+    Cached,
+    Finish,
+    Journal,
+    OpenAI,
+    Record,
+    Replay,
+    Request,
+    Run,
+    Scripted,
+    ToolCall,
+    Usage,
+)
+from pullback.text.lm import Completion as Answer
+
+KEY = "sk-journal-0123456789"
+
+
+def counting():
+    count = iter(range(10**6))
+    return Scripted(lambda request: f"{request.messages[-1].text} #{next(count)}")
+
+
+def test_an_answer_is_paid_for_once_and_comes_back_the_same(tmp_path):
+    path = tmp_path / "run.sqlite"
+    call = ToolCall("c", "t", '{"a": "ü"}')
+    whole = Answer("täxt \ud800", Usage(3, 4, 1, 0.25), Finish.TOOL_CALLS, None, (call,))
+    with Journal(path) as journal:
+        lm = Record(Scripted([whole]), journal)
+        first = lm("x", temperature=0.5)
+    with Journal(path) as journal:
+        assert Record(Scripted([ModelError("paid twice")]), journal)("x", temperature=0.5) == first
+    assert Replay(path)("x", temperature=0.5) == first
+
+
+def test_equal_requests_have_answers_of_their_own_in_any_order(tmp_path):
+    path = tmp_path / "run.sqlite"
+    with Journal(path) as journal:
+        lm = Record(counting(), journal)
+        texts = [lm("a").text, lm("b").text, lm("a").text]
+    assert texts == ["a #0", "b #1", "a #2"]
+    with Journal(path) as journal:
+        lm = Record(counting(), journal)
+        assert [lm("b").text, lm("a").text, lm("a").text, lm("a").text] == [
+            "b #1", "a #0", "a #2", "a #0",
+        ]  # fmt: skip
+
+
+def test_what_failed_is_asked_again_and_what_may_be_billed_is_in_doubt(tmp_path):
+    path = tmp_path / "run.sqlite"
+    plan = [faults.status(400), faults.status(429), faults.drop, None]
+    with Server(faults=plan) as server, Journal(path) as journal:
+        lm = Record(OpenAI("m", base_url=server.url, api_key=KEY), journal)
+        for doubts in (0, 0, 1):
+            with pytest.raises(ModelError):
+                lm("x")
+            assert [call.answer for call in journal.calls()] == [None] * doubts
+        assert lm("x").text == "x"
+        keys = [headers["idempotency-key"] for headers in server.headers]
+        assert keys[2] == keys[3] == journal.calls()[0].key
+        assert len(journal.calls()) == 1
+
+
+async def left_early(lm):
+    async with contextlib.aclosing(lm.astream("y")) as chunks:
+        async for _ in chunks:
+            break
+
+
+def test_streams_are_written_at_their_end_and_come_back_whole(tmp_path):
+    path = tmp_path / "run.sqlite"
+    with Journal(path) as journal:
+        lm = Record(Scripted(["a b c", "d e f"]), journal)
+        assert [chunk.text for chunk in lm.stream("x")] == ["a", " b", " c"]
+        asyncio.run(left_early(lm))
+    with Journal(path) as journal:
+        [one, two] = journal.calls()
+        assert (one.answer.text, two.answer) == ("a b c", None)
+        lm = Record(Scripted(["new"]), journal)
+        assert [chunk.text for chunk in lm.stream("x")] == ["a b c"]
+        assert [chunk.text for chunk in lm.stream("y")] == ["new"]
+
+
+def test_replay_sends_nothing_and_names_the_difference(tmp_path):
+    path = tmp_path / "run.sqlite"
+    with Journal(path) as journal:
+        lm = Record(counting(), journal)
+        lm("Write a poem about the sea.\nKeep it short.", temperature=0.5)
+        lm("Something else entirely")
+    with Journal(path, make=False) as journal:
+        lm = Replay(journal)
+        with pytest.raises(RecordingError) as caught:
+            lm("Write a poem about the sea.\nKeep it long.", temperature=0.5)
+        lines = str(caught.value).splitlines()
+        assert any(line.strip().startswith("-") and "short" in line for line in lines)
+        assert any(line.strip().startswith("+") and "long" in line for line in lines)
+        assert not any("poem" in line and line.strip()[0] in "+-" for line in lines)
+        with pytest.raises(RecordingError, match=r"(?s)0\.5.*0\.6"):
+            lm("Write a poem about the sea.\nKeep it short.", temperature=0.6)
+        assert lm("Something else entirely").text == "Something else entirely #1"
+        with pytest.raises(RecordingError, match="more often"):
+            lm("Something else entirely")
+    with pytest.raises(RecordingError, match="no such journal"):
+        Replay(tmp_path / "none.sqlite")
+    assert not (tmp_path / "none.sqlite").exists()
+
+
+def test_replay_asks_which_of_several_models(tmp_path):
+    path = tmp_path / "run.sqlite"
+    with Journal(path) as journal:
+        Record(Scripted(["a"], model="one"), journal)("x")
+        Record(Scripted(["b"], model="two"), journal)("x")
+    with Journal(path) as journal:
+        with pytest.raises(ArgumentError, match="one, two"):
+            Replay(journal)
+        assert Replay(journal, model="two")("x").text == "b"
+
+
+def test_a_journal_is_open_once(tmp_path):
+    path = tmp_path / "run.sqlite"
+    with Journal(path), pytest.raises(RecordingError, match="in use"):
+        Journal(path)
+    program = f"from pullback.text.lm import Journal; Journal({str(path)!r})"
+    with Journal(path):
+        other = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=False
+        )
+    assert "in use by another run" in other.stderr
+
+
+def test_what_is_no_journal_is_refused(tmp_path):
+    text = tmp_path / "a.txt"
+    text.write_text("hello " * 1000)
+    empty = tmp_path / "empty.sqlite"
+    empty.touch()
+    Cached(Scripted(["x"]), tmp_path / "cache.sqlite").close()
+    for path in (text, empty, tmp_path / "cache.sqlite", tmp_path):
+        with pytest.raises(RecordingError) as caught:
+            Journal(path)
+        assert str(path) in str(caught.value)
+    with pytest.raises(RecordingError, match="cannot be made"):
+        Journal(tmp_path / "no" / "folder.sqlite")
+
+
+def damaged(data: bytes, rng: random.Random) -> bytes:
+    """One random injury."""
+    kind = rng.randrange(5)
+    place = rng.randrange(len(data))
+    length = min(rng.choice([1, 1, 2, 16, 512, 4096]), len(data) - place)
+    if kind == 0:
+        return data[:place]
+    if kind == 1:
+        return data[:place] + rng.randbytes(length) + data[place + length :]
+    if kind == 2:
+        return data[:place] + bytes(length) + data[place + length :]
+    if kind == 3:
+        return data[:place] + bytes([data[place] ^ (1 << rng.randrange(8))]) + data[place + 1 :]
+    other = rng.randrange(len(data) - length + 1)
+    return data[:place] + data[other : other + length] + data[place + length :]
+
+
+def test_a_damaged_journal_is_refused_or_reads_the_same(tmp_path):
+    path = tmp_path / "run.sqlite"
+    with Journal(path) as journal:
+        lm = Record(counting(), journal)
+        for number in range(40):
+            lm(f"{number} " + "word " * number)
+        journal.note("program", ["a.py"])
+        calls, notes = journal.calls(), journal.notes()
+    data = path.read_bytes()
+    refused = 0
+    for seed in range(400):
+        hurt = tmp_path / f"hurt{seed}.sqlite"
+        hurt.write_bytes(damaged(data, random.Random(seed)))
+        try:
+            with Journal(hurt, make=False) as journal:
+                same = journal.calls() == calls and journal.notes() == notes
+            assert same, f"seed {seed}: read something else"
+        except RecordingError as error:
+            assert str(hurt) in str(error)  # noqa: PT017 - or it is read
+            refused += 1
+        hurt.unlink()
+    assert refused > 200
+
+
+def test_a_journal_of_forged_entries_is_refused(tmp_path):
+    import sqlite3
+
+    for number, change in enumerate(
+        ("answer = replace(answer, 'x', 'y')", "digest = 'd'", "answer = NULL", "occurrence = 5",
+         "request = '{}'", "model = 'other'", "key = 'k'", "ended = 1.0")
+    ):  # fmt: skip
+        path = tmp_path / f"{number}.sqlite"
+        with Journal(path) as journal:
+            Record(Scripted(["x"]), journal)("x")
+        connection = sqlite3.connect(path)
+        with connection:
+            connection.execute(f"UPDATE calls SET {change}")
+        connection.close()
+        with pytest.raises(RecordingError, match="call 1 has changed"):
+            Journal(path)
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_killed_at_random_points_nothing_is_paid_twice(tmp_path, idempotent):
+    seed, kills = random.randrange(10**6), examples(10)
+    count = iter(range(10**6))
+    with Server(
+        lambda body: f"{body['messages'][-1]['content'][:40]} #{next(count)}",
+        delay=0.002, idempotent=idempotent,
+    ) as server:  # fmt: skip
+        arguments = [server.url, str(tmp_path / "j"), str(kills), str(seed)]
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.text.lm.killing", *arguments],
+            capture_output=True, text=True, timeout=250, check=False,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )  # fmt: skip
+        assert done.returncode == 0, f"seed {seed}: {done.stderr[-2000:]}"
+        found = json.loads(done.stdout)
+    where = f"seed {seed}: {found['killed']} kills, {found['runs']} runs"
+    assert found["killed"] >= kills, where
+    calls = sum(len(texts) for texts in found["texts"])
+    assert len(server.billed) == calls, where  # one key for each call that the program made
+    twice = server.billed.total() - calls
+    if idempotent:
+        assert twice == 0, where
+    else:  # the journal had named each of them
+        assert twice <= sum(found["doubts"]), where
+    every = [text for texts in found["texts"] for text in texts]
+    assert len(set(every)) == len(every), where  # no answer was handed on twice
+
+
+def test_the_key_is_in_no_file_of_the_journal_and_cache(tmp_path):
+    tricky = 'sk-tricky-"quoted"-ü-012345'
+    for key in (KEY, tricky):
+        with Server(lambda body, key=key: f"key {key}") as server:
+            lm = OpenAI("m", base_url=server.url, api_key=KEY, headers={"X-Test": "plain-secret-1"})
+            from pullback.text.lm._secrets import keep_secret
+
+            keep_secret(key)  # what OpenAI(api_key=key) does; a header takes ASCII only
+            with Journal(tmp_path / "run.sqlite") as journal:
+                record = Record(lm, journal)
+                record(f"my key is {key}, plain-secret-1")
+                list(record.stream(f"say {key}"))
+                journal.note("program", [key])
+            cached = Cached(lm, tmp_path / "cache.sqlite")
+            cached(f"my key is {key}")
+            cached.close()
+        for path in tmp_path.iterdir():
+            data = path.read_bytes()
+            for form in (key, json.dumps(key)[1:-1], "plain-secret-1"):
+                assert form.encode() not in data, path
+
+
+def test_equal_requests_under_a_cache_are_sent_once_over_threads_and_processes(tmp_path):
+    path = tmp_path / "cache.sqlite"
+    with Server(delay=0.03) as server:
+        lm = Cached(OpenAI("m", base_url=server.url, api_key=KEY), path)
+
+        async def many():
+            return await asyncio.gather(*(lm.acomplete("x") for _ in range(20)))
+
+        answers = asyncio.run(many())
+        assert {answer.text for answer in answers} == {"x"}
+        assert len(server.bodies) == 1
+        assert sum(answer.usage.tokens > 0 for answer in answers) == 1  # one was paid for
+        lm.close()
+        again = Cached(OpenAI("m", base_url=server.url, api_key=KEY), path)
+        answer = again("x")
+        assert (answer.text, answer.metadata["cached"], answer.usage.tokens) == ("x", True, 0)
+        assert [chunk.text for chunk in again.stream("x")] == ["x"]
+        again("x", temperature=1.0)
+        assert len(server.bodies) == 2
+        again.close()
+
+
+def test_a_damaged_cache_is_refused_or_answers_the_same(tmp_path):
+    path = tmp_path / "cache.sqlite"
+    lm = Cached(counting(), path)
+    texts = [lm(f"{number} " + "word " * number).text for number in range(20)]
+    lm.close()
+    data, refused = path.read_bytes(), 0
+    for seed in range(60):
+        hurt = tmp_path / f"hurt{seed}.sqlite"
+        hurt.write_bytes(damaged(data, random.Random(seed)))
+        try:
+            lm = Cached(Scripted(lambda request: "asked again"), hurt)
+            found = [lm(f"{number} " + "word " * number).text for number in range(20)]
+            lm.close()
+        except RecordingError as error:
+            assert str(hurt) in str(error)  # noqa: PT017 - or it is read
+            refused += 1
+        else:  # a cache may lose an answer, and asks again; it never changes one
+            pairs = zip(found, texts, strict=True)
+            assert all(now in {then, "asked again"} for now, then in pairs), f"seed {seed}"
+    assert refused > 20
+
+
+def test_a_failure_is_not_cached(tmp_path):
+    lm = Cached(Scripted([ModelError("no"), "yes"]))
+    with pytest.raises(ModelError):
+        lm("x")
+    assert lm("x").text == "yes"
+
+
+def test_a_run_journals_every_model_whatever_wraps_it(tmp_path):
+    path = tmp_path / "run.sqlite"
+    with Server(faults=[faults.status(500)]) as server:
+        lm = Cached(faults_tolerant(server))
+        with Run(path) as run:
+            assert [lm("a").text, lm("a").text, lm("b").text] == ["a", "a", "b"]
+            assert (run.paid, run.recorded) == (2, 0)
+            assert "".join(chunk.text for chunk in lm.stream("c")) == "c"
+        assert len(server.bodies) == 4
+        for replay in (False, True):
+            with Run(path, replay=replay) as run:
+                fresh = Cached(faults_tolerant(server))
+                assert [fresh("a").text, fresh("b").text] == ["a", "b"]
+                assert (run.paid, run.recorded) == (0, 2)
+        assert len(server.bodies) == 4
+        with Run(path, replay=True), pytest.raises(RecordingError, match="does not hold"):
+            lm("d")
+        with Run(path), pytest.raises(ArgumentError, match="Another run"):
+            Run(tmp_path / "other.sqlite").__enter__()
+        assert lm("e").text == "e"  # past the run
+
+
+def faults_tolerant(server):
+    from pullback.text.lm import Retry
+
+    return Retry(OpenAI("m", base_url=server.url, api_key=KEY), wait=0.001)
+
+
+def test_a_call_that_is_interrupted_is_kept(tmp_path):
+    path = tmp_path / "run.sqlite"
+
+    async def main(lm):
+        task = asyncio.ensure_future(lm.acomplete("x"))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0.4)
+
+    with Server(delay=0.2) as server, Run(path):
+        asyncio.run(main(OpenAI("m", base_url=server.url, api_key=KEY)))
+    with Journal(path) as journal:
+        assert [call.answer.text for call in journal.calls()] == ["x"]
+
+
+def test_the_digest_of_a_request_is_the_same_in_every_process():
+    program = (
+        "from pullback.text.lm import Request, Message;"
+        "print(Request.of([Message('user', 'ü')], b=1, a={'d': 1, 'c': 2}).digest('m'))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout.strip()
+        for seed in ("0", "1")
+    }  # fmt: skip
+    here = Request.of([{"role": "user", "content": "ü"}], a={"c": 2, "d": 1}, b=1).digest("m")
+    assert found == {here}

@@ -1,0 +1,214 @@
+"""The protocol: what goes in, what comes out, called, awaited and bit by bit."""
+
+import asyncio
+import json
+import re
+
+import pydantic
+import pytest
+
+from pullback.errors import ArgumentError, ModelError, ReplyError
+from pullback.text.lm import (
+    Completion,
+    Finish,
+    Image,
+    Message,
+    Request,
+    Scripted,
+    Text,
+    Tool,
+    ToolCall,
+    Usage,
+)
+
+CALL = ToolCall("c1", "weather", '{"city": "Rome"}')
+MESSAGES = [
+    Message("system", "Be brief."),
+    Message("user", ["Look:", Image("https://example.org/a.png", detail="low")]),
+    Message("assistant", "", tool_calls=[CALL]),
+    Message("tool", "sunny", tool_call_id="c1"),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_messages_come_back_from_their_dictionaries(message):
+    assert Message.from_dict(json.loads(json.dumps(message.to_dict()))) == message
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["Hi", Message("user", "Hi"), {"role": "user", "content": "Hi"}, ["Hi"],
+     [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]],
+)  # fmt: skip
+def test_every_form_of_messages_is_one_request(given):
+    assert Request.of(given).digest("m") == Request.of("Hi").digest("m")
+
+
+def test_whatever_decides_an_answer_changes_the_digest():
+    schema = {"type": "object"}
+    tool = Tool("t", "d", {"type": "object"})
+    digests = {
+        Request.of("Hi").digest("m"),
+        Request.of("Hi").digest("n"),
+        Request.of("Hi ").digest("m"),
+        Request.of("Hi", temperature=0.0).digest("m"),
+        Request.of("Hi", temperature=1).digest("m"),
+        Request.of("Hi", schema=schema).digest("m"),
+        Request.of("Hi", tools=[tool]).digest("m"),
+        Request.of([Message("system", "Hi")]).digest("m"),
+    }
+    assert len(digests) == 8
+    assert Request.of("Hi", b=1, a=2).digest("m") == Request.of("Hi", a=2, b=1).digest(
+        "m"
+    )  # the order of options does not matter
+
+
+@pytest.mark.parametrize(
+    ("messages", "options", "what"),
+    [
+        ([], {}, "no message"),
+        (3, {}, "Messages are expected"),
+        ([3], {}, "no message"),
+        ({"content": "x"}, {}, "no message"),
+        ({"role": "user", "content": "x", "audio": 1}, {}, "no message"),
+        ({"role": "king", "content": "x"}, {}, "role"),
+        ({"role": "user", "content": [{"type": "audio"}]}, {}, "texts and images"),
+        ({"role": "tool", "content": "x"}, {}, "names the call"),
+        ("x", {"schema": {"type": "nonsense"}}, "no JSON schema"),
+        ("x", {"schema": 3}, "schema"),
+        ("x", {"tools": [{}]}, "no tool"),
+        ("x", {"temperature": float("nan")}, "plain JSON"),
+        ("x", {"stop": object()}, "plain JSON"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_is_asked(messages, options, what):
+    asked = []
+    model = Scripted(lambda request: asked.append(request) or "x")
+    for ask in (model.complete, model.stream, model):
+        with pytest.raises(ArgumentError, match=what):
+            ask(messages, **options)
+    assert asked == []
+
+
+def test_other_bad_values_are_refused():
+    for make in (
+        lambda: Image("file:///etc/passwd"),
+        lambda: Image("https://example.org/a.png", detail="huge"),
+        lambda: Image.from_bytes(b"", "text/html"),
+        lambda: Text(3),
+        lambda: Tool("two words", "", {}),
+        lambda: Usage(-1),
+        lambda: Usage(1, cost=float("nan")),
+        lambda: Scripted([]),
+        lambda: Scripted("x"),
+        lambda: Scripted(["x"], delay=-1),
+        lambda: Completion.from_dict({"text": "x"}),
+    ):
+        with pytest.raises(ArgumentError):
+            make()
+
+
+def test_completions_come_back_from_their_dictionaries():
+    whole = Completion("a", Usage(1, 2, 1, 0.5), Finish.TOOL_CALLS, None, (CALL,), "m", {"id": "x"})
+    assert Completion.from_dict(json.loads(json.dumps(whole.to_dict()))) == whole
+    assert whole.message == Message("assistant", "a", tool_calls=[CALL])
+
+
+def test_an_unknown_cost_stays_unknown():
+    assert (Usage(1, cost=1.0) + Usage(1)).cost is None
+
+
+def test_scripts_answer_in_turn_by_rule_and_by_function():
+    listed = Scripted(["a", lambda request: request.messages[-1].text.upper(), ModelError("no")])
+    assert [listed("x").text, listed("x").text] == ["a", "X"]
+    with pytest.raises(ModelError, match="no"):
+        listed("x")
+    with pytest.raises(ModelError, match="no answer left"):
+        listed("x")
+    ruled = Scripted({"red": "stop", re.compile("gr(ee|a)n"): "go"})
+    assert [ruled("red light").text, ruled("a gran prix").text] == ["stop", "go"]
+    with pytest.raises(ModelError, match="No rule"):
+        ruled("blue")
+
+    async def slowly(request):
+        await asyncio.sleep(0)
+        return Completion("slow")
+
+    assert Scripted(slowly)("x").text == "slow"
+    assert Scripted(["x"])("x").metadata["note"] == "a script answered, not a language model"
+
+
+def test_awaited_and_with_a_running_loop():
+    model = Scripted(lambda request: request.messages[-1].text)
+
+    async def both():
+        return (await model.acomplete("a")).text, model("b").text
+
+    assert asyncio.run(both()) == ("a", "b")
+
+
+def test_streams_give_the_text_and_at_last_the_whole():
+    model = Scripted(lambda request: request.messages[-1].text)
+    for text in ("one two  three\n", "", " ", "one"):
+        chunks = list(model.stream([Message("user", text)]))
+        assert "".join(chunk.text for chunk in chunks) == chunks[-1].completion.text
+        assert [chunk.completion for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+
+    async def awaited():
+        return [chunk.text async for chunk in model.astream("a b")]
+
+    assert asyncio.run(awaited()) == ["a", " b"]
+
+
+def test_a_stream_can_be_left_early_and_raises_what_the_model_raises():
+    stream = Scripted(["a b c d"]).stream("x")
+    assert next(stream).text == "a"
+    stream.close()
+    with pytest.raises(ModelError, match="gone"):
+        list(Scripted([ModelError("gone")]).stream("x"))
+
+
+class City(pydantic.BaseModel):
+    name: str
+    people: int
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "people": {"type": "integer"}},
+    "required": ["name", "people"],
+}
+
+
+def test_answers_are_read_by_a_schema():
+    good = '```json\n{"name": "Rome", "people": 3}\n```'
+    assert Scripted([good])("x", schema=SCHEMA).parsed == {"name": "Rome", "people": 3}
+    assert Scripted([good])("x", schema=City).parsed == City(name="Rome", people=3)
+    chunks = list(Scripted([good]).stream("x", schema=City))
+    assert chunks[-1].completion.parsed == City(name="Rome", people=3)
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, City])
+@pytest.mark.parametrize(
+    "answer",
+    ["Rome", '{"name": "Rome"', '{"name": "Rome"}', "[" * 100_000, '{"name": 1, "people": 2}'],
+)
+def test_an_answer_that_breaks_its_schema_is_refused(schema, answer):
+    with pytest.raises(ReplyError):
+        Scripted([answer])("x", schema=schema)
+
+
+def test_an_answer_that_was_cut_off_says_so():
+    cut = Completion('{"name": "Ro', Usage(1, 4), Finish.LENGTH)
+    with pytest.raises(ReplyError, match="max_tokens"):
+        Scripted([cut])("x", schema=SCHEMA)
+    assert Scripted([cut])("x").finish is Finish.LENGTH
+
+
+def test_arguments_of_a_tool_call_are_read_or_refused():
+    assert CALL.parsed == {"city": "Rome"}
+    for arguments in ("", "[1]", "{"):
+        with pytest.raises(ReplyError, match="weather"):
+            _ = ToolCall("c", "weather", arguments).parsed
+    asks = Completion("", finish=Finish.TOOL_CALLS, tool_calls=(CALL,))
+    assert Scripted([asks])("x", schema=SCHEMA).tool_calls == (CALL,)

@@ -1,0 +1,131 @@
+"""The page of a run: offline, escaped, complete, and well formed."""
+
+import html.parser
+import re
+
+import pytest
+
+from pullback.errors import ModelError
+from pullback.tape import Function, Variable
+from pullback.text.lm import (
+    Completion,
+    Image,
+    Journal,
+    Message,
+    Plan,
+    Run,
+    Scripted,
+    Usage,
+    keep_secret,
+)
+from pullback.text.report import render_run, summarise
+
+HOSTILE = (
+    "</pre></details><script>alert('x')</script><img src=http://evil.example/x onerror=a()>\"'"
+)
+VOID = {"meta", "img", "br", "hr", "input", "link"}
+
+
+class Reader(html.parser.HTMLParser):
+    """Collects tags and attributes, and notices what is not closed in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.faults = [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, *pair) for pair in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, *pair) for pair in attrs]
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.faults.append(tag)
+
+
+def page_of(path):
+    with Journal(path) as journal:
+        page = render_run(journal)
+    reader = Reader()
+    reader.feed(page)
+    assert reader.faults == []
+    assert reader.open == []
+    return page, reader
+
+
+class Ask(Function):
+    @staticmethod
+    def forward(ctx, prompt):
+        return Variable(Ask.lm(prompt.data).text, role=f"answer {HOSTILE}")
+
+    @staticmethod
+    def backward(ctx, feedback):
+        return Variable(f"said: {feedback.data}", role="note")
+
+
+def test_everything_is_there_and_nothing_of_it_is_markup(tmp_path):
+    path = tmp_path / "run.sqlite"
+    keep_secret("sk-page-0123456789")
+    Ask.lm = Scripted(
+        [Completion(f"one {HOSTILE} sk-page-0123456789", Usage(10, 5, cost=0.25)), "two"],
+        model=f"m {HOSTILE}",
+    )
+    with Run(path) as run:
+        run.journal.note("program", ["pipeline.py", HOSTILE])
+        run.expect(Plan(1, 2, 3))
+        prompt = Variable(f"prompt {HOSTILE}", role=HOSTILE, requires_grad=True)
+        answer = Ask.apply(prompt)
+        answer.backward(Variable(HOSTILE, role="critique"))
+        run.keep_graph(answer, HOSTILE)
+        image = Image("https://evil.example/pixel.png")
+        Ask.lm([Message("system", HOSTILE), Message("user", ["look", image])], stop=[HOSTILE])
+        lost = Scripted([ModelError("lost", may_be_billed=True)])
+        with pytest.raises(ModelError):
+            lost("in doubt")
+    page, reader = page_of(path)
+    assert "script" not in reader.tags
+    assert "img" not in reader.tags
+    assert not any(name.startswith("on") for _, name, _ in reader.attributes)
+    loaded = [value for _, name, value in reader.attributes if name in {"src", "href", "srcset"}]
+    assert all(value.startswith("#") for value in loaded)
+    assert "url(" not in re.sub(r"url\(#arrow\)", "", page)
+    assert "@import" not in page
+    assert "sk-page-0123456789" not in page
+    text = "prompt &lt;/pre&gt;&lt;/details&gt;&lt;script&gt;"
+    assert text in page
+    for what in ("no answer arrived", "in doubt", "$0.250000", "at least 7 calls", "said: &lt;"):
+        assert what in page, what
+    assert ("a", "href", "#call-1") in reader.attributes
+    assert ("details", "id", "call-1") in reader.attributes
+
+
+def test_an_empty_run_and_a_long_graph(tmp_path):
+    empty = tmp_path / "empty.sqlite"
+    Journal(empty).close()
+    assert "No call was made" in page_of(empty)[0]
+    x = Variable(1.0, requires_grad=True)
+    y = x
+    for _ in range(3000):
+        y = y + 1.0
+    with Run(tmp_path / "long.sqlite") as run:
+        run.keep_graph(y)
+    page, reader = page_of(tmp_path / "long.sqlite")
+    assert reader.tags.count("rect") == 400
+    assert "steps more are not drawn" in page
+
+
+def test_a_cost_that_is_not_known_is_never_shown_as_nothing(tmp_path):
+    path = tmp_path / "run.sqlite"
+    with Run(path):
+        Scripted([Completion("x", Usage(1, 1))])("a")
+        Scripted([Completion("x", Usage(1, 1, cost=0.5))])("b")
+    page, _ = page_of(path)
+    assert "price unknown" in page
+    with Journal(path) as journal:
+        summary = summarise(journal.calls())
+    assert summary.cost == "$0.500000 and 1 calls of unknown price"

@@ -1,0 +1,77 @@
+"""Modules: what is in them, and their state, whole or not at all."""
+
+import json
+
+import pytest
+
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.tape import Variable
+from pullback.text import Module, Parameter
+
+
+class Inner(Module):
+    def __init__(self, text):
+        self.prompt = Parameter(text, role="inner prompt")
+
+
+class Outer(Module):
+    def __init__(self):
+        self.first, self.second = Inner("a"), Inner("b")
+        self.shared = self.first.prompt
+        self.many = [Inner("c"), {"x": Parameter("d")}]
+        self.register_buffer("note", Variable("e"))
+        self.loose = Variable("not saved")
+
+
+def test_each_parameter_once_by_its_path():
+    outer = Outer()
+    state = {
+        "first.prompt": "a", "second.prompt": "b", "many.0.prompt": "c", "many.1.x": "d",
+        "note": "e",
+    }  # fmt: skip
+    assert outer.state_dict() == state
+    assert len(list(outer.modules())) == 4
+    assert [type(each) for each in outer.children()] == [Inner, Inner]
+
+
+def test_a_module_that_holds_itself_is_walked_once():
+    outer = Outer()
+    outer.me = outer
+    assert len(list(outer.parameters())) == 4
+
+
+def test_a_state_is_taken_whole_or_not_at_all(tmp_path):
+    outer = Outer()
+    for wrong, match in (
+        ({"first.prompt": "x"}, "missing"),
+        ({**outer.state_dict(), "more": "x"}, "unknown"),
+    ):
+        with pytest.raises(ArgumentError, match=match):
+            outer.load_state_dict(wrong)
+    with pytest.raises(ArgumentTypeError, match="another kind"):
+        outer.load_state_dict({**outer.state_dict(), "first.prompt": "x", "note": 3.0})
+    assert outer.first.prompt.data == "a"
+    outer.load_state_dict({"first.prompt": "x"}, strict=False)
+    outer.save(tmp_path / "state.json")
+    again = Outer()
+    again.load(tmp_path / "state.json")
+    assert again.state_dict() == outer.state_dict()
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(ArgumentError, match="no JSON"):
+        again.load(tmp_path / "bad.json")
+    (tmp_path / "list.json").write_text(json.dumps([1]))
+    with pytest.raises(ArgumentError, match="no state"):
+        again.load(tmp_path / "list.json")
+
+
+def test_modes_and_gradients():
+    outer = Outer().eval()
+    assert not outer.first.training
+    outer.train()
+    assert outer.many[0].training
+    outer.first.prompt.grad = [Variable("x")]
+    outer.zero_grad()
+    assert len(outer.first.prompt.grad) == 0
+    outer.requires_grad_(False)
+    assert not any(each.requires_grad for each in outer.parameters())

@@ -1,0 +1,80 @@
+"""gepa both ways: it optimises a Module of ours, never below its start, no sample paid twice."""
+
+from collections import Counter
+
+import pytest
+from tests.text.helpers import Counting
+from tests.text.test_train import DATA, Spam
+
+from pullback.errors import ArgumentError
+from pullback.text import exact_match
+from pullback.text.lm import Scripted
+from pullback.text.optim import TGD, GepaProgram, Pareto, never
+
+gepa = pytest.importorskip("gepa")
+
+
+def metric(module, sample):
+    mail, label = sample
+    return exact_match(module(mail), label)
+
+
+def search(answer, evaluations=60):
+    module, asked = Spam(), Counter()
+
+    def counted(module, sample):
+        asked[(module.classify.system.data, sample[0].data)] += 1
+        return metric(module, sample)
+
+    writer = TGD(module.parameters(), Scripted(answer), constraints=[never("evil")])
+    pareto = Pareto(module, writer, counted, DATA[:4], DATA[4:], evaluations=evaluations)
+    return module, pareto, pareto.run(), asked
+
+
+def test_it_finds_the_rule_and_pays_for_no_sample_twice():
+    seen = Counting("<IMPROVED>odd mails are spam</IMPROVED>")
+    module, pareto, result, asked = search(seen)
+    assert module.classify.system.data == "odd mails are spam"
+    assert max(result.val_aggregate_scores) == 1.0
+    assert max(asked.values()) == 1
+    assert pareto.program.evaluations == sum(asked.values()) <= 60
+    assert "Expected: spam" in seen.requests[0].messages[1].text
+
+
+@pytest.mark.parametrize("answer", ["unreadable", "<IMPROVED>evil odd</IMPROVED>"])
+def test_a_writer_that_fails_changes_nothing(answer):
+    module, *_ = search(lambda request: answer)
+    assert module.classify.system.data == "Classify."
+
+
+def test_worse_texts_are_not_taken():
+    module, _, result, _ = search(lambda request: "<IMPROVED>worse</IMPROVED>")
+    assert module.classify.system.data == "Classify."
+    assert result.val_aggregate_scores[0] == 0.5
+
+
+def test_our_module_is_a_program_of_gepas_with_its_own_writer():
+    module = Spam()
+    program = GepaProgram(module, metric, DATA)
+    result = gepa.optimize(
+        seed_candidate=program.candidate, trainset=list(range(4)), valset=list(range(4, 8)),
+        adapter=program, reflection_lm=lambda prompt: "```\nodd\n```", max_metric_calls=40,
+        reflection_minibatch_size=3, logger=type("Silent", (), {"log": print})(),
+    )  # fmt: skip
+    assert result.best_candidate == {"classify.system": "odd"}
+    assert module.classify.system.data == "Classify."
+    program.load(result.best_candidate)
+    assert module.classify.system.data == "odd"
+
+
+def test_bad_arguments_are_refused():
+    module = Spam()
+    writer = TGD(module.parameters(), Scripted(["x"]))
+    with pytest.raises(ArgumentError, match="one proposal"):
+        Pareto(module, writer, metric, DATA[:4], DATA[4:], evaluations=5)
+    with pytest.raises(ArgumentError, match="no samples"):
+        Pareto(module, writer, metric, [], evaluations=5)
+    with pytest.raises(ArgumentError, match="other texts"):
+        GepaProgram(module, metric, DATA).load({"x": "y"})
+    with pytest.raises(ArgumentError, match="no text"):
+        GepaProgram(module.requires_grad_(False), metric, DATA)
