@@ -148,7 +148,9 @@ def _to_powers(count: int, degree: int) -> Tensor:
     edge = degree - 1
     inner = max(segments - 2 * edge, 0)
     few = segments if not inner else 2 * edge + 1
-    local = torch.tensor([_segment(i, few, degree) for i in range(few)], dtype=torch.float64)
+    local = torch.tensor(
+        [_segment(i, few, degree) for i in range(few)], dtype=torch.float64, device="cpu"
+    )
     if inner > 1:
         middle = local[edge : edge + 1].expand(inner, -1, -1)
         local = torch.cat([local[:edge], middle, local[edge + 1 :]])

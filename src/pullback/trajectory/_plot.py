@@ -145,7 +145,7 @@ def _shade(axes: Any, limit: Tensor, values: Tensor) -> None:
 
 
 def _mark(axes: Any, points: Tensor, times: Tensor | Sequence[float] | None) -> None:
-    at = torch.as_tensor(times).detach().cpu().double()
+    at = torch.as_tensor(times, device="cpu").detach().double()
     for joint, column in enumerate(points.detach().cpu().double().unbind(-1)):
         axes.plot(
             at,
@@ -183,14 +183,13 @@ def _check(
         check_limits(limits, motion.position)
     if (points is None) != (times is None):
         raise ArgumentError("Points are marked at their times: give both or neither.")
+    marks = torch.as_tensor(() if times is None else times, device="cpu")
     if points is not None and (
-        points.dim() != 2
-        or points.shape[-1] != motion.dof
-        or torch.as_tensor(times).shape != points.shape[:1]
+        points.dim() != 2 or points.shape[-1] != motion.dof or marks.shape != points.shape[:1]
     ):
         raise ArgumentError(
             "The points do not fit the motion.",
-            given=f"points {tuple(points.shape)}, times {tuple(torch.as_tensor(times).shape)}",
+            given=f"points {tuple(points.shape)}, times {tuple(marks.shape)}",
             expected=f"[count, {motion.dof}] and [count]",
         )
     names = [f"joint {i + 1}" for i in range(motion.dof)] if labels is None else list(labels)

@@ -142,16 +142,14 @@ class Preconditioner:
 def _metric(horizon: int, dt: float, order: int, before: bool, after: bool) -> Tensor:
     """The band of the metric. A fixed end has ``order`` samples of zero change beyond it."""
     form = [math.comb(order, i) * (-1.0) ** (order - i) for i in range(order + 1)]
-    band = torch.zeros(horizon, order + 1, dtype=torch.float64)
+    band = torch.zeros(horizon, order + 1, dtype=torch.float64, device="cpu")
     first = -order if before else 0
     last = horizon if after else horizon - order
-    for begin in range(first, last):
-        for i, high in enumerate(form):
-            row = begin + i
-            for j in range(i + 1):
-                column = begin + j
-                if column >= 0 and row < horizon:
-                    band[row, i - j] += high * form[j]
+    # The difference that begins at sample b puts form[i] form[j] at row b + i, column b + j.
+    for i, high in enumerate(form):
+        for j in range(i + 1):
+            rows = slice(max(first + i, i - j), max(min(last + i, horizon), 0))
+            band[rows, i - j] += high * form[j]
     band *= dt ** (1 - 2 * order)
     # What the differences do not see (a constant, a slope, a bend) is held on the scale of the
     # whole duration; where an end is fixed they see everything.

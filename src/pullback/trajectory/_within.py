@@ -51,11 +51,13 @@ def limits_per_step(plan: Plan, limits: Limits, kind: str, step: Tensor) -> Tens
 
 def row_mask(plan: Plan, kind: str) -> Tensor:
     """One for each row that is limited; zero where an end is given, which is checked by itself."""
-    mask = torch.ones(plan.samples - (kind == "jerk"), dtype=torch.float64)
+    mask = torch.ones(
+        plan.samples - (kind == "jerk"), dtype=torch.float64, device=plan.points.device
+    )
     for end, given, _ in plan.ends:
         if given == kind:
             mask[0 if end == "start" else -1] = 0
-    return mask.to(plan.points.device)
+    return mask
 
 
 def _problem(plan: Plan, forms: Forms, limits: Limits, step: Tensor) -> Problem:

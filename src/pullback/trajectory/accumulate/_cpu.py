@@ -149,7 +149,7 @@ def accumulate(
     """`pullback.trajectory.accumulate._reference.accumulate` on the CPU."""
     batch, horizon, dof = control.shape
     shape = (batch, horizon + 1, dof)
-    outputs = tuple(torch.empty(shape, dtype=steps.dtype) for _ in range(4))
+    outputs = tuple(steps.new_empty(shape) for _ in range(4))
     if control.numel() > 0:
         inputs = (in_memory(control, steps.dtype), in_memory(initial, steps.dtype))
         _run_over_batch(_FORWARD, inputs, steps, outputs, order)
@@ -164,8 +164,8 @@ def accumulate_adjoint(
 ) -> tuple[Tensor, Tensor]:
     """`pullback.trajectory.accumulate._reference.accumulate_adjoint` on the CPU."""
     batch, samples, dof = cotangents[0].shape
-    control = torch.empty(batch, samples - 1, dof, dtype=steps.dtype)
-    initial = torch.empty(batch, order, dof, dtype=steps.dtype)
+    control = steps.new_empty(batch, samples - 1, dof)
+    initial = steps.new_empty(batch, order, dof)
     if control.numel() > 0:
         levels = tuple(in_memory(cotangent, steps.dtype) for cotangent in cotangents)
         _run_over_batch(_ADJOINT, (control, initial), steps, levels, order)

@@ -55,10 +55,10 @@ def solve_problems(problem: Problem) -> tuple[Unknowns, Tensor]:
     conditions = problem.conditions.expand(*batch[:-1], joints, few, size)
     conditions = conditions.reshape(conditions.shape[:-2].numel(), few, size)
     metric = metric_band(problem.order, problem.samples, torch.device("cpu")).T
-    kinds = torch.tensor([KINDS.index(kind) for kind in problem.kinds])
+    kinds = torch.tensor([KINDS.index(kind) for kind in problem.kinds], device="cpu")
     sizes = [(count, size), (count, few), (count, 2, rows), (count, 2, rows)]
     found = Unknowns(*(level.new_empty(shape) for shape in sizes))
-    solved = torch.empty(count, dtype=torch.bool)
+    solved = level.new_empty(count, dtype=torch.bool)
     given = [in_memory(part, torch.float64) for part in (level, scale, conditions, energy, metric)]
     tensors = (kinds, *given, *found, solved)
     numbers = [rows, few, size, conditions.shape[0], len(kinds), problem.order]

@@ -58,8 +58,8 @@ def _uniform_table(layout: Layout, dt: Tensor | float, device: torch.device) -> 
         layout.scheme, list(layout.start), list(layout.goal)
     )
     orders = [0] * layout.width + list(layout.start) + list(layout.goal)
-    known = torch.tensor(orders, dtype=torch.float64)
-    exponents = known - torch.tensor(ORDERS, dtype=torch.float64)[:, None]
+    known = torch.tensor(orders, dtype=torch.float64, device="cpu")
+    exponents = known - torch.tensor(ORDERS, dtype=torch.float64, device="cpu")[:, None]
     if device.type != "cpu":
         constants, exponents = constants.to(device), exponents.to(device)
     if not isinstance(dt, Tensor):
@@ -109,13 +109,13 @@ def _stencil_constants(scheme: str, start: list[int], goal: list[int]) -> Tensor
     # An operator, so that compiled code takes the exact rationals as they are.
     layout = Layout(scheme, tuple(start), tuple(goal))  # pyrefly: ignore[bad-argument-type]
     flat = _uniform_constants(layout.scheme, layout.start, layout.goal)
-    return torch.tensor(flat, dtype=torch.float64).view(_constants_shape(layout))
+    return torch.tensor(flat, dtype=torch.float64, device="cpu").view(_constants_shape(layout))
 
 
 @_stencil_constants.register_fake
 def _(scheme: str, start: list[int], goal: list[int]) -> Tensor:
     layout = Layout(scheme, tuple(start), tuple(goal))  # pyrefly: ignore[bad-argument-type]
-    return torch.empty(_constants_shape(layout), dtype=torch.float64)
+    return torch.empty(_constants_shape(layout), dtype=torch.float64, device="cpu")
 
 
 def _constants_shape(layout: Layout) -> tuple[int, int, int, int]:
