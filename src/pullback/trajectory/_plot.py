@@ -8,8 +8,8 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._extras import require
-from pullback.trajectory._limits import Limits, check_limits, limit_of
 from pullback.trajectory._motion import Motion
+from pullback.trajectory.plans._limits import Limits, check_limits, limit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
