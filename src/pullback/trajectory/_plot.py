@@ -9,7 +9,7 @@ from torch import Tensor
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._extras import require
 from pullback.trajectory._motion import Motion
-from pullback.trajectory.plans._limits import Limits, check_limits, limit_of
+from pullback.trajectory.plans._limits import Limits, check_limits, range_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,7 +89,7 @@ def plot(
                 drawstyle=style,
             )
         if limits is not None and kind in limits.given:
-            _shade(axes, limit_of(limits, kind, motion.position), values)
+            _shade(axes, range_of(limits, kind, motion.position), values)
         _dress(axes, kind, float(seconds[-1]))
     if points is not None:
         _mark(panels[0], points, times)
@@ -119,20 +119,21 @@ def _dress(axes: Any, kind: str, end: float) -> None:
         axes.spines[side].set_visible(False)
 
 
-def _shade(axes: Any, limit: Tensor, values: Tensor) -> None:
-    bounds = limit.detach().cpu().double().expand(values.shape[-1])
-    widest = float(bounds.max())
-    top = (1 + _BEYOND) * max(widest, float(values.abs().max()))
-    for sign in (1, -1):
-        axes.axhspan(sign * widest, sign * top, color=_FORBIDDEN, alpha=0.12, linewidth=0)
-        axes.axhline(sign * widest, color=_FORBIDDEN, linewidth=0.9, alpha=0.7)
+def _shade(axes: Any, ends: tuple[Tensor, Tensor], values: Tensor) -> None:
+    lower, upper = (end.detach().cpu().double().expand(values.shape[-1]) for end in ends)
+    widest = float(lower.min()), float(upper.max())
+    low, high = min(widest[0], float(values.min())), max(widest[1], float(values.max()))
+    room = _BEYOND * max(high - low, 1e-12) / 2
+    low, high = low - room, high + room
+    narrow = False
+    for bounds, outer, far in ((lower, widest[0], low), (upper, widest[1], high)):
+        axes.axhspan(*sorted((outer, far)), color=_FORBIDDEN, alpha=0.12, linewidth=0)
+        axes.axhline(outer, color=_FORBIDDEN, linewidth=0.9, alpha=0.7)
         for joint, bound in enumerate(bounds.tolist()):
-            if bound < widest:
-                axes.axhline(
-                    sign * bound, color=_colour(joint), linewidth=0.9, linestyle="--", alpha=0.7
-                )
-    axes.set_ylim(-top, top)
-    narrow = bool((bounds < widest).any())
+            if bound != outer:
+                narrow = True
+                axes.axhline(bound, color=_colour(joint), linewidth=0.9, linestyle="--", alpha=0.7)
+    axes.set_ylim(low, high)
     axes.annotate(
         f"{'widest limit' if narrow else 'limit'} {widest:.6g}",
         (0.995, widest + (top - widest) / 2),

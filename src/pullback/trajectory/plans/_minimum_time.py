@@ -12,12 +12,10 @@ from pullback.trajectory._state import State, rest
 from pullback.trajectory.kernels.programs._cubic import Forms
 from pullback.trajectory.plans._limits import Limits, aim_of, check_limits
 from pullback.trajectory.plans._plan import SAMPLES, Plan, make_plan, to_motion
-from pullback.trajectory.plans._within import combine, row_mask
+from pullback.trajectory.plans._rows import POWERS, row_mask, row_values
+from pullback.trajectory.plans._within import combine
 
 __all__ = ["minimum_time"]
-
-_POWERS = {"velocity": 1, "acceleration": 2, "jerk": 3}
-
 
 def minimum_time(
     points: Tensor,
@@ -108,8 +106,11 @@ def _least_step(plan: Plan, forms: Forms, limits: Limits) -> Tensor:
     """Seconds between samples at which the first limit is met: ``[...]``."""
     candidates = []
     for kind in limits.given:
-        power = _POWERS[kind]
-        level = getattr(forms, kind).abs() / aim_of(limits, kind, plan.points).unsqueeze(-1)
+        power = POWERS[kind]
+        middle, half = (end.unsqueeze(-1) for end in aim_of(limits, kind, plan.points))
+        value = row_values(kind, forms)
+        # Beyond zero on either side, as a part of what there is to that side.
+        level = torch.maximum(value / (middle + half), value / (middle - half))
         peak = (level * row_mask(plan, kind)).amax((-2, -1))
         # The root of a peak of zero has no derivative; it is never the largest of a motion.
         safe = torch.where(peak > 0, peak, torch.ones_like(peak))

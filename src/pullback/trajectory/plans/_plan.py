@@ -45,6 +45,7 @@ class Plan:
         origin: ``[..., 1, dof]``, the first point.
         step: ``[...]`` seconds between samples.
         conditions: ``[..., rows, samples + 2]``: positions, then derivatives at the ends.
+        places: ``[..., count]``, when the points are met, in steps.
         ends: end (``"start"`` or ``"goal"``), kind and value ``[..., 1, dof]`` in seconds, in the
             order of the rows.
     """
@@ -53,6 +54,7 @@ class Plan:
     origin: Tensor
     step: Tensor
     conditions: Tensor
+    places: Tensor
     ends: tuple[tuple[str, str, Tensor], ...]
     order: int
     samples: int
@@ -112,7 +114,7 @@ def make_plan(
     exact = points.to(torch.float64)
     # Relative to the first point, so that a far origin costs no digits.
     origin = exact[..., :1, :]
-    return Plan(exact - origin, origin, step, rows, ends, order, samples, points.dtype)
+    return Plan(exact - origin, origin, step, rows, places, ends, order, samples, points.dtype)
 
 
 def to_motion(plan: Plan, forms: Forms, step: Tensor) -> Motion:

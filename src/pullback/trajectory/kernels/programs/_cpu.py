@@ -23,11 +23,13 @@ from pullback.trajectory.kernels.programs._cubic import (
     metric_band,
 )
 from pullback.trajectory.kernels.programs._problem import (
+    EXCESS,
     FLOOR,
     GAP,
     ITERATIONS,
     KINDS,
     POLISH,
+    ROWS,
     TOLERANCE,
     Problem,
     Unknowns,
@@ -39,7 +41,10 @@ __all__ = ["solve_problems"]
 _WORK = 1 << 16
 # Rows of zeros around what a recurrence over three neighbours runs along.
 _PAD = 3
-_FORMS = np.array([(*VELOCITY, 0.0), (*ACCELERATION, 0.0), JERK])
+# Zeros after the coefficients, so that a row of any form may read four of them.
+_AFTER = 2
+_FORMS = np.array([(*form, *[0.0] * (4 - len(form))) for form in ROWS.values()])
+_LENGTHS = np.array([len(form) for form in ROWS.values()])
 _EPSILON = float(np.finfo(np.float64).eps)
 _TINY = float(np.finfo(np.float64).tiny)
 
@@ -77,11 +82,11 @@ def solve_problems(problem: Problem) -> tuple[Unknowns, Tensor]:
 
 @_compiled
 def _apply_rows(kinds, scale, x, rows):
-    """Rows of the limits times coefficients ``x``, which a zero follows."""
+    """Rows of the limits times coefficients ``x``, which `_AFTER` zeros follow."""
     begin = 0
     for kind in kinds:
         a, b, c, d = _FORMS[kind]
-        end = begin + x.shape[0] - 3 - (kind == 2)
+        end = begin + x.shape[0] - _AFTER + 1 - _LENGTHS[kind]
         some, unit = rows[begin:end], scale[begin:end]
         x1, x2, x3 = x[1:], x[2:], x[3:]
         for k in range(some.shape[0]):
@@ -94,7 +99,7 @@ def _pull_rows(kinds, scale, rows, x):
     """Add the transpose of `_apply_rows` to ``x``."""
     begin = 0
     for kind in kinds:
-        end = begin + x.shape[0] - 3 - (kind == 2)
+        end = begin + x.shape[0] - _AFTER + 1 - _LENGTHS[kind]
         some, unit = rows[begin:end], scale[begin:end]
         for offset in range(4):
             weight = _FORMS[kind, offset]
@@ -108,7 +113,7 @@ def _pull_rows(kinds, scale, rows, x):
 @_compiled
 def _pull_metric(order, x, unit, out):
     """Add the metric times ``x``, from second or third differences, to ``out``."""
-    for k in range(x.shape[0] - 4):
+    for k in range(x.shape[0] - _AFTER - 3):
         before = x[k] - 2 * x[k + 1] + x[k + 2]
         after = x[k + 1] - 2 * x[k + 2] + x[k + 3]
         if order == 3:
@@ -151,7 +156,7 @@ def _assemble(problem, metric, push, inverse, weights, band):
         weights[k] = scale[k] * scale[k] * (upper[k] * over[k] + lower[k] * under[k])
     begin = 0
     for kind in kinds:
-        end = begin + size - 2 - (kind == 2)
+        end = begin + size + 1 - _LENGTHS[kind]
         some = weights[begin:end]
         for i in range(4):
             for j in range(i + 1):
@@ -307,10 +312,10 @@ def _newton(problem, point, factors, inverse, dual, missed, wanted, right, step)
     dx[:] = 0
     _pull_rows(kinds, scale, pull, dx)
     right[:] = 0
-    for i in range(dual.shape[0] - 1):
+    for i in range(dual.shape[0] - _AFTER):
         right[i + _PAD] = -dual[i] - dx[i]
     _solve_conditioned(problem, factors, x, right, dx, dy)
-    dx[-1] = 0
+    dx[-_AFTER:] = 0
     _apply_rows(kinds, scale, dx, dslack[1])
     moved = dslack[1]
     for side in range(2):
@@ -389,7 +394,7 @@ def _converged(problem, point, dual, missed, force, gap):
     largest, steepest, unbalanced = _largest(x), _largest(scale), _largest(dual)
     # Rows and metric take differences of x: their rounding is the floor, however near it is.
     noise = _EPSILON * largest
-    near = furthest < GAP / 100 + 8 * noise * steepest
+    near = furthest < 1e-11 + 8 * noise * steepest
     return near and unbalanced < TOLERANCE * (force + _TINY) + 64 * noise * unit
 
 
@@ -413,7 +418,8 @@ def _solve(problem, metric, point, step, work):
     factors = (band, spread, schur)
     if _begin(problem[2], point):
         return True
-    done, left, gap = False, POLISH, GAP
+    goal = min(GAP, EXCESS / (4 * problem[2].shape[0]))
+    done, left, gap = False, POLISH, goal
     for _ in range(ITERATIONS + POLISH):
         mean = _mean_product(point, step, 0.0)
         # What is not a number will not become one again.
@@ -422,7 +428,7 @@ def _solve(problem, metric, point, step, work):
         _residuals(problem, point, dual, missed)
         if not done:
             force = _largest_force(problem, point)
-            gap = max(GAP, FLOOR * force * force / problem[6])
+            gap = max(goal, FLOOR * force * force / problem[6])
             done = _converged(problem, point, dual, missed, force, gap)
         if done and left == 0:
             break
@@ -456,10 +462,10 @@ def _solve_slice(kinds, order, first, last, known, x, y, slack, push, found):
     rows, (few, size) = level.shape[1], conditions.shape[1:]
     joints = level.shape[0] // conditions.shape[0]
     support = np.empty((few, 2), np.int64)
-    near = np.zeros(size + 1)
-    step = (np.zeros(size + 1), np.zeros(few), np.zeros((2, rows)), np.zeros((2, rows)))
+    near = np.zeros(size + _AFTER)
+    step = (np.zeros(size + _AFTER), np.zeros(few), np.zeros((2, rows)), np.zeros((2, rows)))
     work = (
-        np.zeros(size + 1),
+        np.zeros(size + _AFTER),
         np.zeros((2, rows)),
         np.zeros((2, rows)),
         np.zeros((2, rows)),

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._backend import choose_backend, implementation
+from pullback.trajectory.kernels.programs._decide import solve_hard
 from pullback.trajectory.kernels.programs._problem import Problem, Unknowns
 
 __all__ = ["backend_used", "keep_limits_operator", "solve_problems"]
@@ -26,7 +27,8 @@ def backend_used(device: torch.device) -> Literal["cpu", "reference"]:
 def solve_problems(problem: Problem) -> tuple[Unknowns, Tensor]:
     """`_reference.solve_problems` by the backend of the device."""
     backend = backend_used(problem.level.device) if problem.level.numel() else "reference"
-    return implementation("pullback.trajectory.kernels.programs", backend).solve_problems(problem)
+    kernels = implementation("pullback.trajectory.kernels.programs", backend)
+    return solve_hard(problem, *kernels.solve_problems(problem))
 
 
 @torch.library.custom_op("pullback_trajectory::keep_limits", mutates_args=())

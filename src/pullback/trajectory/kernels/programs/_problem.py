@@ -21,7 +21,6 @@ from torch import Tensor
 from pullback.trajectory.kernels.programs._cubic import (
     ACCELERATION,
     JERK,
-    VELOCITY,
     add_form,
     apply_form,
     metric_band,
@@ -31,25 +30,29 @@ from pullback.trajectory.kernels.programs._cubic import (
 from pullback.trajectory.kernels.programs._least import condition_band, solve_conditioned
 
 __all__ = [
+    "EXCESS",
     "FLOOR",
     "GAP",
     "ITERATIONS",
     "KINDS",
     "POLISH",
+    "ROWS",
     "TOLERANCE",
     "Problem",
     "Unknowns",
     "apply_metric",
     "apply_rows",
     "gap_of",
+    "goal_of",
     "pull_rows",
     "sides",
     "solve_saddle",
 ]
 
-# The product of every slack and multiplier at the solution, in units of the energy: the energy
-# exceeds the least one by at most 2 * rows * this part of it.
+# The product of every slack and multiplier at the solution, in units of the energy, and what they
+# may sum to: the cost exceeds the least one by at most this part of it.
 GAP = 1e-9
+EXCESS = 1e-6
 # Where motions are driven hard, the gap is this part of the square of the largest force: stiff rows
 # would else be so much larger than the metric that its digits were lost, and definiteness with it.
 FLOOR = 1e-13
@@ -59,8 +62,19 @@ POLISH = 2
 # Of stationarity, in parts of the largest force.
 TOLERANCE = 1e-7
 
-_FORMS = {"velocity": VELOCITY, "acceleration": ACCELERATION, "jerk": JERK}
-KINDS = tuple(_FORMS)
+# A spline lies between its control points. Those of the velocity are differences of coefficients:
+# sample k has the mean of two of them, `k` and `k + 1`. Those of the position's cubic from one
+# sample to the next are the samples themselves and what lies ahead of and behind a sample, by a
+# third of a step at its velocity.
+ROWS = {
+    "velocity": (-1.0, 1.0),
+    "acceleration": ACCELERATION,
+    "jerk": JERK,
+    "position": (1 / 6, 4 / 6, 1 / 6),
+    "ahead": (2 / 3, 1 / 3),
+    "behind": (1 / 3, 2 / 3),
+}
+KINDS = tuple(ROWS)
 
 
 class Problem(NamedTuple):
@@ -111,21 +125,30 @@ def sides(like: Tensor) -> Tensor:
 
 def apply_rows(problem: Problem, x: Tensor) -> Tensor:
     """``G x``: the derivatives of a change, as parts of the limits."""
-    rows = [apply_form(_FORMS[kind], x) for kind in problem.kinds]
+    rows = [apply_form(ROWS[kind], x) for kind in problem.kinds]
     return problem.scale * torch.cat(rows, dim=-1)
 
 
 def pull_rows(problem: Problem, rows: Tensor) -> Tensor:
     """``G' r``, the transpose of `apply_rows`."""
     parts = _split_rows(problem, problem.scale * rows)
-    pulled = [pull_form(_FORMS[kind], part, problem.samples + 2) for kind, part in parts.items()]
+    pulled = [pull_form(ROWS[kind], part, problem.samples + 2) for kind, part in parts.items()]
     return sum(pulled[1:], pulled[0])
 
 
 def gap_of(problem: Problem, push: Tensor) -> Tensor:
     """The product of slack and multiplier to aim at, ``[..., joint]``."""
     force = (push * problem.scale.unsqueeze(-2)).amax((-2, -1))
-    return (FLOOR * problem.energy * force.square()).clamp(min=GAP)
+    return (FLOOR * problem.energy * force.square()).clamp(min=goal_of(push.shape[-1]))
+
+
+def goal_of(rows: int) -> float:
+    """The gap that is asked for.
+
+    Half the cost of a change exceeds the least one by no more than the sum of the products of
+    both sides of each row, which is ``2 * rows * gap``.
+    """
+    return min(GAP, EXCESS / (4 * rows))
 
 
 def apply_metric(problem: Problem, x: Tensor) -> Tensor:
@@ -149,7 +172,7 @@ def solve_saddle(
         ``x`` and ``y``, NaN where rounding has made the matrix indefinite.
     """
     parts = _split_rows(problem, problem.scale.square() * stiff)
-    bands = [add_form(_FORMS[kind], part, problem.samples + 2) for kind, part in parts.items()]
+    bands = [add_form(ROWS[kind], part, problem.samples + 2) for kind, part in parts.items()]
     unit = 1 / problem.energy[..., None, None]
     metric = metric_band(problem.order, problem.samples, problem.level.device)
     band = unit * (metric + condition_band(problem.conditions)) + sum(bands[1:], bands[0])
@@ -165,6 +188,6 @@ def solve_saddle(
 
 
 def _split_rows(problem: Problem, rows: Tensor) -> dict[str, Tensor]:
-    """Rows by kind: each ``[..., samples]``, jerk one less."""
-    sizes = [problem.samples - (kind == "jerk") for kind in problem.kinds]
+    """Rows by kind: as many as places for its form."""
+    sizes = [problem.samples + 3 - len(ROWS[kind]) for kind in problem.kinds]
     return dict(zip(problem.kinds, rows.split(sizes, dim=-1), strict=True))

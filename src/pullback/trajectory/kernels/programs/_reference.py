@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from pullback.trajectory.kernels.programs._problem import (
-    GAP,
     ITERATIONS,
     POLISH,
     TOLERANCE,
@@ -156,6 +155,6 @@ def _converged(problem: Problem, now: Unknowns) -> Tensor:
     centred = ((now.slack * now.push / gap[..., None, None] - 1).abs() < 0.1).all(-1).all(-1)
     # Rows and metric take differences of x: their rounding is the floor, however near it is.
     noise = torch.finfo(torch.float64).eps * now.x.abs().amax(-1)
-    near = missed.abs().amax((-2, -1)) < GAP / 100 + 8 * noise * problem.scale.amax(-1)
+    near = missed.abs().amax((-2, -1)) < 1e-11 + 8 * noise * problem.scale.amax(-1)
     balanced = dual.abs().amax(-1) < TOLERANCE * force + 64 * noise / problem.energy
     return centred & near & balanced
