@@ -4,7 +4,7 @@ A trajectory is sampled joint positions ``[..., horizon, dof]`` with steps ``dt`
 """
 
 from pullback.internal.kernels._backend import Backend, backend_used
-from pullback.trajectory._motion import Motion
+from pullback.trajectory._motion import Motion, concatenate
 from pullback.trajectory._plot import plot
 from pullback.trajectory._state import State, free, hold, rest
 from pullback.trajectory.curves._bspline import bspline
@@ -27,6 +27,7 @@ __all__ = [
     "State",
     "backend_used",
     "bspline",
+    "concatenate",
     "differentiate",
     "free",
     "hold",

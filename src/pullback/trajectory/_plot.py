@@ -135,8 +135,8 @@ def _shade(axes: Any, ends: tuple[Tensor, Tensor], values: Tensor) -> None:
                 axes.axhline(bound, color=_colour(joint), linewidth=0.9, linestyle="--", alpha=0.7)
     axes.set_ylim(low, high)
     axes.annotate(
-        f"{'widest limit' if narrow else 'limit'} {widest:.6g}",
-        (0.995, widest + (top - widest) / 2),
+        f"{'widest limit' if narrow else 'limit'} {widest[1]:.6g}",
+        (0.995, (widest[1] + high) / 2),
         xycoords=axes.get_yaxis_transform(),
         ha="right",
         va="center_baseline",

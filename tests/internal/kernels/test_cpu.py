@@ -1,48 +1,13 @@
-"""Compiling for the CPU: kept on disk where that can be; jobs whose slices are taken once each."""
+"""Compiling for the CPU: kept on disk where that can be, and only while its sources stay."""
 
-import array
-import threading
+import subprocess
+import sys
 
 import numba
 import numpy as np
-import pytest
 
-from pullback.internal.kernels._cpu import Entry, compile_kernel, take_slice
-from pullback.internal.kernels.vectors._cpu import pointer_at
-
-
-def count_items(job):
-    counts = pointer_at(np.float64(0), job[3])
-    number, first, last = take_slice(job)
-    while number >= 0:
-        for item in range(first, last):
-            counts[item] += 1
-        number, first, last = take_slice(job)
-
-
-COUNT = Entry(count_items)
-
-
-@pytest.mark.parametrize("items", [0, 1, 7, 64, 1001])
-@pytest.mark.parametrize("slices", [1, 2, 7, 64])
-def test_slices_cover_the_items_once(items, slices):
-    counts = np.zeros(items)
-    job = array.array("q", [0, slices, items, counts.ctypes.data])
-    COUNT(job.buffer_info()[0])
-    assert (counts == 1).all()
-
-
-def test_threads_share_the_slices():
-    items = 20_000
-    for _ in range(20):
-        counts = np.zeros(items)
-        job = array.array("q", [0, 500, items, counts.ctypes.data])
-        threads = [threading.Thread(target=COUNT, args=(job.buffer_info()[0],)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert (counts == 1).all()
+from pullback.internal.kernels import _cpu
+from pullback.internal.kernels._cpu import compile_kernel
 
 
 def test_division_by_zero_follows_the_standard():
@@ -53,9 +18,8 @@ def test_division_by_zero_follows_the_standard():
     assert divide(1.0, 0.0) == np.inf
 
 
-@pytest.mark.parametrize("what", ["njit", "cfunc"])
-def test_where_nothing_can_be_kept_it_is_compiled_anew(monkeypatch, what):
-    real, asked = getattr(numba, what), []
+def test_where_nothing_can_be_kept_it_is_compiled_anew(monkeypatch):
+    real, asked = numba.njit, []
 
     def refuse(*args, cache=False, **options):
         asked.append(cache)
@@ -63,17 +27,51 @@ def test_where_nothing_can_be_kept_it_is_compiled_anew(monkeypatch, what):
             raise RuntimeError("cannot cache function: no locator available for file")
         return real(*args, **options)
 
-    monkeypatch.setattr(numba, what, refuse)
-    if what == "njit":
+    monkeypatch.setattr(numba, "njit", refuse)
 
-        @compile_kernel()
-        def double(x):
-            return x + x
+    @compile_kernel()
+    def double(x):
+        return x + x
 
-        assert double(2.0) == 4.0
-    else:
-        counts = np.zeros(3)
-        job = array.array("q", [0, 1, 3, counts.ctypes.data])
-        Entry(count_items)(job.buffer_info()[0])
-        assert (counts == 1).all()
+    assert double(2.0) == 4.0
     assert asked == [True, False]
+
+
+def test_the_sources_of_a_kernel_are_those_of_its_room():
+    def names(module):
+        return {path.parent.name + "/" + path.name for path in _cpu._sources(module)}
+
+    found = names("pullback.trajectory.kernels.programs._cpu")
+    wanted = {"programs/_cpu.py", "programs/_problem.py", "programs/_cubic.py", "kernels/_cpu.py"}
+    assert wanted <= found
+    assert not any(name.startswith("tensor/") for name in found)
+    assert {"tracking/_layout.py", "_exponents/_cpu.py"} <= names("pullback.tracking._cpu")
+
+
+def test_a_change_in_any_file_that_a_kernel_uses_is_noticed(tmp_path):
+    room = tmp_path / "house" / "room"
+    (room / "inner").mkdir(parents=True)
+    for folder in (tmp_path / "house", room, room / "inner"):
+        (folder / "__init__.py").write_text("")
+    (room / "inner" / "_cpu.py").write_text(
+        "from house.room._numbers import FACTOR\n"
+        "from pullback.internal.kernels._cpu import compile_kernel\n"
+        "@compile_kernel()\n"
+        "def scale(x):\n"
+        "    return FACTOR * x\n"
+    )
+    program = "from house.room.inner._cpu import scale; print(scale(1.0), scale.stats.cache_hits)"
+
+    def run(factor):
+        (room / "_numbers.py").write_text(f"FACTOR = {factor}\n")
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+        value, hits = done.stdout.replace("Counter", "").split(" ", 1)
+        return float(value), "({})" not in hits and "()" not in hits
+
+    assert run(2.0) == (2.0, False)
+    assert run(2.0) == (2.0, True)
+    assert run(3.0) == (3.0, False)

@@ -1,28 +1,28 @@
-"""Functions compiled for the CPU with numba, called from Python or without it."""
+"""Functions compiled for the CPU with numba, kept on disk until a file that they use changes."""
 
-import ctypes
+import ast
 import functools
+import hashlib
+import importlib.util
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
-__all__ = ["Entry", "compile_kernel", "take_slice"]
+__all__ = ["compile_kernel"]
 
-# Callers do not pass the first argument, which is the compiler's; type checkers cannot know that.
-_intrinsic: Any = intrinsic
-
-_JOB = types.CPointer(types.int64)
+_SHARED = "pullback.internal."
 
 
 def compile_kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator that compiles a function with numba.
 
     Compiling takes seconds, so that the result is kept on disk. Where no place for it can be
-    written, in a container with a read-only root for example, each process compiles anew.
+    written, in a container with a read-only root for example, each process compiles anew. numba
+    looks at the file that a function is in; here the name under which a result is kept also stands
+    for the files of its room that this one imports.
 
     Arguments:
         options: of `numba.njit`; division by zero follows IEEE 754, as in torch.
@@ -36,68 +36,46 @@ def compile_kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         4.0
     """
     options = {"error_model": "numpy", **options}
-    return functools.partial(_kept_on_disk, numba.njit, options)
+
+    def compile_(function: Callable[..., Any]) -> Any:
+        module = sys.modules.get(function.__module__)
+        if getattr(module, "__file__", None) is not None:
+            function.__qualname__ += f"_{_stamp(function.__module__)}"
+        try:
+            return numba.njit(cache=True, **options)(function)
+        except RuntimeError:  # numba found no place that can be written
+            return numba.njit(**options)(function)
+
+    return compile_
 
 
-def _kept_on_disk(compile_: Any, options: dict[str, Any], function: Callable[..., Any]) -> Any:
-    try:
-        return compile_(cache=True, **options)(function)
-    except RuntimeError:  # numba found no place that can be written
-        return compile_(**options)(function)
+@functools.cache
+def _stamp(module: str) -> str:
+    """What the sources are that a module's kernels are made of, in eight digits."""
+    digest = hashlib.sha256()
+    for path in _sources(module):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:8]
 
 
-class Entry:
-    """A compiled function of one *job*, which threads run at once without the interpreter.
+def _sources(module: str) -> list[Path]:
+    """The file of a module and those of its room that it imports, directly or not.
 
-    A job is an array of 64-bit integers. The first three are how many slices have been taken,
-    how many there are, and of how many items; `take_slice` reads them. What follows is the
-    function's own: sizes, and the addresses of the memory that it works on.
-
-    Calling it runs the job in this thread, with the interpreter's lock released.
-
-    Arguments:
-        function: takes a pointer to the job. It must not raise.
+    A room is the package above the module's own. What lies beyond it, such as the engine of the
+    contract, has no part in what is compiled.
     """
-
-    def __init__(self, function: Callable[[Any], None]) -> None:
-        self._function = function
-
-    @functools.cached_property
-    def _compiled(self) -> tuple[Any, Any]:
-        # Late: compiling takes seconds, and reading what was compiled a tenth of one.
-        compile_ = functools.partial(numba.cfunc, types.void(_JOB))
-        compiled = _kept_on_disk(compile_, {"error_model": "numpy"}, self._function)
-        return compiled, ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compiled.address)
-
-    @property
-    def address(self) -> int:
-        """Where the compiled function is, for native code to call it."""
-        return self._compiled[0].address
-
-    def __call__(self, job: int) -> None:
-        """Run the job at an address."""
-        self._compiled[1](job)
-
-
-@_intrinsic
-def _count_up(_context: Any, counter: Any) -> Any:
-    """``_count_up(counter)``: add one, at once for all threads, and return what was there."""
-
-    def generate(_context: Any, builder: Any, _given: Any, arguments: Any) -> Any:
-        one = ir.Constant(ir.IntType(64), 1)
-        return builder.atomic_rmw("add", arguments[0], one, "seq_cst")
-
-    return types.int64(counter), generate
-
-
-@compile_kernel(nogil=True)
-def take_slice(job):
-    """Return a slice that no other thread works on, the first and after the last of its items.
-
-    The slice is negative where none is left. For use in kernels.
-    """
-    # Not a generator: numba does not read kernels that use one back from disk.
-    number, slices, items = _count_up(job), job[1], job[2]
-    if number >= slices:
-        return -1, 0, 0
-    return number, items * number // slices, items * (number + 1) // slices
+    room = module.rpartition(".")[0].rpartition(".")[0] + "."
+    found: dict[str, Path] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name in found or (name != module and not name.startswith((room, _SHARED))):
+            continue
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+            continue
+        found[name] = Path(spec.origin)
+        for node in ast.walk(ast.parse(found[name].read_bytes())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                waiting.append(node.module)
+    return [found[name] for name in sorted(found)]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.trajectory._knots import concrete
-from pullback.trajectory._motion import Motion
+from pullback.trajectory._motion import Motion, time_dtype
 from pullback.trajectory.curves._quintic import hermite
 from pullback.trajectory.curves._spline import Spline
 
@@ -58,7 +58,7 @@ def resample(motion: Motion, dt: float | Tensor) -> Motion:
             expected="2 or more",
         )
     # Widened first: a sum of float32 steps would lose what the samples know.
-    old = replace(motion, dt=motion.dt.to(torch.float64)).times
+    old = replace(motion, dt=motion.dt.to(torch.float64), start_time=None).times
     step = _step(dt, old)
     count, rest = _count(step, old)
     new = step * torch.arange(count, dtype=torch.float64, device=old.device)
@@ -73,8 +73,12 @@ def resample(motion: Motion, dt: float | Tensor) -> Motion:
     found = spline.sample(new)
     steps = found.dt if rest else step
     dtype = motion.position.dtype
-    parts = (found.position, found.velocity, found.acceleration, found.jerk, steps)
-    return Motion(*(part.to(dtype) for part in parts))
+    parts = (found.position, found.velocity, found.acceleration, found.jerk)
+    return Motion(
+        *(part.to(dtype) for part in parts),
+        dt=steps.to(time_dtype(dtype)),
+        start_time=motion.start_time,
+    )
 
 
 def _step(dt: Any, like: Tensor) -> Tensor:

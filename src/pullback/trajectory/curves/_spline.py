@@ -11,7 +11,7 @@ from torch.utils._pytree import GetAttrKey, register_pytree_node
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory._knots import check_increasing, concrete
-from pullback.trajectory._motion import Motion
+from pullback.trajectory._motion import Motion, time_dtype
 
 __all__ = ["Spline"]
 
@@ -91,7 +91,7 @@ class Spline:
         times = self._check(times)
         width = self.knots.diff(dim=-1)
         inner = self.knots[..., 1:-1].detach()
-        segment = (times.detach().unsqueeze(-1) >= inner.unsqueeze(-2)).sum(-1)
+        segment = _find_segments(inner, times.detach())
         batch = torch.broadcast_shapes(segment.shape[:-1], self.coefficients.shape[:-3])
         segment = segment.expand(*batch, segment.shape[-1])
         width = _pick(width, segment)
@@ -105,7 +105,9 @@ class Spline:
             (_derivative(coefficients, s, order) / width.unsqueeze(-1) ** order).to(dtype)
             for order in range(4)
         ]
-        return Motion(*parts, dt=times.diff(dim=-1).to(dtype))
+        seconds = time_dtype(dtype)
+        first = times[..., 0].to(seconds) if times.shape[-1] else None
+        return Motion(*parts, dt=times.diff(dim=-1).to(seconds), start_time=first)
 
     def _check(self, times: Any) -> Tensor:
         device = self.coefficients.device
@@ -153,6 +155,18 @@ class Spline:
                 given=f"times from {values.min():.6g} to {values.max():.6g} s",
                 expected=f"times between {knots.min():.6g} and {knots.max():.6g} s",
             )
+
+
+def _find_segments(inner: Tensor, times: Tensor) -> Tensor:
+    """How many of the inner knots each time has reached: in a time that grows with a logarithm."""
+    dtype = torch.promote_types(inner.dtype, times.dtype)
+    if inner.dim() > 1:
+        batch = torch.broadcast_shapes(inner.shape[:-1], times.shape[:-1])
+        inner = inner.expand(*batch, inner.shape[-1])
+        times = times.expand(*batch, times.shape[-1])
+    return torch.searchsorted(
+        inner.to(dtype).contiguous(), times.to(dtype).contiguous(), right=True
+    )
 
 
 def _pick(values: Tensor, segment: Tensor) -> Tensor:

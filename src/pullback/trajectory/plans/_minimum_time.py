@@ -1,6 +1,7 @@
 """`minimum_time`: the shape of least jerk, as fast as limits allow."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from pullback.trajectory.plans._rows import POWERS, row_mask, row_values
 from pullback.trajectory.plans._within import combine
 
 __all__ = ["minimum_time"]
+
 
 def minimum_time(
     points: Tensor,
@@ -81,7 +83,7 @@ def minimum_time(
     _check(plan, limits)
     forms = combine(plan.basis(), plan.values(plan.step))
     step = _least_step(plan, forms, limits)
-    return to_motion(plan, forms, step)
+    return replace(to_motion(plan, forms, step), start_time=None)
 
 
 def _check(plan: Plan, limits: Limits) -> None:

@@ -15,7 +15,7 @@ from pullback.trajectory._knots import (
     normalise_times,
     state_part,
 )
-from pullback.trajectory._motion import Motion
+from pullback.trajectory._motion import Motion, time_dtype
 from pullback.trajectory._state import State
 from pullback.trajectory.kernels.programs._cubic import (
     ACCELERATION,
@@ -46,6 +46,7 @@ class Plan:
         step: ``[...]`` seconds between samples.
         conditions: ``[..., rows, samples + 2]``: positions, then derivatives at the ends.
         places: ``[..., count]``, when the points are met, in steps.
+        begin: ``[...]`` seconds, the time of the first point, where times were given.
         ends: end (``"start"`` or ``"goal"``), kind and value ``[..., 1, dof]`` in seconds, in the
             order of the rows.
     """
@@ -55,6 +56,7 @@ class Plan:
     step: Tensor
     conditions: Tensor
     places: Tensor
+    begin: Tensor | None
     ends: tuple[tuple[str, str, Tensor], ...]
     order: int
     samples: int
@@ -102,6 +104,7 @@ def make_plan(
         )
     knots = _times(points, times, duration)
     _check_samples(samples, count + len(ends))
+    begin = knots[..., 0] if _listed(times) else None
     step = (knots[..., -1] - knots[..., 0]) / (samples - 1)
     places = (knots - knots[..., :1]) / step.unsqueeze(-1)
     _check_places(places, samples)
@@ -114,7 +117,9 @@ def make_plan(
     exact = points.to(torch.float64)
     # Relative to the first point, so that a far origin costs no digits.
     origin = exact[..., :1, :]
-    return Plan(exact - origin, origin, step, rows, places, ends, order, samples, points.dtype)
+    return Plan(
+        exact - origin, origin, step, rows, places, begin, ends, order, samples, points.dtype
+    )
 
 
 def to_motion(plan: Plan, forms: Forms, step: Tensor) -> Motion:
@@ -132,7 +137,12 @@ def to_motion(plan: Plan, forms: Forms, step: Tensor) -> Motion:
     )
     batch = torch.broadcast_shapes(*(part.shape for part in parts))
     dt = step if not step.dim() else step.unsqueeze(-1).expand(*step.shape, plan.samples - 1)
-    return Motion(*(part.expand(batch).to(plan.dtype) for part in parts), dt=dt.to(plan.dtype))
+    seconds = time_dtype(plan.dtype)
+    return Motion(
+        *(part.expand(batch).to(plan.dtype) for part in parts),
+        dt=dt.to(seconds),
+        start_time=None if plan.begin is None else plan.begin.to(seconds),
+    )
 
 
 def change_of(x: Tensor) -> Forms:
@@ -164,14 +174,19 @@ def _times(points: Tensor, times: object, duration: Tensor | float | None) -> Te
             given="both" if times is not None else "neither",
             mend="Pass times=[...] with one time for each point, or duration=seconds.",
         )
-    single = isinstance(times, (int, float)) or (isinstance(times, Tensor) and times.dim() == 0)
-    if times is not None and not single:
+    if _listed(times):
         return normalise_times(times, points).to(torch.float64)
     chosen = times if duration is None else duration
     seconds = normalise_duration(chosen, points).to(torch.float64)
     count = points.shape[-2]
     even = torch.arange(count, dtype=torch.float64, device=points.device) / (count - 1)
     return seconds.unsqueeze(-1) * even
+
+
+def _listed(times: object) -> bool:
+    """Whether there is a time for each point, and not only a duration."""
+    single = isinstance(times, (int, float)) or (isinstance(times, Tensor) and times.dim() == 0)
+    return times is not None and not single
 
 
 def _check_samples(samples: int, conditions: int) -> None:

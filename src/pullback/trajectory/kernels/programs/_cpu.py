@@ -5,21 +5,17 @@ solved to the end before the next begins, so that its few arrays stay near, and 
 corrector share one factor.
 """
 
-# Long: numba's cache notices a change of the file that a kernel is in, and of no other.
+# Long: one method, step by step.
+
+import functools
 
 import numpy as np
 import torch
-from numba import carray
 from torch import Tensor
 
-from pullback.internal.kernels._cpu import Entry, compile_kernel, take_slice
-from pullback.internal.kernels._threads import count_threads, in_memory, run_job
-from pullback.internal.kernels.vectors._cpu import pointer_at
+from pullback.internal.kernels._cpu import compile_kernel
+from pullback.internal.kernels._threads import count_threads, in_memory, run_slices
 from pullback.trajectory.kernels.programs._cubic import (
-    ACCELERATION,
-    JERK,
-    VELOCITY,
-    WIDTH,
     metric_band,
 )
 from pullback.trajectory.kernels.programs._problem import (
@@ -71,10 +67,10 @@ def solve_problems(problem: Problem) -> tuple[Unknowns, Tensor]:
     found = Unknowns(*(level.new_empty(shape) for shape in sizes))
     solved = level.new_empty(count, dtype=torch.bool)
     given = [in_memory(part, torch.float64) for part in (level, scale, conditions, energy, metric)]
-    tensors = (kinds, *given, *found, solved)
-    numbers = [rows, few, size, conditions.shape[0], len(kinds), problem.order]
-    numbers += [tensor.data_ptr() for tensor in tensors]
-    run_job(_SOLVE, count, count_threads(count, count * _WORK), numbers)
+    inputs = [part.numpy() for part in (kinds, *given)]
+    results = [part.numpy() for part in (*found, solved)]
+    kernel = functools.partial(_solve_slice, problem.order, *inputs, *results)
+    run_slices(kernel, count, count_threads(count, count * _WORK))
     shapes = [(*batch, *shape[1:]) for shape in sizes]
     shaped = [part.reshape(shape) for part, shape in zip(found, shapes, strict=True)]
     return Unknowns(*shaped), solved.reshape(batch)
@@ -456,9 +452,10 @@ def _solve(problem, metric, point, step, work):
 
 
 @_compiled
-def _solve_slice(kinds, order, first, last, known, x, y, slack, push, found):
+def _solve_slice(
+    order, kinds, level, scale, conditions, energy, metric, x, y, slack, push, found, first, last
+):
     """Solve the problems from ``first`` to ``last``."""
-    level, scale, conditions, energy, metric = known
     rows, (few, size) = level.shape[1], conditions.shape[1:]
     joints = level.shape[0] // conditions.shape[0]
     support = np.empty((few, 2), np.int64)
@@ -482,28 +479,3 @@ def _solve_slice(kinds, order, first, last, known, x, y, slack, push, found):
         point = (near, y[item], slack[item], push[item])
         found[item] = _solve(problem, metric, point, step, work)
         x[item] = near[:size]
-
-
-def _solve_float64(job):
-    # The numbers of the job as `solve_problems` lists them, after the three of `take_slice`.
-    count, rows, few, size, groups, order = job[2], job[3], job[4], job[5], job[6], job[8]
-    zero, nothing = np.float64(0), np.int64(0)
-    kinds = carray(pointer_at(nothing, job[9]), (job[7],))
-    level = carray(pointer_at(zero, job[10]), (count, rows))
-    scale = carray(pointer_at(zero, job[11]), (count, rows))
-    conditions = carray(pointer_at(zero, job[12]), (groups, few, size))
-    energy = carray(pointer_at(zero, job[13]), (count,))
-    metric = carray(pointer_at(zero, job[14]), (WIDTH + 1, size))
-    x = carray(pointer_at(zero, job[15]), (count, size))
-    y = carray(pointer_at(zero, job[16]), (count, few))
-    slack = carray(pointer_at(zero, job[17]), (count, 2, rows))
-    push = carray(pointer_at(zero, job[18]), (count, 2, rows))
-    found = carray(pointer_at(np.bool_(False), job[19]), (count,))
-    number, first, last = take_slice(job)
-    while number >= 0:
-        known = (level, scale, conditions, energy, metric)
-        _solve_slice(kinds, order, first, last, known, x, y, slack, push, found)
-        number, first, last = take_slice(job)
-
-
-_SOLVE = Entry(_solve_float64)

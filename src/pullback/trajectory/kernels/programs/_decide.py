@@ -25,7 +25,9 @@ from pullback.trajectory.kernels.programs._problem import (
 __all__ = ["Bounds", "bound_problems", "solve_hard"]
 
 _STAGES = "pullback.trajectory.kernels.stages"
-_TO_COEFFICIENTS = np.array([[1, -1, 1 / 3, 0], [1, 0, -1 / 6, 0], [1, 1, 1 / 3, 0], [1, 2, 11 / 6, 1]])
+_TO_COEFFICIENTS = np.array(
+    [[1, -1, 1 / 3, 0], [1, 0, -1 / 6, 0], [1, 1, 1 / 3, 0], [1, 2, 11 / 6, 1]]
+)
 # Rows as parts of position, velocity, acceleration and jerk per step, and at which row the first
 # sample is.
 _CHANNELS = {
@@ -83,19 +85,18 @@ def solve_hard(problem: Problem, now: Unknowns, found: Tensor) -> tuple[Unknowns
     if not hard.numel():
         return now, found
     flat = [part.reshape(found.numel(), *part.shape[found.dim() :]).clone() for part in now]
-    success, kernels = found.reshape(-1).clone(), _kernels()
+    success = found.reshape(-1).clone()
     chosen = set(hard.tolist())
     for item, one in enumerate(_each(problem, chosen)):
         if item in chosen:
-            _solve_one(problem, kernels, item, one, flat, success)
+            _solve_one(problem, item, one, flat, success)
     shaped = (part.reshape(like.shape) for part, like in zip(flat, now, strict=True))
     return Unknowns(*shaped), success.reshape(found.shape)
 
 
-def _solve_one(
-    problem: Problem, kernels: Any, item: int, one: Any, flat: list[Tensor], success: Tensor
-) -> None:
-    low, high, s, u = kernels.least_bound(one, 1e-6)
+def _solve_one(problem: Problem, item: int, one: Any, flat: list[Tensor], success: Tensor) -> None:
+    kernels = _kernels()
+    _, high, s, u = kernels.least_bound(one, 1e-6)
     if not high < 1:
         success[item] = False
         return
@@ -175,7 +176,9 @@ def _to_rows(problem: Problem, sides: np.ndarray, one: Any) -> np.ndarray:
     parts, channel, samples = [], 0, problem.samples
     for kind in problem.kinds:
         first, rows = _CHANNELS[kind][1], samples + 3 - len(ROWS[kind])
-        part = np.pad(sides[:, channel, : min(rows, samples)], ((0, 0), (0, max(rows - samples, 0))))
+        part = np.pad(
+            sides[:, channel, : min(rows, samples)], ((0, 0), (0, max(rows - samples, 0)))
+        )
         if kind == "velocity":
             part = np.concatenate([sides[:, channel, :1], sides[:, channel + 1]], axis=1)
             channel += 1

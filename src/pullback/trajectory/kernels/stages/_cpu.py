@@ -472,7 +472,14 @@ def _iterate(problem, cost, elastic, gap, precision, bound, point):
     spread, moved = np.zeros((few, samples, 3)), np.zeros((few, samples - 1))
     solver = (factors, spread, moved, np.zeros((few, few)))
     stiff = np.zeros(level.shape)
-    rows, low, high, mean, peak, first_mean = 2 * np.count_nonzero(scale), 0.0, np.inf, 0.0, 0.0, 0.0
+    rows, low, high, mean, peak, first_mean = (
+        2 * np.count_nonzero(scale),
+        0.0,
+        np.inf,
+        0.0,
+        0.0,
+        0.0,
+    )
     for number in range(_ITERATIONS):
         peak = _residuals(problem, cost, bound, point, q, r, missed)
         mean = _products(slack, dslack, 0.0, push, dpush, 0.0) / rows
