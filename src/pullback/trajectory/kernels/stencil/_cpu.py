@@ -33,6 +33,18 @@ def _window_of(h, horizon, geometry):
 
 
 @_compile
+def _is_flat(table, horizon, geometry):
+    """Whether inside rows share weights, and weigh no boundary value: a derivative of them may."""
+    if table.shape[0] == horizon:
+        return False
+    for k in range(3):
+        for n in range(geometry[1], table.shape[2]):
+            if table[geometry[2], k, n] != 0:
+                return False
+    return True
+
+
+@_compile
 def _shifted(flat, begin, end, shift):
     return flat[begin + shift : end + shift]
 
@@ -76,9 +88,9 @@ def _forward(x, conditions, weights, geometry, position, velocity, acceleration,
     _, horizon, dof = x.shape
     tables, rows = weights.shape[:2]
     width, left, right, head, tail = geometry[1:]
-    shared = rows != horizon
     for b in range(first, last):
         table, line, known = weights[b if tables > 1 else 0], position[b], conditions[b]
+        shared = _is_flat(table, horizon, geometry)
         line[:] = x[b]
         if head >= 0:
             line[0] = known[head]
@@ -121,7 +133,7 @@ def _inside_adjoint(gradient, out, weights, width, dof, begin, end):
 def _sample_adjoint(gradient, out, table, k, m, geometry):
     """Add what one sample gets from one derivative: from all rows whose window holds it."""
     horizon, dof = gradient.shape
-    rows, (before, width) = table.shape[0], geometry[:2]
+    rows, before, width = table.shape[0], geometry[0], geometry[1]
     first = 0 if m < width else m - width + 1 + before
     last = horizon if m >= horizon - width else m + before + 1
     for h in range(first, last):
@@ -138,29 +150,30 @@ def _sample_adjoint(gradient, out, table, k, m, geometry):
 
 
 @_compile
-def _known_adjoint(gradient, values, table, k, geometry):
-    """Add what boundary values get from one derivative: only rows at the ends may weigh them."""
+def _known_adjoint(gradient, values, table, k, geometry, shared):
+    """Add what boundary values get from one derivative."""
     horizon, dof = gradient.shape
-    rows, (width, left, right) = table.shape[0], geometry[1:4]
+    rows, width, left, right = table.shape[0], geometry[1], geometry[2], geometry[3]
     h = 0
     while h < horizon:
         row = table[_row_of(h, horizon, rows, geometry), k]
         for n in range(values.shape[0]):
             for d in range(dof):
                 values[n, d] += row[width + n] * gradient[h, d]
-        h = horizon - right if rows != horizon and h == left - 1 else h + 1
+        h = horizon - right if shared and h == left - 1 else h + 1
 
 
 @_compile
 def _adjoint(position, velocity, acceleration, jerk, weights, geometry, out, values, first, last):
     _, horizon, dof = position.shape
-    tables, rows = weights.shape[:2]
+    tables = weights.shape[0]
     width, left, _, head, tail = geometry[1:]
     # Samples further from the ends than a window are read by inside rows only.
     begin, end = width * dof, (horizon - width) * dof
-    flat = rows != horizon and end > begin
     for b in range(first, last):
         table, line = weights[b if tables > 1 else 0], out[b]
+        shared = _is_flat(table, horizon, geometry)
+        flat = shared and end > begin
         line[:] = position[b]
         for k in range(3):
             gradient = velocity[b] if k == 0 else (acceleration[b] if k == 1 else jerk[b])
@@ -171,7 +184,7 @@ def _adjoint(position, velocity, acceleration, jerk, weights, geometry, out, val
             if flat:
                 sums, inner = line.reshape(-1), gradient.reshape(-1)
                 _inside_adjoint(inner, sums, table[left, k], width, dof, begin, end)
-            _known_adjoint(gradient, values[b], table, k, geometry)
+            _known_adjoint(gradient, values[b], table, k, geometry, shared)
         # A sample that is replaced has no say; its gradient belongs to what replaces it.
         if head >= 0:
             values[b, head] += line[0]
