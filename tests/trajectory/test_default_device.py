@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 from pullback.trajectory import __all__ as public
 
@@ -74,6 +75,11 @@ RUNS = {
     "Motion": lambda: curve().times,
     "plot": lambda: [plot(curve(), Limits(velocity=1.0)) and x],
     "backend_used": lambda: [backend_used(x) and x],
+    "unwrap": lambda: unwrap(9 * points, joints=[1]),
+    "concatenate": lambda: concatenate([curve()[:7], curve()[6:]]),
+    "to_joint_trajectory": lambda: from_joint_trajectory(
+        to_joint_trajectory(curve(), ["a", "b"])),
+    "write_csv": lambda: (write_csv(curve(), FILE), read_csv(FILE))[1],
 }
 MISSING = set(PUBLIC) - set(RUNS) - set(ALIKE)
 assert not MISSING, f"no run for {MISSING}"
@@ -95,11 +101,13 @@ ALIKE = {
     "free": "minimum_jerk",
     "hold": "differentiate",
     "rest": "bspline",
+    "from_joint_trajectory": "to_joint_trajectory",
+    "read_csv": "write_csv",
 }
 
 
-def test_a_default_device_changes_nothing() -> None:
-    head = f"PUBLIC = {list(public)}\nALIKE = {ALIKE}\n"
+def test_a_default_device_changes_nothing(tmp_path: Path) -> None:
+    head = f"FILE = {str(tmp_path / 'motion.csv')!r}\nPUBLIC = {list(public)}\nALIKE = {ALIKE}\n"
     command = [sys.executable, "-c", head + textwrap.dedent(PROGRAM)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, f"after {done.stdout[-60:]}: {done.stderr[-3000:]}"

@@ -4,6 +4,12 @@ A trajectory is sampled joint positions ``[..., horizon, dof]`` with steps ``dt`
 """
 
 from pullback.internal.kernels._backend import Backend, backend_used
+from pullback.trajectory._exchange import (
+    from_joint_trajectory,
+    read_csv,
+    to_joint_trajectory,
+    write_csv,
+)
 from pullback.trajectory._motion import Motion, concatenate
 from pullback.trajectory._plot import plot
 from pullback.trajectory._state import State, free, hold, rest
@@ -13,6 +19,7 @@ from pullback.trajectory.curves._integrate import integrate
 from pullback.trajectory.curves._quintic import quintic
 from pullback.trajectory.curves._resample import resample
 from pullback.trajectory.curves._spline import Spline
+from pullback.trajectory.curves._unwrap import unwrap
 from pullback.trajectory.plans._limits import Limits
 from pullback.trajectory.plans._minimum_jerk import minimum_acceleration, minimum_jerk
 from pullback.trajectory.plans._minimum_time import minimum_time
@@ -30,6 +37,7 @@ __all__ = [
     "concatenate",
     "differentiate",
     "free",
+    "from_joint_trajectory",
     "hold",
     "integrate",
     "minimum_acceleration",
@@ -37,6 +45,10 @@ __all__ = [
     "minimum_time",
     "plot",
     "quintic",
+    "read_csv",
     "resample",
     "rest",
+    "to_joint_trajectory",
+    "unwrap",
+    "write_csv",
 ]

@@ -17,7 +17,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from pullback.internal.kernels._backend import keep_results
+from pullback.internal.kernels._backend import is_plain, keep_results
 from pullback.trajectory.kernels.stencil._layout import (
     ORDERS,
     Condition,
@@ -54,9 +54,13 @@ def _numeric_table(layout: Layout, dt: float, device: torch.device, dtype: torch
 
 
 def _uniform_table(layout: Layout, dt: Tensor | float, device: torch.device) -> Tensor:
-    constants = torch.ops.pullback.stencil_constants(
-        layout.scheme, list(layout.start), list(layout.goal)
-    )
+    if is_plain():
+        # Not through the operator, whose first call imports torch's compiler, for seconds.
+        constants = _constants_of(layout)
+    else:
+        constants = torch.ops.pullback.stencil_constants(
+            layout.scheme, list(layout.start), list(layout.goal)
+        )
     orders = [0] * layout.width + list(layout.start) + list(layout.goal)
     known = torch.tensor(orders, dtype=torch.float64, device="cpu")
     exponents = known - torch.tensor(ORDERS, dtype=torch.float64, device="cpu")[:, None]
@@ -104,12 +108,16 @@ def _uniform_constants(
     return tuple(table)
 
 
+def _constants_of(layout: Layout) -> Tensor:
+    flat = _uniform_constants(layout.scheme, layout.start, layout.goal)
+    return torch.tensor(flat, dtype=torch.float64, device="cpu").view(_constants_shape(layout))
+
+
 @torch.library.custom_op("pullback::stencil_constants", mutates_args=())
 def _stencil_constants(scheme: str, start: list[int], goal: list[int]) -> Tensor:
     # An operator, so that compiled code takes the exact rationals as they are.
     layout = Layout(scheme, tuple(start), tuple(goal))  # pyrefly: ignore[bad-argument-type]
-    flat = _uniform_constants(layout.scheme, layout.start, layout.goal)
-    return torch.tensor(flat, dtype=torch.float64, device="cpu").view(_constants_shape(layout))
+    return _constants_of(layout)
 
 
 @_stencil_constants.register_fake
