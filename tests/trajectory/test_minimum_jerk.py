@@ -136,6 +136,8 @@ def dense_oracle(limits: Limits | None, samples: int) -> tuple[np.ndarray, float
     constraints = [{"type": "eq", "fun": lambda j: ends @ j - [1, 0, 0], "jac": lambda j: ends}]
     for kind in limits.given if limits is not None else ():
         form, limit = rows[kind], getattr(limits, kind)
+        if kind == "velocity":  # the middle control point of each step bounds it at every instant
+            form = form[:-1] + dt / 2 * rows["acceleration"][:-1]
         both = np.concatenate([-form, form]) / limit
         constraints.append(
             {"type": "ineq", "fun": lambda j, b=both: 1 + b @ j, "jac": lambda j, b=both: b}
