@@ -16,18 +16,18 @@ from pullback.trajectory.kernels.programs import (
     backend_used,
     keep_limits,
 )
-from pullback.trajectory.kernels.programs._cubic import ACCELERATION, JERK, VELOCITY, position_rows
-from pullback.trajectory.kernels.programs._problem import gap_of
+from pullback.trajectory.kernels.programs._cubic import VELOCITY, position_rows
+from pullback.trajectory.kernels.programs._problem import ROWS, gap_of
 
 F64 = {"dtype": torch.float64}
-FORMS = {"velocity": VELOCITY, "acceleration": ACCELERATION, "jerk": JERK}
+FORMS = {kind: ROWS[kind] for kind in ("velocity", "acceleration", "jerk")}
 KINDS = [("velocity",), ("acceleration",), ("jerk",), ("velocity", "jerk"), tuple(FORMS)]
 ORDERS = (2, 3)
 
 
 def dense_rows(kind, samples):
     form = FORMS[kind]
-    rows = np.zeros((samples - (kind == "jerk"), samples + 2))
+    rows = np.zeros((samples + 3 - len(form), samples + 2))
     for k in range(len(rows)):
         rows[k, k : k + len(form)] = form
     return rows
