@@ -1,9 +1,8 @@
 """Run a compiled kernel over slices of a batch, on the threads of one pool.
 
-Kernels release the interpreter's lock, so that Python's own threads will do. torch's team of
-threads was measured beside them (benchmarks/bench_threads.py): it is awake after an operation of
-torch's, which saves a third where work is short, but its threads wait for one another without
-letting go of their cores, so that on a machine with other work it was up to twenty times slower.
+Kernels release the interpreter's lock, so that Python's own threads will do, on every system. The
+threads of torch's library are awake after an operation of torch's, but wait for one another without
+letting go of their cores: where other work ran beside them they were many times slower.
 numba's own threads compile for seconds, and its default layer aborts when two threads call it.
 """
 

@@ -34,7 +34,8 @@ def minimum_jerk(
 
     The jerk is constant from sample to sample, so position, velocity and acceleration belong to
     one another exactly, the points are met at their times wherever these fall between samples,
-    and limits on acceleration and jerk hold at every instant, that on velocity at every sample.
+    and limits on velocity, acceleration and jerk hold at every instant (that on velocity by the
+    control points of each step), those on position at every sample.
     As samples grow the motion converges to `quintic` with the square of the step.
 
     Differentiable in points, times or duration, ends and limits: without limits by the adjoint of
@@ -48,7 +49,7 @@ def minimum_jerk(
         duration: seconds, a number or ``[...]``, instead of times: the points are evenly spaced.
         start: velocity, acceleration and jerk at the first point; those left out are free.
         goal: the same at the last point.
-        limits: the largest magnitudes; `None` for no limits.
+        limits: the ranges to keep; `None` for no limits.
         samples: how many samples, evenly spaced in time, the ends included; at most 2048.
 
     Returns:
@@ -104,7 +105,7 @@ def minimum_acceleration(
         duration: seconds, a number or ``[...]``, instead of times: the points are evenly spaced.
         start: velocity, acceleration and jerk at the first point; those left out are free.
         goal: the same at the last point.
-        limits: the largest magnitudes; `None` for no limits.
+        limits: the ranges to keep; `None` for no limits.
         samples: how many samples, evenly spaced in time, the ends included; at most 2048.
 
     Returns:
