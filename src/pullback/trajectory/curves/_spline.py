@@ -164,8 +164,10 @@ def _find_segments(inner: Tensor, times: Tensor) -> Tensor:
         batch = torch.broadcast_shapes(inner.shape[:-1], times.shape[:-1])
         inner = inner.expand(*batch, inner.shape[-1])
         times = times.expand(*batch, times.shape[-1])
+    # Copies: what is contiguous for one trajectory may not be so for a batch that vmap hides.
+    whole = {"memory_format": torch.contiguous_format}
     return torch.searchsorted(
-        inner.to(dtype).contiguous(), times.to(dtype).contiguous(), right=True
+        inner.to(dtype).clone(**whole), times.to(dtype).clone(**whole), right=True
     )
 
 
