@@ -9,7 +9,7 @@ TORCH := 2.13.0
 ROUNDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types imports docs bench fuzz readme survey
+.PHONY: help setup demo test matrix lint types imports docs bench fuzz readme survey
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ imports: $(STAMP) ## the arrows between the rooms
 test: lint types imports ## lint, types, import rules, tests, doc examples
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
+matrix: $(STAMP) ## the rooms that stand on torch, on each version of torch; writes docs/torch.md
+	$(BIN)/python -m benchmarks.matrix $(VERSIONS)
+
 docs: $(STAMP) ## the site, built strict, into docs/_build/html
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 
@@ -51,10 +54,12 @@ fuzz: $(STAMP) ## the property tests with 25 times the examples, ROUNDS=5 times,
 	@for round in $$(seq $(ROUNDS)); do \
 	  seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); echo "== round $$round, seed $$seed"; \
 	  PULLBACK_FUZZ=25 $(BIN)/pytest tests -q -m hypothesis --numprocesses 2 --hypothesis-seed=$$seed || exit 1; \
+	  $(BIN)/python -m tests.tensor.hidden --answers 40000 --seed $$seed || exit 1; \
 	done
 
-readme: $(STAMP) ## write the generated tables of README.md and docs/ anew
+readme: $(STAMP) ## write the generated parts of README.md and docs/ anew
 	$(BIN)/python -m benchmarks.readme
+	$(BIN)/python -m benchmarks.clauses
 	$(BIN)/python -m benchmarks.wild.tables
 
 survey: $(STAMP) ## run the survey of published packages (makes .benchmark-venv)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from pullback.conformance._recorder import Call, Limits, Recorder
+from pullback.recording import Call, Limits, Recorder
 
 REPEATS, NUMBER = 60, 1000
 RESULTS = Path(__file__).parent / "results" / "recorder.csv"

@@ -120,11 +120,12 @@ def results() -> list[dict]:
 
 def write_report() -> None:
     """Put the reports of all programs into one page, and print one table."""
-    from pullback.cli.report import print_table, read_reports, write_page
+    from pullback.report import print_table, read_reports, render_page
 
     reports, reruns, missing = read_reports([WORK / f"{name}.json" for name in PROGRAMS])
     print_table(reports, console)
-    write_page(ROOT / "report.html", reports, reruns, missing, command="make demo")
+    page = render_page(reports, not_checked=missing, command="make demo", reruns=reruns)
+    (ROOT / "report.html").write_text(page, encoding="utf-8")
     console.print("Open report.html in a browser.")
 
 

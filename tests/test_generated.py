@@ -3,17 +3,25 @@
 import csv
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+from benchmarks import matrix
+from benchmarks.clauses import sections, verdicts
 from benchmarks.markers import check_or_write, replace_between
 from benchmarks.readme import CELLS, COLUMNS, joint, table
 from benchmarks.wild import tables
 
+from pullback.conformance import CLAUSES, Verdict
+
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("module", ["benchmarks.readme", "benchmarks.wild.tables"])
+@pytest.mark.parametrize(
+    "module",
+    ["benchmarks.readme", "benchmarks.clauses", "benchmarks.wild.tables", "benchmarks.matrix"],
+)
 def test_the_pages_are_what_the_measurements_say(module: str) -> None:
     answer = subprocess.run(
         [sys.executable, "-m", module, "--check"],
@@ -24,6 +32,14 @@ def test_the_pages_are_what_the_measurements_say(module: str) -> None:
         check=False,
     )
     assert answer.returncode == 0, answer.stderr
+
+
+def test_every_clause_and_every_verdict_has_its_place_in_the_docs() -> None:
+    text = sections()
+    for clause in CLAUSES:
+        assert f"## {clause.id}\n\n**Promise.** {clause.promise.split()[0]}" in text
+    assert [line.count("not ok") for line in verdicts().splitlines()[2:]].count(1) == 2
+    assert all(f"`{verdict.value}`" in verdicts() for verdict in Verdict)
 
 
 def test_the_survey_reaches_the_figure() -> None:
@@ -103,3 +119,25 @@ def test_every_measured_row_has_a_known_answer() -> None:
     assert {row[column] for row in rows for column in tables.TRANSFORMS} <= set(tables.SHORT)
     keys = [(row["function"], row["state"]) for row in rows]
     assert len(set(keys)) == len(keys)
+
+
+def test_the_matrix_counts_each_way_in_which_a_test_ends() -> None:
+    report = """<testsuites><testsuite>
+        <testcase name="a"/><testcase name="b"/><testcase name="c"><failure/></testcase>
+        <testcase name="d"><error/></testcase><testcase name="e"><skipped type="pytest.skip"/>
+        </testcase><testcase name="f"><skipped type="pytest.xfail"/></testcase>
+        </testsuite></testsuites>"""
+    counts = matrix.count(ElementTree.fromstring(report))
+    assert counts == {"passed": 2, "failed": 2, "refused": 1, "skipped": 1}
+
+
+def test_the_table_of_versions_says_what_failed_and_what_did_not_run() -> None:
+    counts = {"passed": "1735", "failed": "2", "refused": "46", "skipped": "0"}
+    text = matrix.table([{"torch": "2.7.1", "room": "tensor", "seconds": "9"} | counts])
+    [line] = [line for line in text.splitlines() if line.startswith("| 2.7.1 |")]
+    assert "| 1,735 passed, **2 failed**, 46 refused |" in line
+    assert line.count("not run") == len(matrix.ROOMS) - 1
+
+
+def test_nothing_fails_on_any_version_of_torch() -> None:
+    assert [row for row in matrix.read() if row["failed"] != "0"] == []

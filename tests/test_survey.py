@@ -10,6 +10,7 @@ from benchmarks.wild._intent import intent_of
 from benchmarks.wild._probe import PROBES, Subject, prepare, verdict_of
 
 import pullback
+from pullback.conformance import check
 
 # Dynamo instantiates the Function that it traces, which torch itself deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
@@ -91,7 +92,7 @@ class Affine(OldStyle):
 
 
 class SavesOutput(torch.autograd.Function):
-    """A surrogate that reads its output again: the output moves as backward says."""
+    """A surrogate that reads its output again, which moves as forward says, not as backward."""
 
     @staticmethod
     def forward(ctx, x):
@@ -186,8 +187,12 @@ def test_an_error_that_says_nothing_is_a_crash() -> None:
     assert verdict_of(pullback.errors.UnsupportedError("No vmap rule."))[0] == "refuses"
 
 
-def test_a_saved_output_moves_as_backward_says() -> None:
-    assert answers(SavesOutput)["double"] == "works"
+def test_a_saved_output_moves_as_forward_does_for_the_survey_and_the_checker_alike() -> None:
+    for function in (SavesOutput, OldStyle):
+        found = check(function, *case(function).inputs(torch.Generator()), clauses="double")
+        judged = found["double"].verdict.is_bad
+        assert (answers(function)["double"] == "wrong") == judged, str(found)
+    assert answers(SavesOutput)["double"] == "wrong"
 
 
 def test_intent_is_measured() -> None:

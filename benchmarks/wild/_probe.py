@@ -72,8 +72,14 @@ class Subject:
         outputs = self._weighted(self(*points))
         return sum(_inner(weight, output) for weight, output in outputs)
 
-    def squared(self, *points: torch.Tensor) -> torch.Tensor:
-        """The outputs used nonlinearly, so that the cotangent depends on the point."""
+    def curved(self, *points: torch.Tensor) -> torch.Tensor:
+        """The outputs used nonlinearly, so that the cotangent depends on the point.
+
+        Linearly where backward is not linear in the cotangent: it has no transpose that says how
+        the cotangent changes.
+        """
+        if self.intent == "nonlinear":
+            return self.objective(*points)
         outputs = self._weighted(self(*points))
         return sum(
             _inner(weight, output) + 0.5 * _inner(output, output) for weight, output in outputs
@@ -86,22 +92,10 @@ class Subject:
             if weight is not None
         ]
 
-    def pull(self, points, cotangents, reread=None) -> list[torch.Tensor]:
-        """The Function's own backward under plain autograd, zeros where it gives None.
-
-        `reread` replaces the outputs that backward reads again from what it saved.
-        """
+    def pull(self, points, cotangents) -> list[torch.Tensor]:
+        """The Function's own backward under plain autograd, zeros where it gives None."""
         leaves = [point.detach().clone().requires_grad_() for point in points]
-        outputs: list[torch.Tensor] = []
-
-        def unpack(saved: torch.Tensor) -> torch.Tensor:
-            for output, other in zip(outputs, reread or (), strict=False):
-                if output.data_ptr() == saved.data_ptr() and output.shape == saved.shape:
-                    return other
-            return saved
-
-        with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved.detach(), unpack):
-            outputs += self(*leaves)
+        outputs = self(*leaves)
         pairs = [
             (output, cotangent)
             for output, cotangent in zip(outputs, cotangents, strict=True)
@@ -203,7 +197,7 @@ def probe_hessian(subject: Subject, truth: Subject) -> None:
     points = subject.points
     order = tuple(range(len(points)))
     # What torch.func.hessian is, with the randomness that it does not let one choose.
-    once = torch.func.jacrev(subject.squared, argnums=order)
+    once = torch.func.jacrev(subject.curved, argnums=order)
     blocks = torch.func.jacfwd(once, argnums=order, randomness="same")(*points)
     directions = _like(points)
     got = [
@@ -221,7 +215,7 @@ def probe_double(subject: Subject, truth: Subject) -> None:
     leaves = [point.requires_grad_() for point in subject.points]
     directions = _like(leaves)
     first = torch.autograd.grad(
-        subject.squared(*leaves), leaves, create_graph=True, allow_unused=True
+        subject.curved(*leaves), leaves, create_graph=True, allow_unused=True
     )
     pairs = [pair for pair in zip(first, directions, strict=True) if pair[0] is not None]
     projected = sum(_inner(gradient, direction) for gradient, direction in pairs)

@@ -5,8 +5,10 @@ cheap and works without torch:
 
 - `Function`, `custom_vjp`: write a differentiable function once;
 - `complete`, `completed`: give somebody else's Function the transforms it lacks;
+- `audit`, `audits`: switch the audit of derived rules, and ask what it found;
 - `check`: test any Function against the whole contract, giving a `Report`;
 - `Case`: offer cases of your own package to the checker;
+- `tape`: the same contract over numbers, texts, lists and mappings, without torch;
 - `gradients`, `tracking`, `trajectory`: functions that are ready to use;
 - `errors`: the exceptions, one tree.
 """
@@ -19,15 +21,38 @@ from pullback.errors import PullbackError
 from pullback.internal._extras import require
 
 if TYPE_CHECKING:
-    from pullback import compat, conformance, gradients, tensor, tracking, trajectory
-    from pullback.conformance import Report, check
-    from pullback.tensor import Case, Function, complete, completed, custom_vjp
+    from pullback import (
+        compat,
+        conformance,
+        gradients,
+        recording,
+        report,
+        tape,
+        tensor,
+        tracking,
+        trajectory,
+    )
+    from pullback.conformance import check
+    from pullback.report import Report
+    from pullback.tensor import (
+        Audit,
+        Case,
+        Function,
+        audit,
+        audits,
+        complete,
+        completed,
+        custom_vjp,
+    )
 
 __all__ = [
+    "Audit",
     "Case",
     "Function",
     "PullbackError",
     "Report",
+    "audit",
+    "audits",
     "check",
     "compat",
     "complete",
@@ -36,27 +61,45 @@ __all__ = [
     "custom_vjp",
     "errors",
     "gradients",
+    "recording",
+    "report",
+    "tape",
     "tensor",
     "tracking",
     "trajectory",
 ]
 
 _HOMES = {
+    "Audit": "tensor",
     "Case": "tensor",
     "Function": "tensor",
-    "Report": "conformance",
+    "Report": "report",
+    "audit": "tensor",
+    "audits": "tensor",
     "check": "conformance",
     "complete": "tensor",
     "completed": "tensor",
     "custom_vjp": "tensor",
 }
-_ROOMS = ("compat", "conformance", "gradients", "tensor", "tracking", "trajectory")
+_ROOMS = (
+    "compat",
+    "conformance",
+    "gradients",
+    "recording",
+    "report",
+    "tape",
+    "tensor",
+    "tracking",
+    "trajectory",
+)
+_WITHOUT_TORCH = ("tape",)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES and name not in _ROOMS:
         raise AttributeError(f"module 'pullback' has no attribute {name!r}")
-    require("torch", extra="tensor", purpose=f"pullback.{name}")
+    if name not in _WITHOUT_TORCH:
+        require("torch", extra="tensor", purpose=f"pullback.{name}")
     room = importlib.import_module(f"pullback.{_HOMES.get(name, name)}")
     value = getattr(room, name) if name in _HOMES else room
     globals()[name] = value

@@ -4,9 +4,11 @@
 
     PullbackError
     ├── MissingExtraError        (ImportError)   an optional dependency is not installed
+    ├── TorchVersionError        (ImportError)   the installed torch is not one that we work with
     ├── ArgumentError            (ValueError)    a value that cannot be used
     │   └── ArgumentTypeError    (TypeError)     a value of the wrong type
     ├── DefinitionError          (TypeError)     a Function is written against the contract
+    ├── GraphError               (RuntimeError)  a graph cannot be run: freed, changed or cyclic
     ├── UnsupportedError         (RuntimeError)  a transform or layout that is refused by name
     ├── BrokenContractError      (AssertionError) a checked Function breaks the contract
     ├── RecordingError           (ValueError)    a recording cannot be read or replayed
@@ -20,10 +22,12 @@ __all__ = [
     "ArgumentTypeError",
     "BrokenContractError",
     "DefinitionError",
+    "GraphError",
     "MissingExtraError",
     "ProgramError",
     "PullbackError",
     "RecordingError",
+    "TorchVersionError",
     "UnsupportedError",
 ]
 
@@ -76,6 +80,10 @@ class MissingExtraError(PullbackError, ImportError):
     """An optional dependency is needed and not installed."""
 
 
+class TorchVersionError(PullbackError, ImportError):
+    """The installed torch is older than we support, or lacks a part of itself that we need."""
+
+
 class ArgumentError(PullbackError, ValueError):
     """An argument has a value that cannot be used."""
 
@@ -86,6 +94,10 @@ class ArgumentTypeError(ArgumentError, TypeError):
 
 class DefinitionError(PullbackError, TypeError):
     """A Function is written in a way that the contract does not allow."""
+
+
+class GraphError(PullbackError, RuntimeError):
+    """A recorded graph cannot be run: it was freed, a value in it changed, or it has a cycle."""
 
 
 class UnsupportedError(PullbackError, RuntimeError):

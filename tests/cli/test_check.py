@@ -250,8 +250,9 @@ def test_a_program_is_run_recorded_and_checked(module, folder, capfd) -> None:
     done = subprocess.run([sys.executable, "repro.py"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "trained" not in done.stdout
-    # The rerun line checks it alone again, out of the kept recording.
+    # The rerun line checks it alone again, out of the kept recording and the script it names.
     rerun = mine["rerun"].split()[1:]
+    assert rerun[-2:] == ["--script", str(folder / "train.py")]
     assert main([*rerun, "--clauses", "derivative"]) == 1
     assert "1 Function checked, 1 broken" in capfd.readouterr().out
 
@@ -261,6 +262,21 @@ def test_record_and_check_in_two_steps(module, folder, capfd) -> None:
     assert main(["record", "-o", "calls.pt", "--calls", "1", "--", "python", "train.py"]) == 0
     assert "applied 8 times, 1 kept" in capfd.readouterr().err
     assert main(["check", "calls.pt", "--only", "Good", *QUICK]) == 0
+    assert main(["check", "calls.pt", "--only", "Mine", *QUICK]) == 2
+    assert f"--script {folder / 'train.py'}" in capfd.readouterr().err
+    named = ["--script", "train.py", "--only", "Mine", *QUICK]
+    assert main(["check", "calls.pt", *named]) == 1
+    assert "derivative broken" in capfd.readouterr().out
+
+
+def test_a_function_of_a_script_is_checked_without_running_it(module, folder, capfd) -> None:
+    Path("train.py").write_text(PROGRAM.format(module=module).replace("change(x)", "x * x"))
+    words = ["check", "train.py:Mine", "--clauses", "derivative,linear"]
+    for more in (["--input", "torch.randn(3), None"], []):
+        assert main([*words, *more]) == 1
+        out = capfd.readouterr().out
+        assert "derivative broken" in out
+        assert "trained" not in out
 
 
 def test_a_call_that_cannot_be_replayed_is_reported(module, folder, capfd) -> None:

@@ -65,6 +65,15 @@ CASES = {
     "unknown command": (["chekc"], "chekc", "--help"),
     "target and program": (["check", "x", "--", "python", "a.py"], "both given", "one after"),
     "output without program": (["check", "x", "-o", "a.pt"], "go with a program", "-- python"),
+    "script without recording": (
+        ["check", "x", "--script", "a.py"],
+        "with a recording",
+        "calls.pt",
+    ),
+    "trust without recording": (["check", "--trust"], "with a recording", "calls.pt"),
+    "no such script": (["check", "text.pt", "--script", "no.py"], "no script", "spelling"),
+    "no function in a script": (["check", "fails.py:F"], "fails.py has no F", "spelling"),
+    "a script that is not there": (["check", "no.py:F"], "no file", "module"),
     "no recording": (["check", "missing.pt"], "no recording at missing.pt", "pullback record"),
     "unreadable recording": (["check", "text.pt"], "text.pt", "pullback record"),
     "no program": (["record", "-o", "a.pt"], "no program to record", "-- python train.py"),
@@ -107,6 +116,22 @@ def test_a_malicious_recording_is_refused(folder, capfd) -> None:
     assert main(["check", "evil.pt"]) == 2
     assert "more than plain data" in capfd.readouterr().err
     assert not (folder / "pwned").exists()
+
+
+@pytest.mark.parametrize("name", [("os", "system"), ("cProfile", "run"), ("evil", "F")])
+def test_a_recording_that_names_what_runs_code_is_refused(folder, name, capfd) -> None:
+    (folder / "evil.py").write_text(MODULE + "\nopen('pwned', 'w')\n")
+    locator = {"module": name[0], "qualname": name[1], "file": str(folder / "evil.py")}
+    call = {"arguments": ["open('pwned', 'w')"], "keywords": [], "tensors": []}
+    item = {"locator": locator | {"completed": False}, "paths": [str(folder)], "script": ""}
+    item |= {"applied": 1, "reasons": {}, "calls": [call]}
+    data = {"format": "pullback recording", "version": 2, "program": [], "functions": [item]}
+    torch.save(data, "calls.pt")
+    sys.path.remove(str(folder))
+    assert main(["check", "calls.pt", "--no-isolate"]) == 2
+    assert f"{name[0]}:{name[1]}" in capfd.readouterr().err
+    assert not (folder / "pwned").exists()
+    assert str(folder) not in sys.path
 
 
 def test_debug_shows_the_traceback() -> None:

@@ -1,24 +1,29 @@
 """`check`: what it takes, what it refuses, and that it leaves the process as it was."""
 
+import os
 import random
+import sys
 import warnings
 
 import numpy as np
 import pytest
 import torch
 from tests.specimens._specimen import normal
+from tests.specimens.estimators import RoundTimesWeight
 from tests.specimens.right.edges import ReverseGradient, StraightThrough
 from tests.specimens.right.smooth import Cube, Product, composed
 from tests.specimens.wrong.calculus import ClipUndeclared, MissingFactor
+from tests.specimens.wrong.hidden import NeverRuns
 
 import pullback.conformance
 from pullback.conformance import Report, Verdict, check
 from pullback.conformance.clauses import CLAUSES
 from pullback.errors import ArgumentError, ArgumentTypeError, BrokenContractError
 
-CONTRACT = """derivative linear double once forward forward-over-forward transforms vmap saved leak
-stale mutation cotangent layout form needs-input-grad undefined non-differentiable alias
-deterministic state retain checkpoint hooks dtype autocast fake compile structure cuda-graph"""
+CONTRACT = """derivative linear double once forward forward-over-forward transforms vmap
+compositions saved leak stale mutation cotangent layout form needs-input-grad undefined
+non-differentiable alias deterministic state retain checkpoint hooks dtype autocast fake compile
+sizes values structure registration cuda-graph"""
 QUICK = ["derivative", "linear", "form"]
 
 
@@ -227,3 +232,81 @@ def test_a_fixed_point_does_not_pass_for_an_identity():
     report = check(WrongSquare, torch.ones(3, dtype=torch.float64), clauses=QUICK)
     assert report.gradient == "exact"
     assert report["derivative"].verdict is Verdict.BROKEN
+
+
+class Ruder(Rude):
+    """Changes more of what is global."""
+
+    @staticmethod
+    def forward(ctx, x):
+        os.environ["PULLBACK_RUDE"] = "1"
+        os.chdir("/")
+        sys.path.insert(0, "/nowhere")
+        torch.use_deterministic_algorithms(True)
+        torch.set_float32_matmul_precision("medium")
+        torch.set_num_threads(1 + torch.get_num_threads() % 2)
+        torch.autograd.set_detect_anomaly(True)
+        return x * 2
+
+
+def test_what_else_is_global_is_left_as_it_was(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    generator = torch.Generator().manual_seed(5)
+    before = (
+        os.getcwd(), dict(os.environ), list(sys.path), torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision(),
+        torch.is_anomaly_enabled(), generator.get_state().tolist(),
+    )  # fmt: skip
+
+    def drawn(x, source):
+        return Ruder.apply(x) + torch.rand(x.shape, dtype=x.dtype, generator=source)
+
+    check(drawn, normal(3), generator, clauses=[*QUICK, "deterministic", "state"])
+    assert before == (
+        os.getcwd(), dict(os.environ), list(sys.path), torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision(),
+        torch.is_anomaly_enabled(), generator.get_state().tolist(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("unusual", "told"),
+    [
+        (lambda: torch.eye(3).to_sparse(), "torch.sparse_coo"),
+        (lambda: torch.eye(3).to_sparse_csr(), "torch.sparse_csr"),
+        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "nested"),
+        (lambda: torch.ones(3, device="meta"), "meta"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*prototype|.*beta")
+def test_inputs_without_strided_numbers_are_refused_by_name(unusual, told):
+    with pytest.raises(ArgumentError, match=told):
+        check(Cube, unusual())
+    with pytest.raises(ArgumentError, match=told):
+        check(Cube, unusual(), isolate=True)
+
+
+@pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, 10**30])
+def test_a_seed_that_torch_cannot_take_is_refused(seed):
+    with pytest.raises(ArgumentError, match="seed"):
+        check(Cube, normal(3), seed=seed)
+
+
+@pytest.mark.parametrize("seed", [2**63 - 1, -(2**63), 2**40, -1])
+def test_any_other_seed_is_taken(seed):
+    assert check(Cube, normal(3), seed=seed, clauses=QUICK).ok
+
+
+def test_a_backward_that_never_runs_is_one_finding():
+    report = check(NeverRuns, normal(3))
+    assert [f.clause for f in report.problems] == ["derivative"]
+    assert report["derivative"].verdict is Verdict.CRASHES
+    said = {f.detail for f in report if f.verdict is Verdict.SKIPPED}
+    assert "Plain backward does not run: see derivative." in said
+    assert report["mutation"].verdict is Verdict.HOLDS
+
+
+def test_an_input_that_is_no_step_is_held_to_its_derivative():
+    right = check(RoundTimesWeight, normal(9), normal(9, seed=2), clauses="derivative")
+    assert right.gradient == "surrogate"
+    assert right["derivative"].input == "args[1]"

@@ -153,4 +153,4 @@ def test_a_function_of_a_script_is_found_by_its_path(tmp_path):
         [sys.executable, "-W", "ignore", str(script)],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    assert done.stdout.strip() == "broken __main__:Double", done.stderr
+    assert done.stdout.strip() == f"broken {script}:Double", done.stderr

@@ -61,7 +61,6 @@ def numbers(line):
     [
         (calculus.MissingFactor, "derivative"),
         (calculus.SavedIntermediate, "double"),
-        (calculus.OnceCombined, "once"),
         (memory.ScalesCotangent, "cotangent"),
         (calls.SavedOnTheClass, "state"),
     ],

@@ -2,11 +2,17 @@
 
 import pytest
 import torch
-from tests.gradients.table import FLOWING, ROWS, each, gradients, with_grad
+from tests.gradients.table import FLOWING, ROWS, add_noise, each, gradients, with_grad
+from tests.versions import refused_before
 from torch import nn
 
 import pullback.gradients as room
 from pullback.errors import UnsupportedError
+
+# A program cannot tell there whether it is compiled or exported, and an export drops the gradient.
+refused_before_2_9 = refused_before(
+    "2.9", "compiling, which looks like exporting", match="cannot be exported with its gradient"
+)
 
 
 def assert_compiled_equals_eager(row, backend):
@@ -25,17 +31,21 @@ def assert_compiled_equals_eager(row, backend):
 
 @each(ROWS)
 def test_fullgraph(row):
-    assert_compiled_equals_eager(row, "aot_eager")
+    verb = row.call is not add_noise  # which applies the Function itself
+    run = refused_before_2_9(assert_compiled_equals_eager) if verb else assert_compiled_equals_eager
+    run(row, "aot_eager")
 
 
 # inductor itself loads through the deprecated torch.jit.
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 @each([row for row in ROWS if row.name == "scale_gradient.tensor"])
+@refused_before_2_9
 def test_inductor(row):
     assert_compiled_equals_eager(row, "inductor")
 
 
 @each([row for row in FLOWING if row.name in {"scale_gradient", "scale_both.tensor"}])
+@refused_before_2_9
 def test_compiled_torch_func_keeps_the_backward(row):
     torch._dynamo.reset()
     tensors = row.tensors()
@@ -45,6 +55,7 @@ def test_compiled_torch_func_keeps_the_backward(row):
     torch.testing.assert_close(compiled(*tensors), transformed(*tensors))
 
 
+@refused_before_2_9
 def test_a_generator_is_refused_by_name_while_compiling():
     torch._dynamo.reset()
     generator = torch.Generator()
@@ -70,7 +81,10 @@ def test_export_refuses_rather_than_drop_the_gradient(module):
     with pytest.raises(Exception, match="cannot be exported with its gradient") as caught:
         torch.export.export(nn.Sequential(module), (torch.randn(3),))
     error = caught.value
-    assert isinstance(error, UnsupportedError) or "UnsupportedError" in str(error)
+    # Dynamo, by which torch exports unless asked not to (before 2.9), has errors of its own.
+    assert isinstance(error, UnsupportedError | torch._dynamo.exc.Unsupported) or (
+        "UnsupportedError" in str(error)
+    )
 
 
 def test_strict_export_refuses_as_well():

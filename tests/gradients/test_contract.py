@@ -24,8 +24,12 @@ def test_every_clause(case):
     inputs = case.inputs(torch.Generator().manual_seed(0))
     report = check(case.function, *inputs, gradient=case.gradient, seed=0)
     assert report.ok, str(report)
-    for finding in report.findings:
-        if finding.verdict == "lacking":
+    lacking = [finding for finding in report.findings if finding.verdict == "lacking"]
+    exporting = [it for it in lacking if it.clause == "compile" and torch.__version__ < "2.9"]
+    for finding in lacking:
+        if finding not in exporting:
             assert case.gradient == "nonlinear", str(report)
             assert finding.clause in {"forward", "forward-over-forward", "transforms"}
             assert finding.clause in case.refuses, finding
+    if exporting:
+        pytest.xfail("refused before torch 2.9: compiling, which looks like exporting")

@@ -212,3 +212,66 @@ def test_special_values_of_the_hard_functions():
     rows = torch.tensor([[1.0, 1.0, 0.0], [0.0, 2.0, 1.0]])
     assert room.straight_through_one_hot(rows).tolist() == [[1, 0, 0], [0, 1, 0]]
     assert room.straight_through_one_hot(rows, dim=0).tolist() == [[1, 0, 0], [0, 1, 1]]
+
+
+class TestExploding:
+    """Gradients at the end of their dtype's range, where the norm or magnitude overflows."""
+
+    def pull(self, call, cotangent):
+        x = torch.zeros_like(cotangent, requires_grad=True)
+        return torch.autograd.grad(call(x), x, cotangent)[0]
+
+    def calls(self):
+        return (
+            lambda x: room.clip_gradient(x, norm=2.0),
+            lambda x: room.normalise_gradient(x, 2.0),
+        )
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+    @pytest.mark.parametrize("complex_parts", [False, True])
+    def test_the_direction_survives_where_the_norm_overflows(self, dtype, complex_parts):
+        largest = torch.finfo(dtype).max
+        g = torch.tensor([1.0, -0.5, 0.75, 1.0], dtype=torch.float64)
+        if complex_parts:
+            if dtype is torch.bfloat16:
+                pytest.skip("there is no complex bfloat16")
+            g = torch.complex(g, g.flip(0))
+        expected = 2 * g / torch.linalg.vector_norm(g)
+        huge = (g.to(dtype.to_complex() if complex_parts else dtype)) * largest
+        for call in self.calls():
+            got = self.pull(call, huge)
+            tolerance = 4 * torch.finfo(dtype).eps
+            torch.testing.assert_close(got.to(g.dtype), expected, rtol=tolerance, atol=0)
+
+    def test_below_the_bound_nothing_is_touched(self):
+        g = torch.randn(5) * 1e-3
+        assert torch.equal(self.pull(self.calls()[0], g), g)
+
+    @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+    def test_a_complex_gradient_clipped_by_value_keeps_its_phase(self, dtype):
+        inf, largest = math.inf, torch.finfo(dtype).max
+        diagonal = 2 / math.sqrt(2)
+        pairs = [
+            (complex(inf, 0), 2),
+            (complex(inf, 5), 2),
+            (complex(0, -inf), -2j),
+            (complex(-inf, inf), complex(-diagonal, diagonal)),
+            (complex(largest, largest), complex(diagonal, diagonal)),
+            (complex(largest, 0), 2),
+            (complex(0.5, 1), complex(0.5, 1)),
+            (0j, 0j),
+        ]
+        given, expected = (torch.tensor(column, dtype=dtype) for column in zip(*pairs, strict=True))
+        got = self.pull(lambda x: room.clip_gradient(x, 2.0), given)
+        torch.testing.assert_close(got, expected)
+
+    def test_complex_nan_stays_nan(self):
+        given = torch.tensor([complex(math.nan, 0), complex(math.inf, math.nan)])
+        assert self.pull(lambda x: room.clip_gradient(x, 2.0), given).isnan().all()
+
+    def test_the_second_derivative_of_a_zero_gradient_is_that_of_the_identity(self):
+        x = torch.zeros(1, dtype=torch.complex128, requires_grad=True)
+        g = torch.zeros(1, dtype=torch.complex128, requires_grad=True)
+        (pulled,) = torch.autograd.grad(room.clip_gradient(x, 0.5), x, g, create_graph=True)
+        (got,) = torch.autograd.grad(pulled, g, torch.ones_like(pulled))
+        assert got == 1

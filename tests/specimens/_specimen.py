@@ -11,16 +11,23 @@ __all__ = ["Specimen", "normal", "positive"]
 
 @dataclass(frozen=True)
 class Specimen:
-    """A Function with inputs; a wrong one names the clause that must catch it."""
+    """A Function with inputs; a wrong one names the clause that must catch it.
+
+    Where what it does wrong fails no check, it names the verdict too.
+    Where it is torch that answers wrongly, a newer torch may not.
+    """
 
     function: Any
     inputs: Callable[[], tuple[Any, ...]]
     clause: str = ""
     gradient: str | None = None
+    verdict: str = ""
+    mended: str = ""  # the torch that answers it rightly, and those that follow
 
     @property
     def id(self) -> str:
-        name = getattr(self.function, "__name__", str(self.function))
+        named = getattr(self.function, "_qualname", str(self.function))  # of an operator
+        name = getattr(self.function, "__name__", named)
         return f"{self.clause}-{name}" if self.clause else name
 
 

@@ -100,3 +100,107 @@ def test_bad_use_is_refused():
         scaled(torch.ones(1))
     with pytest.raises(DefinitionError, match="no pair"):
         scaled(torch.ones(1, requires_grad=True), 2)
+
+
+@pullback.custom_vjp(static=("power",))
+def weighted_sum(power, *terms):
+    return sum(n * t**power for n, t in enumerate(terms, start=1))
+
+
+weighted_sum.defvjp(
+    lambda power, *terms: (sum(n * t**power for n, t in enumerate(terms, start=1)), (power, terms)),
+    lambda res, g: tuple(n * res[0] * t ** (res[0] - 1) * g for n, t in enumerate(res[1], start=1)),
+)
+
+
+@pullback.custom_vjp(static=("scale",))
+def product_of_all(x, *rest, scale=1.0):
+    return scale * x * rest[0] * rest[1]
+
+
+product_of_all.defvjp(
+    lambda x, *rest, scale=1.0: (scale * x * rest[0] * rest[1], (x, rest, scale)),
+    lambda res, g: (
+        res[2] * res[1][0] * res[1][1] * g,
+        res[2] * res[0] * res[1][1] * g,
+        res[2] * res[0] * res[1][0] * g,
+    ),
+)
+
+
+@pullback.custom_vjp(static=("rest",))
+def scaled_by_numbers(x, *rest, y):
+    return x * sum(rest) * y
+
+
+scaled_by_numbers.defvjp(
+    lambda x, *rest, y: (x * sum(rest) * y, (x, sum(rest), y)),
+    lambda res, g: (res[1] * res[2] * g, res[0] * res[1] * g),
+)
+
+
+def test_arguments_without_a_name_beside_static_ones():
+    a, b = (torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (2.0, 3.0))
+    agree(weighted_sum(3, a, b), a**3 + 2 * b**3)
+    agree(torch.autograd.grad(weighted_sum(3, a, b), (a, b)), (3 * a**2, 6 * b**2))
+    agree(
+        torch.func.hessian(weighted_sum, (1, 2))(3, a.detach(), b.detach()),
+        ((6 * a.detach(), 0 * a.detach()), (0 * a.detach(), 12 * b.detach())),
+    )
+    x = torch.tensor(5.0, dtype=torch.float64, requires_grad=True)
+    agree(
+        torch.autograd.grad(product_of_all(x, a, b, scale=2.0), (x, a, b)),
+        (2 * a * b, 2 * x * b, 2 * x * a),
+    )
+    agree(torch.autograd.grad(product_of_all(x, a, b), (x, a, b)), (a * b, x * b, x * a))
+
+
+def test_arguments_without_a_name_that_are_static():
+    x, y = (torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (2.0, 3.0))
+    agree(torch.autograd.grad(scaled_by_numbers(x, 1, 2, 4, y=y), (x, y)), (7 * y, 7 * x))
+    agree(torch.autograd.grad(scaled_by_numbers(x, y=y), (x, y)), (0 * y, 0 * x))
+    with pytest.raises(ArgumentTypeError, match="holds a tensor"):
+        scaled_by_numbers(x, 1, y, y=y)
+
+
+def test_keywords_without_a_name_are_passed_by_name():
+    @pullback.custom_vjp(static=("options",))
+    def power(x, **options):
+        return x ** options.get("n", 1)
+
+    power.defvjp(
+        lambda x, **options: (x ** options.get("n", 1), (x, options.get("n", 1))),
+        lambda res, g: res[1] * res[0] ** (res[1] - 1) * g,
+    )
+    x = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    agree(torch.autograd.grad(power(x, n=3), x)[0], torch.tensor(12.0, dtype=torch.float64))
+    assert power(x) == 2
+
+
+def test_a_wrong_number_of_gradients_is_refused():
+    @pullback.custom_vjp(static=("n",))
+    def scaled(x, n, *more):
+        return x * n
+
+    scaled.defvjp(lambda x, n, *more: (x * n, n), lambda n, g: (n * g, None, n * g))
+    x = torch.ones(1, requires_grad=True)
+    with pytest.raises(DefinitionError, match="number of gradients"):
+        scaled(x, 2, x).backward()
+
+
+def test_a_forward_rule_sees_arguments_without_a_name_one_by_one():
+    @pullback.custom_vjp
+    def product(x, *rest):
+        return x * rest[0]
+
+    product.defvjp(
+        lambda x, *rest: (x * rest[0], (x, rest[0])), lambda res, g: (res[1] * g, res[0] * g)
+    )
+    product.defjvp(
+        lambda primals, tangents: (
+            primals[0] * primals[1],
+            tangents[0] * primals[1] + primals[0] * tangents[1] + 100,
+        )
+    )
+    x, y = torch.tensor(2.0), torch.tensor(3.0)
+    assert torch.func.jvp(product, (x, y), (x, y))[1] == 112

@@ -67,11 +67,11 @@ def test_the_engine_is_not_entered(engine_runs):
         assert not DirectScale.apply(x, weight, 3)[0].requires_grad
     assert engine_runs == []
     second = torch.autograd.grad(run(Scale, x, weight), (x, weight))
-    assert len(engine_runs) == 1
+    assert engine_runs == []
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def test_a_subclass_promises_for_itself(engine_runs):
+def test_a_subclass_promises_for_itself():
     class Doubled(DirectScale):
         @staticmethod
         def forward(x, weight, power):
@@ -79,7 +79,6 @@ def test_a_subclass_promises_for_itself(engine_runs):
 
     with pytest.raises(DefinitionError, match="forward of Doubled"):
         Doubled.apply(torch.ones(2), torch.ones(2), 1)
-    assert len(engine_runs) == 1
 
 
 def test_second_order_and_missing_cotangents():

@@ -130,7 +130,7 @@ class NoTangent(pullback.Function):
     [
         (Clipped, "declared nonlinear"),
         (ClippedUndeclared, "not linear"),
-        (ThroughNumpy, "leaves torch"),
+        (ThroughNumpy, "ThroughNumpy cannot be derived"),
         (IntoEmpty, "leaves torch"),
     ],
 )

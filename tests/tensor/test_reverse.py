@@ -5,8 +5,10 @@ import weakref
 
 import pytest
 import torch
-from tests.tensor.cases import Residual, SavesOutput, TwoOutputs
+from tests.tensor.cases import Residual, SavesOutput, Split, TwoOutputs
 from tests.tensor.helpers import SEED, agree, every_row, weighted
+
+from pullback.errors import UnsupportedError
 
 
 def leaves(row):
@@ -68,14 +70,25 @@ def test_nothing_keeps_an_output_alive():
         gc.enable()
 
 
-def test_a_saved_tensor_that_is_changed_later_is_noticed():
+def changed_after(function, *, create_graph=False):
     x = torch.randn(3, dtype=torch.float64, requires_grad=True)
     z = x * 1
-    out = Residual.apply(z)
+    out = function.apply(z)
     with torch.no_grad():
         z.add_(1)
+    return x, torch.autograd.grad(out.sum(), x, create_graph=create_graph)[0]
+
+
+def test_a_saved_tensor_that_is_changed_later_is_noticed():
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        torch.autograd.grad(out.sum(), x)
+        changed_after(Split)
+
+
+def test_an_input_that_is_not_saved_may_be_changed_until_a_second_derivative_needs_it():
+    x, gradient = changed_after(Residual)
+    agree(gradient, 3 * x.detach() ** 2)
+    with pytest.raises(UnsupportedError, match="changed in place since"):
+        changed_after(Residual, create_graph=True)
 
 
 def test_an_alias_cannot_be_changed_in_place():

@@ -48,7 +48,7 @@ def _check(  # noqa: PLR0917 - typer reads the options off the parameters
     targets: Annotated[
         list[str] | None,
         typer.Argument(
-            help="package.module:Function, package, or a recording (calls.pt). "
+            help="package.module:Function, script.py:Function, package, or a recording (calls.pt). "
             "Nothing: what pullback ships. After --: a program to run and record.",
             show_default=False,
         ),
@@ -104,6 +104,20 @@ def _check(  # noqa: PLR0917 - typer reads the options off the parameters
         bool,
         typer.Option("--eager", help="Run the program without torch.compile, to see inside it."),
     ] = False,
+    script: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--script",
+            help="A program of yours: a recording may load what it and its folder define.",
+            show_default=False,
+        ),
+    ] = None,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust", help="Load whatever a recording names; only for one that you made."
+        ),
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> int:
     """Check Functions against the contract and print the table Function x clause.
@@ -114,7 +128,7 @@ def _check(  # noqa: PLR0917 - typer reads the options off the parameters
 
     pullback check -- python train.py
 
-    pullback check calls.pt
+    pullback check calls.pt --script train.py
     """
     del debug  # read by main before the options are parsed
     if gradient is not None and gradient not in _INTENTS:
@@ -143,6 +157,8 @@ def _check(  # noqa: PLR0917 - typer reads the options off the parameters
             calls=calls,
             call_bytes=round(max_mebibytes * 2**20),
             eager=eager,
+            scripts=tuple(script or ()),
+            trust=trust,
         )
     )
 

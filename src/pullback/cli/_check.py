@@ -18,13 +18,10 @@ from pullback.cli._targets import (
     shipped_tasks,
 )
 from pullback.cli._tasks import Outcome, Task, tasks_of_recording
-from pullback.cli._write import write_json, write_junit
-from pullback.conformance._check import select_clauses
-from pullback.conformance._html import render
-from pullback.conformance._launch import record_program
-from pullback.conformance._printing import make_console
-from pullback.conformance._recorder import Limits
+from pullback.conformance import select_clauses
 from pullback.errors import ArgumentError
+from pullback.recording import Limits, record_program
+from pullback.report import make_console, render_json, render_junit, render_page
 
 __all__ = ["Options", "run_check"]
 
@@ -51,6 +48,8 @@ class Options:
     calls: int = 3
     call_bytes: int = 32 * 2**20
     eager: bool = False
+    scripts: tuple[Path, ...] = ()
+    trust: bool = False
 
 
 def run_check(options: Options) -> int:
@@ -107,20 +106,27 @@ def _refuse_nothing(outcomes: list[Outcome]) -> None:
 def _write_files(
     options: Options, outcomes: list[Outcome], problems: list[str], console: Console
 ) -> None:
+    reports = [outcome.report for outcome in outcomes if outcome.report is not None]
+    missing = [(item.name, item.reason) for item in outcomes if item.report is None]
+    reruns = {outcome.name: outcome.rerun for outcome in outcomes}
     if options.json is not None:
-        write_json(outcomes, problems, options.json)
+        text = render_json(reports, reruns=reruns, not_checked=missing, not_imported=problems)
+        if options.json == "-":
+            sys.stdout.write(text)
+        else:
+            _write(Path(options.json), text)
     if options.html is not None:
-        page = render(
-            [outcome.report for outcome in outcomes if outcome.report is not None],
-            not_checked=[(item.name, item.reason) for item in outcomes if item.report is None],
+        page = render_page(
+            reports,
+            not_checked=missing,
             not_imported=problems,
             command=shlex.join(["pullback", *sys.argv[1:]]),
-            reruns={outcome.name: outcome.rerun for outcome in outcomes},
+            reruns=reruns,
         )
         _write(options.html, page)
         console.print(f"Wrote {options.html}")
     if options.junit is not None:
-        _write(options.junit, write_junit(outcomes))
+        _write(options.junit, render_junit(reports, missing))
 
 
 def _refuse_conflicts(options: Options) -> None:
@@ -143,6 +149,12 @@ def _refuse_conflicts(options: Options) -> None:
             "--output and --eager go with a program.",
             given=_given(options),
             mend="pullback check -o calls.pt -- python train.py",
+        )
+    if (options.scripts or options.trust) and not any(map(is_recording, options.targets)):
+        raise ArgumentError(
+            "--script and --trust go with a recording.",
+            given=_given(options),
+            mend="pullback check calls.pt --script train.py",
         )
     paths = (options.html, options.junit, Path(options.json) if options.json else None)
     for path in paths:
@@ -184,7 +196,7 @@ def _find_tasks(options: Options, console: Console) -> tuple[list[Task], list[st
         if ":" in word and not is_recording(word):
             tasks.append(function_task(word, options.inputs))
         elif is_recording(word):
-            tasks.extend(recording_tasks(word))
+            tasks.extend(recording_tasks(word, options.scripts, trust=options.trust))
         else:
             found, faults = package_tasks(word)
             tasks.extend(found)

@@ -5,11 +5,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from pullback.conformance._launch import record_program
-from pullback.conformance._printing import make_console
-from pullback.conformance._recorder import Limits
-from pullback.conformance._recording import Recording
 from pullback.errors import ProgramError
+from pullback.recording import Limits, Recording, record_program
+from pullback.report import make_console
 
 __all__ = ["keep", "run_record", "say_recorded"]
 

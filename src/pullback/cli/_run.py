@@ -12,11 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from pullback.cli._repros import portable
 from pullback.cli._tasks import Outcome, Task
-from pullback.conformance import Report, check
-from pullback.conformance._merge import merge_reports
+from pullback.conformance import check
 from pullback.errors import PullbackError
+from pullback.report import Report, merge_reports
 
 __all__ = ["run_tasks"]
 
@@ -84,7 +83,7 @@ def _check_task(
         return None, _one_line(error)
     reports: list[Report] = []
     fault = ""
-    for place, args in enumerate(calls):
+    for args in calls:
         try:
             report = check(function, *args, gradient=gradient, **options)
             if reports and reports[0].inferred and report.gradient != reports[0].gradient:
@@ -95,7 +94,7 @@ def _check_task(
         except PullbackError as error:
             fault = _one_line(error)
             continue
-        reports.append(_portable(report, task, place))
+        reports.append(report)
     return (merge_reports(reports), "") if reports else (None, fault)
 
 
@@ -104,11 +103,6 @@ def _check_inferred(
 ) -> tuple[Report | None, str]:
     report, fault = _check_task(task, gradient, options)
     return report and replace(report, inferred=True), fault
-
-
-def _portable(report: Report, task: Task, place: int) -> Report:
-    number = task.numbers[place] if task.numbers else place
-    return replace(report, findings=tuple(portable(item, task, number) for item in report))
 
 
 def _one_line(error: PullbackError) -> str:

@@ -6,8 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from pullback.cli._tasks import Outcome
-from pullback.conformance._printing import print_problems, print_table, rank
-from pullback.conformance._report import Report, Verdict
+from pullback.report import Report, Verdict, print_problems, print_table
 
 __all__ = ["show"]
 
@@ -22,7 +21,7 @@ def show(outcomes: Sequence[Outcome], problems: Sequence[str], console: Console)
     """
     checked = sorted(
         ((item, item.report) for item in outcomes if item.report is not None),
-        key=lambda pair: rank(pair[1]),
+        key=lambda pair: pair[1].rank,
     )
     reports = [report for _, report in checked]
     console.print()

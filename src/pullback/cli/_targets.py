@@ -1,11 +1,10 @@
 """Turn the words of the command line into tasks: a Function, a package, a recording, or ours."""
 
-import importlib
 import importlib.util
 import math
-import operator
 import os
 import sys
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -13,28 +12,32 @@ from typing import Any
 import torch
 
 from pullback.cli._tasks import Loaded, Task, tasks_of_recording
-from pullback.conformance._discover import discover
-from pullback.conformance._recording import Recording
 from pullback.errors import ArgumentError, ArgumentTypeError, PullbackError
+from pullback.recording import Locator, Recording, discover, find
 from pullback.tensor import Case
 
 __all__ = ["function_task", "is_recording", "package_tasks", "recording_tasks", "shipped_tasks"]
 
 
-def recording_tasks(path: str) -> list[Task]:
+def recording_tasks(path: str, scripts: Sequence[Path] = (), *, trust: bool = False) -> list[Task]:
     """The tasks of a recording.
+
+    Arguments:
+        path: the file.
+        scripts: programs of the user, which the recording may load from.
+        trust: whether it may load whatever it names.
 
     Raises:
         RecordingError: it cannot be read.
     """
-    return tasks_of_recording(Recording.load(path), path)
+    return tasks_of_recording(Recording.load(path, scripts=scripts, trust=trust), path)
 
 
 def function_task(target: str, inputs: str | None) -> Task:
-    """The task of ``package.module:Function``.
+    """The task of ``package.module:Function`` or ``script.py:Function``.
 
     Arguments:
-        target: module and qualified name, with a colon between.
+        target: module or script, and qualified name, with a colon between.
         inputs: the positional arguments as a Python expression, or ``None`` to look for some.
 
     Raises:
@@ -49,7 +52,9 @@ def function_task(target: str, inputs: str | None) -> Task:
                 given="a callable that is not a torch.autograd.Function, and no --input",
                 mend=f'pullback check {target} --input "torch.randn(3, 4, dtype=torch.float64)"',
             )
-        module, _, qualname = target.partition(":")
+        module, _, qualname = target.rpartition(":")
+        if module.endswith(".py"):
+            module = function.__module__  # what stands for the script, which is not run
         found = discover(module, only=qualname)
         tasks = tasks_of_recording(found.recording, "")
         return (
@@ -114,35 +119,17 @@ def _named_again(task: Task, rerun: tuple[str, ...]) -> Task:
 
 
 def _find(target: str) -> Any:
-    module, _, qualname = target.partition(":")
-    if not module or not qualname:
-        raise ArgumentError(f"{target!r} names no Function.", expected="package.module:Function")
     # As `python -m` does: modules of the folder one stands in are found.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        loaded = importlib.import_module(module)
-    except ImportError as error:
-        missing = error.name is not None and module.startswith(error.name)
+        locator = Locator.parse(target)
+    except ValueError as error:
         raise ArgumentError(
-            f"There is no module {module}." if missing else f"{module} cannot be imported.",
-            given=str(error),
-            mend="Check the spelling, or run pullback with the Python that has it installed.",
+            f"{target!r} names no Function.",
+            expected="package.module:Function, or script.py:Function",
         ) from error
-    except Exception as error:
-        raise ArgumentError(
-            f"{module} cannot be imported.", given=f"{type(error).__name__}: {error}"
-        ) from error
-    try:
-        function = operator.attrgetter(qualname)(loaded)
-    except AttributeError as error:
-        names = [name for name, value in vars(loaded).items() if _is_function(value)]
-        raise ArgumentError(
-            f"{module} has no {qualname}.",
-            given=target,
-            expected=f"one of its Functions: {', '.join(names)}" if names else None,
-            mend=f"List what there is: pullback check {module}",
-        ) from error
+    function = find(locator)
     if not callable(function) or (isinstance(function, type) and not _is_function(function)):
         raise ArgumentTypeError(
             f"{target} is not a Function.",
@@ -183,4 +170,6 @@ def _evaluate(text: str) -> tuple[Any, ...]:
 
 def is_recording(word: str) -> bool:
     """Whether a word of the command line is meant as a file."""
+    if ".py:" in word:
+        return False
     return word.endswith(".pt") or (os.sep in word) or Path(word).is_file()

@@ -4,13 +4,12 @@ import inspect
 import os
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from pullback.conformance._recording import RecordedFunction, Recording
-from pullback.conformance._replayed import name_functions
-from pullback.conformance._report import Report
 from pullback.errors import PullbackError
+from pullback.recording import RecordedFunction, Recording
+from pullback.report import Report
 
 __all__ = ["Outcome", "Task", "tasks_of_recording"]
 
@@ -28,9 +27,6 @@ class Task:
         rerun: the words of the command that checks it alone again.
         isolated: whether it runs in a process of its own unless asked otherwise.
         reason: why it cannot be checked at all, or an empty text.
-        recording: the file that holds its calls, or an empty text.
-        numbers: the numbers of its calls there.
-        script: the script that defines it, or an empty text.
     """
 
     name: str
@@ -39,9 +35,6 @@ class Task:
     gradient: str | None = None
     isolated: bool = True
     reason: str = ""
-    recording: str = ""
-    numbers: tuple[int, ...] = ()
-    script: str = ""
 
     def rerun_line(self, seed: int) -> str:
         """The command line that checks this Function alone again."""
@@ -59,7 +52,6 @@ class Outcome:
     report: Report | None = None
     reason: str = ""
     rerun: str = ""
-    notes: list[str] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -91,17 +83,11 @@ def _task(item: RecordedFunction, path: str) -> Task:
 
     def load() -> Loaded:
         function = item.load()
-        calls = []
-        for number in numbers:
-            args = _positional(item.name, function, *item.calls[number].live(item.identity))
-            calls.append(name_functions(args, os.path.abspath(path), item.name, number))
-        return function, calls
+        file = os.path.abspath(path) if path else ""
+        calls = [item.arguments(number, file) for number in numbers]
+        return function, [_positional(item.name, function, *call) for call in calls]
 
-    rerun = (path, "--only", item.name)
-    script = item.identity["file"] if item.identity["module"] == "__main__" else ""
-    return Task(
-        item.name, load, rerun, reason=reason, recording=path, numbers=numbers, script=script or ""
-    )
+    return Task(item.name, load, (path, "--only", item.name, *item.loader.flags), reason=reason)
 
 
 def _positional(
@@ -111,7 +97,8 @@ def _positional(
     if not keywords:
         return args
 
-    signature = inspect.signature(function.forward)
+    # An operator is a function; it is called as it was written.
+    signature = inspect.signature(getattr(function, "forward", None) or function._init_fn)
     try:
         bound = signature.bind(*args, **keywords)
     except TypeError as error:

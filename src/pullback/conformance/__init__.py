@@ -1,6 +1,8 @@
-"""The checker behind `pullback.check`: clauses, verdicts and reports."""
+"""The checker behind `pullback.check`: the clauses of the contract, and how they are run."""
 
-from pullback.conformance._check import check
-from pullback.conformance._report import Finding, Report, Verdict
+from pullback.conformance._check import check, select_clauses
+from pullback.conformance._clause import Clause
+from pullback.conformance.clauses import CLAUSES
+from pullback.report import Finding, Report, Verdict
 
-__all__ = ["Finding", "Report", "Verdict", "check"]
+__all__ = ["CLAUSES", "Clause", "Finding", "Report", "Verdict", "check", "select_clauses"]

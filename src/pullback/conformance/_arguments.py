@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._tree import leaves, replace, walk
+from pullback.conformance._tree import replace, walk
 from pullback.errors import ArgumentTypeError
 
 __all__ = ["Arguments", "is_continuous"]
@@ -153,8 +153,3 @@ class Arguments:
             self.args, self.kwargs, self.values, self.paths, tuple(positions),
             self.declared, self.generators, self.detached if detached is None else detached,
         )  # fmt: skip
-
-    def plain(self) -> list[Any]:
-        """Every leaf of the arguments that is not a tensor."""
-        every = [*leaves(self.args), *leaves(dict(self.kwargs))]
-        return [leaf for leaf in every if not isinstance(leaf, torch.Tensor)]

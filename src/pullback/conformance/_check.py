@@ -5,14 +5,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._clause import Clause, check_timeout, run_clause
+from pullback.conformance._clause import Clause, bearer, check_timeout, run_clause
 from pullback.conformance._environment import environment
+from pullback.conformance._guard import guarded
 from pullback.conformance._intent import infer_intent
-from pullback.conformance._prepare import prepare
-from pullback.conformance._report import Report
+from pullback.conformance._isolate import check_isolated
+from pullback.conformance._prepare import prepare, refuse_data
 from pullback.conformance._subject import Subject
+from pullback.conformance._tape import check_tape, is_tape
 from pullback.conformance.clauses import CLAUSES
 from pullback.errors import ArgumentError
+from pullback.report import Report
 
 __all__ = ["check", "select_clauses"]
 
@@ -30,7 +33,8 @@ def check(
     """Check a Function against every clause of the contract, without knowing its maths.
 
     Arguments:
-        function: a `torch.autograd.Function` subclass, a completed one, or any callable.
+        function: a `torch.autograd.Function` subclass, a completed one, or any callable; or a
+            `pullback.tape.Function`, for which the clauses that make sense for any value are run.
         inputs: its positional arguments, nested or not. Tensors that require a gradient are
             differentiated; when none does, every floating tensor that backward answers for.
             Where the function allows it the check runs in float64.
@@ -66,18 +70,29 @@ def check(
         False
     """
     started = time.perf_counter()
-    subject = Subject.of(function, gradient)
     chosen = select_clauses(clauses)
     check_timeout(timeout, isolate)
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise ArgumentError("The seed is not an integer.", given=f"seed={seed!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
+        raise ArgumentError(
+            "The seed is not one that torch takes.", given=f"seed={seed!r}",
+            expected="an integer of at most 63 bits",
+        )  # fmt: skip
+    if is_tape(function):
+        if isolate or timeout or kwargs:
+            raise ArgumentError(
+                "A Function of the tape is checked here, by its positional arguments.",
+                given=f"isolate={isolate}, timeout={timeout}, kwargs={kwargs}",
+            )
+        return check_tape(function, inputs, gradient, [clause.id for clause in chosen], seed)
+    subject = Subject.of(function, gradient)
     arguments = Arguments.of(inputs, kwargs)
+    refuse_data(arguments)
     if isolate:
-        from pullback.conformance._isolate import check_isolated
-
         return check_isolated(subject, arguments, chosen, seed, timeout)
-    probe = infer_intent(prepare(subject, arguments, seed))
-    findings = tuple(run_clause(clause, probe, timeout) for clause in chosen)
+    with guarded(arguments.generators):
+        probe = infer_intent(prepare(subject, arguments, seed))
+        bearing = bearer(chosen)
+        findings = tuple(run_clause(clause, probe, timeout, bearing) for clause in chosen)
     return Report(
         subject.name, probe.intent, probe.inferred, findings, seed,
         time.perf_counter() - started, environment(),

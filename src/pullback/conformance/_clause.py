@@ -3,7 +3,7 @@
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
@@ -11,10 +11,16 @@ from types import FrameType
 from pullback.conformance._failure import classify, describe
 from pullback.conformance._guard import guarded
 from pullback.conformance._probe import Probe
-from pullback.conformance._report import Finding, Verdict
 from pullback.errors import ArgumentError
+from pullback.report import Finding, Verdict
 
-__all__ = ["Clause", "check_timeout", "run_clause"]
+__all__ = ["Clause", "bearer", "check_timeout", "clause", "run_clause"]
+
+
+# What is said of an error that no clause foresaw.
+_UNFORESEEN = "Let forward and backward take any tensor that torch hands them, and fail by name."
+
+Test = Callable[[Probe], Finding]
 
 
 @dataclass(frozen=True)
@@ -24,40 +30,98 @@ class Clause:
     Arguments:
         id: the stable id, for example ``"derivative"``.
         promise: what the clause promises, one sentence.
-        run: looks at a probe and gives a finding.
-        mend: how a Function that fails with an unclear error here is usually mended.
+        why: what goes wrong for whoever relies on it.
+        breach: how a breach shows itself, after "A breach shows".
+        mend: how a breach is usually mended.
+        test: looks at a probe and gives a finding.
         gradient: whether it needs an input and an output that are differentiated.
     """
 
     id: str
     promise: str
-    run: Callable[[Probe], Finding]
-    mend: str = ""
+    why: str
+    breach: str
+    mend: str
+    test: Test
     gradient: bool = True
 
 
-def run_clause(clause: Clause, probe: Probe, timeout: float | None = None) -> Finding:
+def clause(
+    id: str,  # noqa: A002 - the word of the contract
+    *,
+    promise: str,
+    why: str,
+    breach: str,
+    mend: str,
+    gradient: bool = True,
+) -> Callable[[Test], Clause]:
+    """Make a `Clause` of the test below.
+
+    Example:
+        >>> @clause("kind", promise="It is kind.", why="Why not?", breach="at once.", mend="Smile.")
+        ... def kind(probe):
+        ...     return probe.holds("Yes.")
+        >>> kind.id
+        'kind'
+    """
+    return lambda test: Clause(id, promise, why, breach, mend, test, gradient)
+
+
+def bearer(clauses: Sequence[Clause]) -> str:
+    """The id of the clause that reports a plain backward which does not run.
+
+    It is the first of those chosen that need one.
+    """
+    return next((clause.id for clause in clauses if clause.gradient), "")
+
+
+def run_clause(
+    clause: Clause, probe: Probe, timeout: float | None = None, bearing: str = ""
+) -> Finding:
     """Run one clause; an error of the checked code becomes a verdict.
 
     Arguments:
         clause: the clause.
         probe: the subject with its inputs.
         timeout: seconds after which the verdict is ``crashes``, or ``None`` for no limit.
+        bearing: the id of the clause that reports a plain backward which does not run; all
+            others that build on it are skipped.
 
     Returns:
-        The finding.
+        The finding; with the reason why the clause matters where it is not kept.
     """
     probe = replace(probe, clause=clause.id)
+    if probe.fault is not None and clause.gradient:
+        finding = _faulty(probe, probe.fault, bearing)
+    else:
+        finding = _run(clause, probe, timeout)
+    if finding.verdict in (Verdict.HOLDS, Verdict.SKIPPED):
+        return finding
+    return replace(finding, why=clause.why, hint=finding.hint or clause.mend)
+
+
+def _faulty(probe: Probe, fault: Exception, bearing: str) -> Finding:
+    """One cause gives one finding."""
+    if bearing not in ("", probe.clause):
+        return probe.skipped(f"Plain backward does not run: see {bearing}.")
+    said = f"Plain backward does not run: {describe(fault)}"
+    if isinstance(fault, NotImplementedError):
+        return probe.lacking(said, "Write backward, or declare the outputs non-differentiable.")
+    return probe.crashes(said, "Make loss.backward() work first; then the other clauses can run.",
+                         ["print(torch.autograd.grad(outs(), xs, [torch.ones_like(y) for y in "
+                          "outs()], allow_unused=True))"])  # fmt: skip
+
+
+def _run(clause: Clause, probe: Probe, timeout: float | None) -> Finding:
     if clause.gradient and not (probe.inputs.differentiable and probe.outputs):
         return probe.skipped(f"Nothing is differentiated here: {_nothing(probe)}.")
     try:
         with guarded(), _deadline(timeout):
-            return clause.run(probe)
+            return clause.test(probe)
     except (Exception, SystemExit) as error:  # the checked code may raise anything
-        verdict = classify(error)
-        said = f"It says {describe(error)}" if verdict is Verdict.LACKING else describe(error)
-        finding = probe.lacking(said) if verdict is Verdict.LACKING else probe.crashes(said)
-        return replace(finding, hint=clause.mend)
+        if classify(error) is Verdict.LACKING:
+            return probe.lacking(f"It says {describe(error)}", _UNFORESEEN)
+        return probe.crashes(describe(error), _UNFORESEEN)
 
 
 def check_timeout(timeout: float | None, isolate: bool) -> None:

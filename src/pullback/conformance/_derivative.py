@@ -1,4 +1,9 @@
-"""Compare a backward with finite differences at several points, tolerant of kinks and gauges."""
+"""Compare a backward with finite differences at several points, tolerant of kinks and gauges.
+
+Every second comparison is *coherent*: the direction is chosen so that all terms of <J'w, v> have
+one sign and add up, which shows an error that all gradients share. In the others the terms have
+random signs: their sum grows as the root of their number, so that one wrong entry stands out.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -6,15 +11,19 @@ from dataclasses import dataclass
 
 import torch
 
-from pullback.conformance._finite import Estimate, Match, compare, differentiate
-from pullback.conformance._probe import Probe, Tensors, flatten, products
+from pullback.conformance._directions import structured
+from pullback.conformance._finite import Estimate, Match, Slopes, compare, slopes
+from pullback.conformance._probe import Probe, Tensors, flatten, unflatten
 
 __all__ = [
     "Trial",
     "decide",
+    "has_basis",
+    "is_basis",
     "is_linear",
     "linearity_gap",
     "second_estimate",
+    "second_slopes",
     "try_derivative",
     "try_second",
 ]
@@ -66,35 +75,86 @@ def decide(trial: Callable[[int], Trial], wanted: int = 2, limit: int = 7) -> Tr
     return matches[0] if len(matches) > len(misses) else None
 
 
-def try_derivative(probe: Probe, number: int, only: int | None = None) -> Trial:
+def try_derivative(
+    probe: Probe, number: int, only: int | None = None, step: Tensors | None = None
+) -> Trial:
     """Compare <w, df/dt> with <J'w, v> at one point along one direction.
 
     Arguments:
         probe: the subject.
-        number: 0 and 1 are at the given point, others close to it.
+        number: 0 and 1 are at the given point, others close to it; odd ones are coherent.
         only: the position of the input to move, or ``None`` for all at once.
+        step: the direction, instead of a random one.
 
     Returns:
         The comparison.
     """
     points = probe.point(number if number > 1 else 0)
-    step = probe.direction(f"derivative {number}", only)
+    if step is None:
+        step = probe.direction(f"derivative {number}", only)
     base = [y.detach() for y in probe.evaluate(probe.leaves(points))]
-    cotangents = probe.cotangents(base, number)
-    product = products(probe.backward(points, cotangents), step)
+    weights = probe.spread(base, f"weights {number}")
+    coherent = number % 2 == 1
+    if coherent:
+        step = _uphill(points, step, probe.backward(points, weights))
 
     def outputs(moved: Tensors) -> Tensors:
         with torch.no_grad():
             return _aligned(probe.evaluate(moved), base)
 
-    return _compare(probe, probe.along(outputs, step, points), cotangents, product)
+    found = _slopes(probe.along(outputs, step, points))
+    if found is None:
+        return _UNCLEAR
+    weights = _masked(weights, found)
+    terms = _terms(probe.backward(points, weights), step)
+    trial = _judge(probe, found, weights, terms, coherent)
+    if trial.match == "mismatch" and has_basis(base):
+        return _try_spans(probe, points, step, base, number)
+    return trial
+
+
+def has_basis(outputs: Sequence[torch.Tensor]) -> bool:
+    """Whether an output is an orthonormal basis of a span: defined up to a rotation of it."""
+    return any(is_basis(y.detach()) for y in outputs)
+
+
+def is_basis(y: torch.Tensor) -> bool:
+    """Whether the columns are orthonormal and fewer than the rows."""
+    if y.ndim < 2 or y.shape[-2] <= y.shape[-1] or not y.numel():
+        return False
+    eye = torch.eye(y.shape[-1], dtype=y.dtype, device=y.device)
+    return bool((y.mH @ y - eye).abs().max() < 1e3 * torch.finfo(y.dtype).eps)
+
+
+def _try_spans(probe: Probe, points: Tensors, step: Tensors, base: Tensors, number: int) -> Trial:
+    """Compare what does not depend on the choice of a basis: the projection on its span.
+
+    A null space or an invariant subspace has no basis of its own: backward is right where it is
+    for every loss that sees the span alone. With P = Y Y' the cotangent of P, W, pulls back to
+    that of Y as (W + W') Y.
+    """
+    spans = [y @ y.mH if is_basis(y) else y for y in base]
+    weights = probe.spread(spans, f"spans {number}")
+
+    def outputs(moved: Tensors) -> Tensors:
+        with torch.no_grad():
+            found = probe.evaluate(moved)
+        return [y @ y.mH if is_basis(b) else y for y, b in zip(found, base, strict=True)]
+
+    found = _slopes(probe.along(outputs, step, points))
+    if found is None:
+        return _UNCLEAR
+    weights = _masked(weights, found)
+    pulled = [(w + w.mH) @ y if is_basis(y) else w for w, y in zip(weights, base, strict=True)]
+    terms = _terms(probe.backward(points, pulled), step)
+    return _judge(probe, found, weights, terms, coherent=False)
 
 
 def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:
     """Compare the derivative of <B(x, g), u> along v with finite differences of B itself.
 
-    The right side differentiates the Function's own backward as written, so that a surrogate is
-    compared with itself.
+    The right side differentiates the Function's own backward as written, forward run again
+    included, so that a surrogate is compared with itself.
 
     Arguments:
         probe: the subject.
@@ -112,7 +172,14 @@ def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:
     outputs = probe.evaluate(leaves)
     cotangents = [g.requires_grad_() for g in probe.cotangents(outputs, number)]
     gradients = probe.pull(leaves, cotangents, outputs, create_graph=True)
-    weights = probe.cotangents(gradients, f"weights {number}")
+    step = [*probe.direction(f"second {number}"), *probe.cotangents(cotangents, f"step {number}")]
+    if only is not None:
+        step = [v if k == only else v * 0 for k, v in enumerate(step)]
+    start = [*points, *[g.detach() for g in cotangents]]
+    found = second_slopes(probe, start, step)
+    weights = [u.detach() for u in probe.spread(gradients, f"weights {number}")]
+    if found is not None:
+        weights = _masked(weights, found)
     sources = [*leaves, *cotangents]
     carrying = [(b, u) for b, u in zip(gradients, weights, strict=True) if b.requires_grad]
     answers: Sequence[torch.Tensor | None] = [None] * len(sources)
@@ -120,20 +187,39 @@ def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:
         answers = torch.autograd.grad(
             [b for b, _ in carrying], sources, [u for _, u in carrying], allow_unused=True
         )
+    if found is None:
+        return _UNCLEAR
     second = [
-        torch.zeros_like(s) if a is None else a for s, a in zip(sources, answers, strict=True)
+        torch.zeros_like(s) if a is None else a.detach()
+        for s, a in zip(sources, answers, strict=True)
     ]
-    step = [*probe.direction(f"second {number}"), *probe.cotangents(cotangents, f"step {number}")]
-    if only is not None:
-        step = [v if k == only else v * 0 for k, v in enumerate(step)]
-    product = products([s.detach() for s in second], step)
-    count = len(points)
+    trial = _judge(probe, found, weights, _terms(second, step), coherent=False)
+    if trial.match == "mismatch" and has_basis(outputs):
+        return _UNCLEAR  # the derivative of a basis depends on its choice, by the inputs alone
+    return trial
+
+
+def second_slopes(
+    probe: Probe, start: Sequence[torch.Tensor], step: Sequence[torch.Tensor]
+) -> Slopes | None:
+    """How the Function's own backward changes along a direction, by finite differences alone.
+
+    This is the one oracle for every second derivative: forward runs again at each moved point.
+
+    Arguments:
+        probe: the subject.
+        start: the inputs, then the cotangents.
+        step: the direction, of inputs and cotangents.
+
+    Returns:
+        The slopes of the gradients, one after the other; ``None`` where they are not defined.
+    """
+    count = len(probe.inputs.differentiable)
 
     def backward(moved: Tensors) -> Tensors:
         return probe.backward(moved[:count], moved[count:])
 
-    start = [*points, *[g.detach() for g in cotangents]]
-    return _compare(probe, probe.along(backward, step, start), weights, product)
+    return _slopes(probe.along(backward, list(step), list(start)))
 
 
 def second_estimate(probe: Probe, only: int) -> Estimate:
@@ -141,33 +227,35 @@ def second_estimate(probe: Probe, only: int) -> Estimate:
     points = probe.inputs.points()
     outputs = [y.detach() for y in probe.evaluate(probe.leaves(points))]
     cotangents = probe.cotangents(outputs, "second")
-    weights = probe.cotangents(points, "second weights")
-
-    def backward(moved: Tensors) -> Tensors:
-        return probe.backward(moved, cotangents)
-
-    step = probe.direction("second alone", only)
-    return _compare(probe, probe.along(backward, step, points), weights, (0.0, 0.0)).estimate
+    step = [*probe.direction("second alone", only), *[g * 0 for g in cotangents]]
+    found = second_slopes(probe, [*points, *cotangents], step)
+    if found is None:
+        return _UNCLEAR.estimate
+    weights = _masked(probe.spread(points, "second weights"), found)
+    return found.weigh(flatten(weights))
 
 
 def linearity_gap(probe: Probe, number: int = 0) -> tuple[int, Tensors, Tensors] | None:
     """Where B(2.5a - 1.5b) and 2.5 B(a) - 1.5 B(b) differ, or B(0) and 0.
+
+    A backward that solves a system to a tolerance is off by it whatever the cotangent's size. What
+    is not linear grows or shrinks with the cotangent, so that a small gap is looked at again with
+    cotangents a thousand times as large and as small.
 
     Returns:
         The position of the input, what was expected and what was got; ``None`` if linear.
     """
     points = probe.point(number)
     outputs = [y.detach() for y in probe.evaluate(probe.leaves(points))]
-    a, b = probe.cotangents(outputs, "a"), probe.cotangents(outputs, "b")
-    mixed = [2.5 * x - 1.5 * y for x, y in zip(a, b, strict=True)]
-    left, right = probe.backward(points, a), probe.backward(points, b)
-    expected = [2.5 * x - 1.5 * y for x, y in zip(left, right, strict=True)]
-    got = probe.backward(points, mixed)
-    place = probe.differ(got, expected, looser=1e3)
-    if place is not None and all(t.isfinite().all() for t in expected):
-        return place, expected, got
+    found = _combined(probe, points, outputs, 1.0)
+    if found is not None and _gap(found) < _SOLVED:
+        larger = (_combined(probe, points, outputs, size) for size in (1e3, 1e-3))
+        found = next((g for g in larger if g is not None and _gap(g) >= _SOLVED), None)
+    if found is not None:
+        return found
     zeros = probe.backward(points, [torch.zeros_like(y) for y in outputs])
     nothing = [torch.zeros_like(z) for z in zeros]
+    left = probe.backward(points, probe.cotangents(outputs, "a"))
     finite = all(t.isfinite().all() for t in left)
     for k, zero in enumerate(zeros):
         if finite and bool(zero.abs().gt(0).any() or zero.isnan().any()):
@@ -175,25 +263,82 @@ def linearity_gap(probe: Probe, number: int = 0) -> tuple[int, Tensors, Tensors]
     return None
 
 
+# The largest relative error that is taken for that of a solver, where it does not grow.
+_SOLVED = 1e-4
+
+
+def _combined(
+    probe: Probe, points: Tensors, outputs: Tensors, size: float
+) -> tuple[int, Tensors, Tensors] | None:
+    a, b = ([size * g for g in probe.cotangents(outputs, label)] for label in ("a", "b"))
+    mixed = [2.5 * x - 1.5 * y for x, y in zip(a, b, strict=True)]
+    left, right = probe.backward(points, a), probe.backward(points, b)
+    expected = [2.5 * x - 1.5 * y for x, y in zip(left, right, strict=True)]
+    got = probe.backward(points, mixed)
+    place = probe.differ(got, expected, looser=1e3)
+    if place is None or not all(t.isfinite().all() for t in expected):
+        return None
+    return place, expected, got
+
+
+def _gap(found: tuple[int, Tensors, Tensors]) -> float:
+    """The largest difference beside the largest entry."""
+    place, expected, got = found
+    if not got[place].isfinite().all():
+        return math.inf
+    size = max(float(expected[place].abs().max()), float(got[place].abs().max()))
+    return float((got[place] - expected[place]).abs().max()) / size
+
+
 def is_linear(probe: Probe) -> bool:
     """Whether the backward is linear in the cotangent, at the given point and a second one."""
     return linearity_gap(probe) is None and linearity_gap(probe, 2) is None
 
 
-def _compare(
-    probe: Probe,
-    function: Callable[[float], torch.Tensor],
-    weights: Tensors,
-    product: tuple[float, float],
-) -> Trial:
-    """Finite differences of ``function``, weighted, against ``product`` with its magnitude."""
-    value, magnitude = product
+_UNCLEAR = Trial("unclear", 0.0, Estimate(0.0, math.inf, 0.0, False))
+
+
+def _slopes(function: Callable[[float], torch.Tensor]) -> Slopes | None:
+    """Finite differences of ``function``, or ``None`` where it is undefined beside the point."""
     try:
-        estimate = differentiate(function, flatten(weights))
-    except (RuntimeError, ValueError, ArithmeticError):
-        # Beside the point the function may be undefined: then nothing is learnt here.
-        estimate = Estimate(0.0, float("inf"), 0.0, False)
+        return slopes(function)
+    except Exception:  # refused or undefined there: then nothing is learnt here
+        return None
+
+
+def _judge(
+    probe: Probe, found: Slopes, weights: Tensors, terms: torch.Tensor, coherent: bool
+) -> Trial:
+    """Finite differences, weighted, against the sum of the terms of <J'w, v>."""
+    estimate = found.weigh(flatten(weights), coherent=coherent)
+    value = float(terms.sum())
+    if not (math.isfinite(value) or found.settled.all()):
+        # Zero times a slope that is infinite at an entry that is left out.
+        return Trial("unclear", value, estimate)
+    magnitude = float(terms.abs().sum() if coherent else terms.square().sum().sqrt())
     return Trial(compare(estimate, value, magnitude, _precision(probe, weights)), value, estimate)
+
+
+def _terms(gradients: Tensors, step: Tensors) -> torch.Tensor:
+    """The real terms of <gradient, step>, as one vector in float64."""
+    return flatten(gradients).double() * flatten(step).double()
+
+
+def _masked(weights: Tensors, found: Slopes) -> Tensors:
+    """The weights with zeros where finite differences are not settled."""
+    flat = flatten(weights)
+    return unflatten(flat * found.settled.to(flat.dtype), weights)
+
+
+def _uphill(points: Tensors, step: Tensors, gradients: Tensors) -> Tensors:
+    """The step with its signs (or phases) turned to those of the gradient."""
+    turned = []
+    for point, v, gradient in zip(points, step, gradients, strict=True):
+        sign = gradient.sgn()
+        along = v.abs() * sign  # Re(conj(g) |v| g / |g|) = |g| |v|
+        usable = torch.isfinite(gradient) & (gradient != 0)
+        turned.append(structured(point, torch.where(usable, along, v)))
+    return turned
 
 
 def _precision(probe: Probe, weights: Tensors) -> torch.dtype:

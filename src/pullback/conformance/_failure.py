@@ -1,33 +1,25 @@
-"""Tell an error that clearly says "not supported" from one that does not."""
+"""Tell an error that clearly says "not supported" from one that does not.
 
-import re
+What plain forward and plain backward do is known before any clause runs. An error that comes up
+only with a transform is a refusal where somebody raised it on purpose: the author by a ``raise``
+of their own, or torch, whose transforms refuse what they cannot follow. It is a crash where code
+ran into what nobody foresaw, and where other numbers or precisions of the very same call fail in
+backward although forward took them. The words of a message decide nothing.
+"""
 
-from pullback.conformance._report import Verdict
+import dis
+import os
+from collections.abc import Iterator
+from types import TracebackType
+
+import torch
+
 from pullback.errors import PullbackError
+from pullback.report import Verdict
 
 __all__ = ["classify", "describe"]
 
-# What torch, numpy and careful authors write when they refuse something by name. Kept as one list
-# so that a message that is judged wrongly can be mended in one place.
-_REFUSALS = re.compile(
-    r"""
-      not\ (yet\ )?(currently\ )?support | unsupported(?!\ operand)
-    | (does|do|did)(n't|\ not)\ (yet\ )?support
-    | not\ (yet\ |been\ )?implement | must\ (override|implement|be\ implemented)
-    | no\ support\ for | vmap\ support | vmap: | setup_context | only\ support | is\ disabled
-    | (must|should|needs?\ to|has\ to|expect\w*\ to)\ be\ (\w+\ )?contiguous | not\ contiguous
-    | at\ least\ one\ stride | size\ and\ stride | differentiate\ twice | once_differentiable
-    | modified\ by\ an\ inplace | view\ and\ is\ being\ modified | is\ not\ allowed
-    | no\ storage | have\ storage | storage\ that | data\ pointer | is\ refused
-    | cannot\ be\ used\ with
-    | cannot\ (compute|be\ computed|take|handle|support)
-    | cannot\ be\ (differentiated|batched|traced|compiled|derived|transposed)
-    | takes\ no\ keyword\ arguments | data.dependent | does\ not\ require\ grad
-    | must\ be\ (a\ )?(float|complex|real|double|half)\w* | not\ differentiable
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
-# Raised by the interpreter when code runs into what nobody foresaw, whatever the text says.
+# Raised by the interpreter when code runs into what nobody foresaw.
 _UNFORESEEN = (AttributeError, LookupError, NameError, ArithmeticError, MemoryError, TimeoutError)
 _REFUSING_TYPES = {
     "Unsupported",
@@ -37,13 +29,19 @@ _REFUSING_TYPES = {
     "UnsupportedOperatorException",
     "GuardOnDataDependentSymNode",
 }
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+# The rules that an author writes for one transform: an error inside is no refusal of torch.
+_RULES = {"vmap", "jvp"}
 
 
-def classify(error: BaseException) -> Verdict:
-    """``lacking`` for an error that names what is not supported, ``crashes`` for any other.
+def classify(error: BaseException, *, transform: bool = True) -> Verdict:
+    """``lacking`` for an error that refuses on purpose, ``crashes`` for any other.
 
     Arguments:
-        error: what the checked code raised.
+        error: what the checked code raised, with its traceback.
+        transform: whether the call went through a transform of torch; if not, other data was
+            tried, which torch refuses for the reason that the code does not fit it.
 
     Returns:
         `Verdict.LACKING` or `Verdict.CRASHES`.
@@ -58,9 +56,38 @@ def classify(error: BaseException) -> Verdict:
         return Verdict.LACKING
     if isinstance(error, _UNFORESEEN):
         return Verdict.CRASHES
-    if type(error).__name__ in _REFUSING_TYPES or _REFUSALS.search(str(error)):
+    if type(error).__name__ in _REFUSING_TYPES:
         return Verdict.LACKING
-    return Verdict.CRASHES
+    refused = _is_deliberate(error) or (transform and _is_refused_by_torch(error))
+    return Verdict.LACKING if refused else Verdict.CRASHES
+
+
+def _frames(error: BaseException) -> Iterator[TracebackType]:
+    step = error.__traceback__
+    while step is not None:
+        yield step
+        step = step.tb_next
+
+
+def _is_deliberate(error: BaseException) -> bool:
+    """Whether a ``raise``, or an ``assert`` that says why, is what raised the error."""
+    last = list(_frames(error))[-1:]
+    if not last or (isinstance(error, AssertionError) and not str(error)):
+        return False
+    code = last[0].tb_frame.f_code
+    return code.co_code[last[0].tb_lasti] == dis.opmap["RAISE_VARARGS"]
+
+
+def _is_refused_by_torch(error: BaseException) -> bool:
+    """Whether an operation that the checked code calls refused what the transform hands it.
+
+    What the engine itself complains of, from inside its own call, is what the checked code gave it.
+    """
+    codes = [step.tb_frame.f_code for step in _frames(error)]
+    own = [c for c in codes if not c.co_filename.startswith((_TORCH, _OURS))]
+    if not own or any(code.co_name in _RULES for code in own):
+        return False
+    return isinstance(error, RuntimeError)
 
 
 def describe(error: BaseException, limit: int = 240) -> str:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._clause import Clause
+from pullback.conformance._clause import Clause, bearer
 from pullback.conformance._environment import environment
-from pullback.conformance._report import Finding, Report, Verdict
 from pullback.conformance._subject import Subject
-from pullback.conformance._transfer import pack, target_name
+from pullback.conformance._transfer import locate, pack
 from pullback.errors import ArgumentError
+from pullback.report import Finding, Report, Verdict
 
 __all__ = ["check_isolated"]
 
@@ -63,20 +63,20 @@ def check_isolated(
     """
     started = time.perf_counter()
     state = _State(gradient=subject.gradient or "exact", inferred=subject.gradient is None)
-    where = target_name(subject)
+    where = locate(subject).to_data()
     with tempfile.TemporaryDirectory(prefix="pullback-") as name:
         folder = Path(name)
         pack(arguments, folder / "inputs.pt")
         while left := [clause.id for clause in clauses if clause.id not in state.findings]:
             request = {
                 "target": where, "gradient": subject.gradient, "clauses": left, "seed": seed,
-                "infer": state.infer,
+                "infer": state.infer, "bearing": bearer(clauses),
             }  # fmt: skip
             (folder / "request.json").write_text(json.dumps(request))
             (folder / "answers.jsonl").write_text("")
             state.read, state.running = 0, ""
             end = _run_worker(folder, state, timeout)
-            _bury(state, end, left, subject, seed)
+            _judge_end(state, end, clauses, subject, seed)
     findings = tuple(state.findings[clause.id] for clause in clauses)
     return Report(
         subject.name, state.gradient, state.inferred, findings, seed,
@@ -100,7 +100,7 @@ def _run_worker(folder: Path, state: _State, timeout: float | None) -> str:
         state.since = time.monotonic()
         try:
             while process.poll() is None:
-                _listen(folder, state)
+                _read_answers(folder, state)
                 limit = timeout if state.running else _STARTUP
                 if limit is not None and time.monotonic() - state.since > limit:
                     return f"It gave no answer within {limit:g} s."
@@ -109,11 +109,11 @@ def _run_worker(folder: Path, state: _State, timeout: float | None) -> str:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        _listen(folder, state)
-    return _death(process.returncode, log)
+        _read_answers(folder, state)
+    return _describe_end(process.returncode, log)
 
 
-def _listen(folder: Path, state: _State) -> None:
+def _read_answers(folder: Path, state: _State) -> None:
     """Take in the lines the worker has finished writing."""
     with (folder / "answers.jsonl").open("rb") as stream:
         stream.seek(state.read)
@@ -139,7 +139,7 @@ def _listen(folder: Path, state: _State) -> None:
             )
 
 
-def _death(code: int, log: Path) -> str:
+def _describe_end(code: int, log: Path) -> str:
     """How a process ended, in words; empty for a clean end."""
     if code == 0:
         return ""
@@ -149,9 +149,11 @@ def _death(code: int, log: Path) -> str:
     return f"The process ended with status {code}: {lines[-1] if lines else 'no message'}"
 
 
-def _bury(state: _State, end: str, left: Sequence[str], subject: Subject, seed: int) -> None:
+def _judge_end(
+    state: _State, end: str, clauses: Sequence[Clause], subject: Subject, seed: int
+) -> None:
     """Give a verdict to the clause that a worker died in, or to all when it died before any."""
-    remaining = [clause for clause in left if clause not in state.findings]
+    remaining = {clause.id: clause for clause in clauses if clause.id not in state.findings}
     if not remaining:
         return
     if state.running == "infer":
@@ -160,7 +162,8 @@ def _bury(state: _State, end: str, left: Sequence[str], subject: Subject, seed: 
     early = state.running in ("", "prepare") or state.running not in remaining
     text = end or "The process ended without an answer."
     hint = "Run the repro under a debugger (python -X faulthandler): the code called here dies."
-    for clause in remaining if early else [state.running]:
-        state.findings[clause] = Finding(
-            clause, Verdict.CRASHES, text, seed=seed, hint=hint, source=subject.source
-        )
+    for id_ in list(remaining) if early else [state.running]:
+        state.findings[id_] = Finding(
+            id_, Verdict.CRASHES, text, seed=seed, hint=hint, source=subject.source,
+            why=remaining[id_].why,
+        )  # fmt: skip

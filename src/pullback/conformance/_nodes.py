@@ -8,7 +8,15 @@ from typing import Any
 import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
-__all__ = ["Spy", "call_backward", "custom_nodes", "edges", "metadata", "spied"]
+__all__ = [
+    "Marks",
+    "call_backward",
+    "custom_nodes",
+    "edges",
+    "metadata",
+    "unit_cotangents",
+    "watched_marks",
+]
 
 
 def custom_nodes(outputs: Sequence[torch.Tensor]) -> list[Any]:
@@ -53,6 +61,14 @@ def metadata(node: Any) -> list[Any]:
     return list(node._input_metadata)
 
 
+def unit_cotangents(node: Any) -> list[torch.Tensor]:
+    """A cotangent of ones for each output, those that need not be differentiated too."""
+    return [
+        torch.ones(tuple(entry.shape), dtype=entry.dtype, device=entry.device)
+        for entry in metadata(node)
+    ]
+
+
 def edges(node: Any) -> list[tuple[int, Any]]:
     """For each input that needs a gradient: its position and the metadata its gradient must fit."""
     wanted = [k for k, needed in enumerate(node.needs_input_grad) if needed]
@@ -66,28 +82,25 @@ def edges(node: Any) -> list[tuple[int, Any]]:
 
 
 @dataclass
-class Spy:
-    """What Functions told their contexts while they were watched.
+class Marks:
+    """The tensors that Functions marked on their contexts while they were watched.
 
     Arguments:
         dirty: tensors given to ``mark_dirty``.
-        marked: tensors given to ``mark_non_differentiable``.
-        saved: tensors given to ``save_for_backward``.
+        non_differentiable: tensors given to ``mark_non_differentiable``.
     """
 
     dirty: list[torch.Tensor] = field(default_factory=list)
-    marked: list[torch.Tensor] = field(default_factory=list)
-    saved: list[torch.Tensor] = field(default_factory=list)
+    non_differentiable: list[torch.Tensor] = field(default_factory=list)
 
 
 @contextmanager
-def spied() -> Iterator[Spy]:
+def watched_marks() -> Iterator[Marks]:
     """Watch what every Function tells its context."""
-    spy = Spy()
+    marks = Marks()
     names = {
-        "mark_dirty": spy.dirty,
-        "mark_non_differentiable": spy.marked,
-        "save_for_backward": spy.saved,
+        "mark_dirty": marks.dirty,
+        "mark_non_differentiable": marks.non_differentiable,
     }
     originals = {name: getattr(FunctionCtx, name) for name in names}
 
@@ -101,7 +114,7 @@ def spied() -> Iterator[Spy]:
     try:
         for name in names:
             setattr(FunctionCtx, name, watcher(name))
-        yield spy
+        yield marks
     finally:
         for name, original in originals.items():
             setattr(FunctionCtx, name, original)

@@ -6,13 +6,15 @@ from dataclasses import replace
 import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._directions import KINDS
 from pullback.conformance._failure import describe
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._probe import Probe, same_bits
 from pullback.conformance._subject import Subject
 from pullback.errors import ArgumentError
+from pullback.internal.torch import FakeTensor
 
-__all__ = ["prepare"]
+__all__ = ["prepare", "refuse_data"]
 
 
 def prepare(subject: Subject, arguments: Arguments, seed: int) -> Probe:
@@ -46,7 +48,38 @@ def prepare(subject: Subject, arguments: Arguments, seed: int) -> Probe:
         every = probe.run(probe.leaves())
         outputs = tuple(k for k, y in enumerate(every) if y.requires_grad and is_continuous(y))
         probe = replace(probe, outputs=outputs, random=_is_random(probe))
+        probe = replace(probe, fault=_fault(probe), kin=_kin(probe))
         return replace(probe, rough=_is_rough(probe))
+
+
+def refuse_data(arguments: Arguments) -> None:
+    """Refuse tensors that have no strided numbers to move and compare.
+
+    Raises:
+        ArgumentError: a tensor is sparse, nested, quantised, fake or on the device meta.
+    """
+    for path, value in zip(arguments.paths, arguments.values, strict=True):
+        kind = _unusual(value)
+        if kind:
+            raise ArgumentError(
+                "An input cannot be checked.",
+                given=f"{path} is {kind}",
+                expected="strided tensors that hold numbers",
+                mend="Check the Function on dense tensors, or wrap it in a function that makes "
+                "such a tensor of dense ones.",
+            )
+
+
+def _unusual(value: torch.Tensor) -> str:
+    if value.is_nested:
+        return "a nested tensor"
+    if value.layout != torch.strided:
+        return f"a tensor with layout {value.layout}"
+    if value.is_meta or value.device.type == "meta":
+        return "a tensor without data, on the device meta"
+    if isinstance(value, FakeTensor):
+        return "a fake tensor"
+    return "a quantised tensor" if value.is_quantized else ""
 
 
 def _settle(subject: Subject, arguments: Arguments, seed: int) -> Arguments:
@@ -105,22 +138,83 @@ def _carrying(outputs: Sequence[torch.Tensor]) -> tuple[int, ...]:
 def _answered(probe: Probe) -> list[int]:
     """The inputs that the backward answers with a gradient; a ``None`` declares a constant.
 
-    Only asked where the caller did not choose by ``requires_grad``.
+    Only asked where the caller did not choose by ``requires_grad``. An answer to any way of asking
+    counts: all inputs at once, each alone, and laid out otherwise; a ``None`` that comes and
+    goes with these declares nothing.
     """
-    leaves = probe.leaves()
-    outputs = [y for y in probe.run(leaves) if y.requires_grad and is_continuous(y)]
-    if not outputs or not leaves:
-        return list(probe.inputs.differentiable)
-    try:
-        gradients = torch.autograd.grad(
-            outputs, leaves, probe.cotangents(outputs), allow_unused=True
-        )
-    except (Exception, SystemExit):  # a backward that fails is for the clauses to report
-        return list(probe.inputs.differentiable)
-    pairs = zip(probe.inputs.differentiable, gradients, strict=True)
-    kept = [k for k, gradient in pairs if gradient is not None]
+    every = list(probe.inputs.differentiable)
+    found: set[int] = set()
+    points = probe.inputs.points()
+    turned = [x.mT.contiguous().mT if x.ndim >= 2 else x.clone() for x in points]
+    ways = [(points, set(every)), (turned, set(every)), *((points, {k}) for k in every)]
+    for values, wanted in ways:
+        leaves = [
+            x.detach().clone(memory_format=torch.preserve_format).requires_grad_(k in wanted)
+            for k, x in zip(every, values, strict=True)
+        ]
+        found |= _asked(probe, leaves)
+        if len(found) == len(every):
+            break
     # A backward that answers for no input at all declares no constants: it has lost its gradient.
-    return kept or list(probe.inputs.differentiable)
+    return sorted(found) or every
+
+
+def _asked(probe: Probe, leaves: Sequence[torch.Tensor]) -> set[int]:
+    """The inputs that one backward answers; none where it fails, for the clauses to report."""
+    pairs = [(k, x) for k, x in zip(probe.inputs.differentiable, leaves, strict=True)
+             if x.requires_grad]  # fmt: skip
+    try:
+        outputs = [y for y in probe.run(leaves) if y.requires_grad and is_continuous(y)]
+        if not outputs or not pairs:
+            return set()
+        gradients = torch.autograd.grad(
+            outputs, [x for _, x in pairs], probe.cotangents(outputs), allow_unused=True
+        )
+    except (Exception, SystemExit):
+        return set()
+    answers = zip(pairs, gradients, strict=True)
+    return {k for (k, _), gradient in answers if gradient is not None}
+
+
+def _fault(probe: Probe) -> Exception | None:
+    """What plain backward raises, at the given inputs and dtypes; ``None`` where it runs."""
+    if not (probe.outputs and probe.inputs.differentiable):
+        return None
+    try:
+        leaves = probe.leaves()
+        outputs = probe.evaluate(leaves)
+        probe.pull(leaves, probe.cotangents(outputs), outputs)
+    except SystemExit as error:
+        return RuntimeError(f"SystemExit: {error}")
+    except Exception as error:
+        return error
+    return None
+
+
+def _kin(probe: Probe) -> str:
+    """The freest way to move beside the inputs that forward does not refuse.
+
+    A forward that validates its values (a distribution, a rotation) refuses most neighbours.
+    """
+    points = probe.inputs.points()
+    for kind in KINDS:
+        trial = replace(probe, kin=kind)
+        step = trial.direction("kin")
+        moved = [trial.point(2), trial.point(3)]
+        for reach in (2.0**-6, -(2.0**-6), 2.0**-20):
+            moved.append([x + reach * v for x, v in zip(points, step, strict=True)])
+        if all(_accepts(trial, found) for found in moved):
+            return kind
+    return "none"
+
+
+def _accepts(probe: Probe, points: Sequence[torch.Tensor]) -> bool:
+    try:
+        with torch.no_grad():
+            probe.run([x.clone() for x in points])
+    except (Exception, SystemExit):  # whatever it is, the point cannot be tried
+        return False
+    return True
 
 
 def _is_random(probe: Probe) -> bool:
@@ -140,9 +234,18 @@ def _is_rough(probe: Probe) -> bool:
         outputs = probe.evaluate(probe.leaves(points))
     except Exception:  # not defined beside the point
         return False
-    return all(_fits(y.detach()) for y in outputs)
+    found = [y.detach() for y in outputs]
+    # A few bits alone are not what float32 leaves: steps have them, as rounding or a sign.
+    return all(_fits(y) for y in found) and not all(_is_coarse(y) for y in found)
 
 
 def _fits(tensor: torch.Tensor) -> bool:
     low = torch.complex64 if tensor.is_complex() else torch.float32
     return same_bits(tensor, tensor.to(low).to(tensor.dtype))
+
+
+def _is_coarse(tensor: torch.Tensor) -> bool:
+    """Whether every number has a mantissa of at most sixteen bits."""
+    parts = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    mantissa = parts.double().frexp().mantissa * 2**16
+    return bool((mantissa == mantissa.round()).all())

@@ -8,15 +8,24 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._directions import KINDS, normal, scale, spread, structured
 from pullback.conformance._failure import classify, describe
 from pullback.conformance._finite import inner
 from pullback.conformance._guard import reseed
-from pullback.conformance._report import Finding, Verdict
 from pullback.conformance._repro import write_repro
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import tensors
+from pullback.report import Finding, Verdict
 
-__all__ = ["Probe", "Tensors", "flatten", "products", "same_bits", "show"]
+__all__ = [
+    "Probe",
+    "Tensors",
+    "flatten",
+    "products",
+    "same_bits",
+    "show",
+    "unflatten",
+]
 
 Tensors = list[torch.Tensor]
 
@@ -32,10 +41,14 @@ class Probe:
         intent: the gradient intent, declared or inferred.
         inferred: whether it was inferred.
         reason: why it was inferred so.
+        held: positions of the inputs that the derivative is asked of although another input is
+            passed straight through.
         seed: the seed of every random choice.
         outputs: positions among the output tensors that are differentiated.
         random: whether the function draws from a global generator.
         rough: whether it computes in float32 although its outputs are float64.
+        fault: what plain backward raised, or ``None`` where it runs.
+        kin: how the points and directions tried keep to those that forward accepts.
         clause: the clause that is running.
     """
 
@@ -45,10 +58,13 @@ class Probe:
     intent: str = "exact"
     inferred: bool = True
     reason: str = ""
+    held: tuple[int, ...] = ()
     seed: int = 0
     outputs: tuple[int, ...] = ()
     random: bool = False
     rough: bool = False
+    fault: Exception | None = None
+    kin: str = "any"
     clause: str = ""
 
     @property
@@ -79,7 +95,7 @@ class Probe:
     def point(self, number: int) -> Tensors:
         """The given point for number 0, else one close to it, with the same structure."""
         points = self.inputs.points()
-        if number == 0:
+        if number == 0 or self.kin == "none":
             return [point.clone() for point in points]
         steps = self.direction(f"point {number}")
         return [point + 0.02 * step for point, step in zip(points, steps, strict=True)]
@@ -97,9 +113,13 @@ class Probe:
         generator = self.generator(f"direction {label}")
         found = []
         for k, point in enumerate(self.inputs.points()):
-            step = _normal(point, generator) * _scale(point)
-            found.append(_structured(point, step) if only in (None, k) else step * 0)
+            step = KINDS[self.kin](point, spread(point, generator) * scale(point))
+            found.append(structured(point, step) if only in (None, k) else step * 0)
         return found
+
+    def output_values(self, points: Sequence[torch.Tensor] | None = None) -> Tensors:
+        """The differentiated outputs of a fresh run, without history."""
+        return [y.detach() for y in self.evaluate(self.leaves(points))]
 
     # Runs -------------------------------------------------------------------------------------
 
@@ -115,6 +135,16 @@ class Probe:
         reseed(self.seed)
         args, kwargs = self.inputs.build(leaves)
         return tensors((args, kwargs)), tensors(self.subject.call(*args, **kwargs))
+
+    def exposed_versions(
+        self, leaves: Sequence[torch.Tensor]
+    ) -> tuple[Tensors, list[int], Tensors]:
+        """As `exposed`, with the version counter of each tensor before the call."""
+        reseed(self.seed)
+        args, kwargs = self.inputs.build(leaves)
+        handed = tensors((args, kwargs))
+        versions = [t._version for t in handed]
+        return handed, versions, tensors(self.subject.call(*args, **kwargs))
 
     def evaluate(self, leaves: Sequence[torch.Tensor], *, seeded: bool = True) -> Tensors:
         """The differentiated outputs at ``leaves``."""
@@ -132,7 +162,12 @@ class Probe:
     def cotangents(self, outputs: Sequence[torch.Tensor], label: object = "") -> Tensors:
         """Random cotangents like ``outputs``: contiguous, without history."""
         generator = self.generator(f"cotangent {label}")
-        return [_normal(output, generator) for output in outputs]
+        return [normal(output, generator) for output in outputs]
+
+    def spread(self, like: Sequence[torch.Tensor], label: object) -> Tensors:
+        """Random weights like ``like``, none of them close to zero, so that each entry counts."""
+        generator = self.generator(f"spread {label}")
+        return [spread(tensor, generator) for tensor in like]
 
     def pull(
         self,
@@ -226,9 +261,27 @@ class Probe:
     def _finding(self, verdict: Verdict, detail: str) -> Finding:
         return Finding(self.clause, verdict, detail, seed=self.seed, source=self.subject.source)
 
-    def failed(self, error: BaseException, doing: str, hint: str = "") -> Finding:
-        """The finding for an error of the checked code: ``lacking`` if it names what it refuses."""
-        if classify(error) is Verdict.LACKING:
+    def untidy(
+        self, detail: str, *, expected: object = "", got: object = "", place: str = "", hint: str
+    ) -> Finding:
+        """A finding that the numbers are right because torch mends them."""
+        return replace(
+            self._finding(Verdict.UNTIDY, detail),
+            expected=show(expected), got=show(got), input=place, hint=hint,
+        )  # fmt: skip
+
+    def failed(
+        self, error: BaseException, doing: str, hint: str = "", *, transform: bool = True
+    ) -> Finding:
+        """The finding for an error of the checked code: ``lacking`` if it refuses on purpose.
+
+        Arguments:
+            error: what was raised.
+            doing: what was tried, in words.
+            hint: how to mend it.
+            transform: whether a transform of torch was tried, not other data.
+        """
+        if classify(error, transform=transform) is Verdict.LACKING:
             return self.lacking(f"{doing}: {describe(error)}", hint)
         return self.crashes(f"{doing}: {describe(error)}", hint)
 
@@ -264,6 +317,20 @@ def flatten(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat([piece.reshape(-1).to(dtype) for piece in pieces])
 
 
+def unflatten(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> Tensors:
+    """One real vector as tensors of the shapes and dtypes of ``like``: the inverse of `flatten`."""
+    found, used = [], 0
+    for tensor in like:
+        count = tensor.numel() * (2 if tensor.is_complex() else 1)
+        part = flat[used : used + count].to(tensor.dtype.to_real())
+        used += count
+        if tensor.is_complex():
+            found.append(torch.view_as_complex(part.reshape(*tensor.shape, 2)))
+        else:
+            found.append(part.reshape(tensor.shape))
+    return found
+
+
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors have the same shape, dtype and entries; NaN equals NaN.
 
@@ -292,35 +359,6 @@ def products(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> t
     value = sum(inner(a, b) for a, b in zip(first, second, strict=True))
     scale = sum(inner(a.abs(), b.abs()) for a, b in zip(first, second, strict=True))
     return value, scale
-
-
-def _normal(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    dtype = torch.complex128 if like.is_complex() else torch.float64
-    drawn = torch.randn(like.shape, dtype=dtype, generator=generator)
-    return drawn.to(dtype=like.dtype, device=like.device)
-
-
-def _scale(point: torch.Tensor) -> torch.Tensor:
-    """How far each entry may move: in proportion to itself, so that signs and domains are kept."""
-    size = point.abs().double()
-    if point.numel() == 0:
-        return size.to(point.dtype)
-    typical = (
-        float(size[torch.isfinite(size)].square().mean().sqrt()) if size.isfinite().any() else 0
-    )
-    return (size + 0.1 * (typical or 10.0)).to(point.dtype)
-
-
-def _structured(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-    """Keep a step inside the structure of a symmetric or triangular point."""
-    if point.ndim < 2 or point.shape[-1] != point.shape[-2] or point.shape[-1] < 2:
-        return step
-    if torch.equal(point, point.mH):
-        return (step + step.mH) / 2
-    for triangle in (torch.tril, torch.triu):
-        if torch.equal(point, triangle(point)):
-            return triangle(step)
-    return step
 
 
 def _close(one: torch.Tensor, other: torch.Tensor, looser: float, least: float) -> bool:

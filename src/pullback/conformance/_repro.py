@@ -1,8 +1,6 @@
 """Write a standalone script of at most fifteen lines that shows one finding."""
 
 import ast
-import inspect
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +9,7 @@ import torch
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import walk
+from pullback.recording.codec import EXPRESSION
 
 __all__ = ["write_repro"]
 
@@ -72,26 +71,20 @@ def write_repro(
 
 def _import(subject: Subject) -> str | None:
     """One line that binds ``F`` to the subject, or ``None`` where no line does."""
-    module, _, qualname = subject.name.partition(":")
-    if "<" in qualname:
-        return None
-    if module == "__main__":
-        path = getattr(sys.modules.get("__main__"), "__file__", None)
-        return f"import runpy; F = runpy.run_path({path!r})[{qualname!r}]" if path else None
     if not subject.importable():
-        return _import_wrapped(subject)
-    first, *rest = qualname.split(".")
-    line = f"from {module} import {first} as F"
-    return f"{line}; F = F.{'.'.join(rest)}" if rest else line
-
-
-def _import_wrapped(subject: Subject) -> str | None:
-    """The line for what `pullback.complete` made of an importable Function."""
-    original = getattr(subject.target, "__wrapped__", None)
-    if original is None or not inspect.isclass(original):
         return None
-    inner = _import(Subject.of(original))
-    return f"{inner}; import pullback; F = pullback.complete(F)" if inner else None
+    locator = subject.locator
+    first, *rest = locator.qualname.split(".")
+    if locator.module != "__main__":
+        line = f"from {locator.module} import {first} as F"
+    elif locator.file:
+        load = f"load_script({locator.file!r}, {first!r}).{first}"
+        line = f"from pullback.recording import load_script; F = {load}"
+    else:
+        return None
+    line = f"{line}; F = F.{'.'.join(rest)}" if rest else line
+    wrapped = locator.completed and not locator.names(subject.target)
+    return f"{line}; import pullback; F = pullback.complete(F)" if wrapped else line
 
 
 class _Slot:
@@ -144,15 +137,20 @@ def _expression(value: Any, inputs: Arguments) -> str:
 
 def _callable(value: Any) -> str:
     """An expression that finds a function or class at the top level of a module or script."""
+    expression = getattr(value, EXPRESSION, "")
+    if expression:
+        return expression
     if not callable(value) or not Subject.of(value).importable():
         return _refuse(value)
-    module, _, qualname = Subject.of(value).name.partition(":")
-    if module == "torch":
-        return f"torch.{qualname}"
-    path = getattr(sys.modules.get("__main__"), "__file__", None)
-    if module != "__main__":
-        return f"__import__('importlib').import_module({module!r}).{qualname}"
-    return f"__import__('runpy').run_path({path!r})[{qualname!r}]" if path else _refuse(value)
+    locator = Subject.of(value).locator
+    if locator.module == "torch":
+        return f"torch.{locator.qualname}"
+    if locator.module != "__main__":
+        return f"__import__('importlib').import_module({locator.module!r}).{locator.qualname}"
+    if not locator.file:
+        return _refuse(value)
+    load = f"load_script({locator.file!r}, {locator.qualname!r}).{locator.qualname}"
+    return f"__import__('importlib').import_module('pullback.recording').{load}"
 
 
 def _refuse(value: Any) -> str:

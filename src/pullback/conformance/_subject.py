@@ -1,6 +1,5 @@
 """`Subject`: a Function class, a completed Function or any callable, seen in one way."""
 
-import importlib
 import inspect
 import sys
 from collections.abc import Callable
@@ -11,6 +10,14 @@ from typing import Any, cast
 import torch
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._operator import (
+    definer,
+    definition,
+    is_operator,
+    registered_rules,
+    resolve,
+)
+from pullback.recording.locator import Locator
 from pullback.tensor import Function, Intent
 
 __all__ = ["Subject"]
@@ -26,7 +33,7 @@ class Subject:
         target: the Function class or callable as it was given.
         call: calls it with its positional and keyword arguments.
         function: the Function class, or ``None`` for another callable.
-        name: ``"module:qualname"``.
+        locator: where it is defined.
         gradient: the declared intent, or ``None``.
         source: ``file:line`` of its definition, or an empty text.
 
@@ -38,7 +45,7 @@ class Subject:
     target: Any
     call: Callable[..., Any]
     function: type[torch.autograd.Function] | None
-    name: str
+    locator: Locator
     gradient: Intent | None
     source: str
 
@@ -47,7 +54,8 @@ class Subject:
         """Look at a Function class, ``F.apply`` or any callable.
 
         Arguments:
-            target: what is to be checked.
+            target: what is to be checked: a Function, a callable, or an operator of torch.library
+                or its name ``"ns::op"``.
             gradient: the intent the caller declares, which wins over the class's own.
 
         Returns:
@@ -55,7 +63,7 @@ class Subject:
 
         Raises:
             ArgumentTypeError: the target cannot be called.
-            ArgumentError: the intent is unknown.
+            ArgumentError: the intent is unknown, or there is no such operator.
 
         Example:
             >>> class Twice(torch.autograd.Function):
@@ -63,11 +71,14 @@ class Subject:
             >>> Subject.of(Twice.apply).function is Twice
             True
         """
+        if is_operator(target):
+            target = definition(resolve(target))
         if not callable(target):
             raise ArgumentTypeError(
                 "There is nothing to check.",
                 given=f"{type(target).__name__}: {target!r}",
-                expected="a torch.autograd.Function subclass or a callable of tensors",
+                expected="a torch.autograd.Function subclass, a callable of tensors, or an "
+                "operator such as 'mylib::scale'",
             )
         if gradient not in (None, *_INTENTS):
             raise ArgumentError(
@@ -85,10 +96,20 @@ class Subject:
             target=target,
             call=call,
             function=function,
-            name=_name(target),
+            locator=Locator.of(target),
             gradient=cast(Intent | None, declared),
             source=_source(target),
         )
+
+    @property
+    def name(self) -> str:
+        """``"module:qualname"``; the script's file in place of ``__main__``."""
+        return self.locator.name
+
+    @property
+    def operator(self) -> Any:
+        """The operator of torch.library that it is, or ``None``."""
+        return resolve(self.target) if is_operator(self.target) else None
 
     @property
     def structured(self) -> bool:
@@ -96,15 +117,11 @@ class Subject:
         return self.function is None or issubclass(self.function, Function)
 
     def importable(self) -> bool:
-        """Whether another process finds the same object under `name`."""
-        module, _, qualname = self.name.partition(":")
-        try:
-            value: Any = importlib.import_module(module)
-            for part in qualname.split("."):
-                value = getattr(value, part)
-        except (ImportError, AttributeError):
-            return False
-        return value is self.target
+        """Whether another process finds the same object by its locator."""
+        wrapped = getattr(self.target, "__wrapped__", None)
+        if self.locator.completed and not self.locator.names(self.target):
+            return self.locator.names(wrapped)
+        return self.locator.names(self.target)
 
 
 def _is_function(value: Any) -> bool:
@@ -119,21 +136,13 @@ def _declared(target: Any) -> str | None:
     return value if isinstance(value, str) and value in _INTENTS else None
 
 
-def _name(target: Any) -> str:
-    while isinstance(target, partial):
-        target = target.func
-    module = getattr(target, "__module__", None) or type(target).__module__
-    qualname = getattr(target, "__qualname__", None)
-    short = getattr(target, "__name__", None)
-    if short and getattr(sys.modules.get(module), short, None) is target:
-        qualname = short  # torch.sin calls itself torch:_VariableFunctionsClass.sin
-    return f"{module}:{qualname or type(target).__qualname__}"
-
-
 def _source(target: Any) -> str:
     """Where the target is written; callables made in C or at a prompt have no source."""
     while isinstance(target, partial):
         target = target.func
+    if is_operator(target):
+        op = resolve(target)
+        target = definer(op) or registered_rules(op).backward or target
     try:
         path = inspect.getsourcefile(target)
         _, line = inspect.getsourcelines(target)

@@ -17,9 +17,10 @@ from pullback.conformance._failure import describe
 from pullback.conformance._intent import infer_intent
 from pullback.conformance._prepare import prepare
 from pullback.conformance._subject import Subject
-from pullback.conformance._transfer import find_target, unpack
+from pullback.conformance._transfer import unpack
 from pullback.conformance.clauses import CLAUSES
 from pullback.errors import ArgumentError
+from pullback.recording.locator import Locator, find
 
 __all__ = ["main"]
 
@@ -38,7 +39,7 @@ def main(folder: Path) -> None:
 
     say(started="prepare")
     try:
-        subject = Subject.of(find_target(request["target"]), request["gradient"])
+        subject = Subject.of(find(Locator.from_data(request["target"])), request["gradient"])
         args, kwargs = unpack(folder / "inputs.pt")
         probe = prepare(subject, Arguments.of(args, kwargs), request["seed"])
     except ArgumentError as error:
@@ -54,7 +55,7 @@ def main(folder: Path) -> None:
     for clause in CLAUSES:
         if clause.id in request["clauses"]:
             say(started=clause.id)
-            say(finding=asdict(run_clause(clause, probe)))
+            say(finding=asdict(run_clause(clause, probe, bearing=request["bearing"])))
 
 
 if __name__ == "__main__":

@@ -5,10 +5,9 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal._dtypes import PACKED
+from pullback.internal.torch import graph_break, is_exporting
 
 __all__ = ["check_broadcast", "check_real", "check_tensor", "refuse_export"]
-
-_FLAG_TELLS = torch.__version__ >= "2.9"  # compared as versions
 
 
 def check_tensor(tensor: Tensor, function: str, name: str = "x") -> None:
@@ -111,10 +110,10 @@ def refuse_export(function: str) -> None:
     Raises:
         UnsupportedError: a program is being exported while gradients are enabled.
     """
-    if _is_exporting() and torch.is_grad_enabled():
+    if is_exporting() and torch.is_grad_enabled():
         if torch.compiler.is_dynamo_compiling():
             # An exception of ours cannot be raised while Dynamo traces (strict=True); this can.
-            torch._dynamo.graph_break(msg=f"{function} cannot be exported with its gradient")
+            graph_break(f"{function} cannot be exported with its gradient")
         raise UnsupportedError(
             f"{function} cannot be exported with its gradient.",
             given="torch.export, which keeps the value of a custom function and drops its gradient",
@@ -122,9 +121,3 @@ def refuse_export(function: str) -> None:
             mend="Export under torch.no_grad(), where the value alone is meant; "
             "to train, use the module itself or torch.compile.",
         )
-
-
-def _is_exporting() -> bool:
-    # Before torch 2.10, Dynamo takes is_exporting() for true in all that it traces. The flag tells
-    # from 2.9 on; before, an export cannot be told from a compilation, and both are refused.
-    return torch.compiler._is_exporting_flag if _FLAG_TELLS else torch.compiler.is_exporting()

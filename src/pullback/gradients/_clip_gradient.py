@@ -9,7 +9,13 @@ from pullback.errors import ArgumentError
 from pullback.gradients._check import check_tensor
 from pullback.gradients._factor import widen
 from pullback.gradients._module import GradientModule
-from pullback.gradients._norm import Dimensions, check_dimensions, check_positive, norm_of
+from pullback.gradients._norm import (
+    Dimensions,
+    check_dimensions,
+    check_positive,
+    direction_of,
+    magnitude,
+)
 from pullback.tensor import Function
 
 __all__ = ["ClipGradient", "ClipGradientFunction", "clip_gradient"]
@@ -45,19 +51,34 @@ def _clip_value(cotangent: Tensor, value: float) -> Tensor:
         if cotangent.dtype.itemsize == 1:  # float8 has no clamp
             return widen(cotangent).clamp(-value, value).to(cotangent.dtype)
         return cotangent.clamp(-value, value)
-    magnitude = cotangent.abs()
+    direction, length = _polar(cotangent)
+    return torch.where(length > value, direction * value, cotangent).to(cotangent.dtype)
+
+
+def _polar(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """The direction and magnitude of each complex element, also where the magnitude overflows."""
+    wide = widen(tensor)
+    peak = magnitude(wide.detach())
+    infinite = torch.isinf(peak)
+    usable = torch.where((peak > 0) & torch.isfinite(peak), peak, torch.ones_like(peak))
+    # An infinite part leaves no room for a finite one: inf + 2j points along the real axis.
+    parts = [
+        torch.where(infinite, torch.isinf(part) * part.sign(), part / usable)
+        for part in (wide.real, wide.imag)
+    ]
+    relative = torch.complex(*parts)
     # The quotient is taken only where it is used: at 0 its derivative is not finite.
-    large = magnitude > value
-    ratio = value / torch.where(large, magnitude, torch.ones_like(magnitude))
-    return torch.where(large, cotangent * ratio, cotangent)
+    length = torch.where(relative == 0, torch.ones_like(relative), relative).abs()
+    return relative / length, torch.where(infinite, peak, relative.detach().abs() * usable)
 
 
 def _clip_norm(cotangent: Tensor, norm: float, dim: Dimensions) -> Tensor:
     if cotangent.numel() == 0:
         return cotangent
-    # max(n, norm) is exactly norm below the bound, so that the factor is exactly 1 there.
-    factor = norm / norm_of(cotangent, dim).clamp(min=norm)
-    return (widen(cotangent) * factor).to(cotangent.dtype)
+    direction, length = direction_of(cotangent, dim)
+    # Below the bound the cotangent is as it was, to the last bit; a NaN is not below it.
+    clipped = torch.where(length <= norm, widen(cotangent), direction * norm)
+    return clipped.to(cotangent.dtype)
 
 
 def clip_gradient(

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.gradients._check import check_broadcast
+from pullback.internal.torch import is_functorch_wrapped_tensor
 
 __all__ = ["Factor", "check_factor", "check_number", "multiply", "widen"]
 
@@ -121,7 +122,7 @@ def _can_look_into(tensor: Tensor) -> bool:
         tensor.device.type == "cpu"
         and not torch.compiler.is_compiling()
         and type(tensor) in (Tensor, torch.nn.Parameter, torch.nn.Buffer)
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and not is_functorch_wrapped_tensor(tensor)
     )
 
 

@@ -9,6 +9,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.gradients._check import check_tensor
 from pullback.gradients._factor import Factor, check_factor, widen
 from pullback.gradients._module import GradientModule
+from pullback.internal.torch import graph_break
 from pullback.tensor import Function
 
 __all__ = ["NoiseGradient", "NoiseGradientFunction", "noise_gradient"]
@@ -119,8 +120,8 @@ def _check_generator(generator: torch.Generator | None, function: str) -> None:
         )
     if torch.compiler.is_dynamo_compiling():
         # An exception of ours cannot be raised while Dynamo traces; its graph break carries text.
-        torch._dynamo.graph_break(
-            msg=f"{function} cannot use a generator inside of a compiled graph. Leave it "
+        graph_break(
+            f"{function} cannot use a generator inside of a compiled graph. Leave it "
             "out and call torch.manual_seed, or compile without fullgraph=True."
         )
 

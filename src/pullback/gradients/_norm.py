@@ -1,4 +1,4 @@
-"""The Euclidean norm of a cotangent, without overflow, and the checks of its arguments."""
+"""The norm and direction of a cotangent, without overflow, and the checks of its arguments."""
 
 from collections.abc import Sequence
 
@@ -8,33 +8,50 @@ from torch import Tensor
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.gradients._factor import check_number, widen
 
-__all__ = ["Dimensions", "check_dimensions", "check_positive", "norm_of"]
+__all__ = ["Dimensions", "check_dimensions", "check_positive", "direction_of", "magnitude"]
 
 Dimensions = int | Sequence[int] | None
 """The dimensions that a norm is taken over; ``None`` is all of them."""
 
 
-def norm_of(tensor: Tensor, dim: Dimensions) -> Tensor:
-    """Return the Euclidean norm over ``dim``, kept as size 1, in float32 or wider.
+def direction_of(tensor: Tensor, dim: Dimensions) -> tuple[Tensor, Tensor]:
+    r"""Return the direction of a tensor over ``dim`` and its norm, in float32 or wider.
 
     The values are divided by the largest first, so that neither 1e30 nor 1e-30 in float32 is
-    lost when it is squared. The largest is taken as a constant: the norm is homogeneous, so its
-    derivative does not depend on it.
+    lost when it is squared, and the direction is finite where the norm itself overflows:
+
+    .. math:: \frac{y}{\lVert y \rVert} = \frac{y / p}{\lVert y / p \rVert}
+
+    The largest, p, is taken as a constant: the right side does not depend on it, so neither does
+    its derivative.
 
     Arguments:
         tensor: shape (...), any floating or complex dtype, not empty.
         dim: the dimensions to sum over; ``None`` sums over all.
 
     Returns:
-        The shape of ``tensor`` with size 1 where it was summed.
+        The direction, of the shape of ``tensor``: of norm 1, zero where the tensor is zero, and
+        NaN where it is not finite. The norm, with size 1 where it was summed; infinite where it
+        overflows.
     """
     wide = widen(tensor)
     axes = (
         tuple(range(wide.ndim)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
     )
-    peak = wide.detach().abs().amax(axes, keepdim=True)
+    peak = magnitude(wide.detach()).amax(axes, keepdim=True)
     peak = torch.where((peak > 0) & torch.isfinite(peak), peak, torch.ones_like(peak))
-    return torch.linalg.vector_norm(wide / peak, dim=axes, keepdim=True) * peak
+    relative = wide / peak
+    length = torch.linalg.vector_norm(relative, dim=axes, keepdim=True)
+    # A zero tensor has no direction and stays zero, with a finite derivative.
+    direction = relative / torch.where(length == 0, torch.ones_like(length), length)
+    return direction, length * peak
+
+
+def magnitude(tensor: Tensor) -> Tensor:
+    """Return the largest absolute part of each element, which does not overflow."""
+    if not tensor.is_complex():
+        return tensor.abs()
+    return torch.maximum(tensor.real.abs(), tensor.imag.abs())
 
 
 def check_positive(number: object, function: str, name: str) -> float:

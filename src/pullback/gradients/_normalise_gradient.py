@@ -2,13 +2,11 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from pullback.gradients._check import check_tensor
-from pullback.gradients._factor import widen
 from pullback.gradients._module import GradientModule
-from pullback.gradients._norm import Dimensions, check_dimensions, check_positive, norm_of
+from pullback.gradients._norm import Dimensions, check_dimensions, check_positive, direction_of
 from pullback.tensor import Function
 
 __all__ = ["NormaliseGradient", "NormaliseGradientFunction", "normalise_gradient"]
@@ -36,11 +34,8 @@ class NormaliseGradientFunction(Function):
         """Return the cotangent with the given norm; a zero one stays zero."""
         if cotangent.numel() == 0:
             return cotangent, None, None
-        length = norm_of(cotangent, ctx.dim)
-        # A zero cotangent has no direction and stays zero, with a finite derivative.
-        length = torch.where(length == 0, torch.ones_like(length), length)
-        unit = widen(cotangent) / length
-        return (unit * ctx.norm).to(cotangent.dtype), None, None
+        direction, _ = direction_of(cotangent, ctx.dim)
+        return (direction * ctx.norm).to(cotangent.dtype), None, None
 
 
 def normalise_gradient(x: Tensor, norm: float = 1.0, *, dim: Dimensions = None) -> Tensor:

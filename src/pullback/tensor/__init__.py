@@ -1,17 +1,22 @@
 """The contract over torch: `Function`, and what completes third-party ones."""
 
+from pullback.tensor._audit import Audit, audit, audits
 from pullback.tensor._case import Case, Intent
-from pullback.tensor._complete import complete, completed
+from pullback.tensor._complete import complete
+from pullback.tensor._completed import completed
 from pullback.tensor._context import Context
 from pullback.tensor._custom_vjp import CustomVjp, custom_vjp
 from pullback.tensor._function import Function
 
 __all__ = [
+    "Audit",
     "Case",
     "Context",
     "CustomVjp",
     "Function",
     "Intent",
+    "audit",
+    "audits",
     "complete",
     "completed",
     "custom_vjp",

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 
 from pullback.errors import DefinitionError
+from pullback.internal.torch import is_any_autocast_enabled
 
 __all__ = ["Policy", "State", "cast_inputs", "forward_state", "scope", "validate"]
 
@@ -38,7 +39,7 @@ def validate(name: str, policy: Any) -> None:
 
 def forward_state(policy: Policy, tensors: Sequence[torch.Tensor]) -> State:
     """The autocast state that forward runs under; ``None`` where autocast is off."""
-    if not torch._C._is_any_autocast_enabled():
+    if not is_any_autocast_enabled():
         return None
     devices = {tensor.device.type for tensor in tensors} or {"cpu"}
     keep = policy in ("inherit", "ambient")
@@ -51,7 +52,7 @@ def forward_state(policy: Policy, tensors: Sequence[torch.Tensor]) -> State:
 
 def cast_inputs(policy: Policy, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """Cast floating tensors under autocast, differentiably, if the policy is a dtype."""
-    if not isinstance(policy, torch.dtype) or not torch._C._is_any_autocast_enabled():
+    if not isinstance(policy, torch.dtype) or not is_any_autocast_enabled():
         return tensors
     return [
         tensor.to(policy)
@@ -65,7 +66,7 @@ def cast_inputs(policy: Policy, tensors: list[torch.Tensor]) -> list[torch.Tenso
 
 def scope(state: State) -> contextlib.AbstractContextManager[Any]:
     """Enter the autocast state of forward again."""
-    if state is None and not torch._C._is_any_autocast_enabled():
+    if state is None and not is_any_autocast_enabled():
         return _NOTHING
     stack = contextlib.ExitStack()
     for device, enabled, dtype in state or _off():

@@ -1,21 +1,35 @@
 """Batching where torch's generated rule does not serve: the author's rule, or item by item."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Never
 
 import torch
-from torch._functorch.vmap import restore_vmap
-from torch.utils import _pytree as pytree
 
 from pullback.errors import DefinitionError, PullbackError, UnsupportedError
+from pullback.internal.torch import (
+    BatchInterpreter,
+    TransformType,
+    add_batch_dim,
+    get_interpreter_stack,
+    is_batchedtensor,
+    maybe_get_level,
+    peek_interpreter_stack,
+    pytree,
+    restore_vmap,
+)
 from pullback.tensor._call import Call
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
+from pullback.tensor._preserve import kept_outside
+from pullback.tensor._retrace import named
 from pullback.tensor._structure import flatten, unflatten, without_values
 
-__all__ = ["batch_by_rule", "batched", "share_batch"]
+__all__ = ["batch_by_rule", "batched", "batching", "share_batch"]
 
-_functorch = torch._C._functorch
+_MEND = "Write the rules in torch operations, or declare batching = 'loop', or write vmap."
+
+_MANY = 100  # items of a batch that are not run one by one without a word
 
 
 def batch_by_rule(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: torch.Tensor) -> Any:
@@ -26,10 +40,19 @@ def batch_by_rule(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: tor
     setup_context = definition.setup_context
     values = unflatten(call.template, tensors)
     dims = unflatten(without_values(call.template, None), in_dims[1:])
-    output, out_dims = definition.vmap(info, dims, *values)
+    split = len(values) - len(call.names)
+    named_values = dict(zip(call.names, values[split:], strict=True))
+    batch = definition.vmap(info, dims, *values[:split], **named_values)
+    if not isinstance(batch, tuple) or len(batch) != 2:
+        raise DefinitionError(
+            f"The vmap of {definition.name} returned no pair.",
+            given=type(batch).__name__,
+            expected="(output, out_dims)",
+        )
+    output, out_dims = batch
     single = not isinstance(output, tuple)
     template, outputs = flatten((output,) if single else output)
-    flat_dims = _flat_dims((out_dims,) if single else out_dims, template, len(outputs))
+    flat_dims = _flat_dims(out_dims, template, len(outputs))
 
     def capture(inside: list[torch.Tensor], results: list[torch.Tensor]) -> Any:
         context = Context(call.needs, call.by_argument)
@@ -47,9 +70,10 @@ def batch_by_rule(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: tor
 def _flat_dims(dims: Any, template: Any, count: int) -> list[int | None]:
     leaves = pytree.tree_leaves(dims, is_leaf=lambda node: node is None)
     holes, _ = template
-    if len(leaves) == len(holes):
+    known = all(leaf is None or isinstance(leaf, int) for leaf in leaves)
+    if known and len(leaves) == len(holes):
         return [d for d, hole in zip(leaves, holes, strict=True) if repr(hole) == "<tensor>"]
-    if len(leaves) == 1:
+    if known and len(leaves) == 1 and not isinstance(dims, (tuple, list)):
         return leaves * count
     raise DefinitionError(
         "A vmap rule returned out_dims that do not fit its output.",
@@ -60,16 +84,17 @@ def _flat_dims(dims: Any, template: Any, count: int) -> list[int | None]:
 
 def batched(run: Callable[..., Any], definition: Definition) -> Callable[..., Any]:
     """Make author code run under vmap as its Function declares."""
-    if definition.batching == "derived":
-        return run
     looped = _per_item(run, definition)
     if definition.batching == "loop":
         return looped
 
     def either(*arguments: Any) -> Any:
-        levels = _functorch.get_interpreter_stack() or ()
-        if not any(level.key() == _functorch.TransformType.Vmap for level in levels):
+        levels = get_interpreter_stack() or ()
+        if not any(level.key() == TransformType.Vmap for level in levels):
             return run(*arguments)
+        if definition.batching == "derived":
+            with named(definition.name, "Batching", _MEND):
+                return run(*arguments)
         try:
             return run(*arguments)
         except PullbackError:
@@ -78,7 +103,8 @@ def batched(run: Callable[..., Any], definition: Definition) -> Callable[..., An
             # vmap is told by its caller what randomness means; a loop would not ask.
             if "randomness" in str(error):
                 raise
-            return looped(*arguments)
+            with named(definition.name, "Batching", _MEND):
+                return looped(*arguments)
 
     return either
 
@@ -98,14 +124,14 @@ def share_batch(
         flowing: the places of the outputs that have cotangents.
         tensors: the inputs.
     """
-    interpreter = _functorch.peek_interpreter_stack()
-    if interpreter is None or not _batching():
+    interpreter = peek_interpreter_stack()
+    if interpreter is None or not batching():
         return results
     level, size = interpreter.level(), _batch_size(interpreter)
     if not any(_batched_at(tensor, level) for tensor in tensors):
         return results
     return tuple(
-        _functorch._add_batch_dim(_repeat(result, size), 0, level)
+        add_batch_dim(_repeat(result, size), 0, level)
         if i in flowing and not _batched_at(result, level)
         else result
         for i, result in enumerate(results)
@@ -118,16 +144,17 @@ def _repeat(tensor: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _batch_size(interpreter: Any) -> int:
-    return _functorch.CVmapInterpreterPtr(interpreter).batchSize()
+    return BatchInterpreter(interpreter).batchSize()
 
 
 def _batched_at(tensor: torch.Tensor, level: int) -> bool:
-    return _functorch.is_batchedtensor(tensor) and _functorch.maybe_get_level(tensor) == level
+    return is_batchedtensor(tensor) and maybe_get_level(tensor) == level
 
 
-def _batching() -> bool:
-    interpreter = _functorch.peek_interpreter_stack()
-    return interpreter is not None and interpreter.key() == _functorch.TransformType.Vmap
+def batching() -> bool:
+    """Whether the innermost transform is vmap."""
+    interpreter = peek_interpreter_stack()
+    return interpreter is not None and interpreter.key() == TransformType.Vmap
 
 
 def _per_item(run: Callable[..., Any], definition: Definition) -> Callable[..., Any]:
@@ -185,19 +212,31 @@ class _Item(torch.autograd.Function):
                 f"{definition.name} batches item by item, and the batch is empty.",
                 expected="at least one item",
             )
+        if definition.batching == "auto" and info.batch_size >= _MANY:
+            warnings.warn(
+                f"{definition.name} cannot be batched by its rules as they are: it runs item by "
+                f"item, {info.batch_size} times. {_MEND}",
+                stacklevel=2,
+            )
         dims: Sequence[int | None] = in_dims[2:]
         # Torch code can be differentiated by the levels below this one; a kernel cannot.
-        transparent = definition.batching == "auto" and not _batching()
+        transparent = definition.batching == "auto" and not batching()
         item = run if transparent else lambda *given: _Item.apply(run, definition, *given)
-        items = [
-            item(
-                *(
-                    tensor if dim is None else tensor.select(dim, i)
-                    for tensor, dim in zip(tensors, dims, strict=True)
-                )
+        items, outside = [], None
+        for i in range(info.batch_size):
+            given = (
+                tensor if dim is None else tensor.select(dim, i)
+                for tensor, dim in zip(tensors, dims, strict=True)
             )
-            for i in range(info.batch_size)
-        ]
+            items.append(item(*given))
+            if i == 0 and info.batch_size > 1:
+                outside = kept_outside(definition)
+        if outside is not None and outside != kept_outside(definition):
+            raise UnsupportedError(
+                f"{definition.name} batches item by item, and writes numbers or tensors outside of "
+                "its context for each item.",
+                mend="Keep a tensor on the context, or apply it to each item, without vmap.",
+            )
         if len({len(item) for item in items}) > 1:
             raise UnsupportedError(
                 f"{definition.name} batches item by item, and saves other tensors for other items.",

@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from pullback.errors import DefinitionError, UnsupportedError
+from pullback.internal.torch import are_functorch_transforms_active as _transforming
+from pullback.internal.torch import pytree
 from pullback.tensor._autocast import State, scope
-from pullback.tensor._context import INTERNAL, Context
+from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._habits import old_habits
-from pullback.tensor._pool import Place, Pool, fill
+from pullback.tensor._pool import Place, Pool, fill, same
 from pullback.tensor._structure import (
     ONE,
     Template,
@@ -28,12 +29,10 @@ from pullback.tensor._structure import (
     without_values,
 )
 
-__all__ = ["Call", "Meta"]
+__all__ = ["Call", "Meta", "differentiable", "views_of", "zeros"]
 
 # The shape, dtype and device of an output or input, as its Function sees it.
 Meta = tuple[torch.Size, torch.dtype, torch.device]
-
-_transforming = torch._C._are_functorch_transforms_active
 
 
 class Call:
@@ -50,6 +49,7 @@ class Call:
         "count",
         "definition",
         "dirty",
+        "generators",
         "grad_enabled",
         "inputs",
         "materialize",
@@ -58,34 +58,29 @@ class Call:
         "needs",
         "non_differentiable",
         "outputs",
-        "own_graph",
-        "residual_saves",
         "residuals",
         "result",
         "saved_for_backward",
         "saved_for_forward",
-        "saves",
         "single",
         "slots",
         "template",
         "transformed",
     )
 
-    attributes: dict[str, Any]  # of the context, as the author set them
+    attributes: dict[str, Any] | None  # of the context, as the author set them
     count: int  # of output tensors
     dirty: list[int]
+    generators: Any  # the states of random generators before forward, if it draws
     inputs: list[Meta]
     materialize: bool
     needed: list[int]
     non_differentiable: list[int]
     outputs: list[Meta]
-    own_graph: bool
-    residual_saves: list[int]  # for each residual, when it was saved, counting all saves
-    residuals: list[Meta]
+    residuals: int  # how many tensors were saved that are neither input nor output
     result: Template
     saved_for_backward: list[Place]
     saved_for_forward: list[Place]
-    saves: int
     single: bool
     slots: dict[str, Any]  # attributes that hold tensors, with places instead
 
@@ -104,19 +99,10 @@ class Call:
         self.names = names
         self.needs = needs
         self.autocast = autocast
+        self.generators = None
+        self.attributes = None
         self.transformed = transformed  # by torch.func or dual numbers, at some level
         self.grad_enabled = torch.is_grad_enabled()
-
-    def again(self) -> "Call":
-        """A call with the same arguments that has not run yet."""
-        return Call(
-            self.definition,
-            self.template,
-            self.names,
-            self.needs,
-            self.autocast,
-            transformed=self.transformed,
-        )
 
     def by_argument(self, needs: Sequence[bool]) -> tuple[bool, ...]:
         """Group flags for tensors by argument of forward: true if any tensor in it is."""
@@ -130,124 +116,109 @@ class Call:
 
     # Forward
 
-    def run_forward(
-        self, tensors: Sequence[torch.Tensor], saves: list[torch.Tensor] | None = None
-    ) -> tuple[torch.Tensor, ...]:
-        """Run forward and record what it saved; returns its outputs and residuals.
-
-        Arguments:
-            tensors: the input tensors.
-            saves: if given, receives every tensor that forward saved, in order.
-        """
+    def run_forward(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Run forward and record what it saved; returns its outputs and residuals."""
         definition = self.definition
-        context = Context(self.needs, self.by_argument)
         versions = None if definition.lenient else _versions(tensors)
         if self.transformed or _transforming():
-            refuse = None if saves is not None else self.refuse_own_graph
-            published = definition.lenient
-            with old_habits(tensors, self.needs, published=published, refuse_graph=refuse):
-                output = self._call_forward(context, tensors)
+            name, published = definition.name, definition.lenient
+            with old_habits(tensors, self.needs, name=name, published=published):
+                context, output = self.forward(tensors)
         else:
-            output = self._call_forward(context, tensors)
+            context, output = self.forward(tensors)
         if versions is not None and versions != _versions(tensors):
-            self._refuse_mutation(tensors, versions, context)
-        return self.capture(context, tensors, output, saves)
+            self.refuse_mutation(tensors, versions, Context.declared(context).dirty)
+        return self.capture(context, tensors, output)
 
     def run_alone(self, tensors: Sequence[torch.Tensor]) -> Any:
         """Run forward where nothing is differentiated, so that nothing has to be kept."""
-        context = Context(self.needs, self.by_argument)
         versions = None if self.definition.lenient else _versions(tensors)
-        output = self._call_forward(context, tensors)
+        context, output = self.forward(tensors)
         if versions is not None and versions != _versions(tensors):
-            self._refuse_mutation(tensors, versions, context)
-        if context._dirty:
-            pool = Pool(tensors, (), search_objects=False)
-            for tensor in context._dirty:
-                pool.input_place(tensor, self.definition.name)
+            self.refuse_mutation(tensors, versions, Context.declared(context).dirty)
+        dirty = Context.declared(context).dirty
+        if dirty:
+            pool = Pool(tensors, ())
+            for tensor in dirty:
+                pool.dirty_place(tensor, self.definition.name)
             return output
         single = type(output) is not tuple
         template, outputs = flatten((output,) if single else output)
-        entries = unflatten(template, _views_of_inputs(outputs, tensors))
+        entries = unflatten(template, views_of(outputs, tensors))
         return entries[0] if single else entries
 
-    def _call_forward(self, context: Context, tensors: Sequence[torch.Tensor]) -> Any:
+    def forward(self, tensors: Sequence[torch.Tensor]) -> tuple[Context, Any]:
+        """Run the author's forward; returns its context and what it returned."""
         definition = self.definition
+        context = Context(self.needs, self.by_argument)
         values = unflatten(self.template, tensors)
         if definition.setup_context is None:
-            return definition.call(values, self.names, context)
+            return context, definition.call(values, self.names, context)
         output = definition.call(values, self.names)
         definition.setup_context(context, values, output)
-        return output
+        return context, output
 
     def capture(
-        self,
-        context: Context,
-        tensors: Sequence[torch.Tensor],
-        output: Any,
-        saves: list[torch.Tensor] | None = None,
+        self, context: Context, tensors: Sequence[torch.Tensor], output: Any
     ) -> tuple[torch.Tensor, ...]:
         """Record the structure of the output and the places of all saved tensors."""
+        before = None if self.attributes is None else self._record()
         if type(output) is torch.Tensor:
             self.single, self.result, outputs = True, ONE, [output]
         else:
             self.single = not isinstance(output, tuple) or hasattr(output, "_fields")
             self.result, outputs = flatten((output,) if self.single else output)
-        self.materialize = context._materialize
-        pool = Pool(tensors, outputs, search_objects=self.transformed)
-        self.saved_for_backward = [pool.place(t) for t in context._saved_for_backward]
-        self.saved_for_forward = [pool.place(t) for t in context._saved_for_forward]
+        declared = Context.declared(context)
+        self.materialize = declared.materialize
+        pool = Pool(tensors, outputs)
+        self.saved_for_backward = [pool.place(t) for t in declared.saved_for_backward]
+        self.saved_for_forward = [pool.place(t) for t in declared.saved_for_forward]
         self.attributes, self.slots = {}, {}
         for name, value in vars(context).items():
-            if name not in INTERNAL:
-                stripped = pool.strip(value)
-                (self.attributes if stripped is value else self.slots)[name] = stripped
-        self.dirty = [pool.input_place(t, self.definition.name) for t in context._dirty]
-        marked = set(map(id, context._non_differentiable))
+            stripped = pool.strip(value)
+            (self.attributes if stripped is value else self.slots)[name] = stripped
+        self.dirty = [pool.dirty_place(t, self.definition.name) for t in declared.dirty]
+        marked = set(map(id, declared.non_differentiable))
         self.non_differentiable = [
-            i
-            for i, t in enumerate(outputs)
-            if not (t.is_floating_point() or t.is_complex()) or id(t) in marked
+            i for i, t in enumerate(outputs) if not differentiable(t.dtype) or id(t) in marked
         ]
         self.count = len(outputs)
         if marked:  # torch would give a view a history all the same
             outputs = [t.detach() if id(t) in marked else t for t in outputs]
-        self._measure(tensors, outputs, pool)
-        self.own_graph = pool.own_graph
-        if saves is not None:
-            saves.extend(pool.saves)
-        elif pool.own_graph and self.transformed:
-            raise self.refuse_own_graph()
-        self.needed = sorted(pool.used)
-        if not self.dirty:
-            outputs = _views_of_inputs(outputs, tensors)
-        return (*outputs, *pool.residuals)
-
-    def refuse_own_graph(self) -> UnsupportedError:
-        """The error for a rule that differentiates by itself, which no transform can see."""
-        return UnsupportedError(
-            f"{self.definition.name} saves tensors with a graph that its forward built itself; "
-            "only first-order gradients by torch.autograd can be had of it.",
-            mend="Build the graph in backward, or write the rules in torch operations.",
-        )
-
-    def _measure(
-        self, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], pool: Pool
-    ) -> None:
-        """Note the shapes that derivatives will need; the plain first order needs none."""
-        self.residuals = [_meta(t) for t in pool.residuals]
-        self.residual_saves = pool.residual_saves
-        self.saves = len(pool.saves)
-        if self.residuals or self.transformed:
+        if self.transformed:  # else they are kept aside, where a change in place does not matter
+            pool.used.update(i for i in range(len(tensors)) if i not in self.dirty)
             self.inputs = [_meta(t) for t in tensors]
         if len(outputs) > 1 or self.transformed:
             self.outputs = [_meta(t) for t in outputs]
-        if self.residuals and not self.definition.once and self.differentiable_residuals:
-            pool.used.update(range(len(tensors)))  # to run forward again at second order
+        self.needed = sorted(pool.used)
+        self.residuals = len(pool.residuals)
+        if before is not None:
+            self._same_for_each_item(before)
+        if not self.dirty:
+            outputs = views_of(outputs, tensors)
+        return (*outputs, *pool.residuals)
 
-    @property
-    def differentiable_residuals(self) -> list[int]:
-        """Which residuals are floating or complex, by position among the residuals."""
-        return [i for i, (_, dtype, _) in enumerate(self.residuals) if _differentiable(dtype)]
+    def _record(self) -> dict[str, Any]:
+        """What one context has to hold for all items of a batch."""
+        return {
+            **{f"ctx.{name}": value for name, value in (self.attributes or {}).items()},
+            **{f"ctx.{name}": value for name, value in self.slots.items()},
+            "the tensors that it saves": (self.saved_for_backward, self.saved_for_forward),
+            "what it declares": (self.materialize, self.dirty, self.non_differentiable),
+            "the structure of its output": (self.single, self.result[0], repr(self.result[1])),
+        }
+
+    def _same_for_each_item(self, before: dict[str, Any]) -> None:
+        """Refuse another value on the context for each item: one context serves them all."""
+        after = self._record()
+        for name in before.keys() | after.keys():
+            if not same(before.get(name), after.get(name)):
+                raise UnsupportedError(
+                    f"{self.definition.name} batches item by item, and keeps another value on its "
+                    "context for each item.",
+                    given=name,
+                    mend="Keep a tensor, or apply it to each item, without vmap.",
+                )
 
     def restore(self, tensors: Sequence[Any]) -> Any:
         """Give output tensors the structure that forward returned."""
@@ -258,6 +229,15 @@ class Call:
 
     # Backward and forward mode
 
+    @property
+    def once_refusal(self) -> UnsupportedError:
+        """The error for the derivative of what is declared to have none."""
+        return UnsupportedError(
+            f"The backward of {self.definition.name} is declared once_differentiable, and its "
+            "derivative was asked for.",
+            mend="Write backward in differentiable torch operations and drop once_differentiable.",
+        )
+
     def context(
         self, saved: dict[int, Any], needs: Sequence[bool], *, forward_mode: bool = False
     ) -> Context:
@@ -267,7 +247,7 @@ class Call:
             places = self.saved_for_forward
         found = tuple(saved[place] if isinstance(place, int) else place for place in places)
         context = Context(needs, self.by_argument, found)
-        vars(context).update(self.attributes)
+        vars(context).update(self.attributes or {})
         for name, value in self.slots.items():
             setattr(context, name, fill(value, saved))
         return context
@@ -289,37 +269,45 @@ class Call:
                 mend="Define backward(ctx, *cotangents) as a static method.",
             )
         given = [
-            self._zeros(i) if cotangent is None and self.materialize else cotangent
+            zeros(self.outputs[i]) if cotangent is None and self.materialize else cotangent
             for i, cotangent in enumerate(cotangents)
         ]
+        context = self.context(saved, needs)
+        if not (self.transformed or _transforming()):
+            return self.backward(backward, context, given)
+        inputs = [i for i in range(len(self.needs)) if i in saved]
+        flags = [self.needs[i] for i in inputs]
+        name, published = definition.name, definition.lenient
+        with old_habits([saved[i] for i in inputs], flags, name=name, published=published):
+            return self.backward(backward, context, given)
+
+    def backward(
+        self, rule: Any, context: Context, given: Sequence[torch.Tensor | None]
+    ) -> list[torch.Tensor | None]:
+        """Run a backward on a context; returns one gradient or None per input tensor."""
+        definition = self.definition
         versions = None if definition.lenient else _versions(given)
         arguments = unflatten(without_values(self.result, None), given)
-        context = self.context(saved, needs)
         if definition.autocast == "ambient":
-            result = self._call_backward(backward, context, arguments)
+            result = self._call_backward(rule, context, arguments)
         else:
             with scope(self.autocast):
-                result = self._call_backward(backward, context, arguments)
+                result = self._call_backward(rule, context, arguments)
         if versions is not None and versions != _versions(given):
             raise DefinitionError(
                 f"The backward of {definition.name} changes its cotangent in place.",
                 expected="cotangents are left as they are: other code holds them too",
                 mend="Compute out of place, or on cotangent.clone().",
             )
+        return self.matched(result)
+
+    def matched(self, result: Any) -> list[torch.Tensor | None]:
+        """What a backward returned, as one gradient or None per input tensor."""
         return match(self.template, self._gradients(result), self._complain)
 
     def _call_backward(self, backward: Any, context: Context, arguments: Any) -> Any:
         given = (list(arguments),) if self.definition.boxed else arguments
-        if _transforming():
-            with old_habits(published=self.definition.lenient):
-                return backward(context, *given)
         return backward(context, *given)
-
-    def _zeros(self, output: int) -> torch.Tensor | None:
-        shape, dtype, device = self.outputs[output]
-        if not (dtype.is_floating_point or dtype.is_complex):
-            return None
-        return torch.zeros(shape, dtype=dtype, device=device)
 
     def _gradients(self, result: Any) -> tuple[Any, ...]:
         gradients = tuple(result) if isinstance(result, (tuple, list)) else (result,)
@@ -344,17 +332,21 @@ class Call:
             mend="Return a gradient nested as the argument is, or None.",
         )
 
-    def _refuse_mutation(
-        self, tensors: Sequence[torch.Tensor], versions: list[int], context: Context
+    def refuse_mutation(
+        self,
+        tensors: Sequence[torch.Tensor],
+        versions: list[int],
+        dirty: Sequence[torch.Tensor],
     ) -> None:
+        """Refuse a change of an input in place that is not declared."""
         definition = self.definition
-        allowed = {id(tensor) for tensor in context._dirty}
+        allowed = set(map(id, dirty))
         values = unflatten(self.template, tensors)
         for position in definition.mutates:
             if position < len(values):
                 allowed.update(id(leaf) for leaf in pytree.tree_leaves(values[position]))
         for index, (tensor, version) in enumerate(zip(tensors, versions, strict=True)):
-            if tensor._version != version and id(tensor) not in allowed:
+            if _version(tensor) != version and id(tensor) not in allowed:
                 raise DefinitionError(
                     f"The forward of {definition.name} changes an input in place and does not "
                     "declare it.",
@@ -368,22 +360,36 @@ def _meta(tensor: torch.Tensor) -> Meta:
     return tensor.shape, tensor.dtype, tensor.device
 
 
-def _differentiable(dtype: torch.dtype) -> bool:
+def differentiable(dtype: torch.dtype) -> bool:
+    """Whether a tensor of a dtype can have a derivative."""
     return dtype.is_floating_point or dtype.is_complex
 
 
-def _views_of_inputs(
-    outputs: list[torch.Tensor], inputs: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
-    """The outputs, as torch wants them: an input that is returned is a view of it."""
+def zeros(meta: Meta) -> torch.Tensor | None:
+    """Zeros of a shape, dtype and device; ``None`` where a derivative cannot be."""
+    shape, dtype, device = meta
+    return torch.zeros(shape, dtype=dtype, device=device) if differentiable(dtype) else None
+
+
+def views_of(outputs: list[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The outputs, as torch wants them: an input that is returned is a view of it.
+
+    So is an output that is returned twice: torch would send all cotangents to the last place.
+    """
     given = set(map(id, inputs))
-    if given.isdisjoint(map(id, outputs)):
+    distinct = len(set(map(id, outputs))) == len(outputs)
+    if distinct and given.isdisjoint(map(id, outputs)):
         return outputs
-    return [t.view_as(t) if id(t) in given else t for t in outputs]
+    views = []
+    for tensor in outputs:
+        views.append(tensor.view_as(tensor) if id(tensor) in given else tensor)
+        given.add(id(tensor))
+    return views
 
 
-def _versions(tensors: Sequence[torch.Tensor | None]) -> list[int] | None:
-    try:
-        return [-1 if t is None else t._version for t in tensors]
-    except RuntimeError:  # tensors made in inference mode keep no count
-        return None
+def _versions(tensors: Sequence[torch.Tensor | None]) -> list[int]:
+    return [-1 if t is None else _version(t) for t in tensors]
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version  # those made there keep no count

@@ -5,7 +5,35 @@ from typing import Any
 
 import torch
 
-__all__ = ["Context"]
+__all__ = ["Context", "Declared"]
+
+
+class Declared:
+    """What a rule has declared on its context, apart from the attributes that it sets."""
+
+    __slots__ = (
+        "by_argument",
+        "dirty",
+        "materialize",
+        "needs",
+        "non_differentiable",
+        "saved_for_backward",
+        "saved_for_forward",
+    )
+
+    def __init__(
+        self,
+        needs: Sequence[bool],
+        by_argument: Callable[[Sequence[bool]], tuple[bool, ...]],
+        saved: tuple[torch.Tensor | None, ...],
+    ) -> None:
+        self.needs = needs
+        self.by_argument = by_argument
+        self.saved_for_backward = saved
+        self.saved_for_forward: tuple[torch.Tensor | None, ...] = ()
+        self.dirty: tuple[torch.Tensor, ...] = ()
+        self.non_differentiable: tuple[torch.Tensor, ...] = ()
+        self.materialize = True
 
 
 class Context:
@@ -20,12 +48,8 @@ class Context:
     them, so that nothing leaks and a later change in place is noticed.
     """
 
-    # Class defaults, so that making a context costs nothing for what is not used.
-    _saved_for_backward: tuple[torch.Tensor | None, ...] = ()
-    _saved_for_forward: tuple[torch.Tensor | None, ...] = ()
-    _dirty: tuple[torch.Tensor, ...] = ()
-    _non_differentiable: tuple[torch.Tensor, ...] = ()
-    _materialize: bool = True
+    # A name of its own class: no attribute that an author sets can meet it.
+    __slots__ = ("__declared", "__dict__", "__weakref__")
 
     def __init__(
         self,
@@ -33,50 +57,49 @@ class Context:
         by_argument: Callable[[Sequence[bool]], tuple[bool, ...]],
         saved: tuple[torch.Tensor | None, ...] = (),
     ) -> None:
-        self._needs = needs
-        self._by_argument = by_argument
-        if saved:
-            self._saved_for_backward = saved
+        self.__declared = Declared(needs, by_argument, saved)
+
+    @staticmethod
+    def declared(context: "Context") -> Declared:
+        """What the rules have declared on a context."""
+        return context.__declared
 
     @property
     def needs_input_grad(self) -> tuple[bool, ...]:
         """For each argument of forward, whether its gradient is wanted."""
-        return self._by_argument(self._needs)
+        declared = self.__declared
+        return declared.by_argument(declared.needs)
 
     def save_for_backward(self, *tensors: torch.Tensor | None) -> None:
         """Save tensors for backward; they are returned by `saved_tensors`."""
-        self._saved_for_backward = tensors
+        self.__declared.saved_for_backward = tensors
 
     def save_for_forward(self, *tensors: torch.Tensor | None) -> None:
         """Save tensors for jvp; they are returned by `saved_tensors` there."""
-        self._saved_for_forward = tensors
+        self.__declared.saved_for_forward = tensors
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
         """The tensors that were saved, in the order they were saved in."""
-        return self._saved_for_backward
+        return self.__declared.saved_for_backward
 
     @property
     def saved_for_forward(self) -> tuple[Any, ...]:
         """The tensors that were saved for jvp."""
-        return self._saved_for_forward or self._saved_for_backward
+        declared = self.__declared
+        return declared.saved_for_forward or declared.saved_for_backward
 
     # The older name of saved_tensors, which published Functions still use.
     saved_variables = saved_tensors
 
     def mark_dirty(self, *tensors: torch.Tensor) -> None:
         """Declare inputs that forward changes in place; each must be returned."""
-        self._dirty = tensors
+        self.__declared.dirty = tensors
 
     def mark_non_differentiable(self, *tensors: torch.Tensor) -> None:
         """Declare outputs that carry no gradient."""
-        self._non_differentiable = tensors
+        self.__declared.non_differentiable = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
         """Choose whether undefined cotangents reach backward as zeros (default) or None."""
-        self._materialize = value
-
-
-INTERNAL = frozenset(
-    {"_needs", "_by_argument", *(name for name in vars(Context) if name.startswith("_"))}
-)
+        self.__declared.materialize = value

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import torch
-from torch.utils import _pytree as pytree
 
 from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError
+from pullback.internal.torch import pytree
 from pullback.tensor._case import Intent
 from pullback.tensor._function import Function
 
@@ -30,6 +30,7 @@ class CustomVjp(Generic[P, R]):
     def __init__(self, primal: Callable[P, R], static: tuple[str, ...], gradient: Intent) -> None:
         self._primal = primal
         self._signature = inspect.signature(primal)
+        self._parameters = tuple(self._signature.parameters.values())
         self._static = static
         self._gradient: Intent = gradient
         self._rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None
@@ -67,8 +68,8 @@ class CustomVjp(Generic[P, R]):
             forward: takes the same arguments and returns ``(output, residuals)``; residuals are
                 any nested dicts, lists and tuples of tensors and other values.
             backward: takes ``(residuals, cotangent)``, the cotangent nested as the output, and
-                returns one gradient (or None) for each argument that is not static; a single
-                one need not be in a tuple.
+                returns one gradient (or None) for each argument that is not static, with one for
+                each of ``*args`` and a dict for ``**kwargs``; a single one need not be in a tuple.
         """
         _callable("forward", forward)
         _callable("backward", backward)
@@ -79,8 +80,9 @@ class CustomVjp(Generic[P, R]):
         """Give a forward rule in place of the derived one.
 
         Arguments:
-            rule: takes ``(primals, tangents)``, tuples over all arguments (the tangent of what
-                is no tensor is None), and returns ``(output, tangent)``.
+            rule: takes ``(primals, tangents)``, tuples over all arguments, those of ``*args`` one
+                by one (the tangent of what is no tensor is None), and returns
+                ``(output, tangent)``.
         """
         _callable("rule", rule)
         self._push = rule
@@ -104,18 +106,17 @@ class CustomVjp(Generic[P, R]):
                     expected="a value that has no gradient",
                     mend=f"Drop {name!r} from static, or pass a number.",
                 )
-        return self.function.apply(*bound.args, *bound.kwargs.values())[0]
+        return self.function.apply(*bound.arguments.values())[0]
 
     def _build(self) -> None:
         if self._rules is None:
             return
         forward, backward = self._rules
         primal, push, call = self._primal, self._push, self._call
-        places = [i for i, name in enumerate(self._signature.parameters) if name in self._static]
 
         def run(ctx: Any, *args: Any) -> tuple[Any]:
             if push is not None:
-                ctx.primals = args
+                ctx.primals = self._flat(args)
             if not any(ctx.needs_input_grad):
                 return (call(primal, args),)
             result = call(forward, args)
@@ -126,14 +127,13 @@ class CustomVjp(Generic[P, R]):
                     expected="(output, residuals)",
                 )
             output, ctx.residuals = result
+            ctx.unnamed = self._unnamed(args)
             return (output,)
 
         def pull(ctx: Any, cotangent: Any) -> tuple[Any, ...]:
             gradients = backward(ctx.residuals, cotangent)
             listed = list(gradients) if isinstance(gradients, (tuple, list)) else [gradients]
-            for place in places:
-                listed.insert(place, None)
-            return tuple(listed)
+            return self._by_parameter(listed, ctx.unnamed)
 
         body: dict[str, Any] = {
             "forward": staticmethod(run),
@@ -145,20 +145,62 @@ class CustomVjp(Generic[P, R]):
         }
         if push is not None:
             rule = push
-            body["jvp"] = staticmethod(lambda ctx, *tangents: (rule(ctx.primals, tangents)[1],))
+            body["jvp"] = staticmethod(
+                lambda ctx, *tangents: (rule(ctx.primals, self._flat(tangents))[1],)
+            )
         self._function = type(primal.__name__, (Function,), body)
 
-    def _call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Call with arguments in the order of the signature, keyword-only ones by name."""
-        keyword = [
-            name
-            for name, parameter in self._signature.parameters.items()
-            if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    # The Function takes one argument for each parameter: `*args` is a tuple, `**kwargs` a dict.
+
+    def _call(self, function: Callable[..., Any], values: tuple[Any, ...]) -> Any:
+        """Call with one value for each parameter."""
+        positional: list[Any] = []
+        named: dict[str, Any] = {}
+        for parameter, value in zip(self._parameters, values, strict=True):
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                positional.extend(value)
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                named |= value
+            elif parameter.kind is parameter.KEYWORD_ONLY:
+                named[parameter.name] = value
+            else:
+                positional.append(value)
+        return function(*positional, **named)
+
+    def _flat(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """One value for each argument, of one for each parameter."""
+        flat: list[Any] = []
+        for parameter, value in zip(self._parameters, values, strict=True):
+            flat.extend(value if parameter.kind is parameter.VAR_POSITIONAL else [value])
+        return tuple(flat)
+
+    def _unnamed(self, values: tuple[Any, ...]) -> int:
+        """The number of arguments that `*args` took."""
+        for parameter, value in zip(self._parameters, values, strict=True):
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                return len(value)
+        return 0
+
+    def _by_parameter(self, gradients: list[Any], unnamed: int) -> tuple[Any, ...]:
+        """One gradient for each parameter, of one for each argument that is not static."""
+        counts = [
+            0 if p.name in self._static else unnamed if p.kind is p.VAR_POSITIONAL else 1
+            for p in self._parameters
         ]
-        if not keyword:
-            return function(*args)
-        split = len(args) - len(keyword)
-        return function(*args[:split], **dict(zip(keyword, args[split:], strict=True)))
+        if len(gradients) != sum(counts):
+            raise DefinitionError(
+                f"The backward rule of {self.__name__} returned a wrong number of gradients.",
+                given=f"{len(gradients)}",
+                expected=f"{sum(counts)}, one for each argument that is not static",
+                mend="Return None for arguments that have no gradient.",
+            )
+        following = iter(gradients)
+        ordered: list[Any] = []
+        for parameter, count in zip(self._parameters, counts, strict=True):
+            taken = tuple(next(following) for _ in range(count))
+            whole = parameter.kind is parameter.VAR_POSITIONAL and count
+            ordered.append(taken if whole else taken[0] if count else None)
+        return tuple(ordered)
 
 
 @overload

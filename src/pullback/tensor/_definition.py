@@ -10,7 +10,7 @@ import torch
 from pullback.errors import ArgumentTypeError, DefinitionError
 from pullback.tensor._autocast import Policy
 
-__all__ = ["Definition", "define", "without_once"]
+__all__ = ["Definition", "define", "rules_of", "without_once"]
 
 _base = torch.autograd.Function
 
@@ -30,6 +30,10 @@ class Definition:
         signature: the signature of forward, without ``ctx``.
         positional: the number of arguments of a call that needs no binding; ``None`` if any
             number does.
+        random: whether forward draws random numbers; also learnt at the first call.
+        keep_inputs: whether a second derivative may rely on inputs that were not saved.
+        audited: whether what is derived is compared with finite differences when first used.
+        rules: the rules as they were on the class.
         direct: whether torch may run the rules itself where no transform is at work.
     """
 
@@ -50,7 +54,11 @@ class Definition:
     lenient: bool
     signature: inspect.Signature
     positional: int | None
+    random: bool
+    keep_inputs: bool
+    audited: bool
     direct: bool
+    rules: tuple[Any, ...]
 
     def bind(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -70,7 +78,8 @@ class Definition:
                 given=f"{len(args)} positional and {sorted(kwargs)} by keyword",
                 expected=f"forward{self.signature}",
             ) from None
-        bound.apply_defaults()
+        if self.split:  # as torch does
+            bound.apply_defaults()
         return (*bound.args, *bound.kwargs.values()), tuple(bound.kwargs)
 
     def call(self, values: tuple[Any, ...], names: tuple[str, ...], *before: Any) -> Any:
@@ -88,12 +97,16 @@ def define(cls: Any) -> Definition:
     Raises:
         DefinitionError: rules are missing or contradict each other.
     """
+    # Long: one field of the definition a line.
     if cls.forward is _base.forward:
         raise DefinitionError(
             f"{cls.__name__} has no forward.", mend="Define forward as a static method."
         )
     split = cls.setup_context is not _base.setup_context
-    backward = _one_of(cls, "backward", "vjp")
+    source = vars(cls).get("__wrapped__", cls) if cls._lenient else cls
+    backward = _one_of(source, "backward", "vjp") or _one_of(cls, "backward", "vjp")
+    if cls._lenient and backward is not None:  # what it computes has a derivative all the same
+        backward = without_once(backward)
     vmap = None if cls.vmap is _base.vmap else cls.vmap
     if vmap is not None and not split:
         raise DefinitionError(
@@ -112,7 +125,8 @@ def define(cls: Any) -> Definition:
         vmap=vmap,
         split=split,
         once=backward is not None and without_once(backward) is not backward,
-        boxed=bool(getattr(cls, "boxed_grads_call", False)),
+        # Before torch 2.13 nothing reads the attribute.
+        boxed=hasattr(_base, "boxed_grads_call") and bool(cls.boxed_grads_call),
         gradient=cls.gradient,
         batching=cls.batching,
         autocast=cls.autocast,
@@ -120,8 +134,18 @@ def define(cls: Any) -> Definition:
         lenient=cls._lenient,
         signature=signature,
         positional=_positional(signature),
+        random=cls.random,
+        keep_inputs=cls.keep_inputs,
+        audited=cls.audited,
         direct=vars(cls).get("_direct", False),
+        rules=rules_of(cls),
     )
+
+
+def rules_of(cls: Any) -> tuple[Any, ...]:
+    """The rules that a class has now; one that is replaced later makes another definition."""
+    source = cls.__wrapped__ if cls._lenient and "__wrapped__" in vars(cls) else cls
+    return cls.forward, cls.setup_context, source.backward, source.vjp, cls.jvp, cls.vmap
 
 
 def _mutates(cls: Any, signature: inspect.Signature) -> frozenset[int]:
@@ -142,7 +166,7 @@ def _one_of(cls: Any, first: str, second: str) -> Callable[..., Any] | None:
         for name in (first, second)
         if getattr(cls, name) is not getattr(_base, name)
     ]
-    if len(written) == 2 and written[0] is not written[1]:
+    if len(written) == 2 and written[0] != written[1]:
         raise DefinitionError(
             f"{cls.__name__} defines both {first} and {second}.",
             expected="one of them: they are two names of the same rule",
@@ -152,7 +176,7 @@ def _one_of(cls: Any, first: str, second: str) -> Callable[..., Any] | None:
 
 
 def _signature(forward: Callable[..., Any], split: bool) -> inspect.Signature:
-    signature = inspect.signature(forward)
+    signature = inspect.signature(forward, follow_wrapped=False)
     parameters = list(signature.parameters.values())
     if not split and parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
         parameters = parameters[1:]
@@ -161,7 +185,8 @@ def _signature(forward: Callable[..., Any], split: bool) -> inspect.Signature:
 
 def _positional(signature: inspect.Signature) -> int | None:
     kinds = [parameter.kind for parameter in signature.parameters.values()]
-    if kinds == [inspect.Parameter.VAR_POSITIONAL]:
+    every = [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
+    if kinds and kinds == every[: len(kinds)]:
         return None
     if inspect.Parameter.VAR_POSITIONAL in kinds or inspect.Parameter.KEYWORD_ONLY in kinds:
         return -1

@@ -3,51 +3,65 @@
 torch demands much of a Function before its transforms work: the split form, residuals as
 outputs, a jvp, a vmap rule, nothing on ``ctx`` but what was saved. The engine meets the demands
 once. It takes a `Call` and tensors, runs what the author wrote, and returns the outputs and,
-beside them, the residuals. The rules that the author left out are derived:
+beside them, the residuals: tensors that forward saved without returning them, which each level of
+transforms must carry. The rules that the author left out are derived:
 
 - ``jvp`` by transposing the backward (`pullback.tensor._forward_mode`);
-- the derivative of residuals by running forward again (`pullback.tensor._residuals`);
+- the derivative of a gradient or a tangent by running the author's rules again
+  (`pullback.tensor._derived`);
 - ``vmap`` by torch's generated rule over the engine, or item by item (`pullback.tensor._batching`).
 """
 
-import functools
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._functorch.autograd_function import custom_function_call
-from torch.autograd import forward_ad
 
-from pullback.errors import UnsupportedError
+from pullback.internal.torch import (
+    are_functorch_transforms_active,
+    custom_function_call,
+    forward_level,
+    is_any_autocast_enabled,
+    is_batchedtensor,
+    is_dynamo_tracing,
+    len_torch_dispatch_stack,
+    unwrap_if_dead,
+)
 from pullback.tensor._autocast import cast_inputs, forward_state, scope
-from pullback.tensor._batching import batch_by_rule, batched, share_batch
-from pullback.tensor._call import Call
+from pullback.tensor._batching import batch_by_rule, batched, batching, share_batch
+from pullback.tensor._call import Call, differentiable, zeros
 from pullback.tensor._definition import Definition
 from pullback.tensor._forward_mode import push
-from pullback.tensor._levels import is_differentiated
-from pullback.tensor._refusal import guard
-from pullback.tensor._residuals import pull_residuals, pull_seen_through
+from pullback.tensor._gradient import differentiable_gradient
+from pullback.tensor._in_graph import may_change, refuse_change, refuse_constants
+from pullback.tensor._kept import aside, reclaim
+from pullback.tensor._levels import alive, is_differentiated
+from pullback.tensor._pair import engines
+from pullback.tensor._plain import Nested, is_flat, make_plain
+from pullback.tensor._retrace import retracing, suspended
 from pullback.tensor._structure import ONE, flatten
 
 __all__ = ["apply", "make_engine"]
 
-_transforming = torch._C._are_functorch_transforms_active
-_autocasting = torch._C._is_any_autocast_enabled
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_unwrap_if_dead = torch._C._functorch.unwrap_if_dead
+_transforming = are_functorch_transforms_active
+_autocasting = is_any_autocast_enabled
+_dispatch_modes = len_torch_dispatch_stack
+_is_batched = is_batchedtensor
+_unwrap_if_dead = unwrap_if_dead
 
 
 def apply(
     engine: Any, definition: Definition, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Apply a Function: the one way in, under every transform."""
-    if kwargs or len(args) != definition.positional:
-        values, names = definition.bind(args, kwargs)
-    elif engine.direct is not None and _is_plain(definition):
-        args = tuple([_unwrap_if_dead(x) if isinstance(x, torch.Tensor) else x for x in args])
-        return engine.direct(*args) if torch.is_grad_enabled() else definition.forward(*args)
-    else:
+    count = definition.positional
+    if not kwargs and (count is None or count == len(args)):
+        if _is_plain(definition) and is_flat(args):
+            return _run_plain(engine, args)
         values, names = args, ()
+    else:
+        values, names = definition.bind(args, kwargs)
     template, tensors = flatten(values)
     state = None
     if _autocasting():
@@ -56,18 +70,33 @@ def apply(
     if _transforming():
         needs = [is_differentiated(tensor) for tensor in tensors]
         call = Call(definition, template, names, needs, state, transformed=True)
-        results = custom_function_call(engine, call, *tensors)
+        with suspended() if retracing() else contextlib.nullcontext():
+            results = custom_function_call(engine, call, *tensors)
     else:
         tensors = [_unwrap_if_dead(tensor) for tensor in tensors]
-        dual = forward_ad._current_level >= 0
+        dual = forward_level() >= 0
         needs = [dual or tensor.requires_grad for tensor in tensors]
         call = Call(definition, template, names, needs, state, transformed=dual)
         if not (dual or (call.grad_enabled and True in needs)):
             return _in_scope(definition, call.run_alone, tensors)
-        results = engine.enter(call, *tensors)
+        if is_dynamo_tracing():
+            results = _enter_graph(engine, call, tensors)
+        else:
+            results = engine.enter(call, *tensors)
     if call.single and call.result is ONE:
         return results[0]
     return call.restore(results[: call.count])
+
+
+def _enter_graph(engine: Any, call: Call, tensors: Sequence[torch.Tensor]) -> Any:
+    """Run a call that torch.compile takes into its graph, or refuse what it would get wrong."""
+    name = call.definition.name
+    fixed = {i for i, tensor in enumerate(tensors) if not may_change(tensor)}
+    with refuse_constants(name):
+        results = engine.enter(call, *tensors)
+    if not fixed.isdisjoint(call.dirty):
+        raise refuse_change(name)
+    return results
 
 
 def make_engine(name: str, definition: Definition) -> Any:
@@ -78,12 +107,17 @@ def make_engine(name: str, definition: Definition) -> Any:
         body["vmap"] = staticmethod(batch_by_rule)
     engine: Any = type(name, (_Engine,), body)
     engine.enter = _entry(engine)
-    engine.direct = None
-    if definition.direct:
-        names = ("forward", "setup_context", "backward")
-        rules = {rule: staticmethod(getattr(definition, rule)) for rule in names}
-        engine.direct = _entry(type(name, (torch.autograd.Function,), rules))
+    engine.plain = make_plain(name, definition)
+    engines[definition] = engine
     return engine
+
+
+def _run_plain(engine: Any, args: tuple[Any, ...]) -> Any:
+    args = tuple([_unwrap_if_dead(x) if isinstance(x, torch.Tensor) else x for x in args])
+    output = engine.plain(*args)
+    if type(output) is tuple and output and type(output[-1]) is Nested:
+        return output[-1].restore(output[:-1])
+    return output
 
 
 def _entry(function: Any) -> Any:
@@ -95,11 +129,15 @@ def _is_plain(definition: Definition) -> bool:
     """Whether nothing is at work but reverse mode, of which torch alone takes care."""
     return not (
         _transforming()
-        or forward_ad._current_level >= 0
-        or (_autocasting() and definition.autocast != "inherit")
+        or forward_level() >= 0
+        or (_autocasting() and not _heeds_autocast(definition))
         or torch.compiler.is_compiling()
         or _dispatch_modes()
     )
+
+
+def _heeds_autocast(definition: Definition) -> bool:
+    return definition.autocast == ("inherit" if definition.direct else "ambient")
 
 
 class _Engine(torch.autograd.Function):
@@ -114,7 +152,7 @@ class _Engine(torch.autograd.Function):
         if _transforming():
             flowing = [i for i in range(call.count) if i not in call.non_differentiable]
             return share_batch(results, flowing, tensors)
-        if forward_ad._current_level >= 0:
+        if forward_level() >= 0:
             # A view would need a tangent that is a view of the input's tangent.
             results = tuple(_unalias(result, tensors) for result in results)
         return results
@@ -128,36 +166,51 @@ class _Engine(torch.autograd.Function):
         ctx.call = call
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*needed)
-        if forward_ad._current_level >= 0 or _transforming():
+        if call.transformed:
             ctx.save_for_forward(*needed)
+        else:
+            unchanged = [t for i, t in enumerate(tensors) if i not in call.dirty]
+            ctx.__pullback__ = aside(call.definition, unchanged, needed)
         if call.dirty:
             ctx.mark_dirty(*(tensors[place] for place in call.dirty))
         if call.non_differentiable:
             ctx.mark_non_differentiable(*(output[i] for i in call.non_differentiable))
+            if batching():  # torch marks the wrapper, and does not know of the output
+                ctx.unmarked = [i for i in call.non_differentiable if _is_batched(output[i])]
 
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[Any, ...]:
         call: Call = ctx.call
-        saved = dict(zip(call.needed, ctx.saved_tensors, strict=True))
+        saved = dict(zip(call.needed, map(alive, ctx.saved_tensors), strict=True))
         needs = ctx.needs_input_grad[1:]
-        count = call.count
-        of_outputs, of_residuals = cotangents[:count], cotangents[count:]
-        gradients: list[torch.Tensor | None] = [None] * len(needs)
-        if any(cotangent is not None for cotangent in of_outputs):
-            gradients = _pull(call, saved, of_outputs, needs)
-        if any(cotangent is not None for cotangent in of_residuals):
-            more = pull_residuals(call, saved, of_residuals, needs)
-            gradients = [_add(a, b) for a, b in zip(gradients, more, strict=True)]
-        return (None, *gradients)
+        given = [alive(cotangent) for cotangent in cotangents[: call.count]]
+        if all(cotangent is None for cotangent in given):
+            return (None, *([None] * len(needs)))
+        beyond = torch.is_grad_enabled() or forward_level() >= 0
+        if not beyond and not _transforming():
+            return (None, *call.pull(saved, given, needs))
+        if call.definition.direct:
+            return (None, *call.pull(saved, given, needs))
+        if not call.transformed:
+            inputs = [i for i in range(len(needs)) if i not in call.dirty]
+            found = reclaim(call.definition, ctx.__pullback__, ctx.saved_tensors)
+            saved |= {inputs[k]: tensor for k, tensor in found.items()}
+
+        def compute(saved: Any, cotangents: Any) -> Any:
+            return call.pull(saved, cotangents, needs)
+
+        return (None, *differentiable_gradient(call, saved, given, needs, compute))
 
     @staticmethod
     def jvp(ctx: Any, *grad_inputs: Any) -> tuple[Any, ...]:
         call: Call = ctx.call
         saved = dict(zip(call.needed, ctx.saved_tensors, strict=True))
-        run = functools.partial(push, call)
-        if _transforming():
-            run = batched(run, call.definition)
-        return run(saved, grad_inputs[1:])
+        results = push(call, saved, grad_inputs[1:])
+        for i in getattr(ctx, "unmarked", ()):
+            results[i] = zeros(call.outputs[i])
+        first = len(call.needs) + call.count
+        residuals = [saved[first + i] for i in range(call.residuals)]
+        return (*results, *map(_constant, residuals))
 
 
 def _in_scope(definition: Definition, run: Callable[[Any], Any], tensors: Any) -> Any:
@@ -168,30 +221,8 @@ def _in_scope(definition: Definition, run: Callable[[Any], Any], tensors: Any) -
         return run(tensors)
 
 
-def _pull(
-    call: Call, saved: dict[int, Any], cotangents: Any, needs: Any
-) -> list[torch.Tensor | None]:
-    definition = call.definition
-    run = call.pull
-    if call.own_graph:
-        return guard(run(saved, cotangents, needs), cotangents, call.refuse_own_graph())
-    if definition.lenient and torch.is_grad_enabled() and definition.batching != "loop":
-        run = functools.partial(pull_seen_through, call)
-    if _transforming():
-        run = batched(run, definition)
-    if definition.once:
-        with torch.no_grad():
-            gradients = run(saved, cotangents, needs)
-        return guard(gradients, [*cotangents, *saved.values()], _once(definition.name))
-    return run(saved, cotangents, needs)
-
-
-def _once(name: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"The backward of {name} is declared once_differentiable, and its derivative was asked "
-        "for.",
-        mend="Write backward in differentiable torch operations and drop once_differentiable.",
-    )
+def _constant(residual: torch.Tensor) -> torch.Tensor | None:
+    return torch.zeros_like(residual) if differentiable(residual.dtype) else None
 
 
 def _unalias(result: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -199,15 +230,3 @@ def _unalias(result: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> torch.T
     if expanded or result._is_view() or any(result is tensor for tensor in tensors):
         return result.clone(memory_format=torch.contiguous_format)
     return result
-
-
-def _add(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
-    """Add the gradient of the residuals, which has the shape of the input.
-
-    The author's gradient may have a shape that autograd sums to it, and must be summed before.
-    """
-    if first is None or second is None:
-        return second if first is None else first
-    if first.shape != second.shape and first.dim() >= second.dim():
-        first = first.sum_to_size(second.shape)
-    return first + second

@@ -10,57 +10,143 @@ Source: Radul et al., "You Only Linearize Once" (2022), read in the other direct
 transposition is J. Townsend, "A new trick for calculating Jacobian vector products" (2017).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from pullback.errors import DefinitionError, UnsupportedError
+from pullback.internal.torch import set_forward_mode
+from pullback.tensor._audit import compare_tangent
 from pullback.tensor._autocast import scope
-from pullback.tensor._call import Call, Meta
+from pullback.tensor._call import Call, Meta, zeros
+from pullback.tensor._context import Context
+from pullback.tensor._derived import Derivation, derive
+from pullback.tensor._habits import complete_inner
 from pullback.tensor._levels import concrete, out_of_place, primal, vjp
-from pullback.tensor._residuals import push_residuals
-from pullback.tensor._retrace import Retrace
+from pullback.tensor._pair import fill_in, forward_again, gradient_again
+from pullback.tensor._preserve import preserved
+from pullback.tensor._retrace import MEND, Retrace, named
 from pullback.tensor._structure import children, match, unflatten, without_values
 
 __all__ = ["push"]
 
 Tangents = Sequence[torch.Tensor | None]
-
+_PURPOSE = "Forward mode"
 _MEND = "Write jvp(ctx, *tangents), or write backward in torch operations."
 
 
-def push(call: Call, saved: dict[int, Any], tangents: Tangents) -> tuple[Any, ...]:
-    """The tangents of the outputs and of the residuals for tangents of the inputs."""
+def push(call: Call, saved: dict[int, Any], tangents: Tangents) -> list[torch.Tensor | None]:
+    """The tangents of the outputs for tangents of the inputs, as a node of their own."""
     if call.dirty:
+        return _push_in_place(call, saved, tangents)
+    if call.definition.jvp is None and call.definition.gradient == "nonlinear":
+        raise UnsupportedError(
+            f"Forward mode of {call.definition.name} is refused: its backward is declared "
+            "nonlinear, so it has no transpose.",
+            mend="Write jvp(ctx, *tangents).",
+        )
+    flowing = [i for i in range(call.count) if i not in call.non_differentiable]
+    if not flowing or all(tangent is None for tangent in tangents):
+        return [None] * call.count
+    with set_forward_mode(True), torch.set_grad_enabled(call.grad_enabled):
+        primals = {place: primal(tensor) for place, tensor in saved.items()}
+        return _derive(call, primals, tangents)
+
+
+def _derive(call: Call, saved: dict[int, Any], tangents: Tangents) -> list[Any]:
+    count = len(call.inputs)
+    definition = call.definition
+    live = [i for i, tangent in enumerate(tangents) if tangent is not None]
+    kept = [place for place in saved if place >= count]
+    rule = _push_by_transposing if definition.jvp is None else _push_by_rule
+
+    def compute(sources: Any, state: Any) -> list[Any]:
+        strict = definition.jvp is not None or not compare_tangent(
+            call, again, _pulling(live), sources
+        )
+        inside = dict(enumerate(sources[:count])) | dict(zip(kept, state, strict=True))
+        given = _spread(sources[count:], live, count)
+        with scope(call.autocast):
+            return rule(call, inside, given, strict=strict)
+
+    def again(call: Call, sources: Any) -> list[Any]:
+        given = _spread(sources[count:], live, count)
+        return _again(call, sources, given)
+
+    sources = [*(saved[i] for i in range(count)), *(tangents[i] for i in live)]
+    refusal = call.once_refusal if definition.once else None
+    derivation = Derivation(call, "The derivative of a tangent", compute, again, refusal)
+    return derive(derivation, sources, [saved[place] for place in kept])
+
+
+def _pulling(live: Sequence[int]) -> Callable[..., list[Any]]:
+    def pull(call: Call, sources: Any, cotangents: Any) -> list[Any]:
+        """The author's pair at some cotangents: the gradients of the inputs with a tangent."""
+        count = len(call.inputs)
+        needs = [i in live for i in range(count)]
+        given = fill_in(call, cotangents, [zeros(meta) for meta in call.outputs])
+        gradients = gradient_again(call, _PURPOSE, sources[:count], given, needs)
+        retrace = Retrace(call.definition.name, _PURPOSE, _MEND)
+        return [_fit(gradients[i], call.inputs[i], retrace) for i in live]
+
+    return pull
+
+
+def _spread(tensors: Tangents, places: Sequence[int], count: int) -> list[Any]:
+    spread: list[Any] = [None] * count
+    for place, tensor in zip(places, tensors, strict=True):
+        spread[place] = tensor
+    return spread
+
+
+def _again(call: Call, sources: Any, tangents: Tangents) -> list[Any]:
+    """The tangents by running forward again, where autograd sees all of it."""
+    definition = call.definition
+    flags: dict[int, bool] = {}
+    inputs = sources[: len(call.inputs)]
+    retrace = Retrace(definition.name, "The derivative of a tangent", MEND, sources, flags)
+    with preserved(definition), complete_inner(), scope(call.autocast):
+        with retrace:
+            context, _ = forward_again(call, inputs, retrace)
+        needs = [tangent is not None for tangent in tangents]
+        Context.declared(context).needs = needs
+        if definition.jvp is not None:
+            with retrace:
+                return _tangents(call, context, tangents)
+
+        def pull(every: Tangents, mode: Retrace) -> list[torch.Tensor | None]:
+            mode.flags = flags
+            with retrace if retrace.level else mode:
+                return call.backward(definition.transposable, context, every)
+
+        return _transpose(call, pull, tangents, strict=False, confirm=False)
+
+
+def _push_by_rule(
+    call: Call, saved: dict[int, Any], tangents: Tangents, *, strict: bool = True
+) -> list[Any]:
+    """Run the author's jvp."""
+    needs = [tangent is not None for tangent in tangents]
+    return _tangents(call, call.context(saved, needs, forward_mode=True), tangents)
+
+
+def _push_in_place(call: Call, saved: dict[int, Any], tangents: Tangents) -> list[Any]:
+    if call.definition.jvp is None:
         raise UnsupportedError(
             f"Forward mode of {call.definition.name} is refused: it changes an input in place.",
-            mend="Compute out of place where a tangent is wanted.",
+            mend="Compute out of place where a tangent is wanted, or write jvp(ctx, *tangents).",
         )
-    # torch runs jvp with forward gradients switched off, which makes nested forward mode
-    # silently zero. They are on here, so this level's own tangents are taken off first.
-    with forward_ad._set_fwd_grad_enabled(True):
-        primals = {
-            place: None if tensor is None else primal(tensor) for place, tensor in saved.items()
-        }
-        with torch.set_grad_enabled(call.grad_enabled), scope(call.autocast):
-            if call.definition.jvp is not None:
-                outputs = _push_by_rule(call, primals, tangents)
-            else:
-                outputs = _push_by_transposing(call, primals, tangents)
-            return (*outputs, *push_residuals(call, primals, tangents))
+    with torch.set_grad_enabled(call.grad_enabled), scope(call.autocast):
+        return _push_by_rule(call, saved, tangents)
 
 
-def _push_by_rule(call: Call, saved: dict[int, Any], tangents: Tangents) -> list[Any]:
-    """Run the author's jvp."""
+def _tangents(call: Call, context: Context, tangents: Tangents) -> list[Any]:
     definition = call.definition
     given = [
-        _zeros(meta) if tangent is None and call.materialize else tangent
+        zeros(meta) if tangent is None and call.materialize else tangent
         for tangent, meta in zip(tangents, call.inputs, strict=True)
     ]
-    needs = [tangent is not None for tangent in tangents]
-    context = call.context(saved, needs, forward_mode=True)
     arguments = unflatten(without_values(call.template, None), given)
     result = definition.jvp(context, *arguments)  # type: ignore[misc]
     entries = (result,) if call.single or not isinstance(result, tuple) else result
@@ -94,52 +180,65 @@ def _complain(name: str) -> Any:
     return complain
 
 
-def _push_by_transposing(call: Call, saved: dict[int, Any], tangents: Tangents) -> list[Any]:
-    """Transpose the author's backward."""
-    definition = call.definition
-    if definition.gradient == "nonlinear":
-        raise UnsupportedError(
-            f"Forward mode of {definition.name} is refused: its backward is declared nonlinear, "
-            "so it has no transpose.",
-            mend="Write jvp(ctx, *tangents).",
-        )
+def _push_by_transposing(
+    call: Call, saved: dict[int, Any], tangents: Tangents, *, strict: bool
+) -> list[Any]:
+    """Transpose the author's backward, with what forward kept."""
+    needs = [tangent is not None for tangent in tangents]
+    name = call.definition.name
+    flags = {id(saved[i]): need for i, need in enumerate(call.needs) if i in saved}
+
+    def pull(every: Tangents, mode: Retrace) -> list[torch.Tensor | None]:
+        mode.flags = flags
+        with complete_inner(), mode:
+            return call.pull(saved, every, needs, transposing=True)
+
+    with named(name, _PURPOSE, _MEND):
+        return _transpose(call, pull, tangents, strict=strict)
+
+
+def _transpose(
+    call: Call,
+    backward: Callable[..., Any],
+    tangents: Tangents,
+    *,
+    strict: bool,
+    confirm: bool = True,
+) -> list[Any]:
+    name = call.definition.name
     live = [i for i, tangent in enumerate(tangents) if tangent is not None]
     outputs = [i for i in range(call.count) if i not in call.non_differentiable]
     result: list[Any] = [None] * call.count
-    if not live or not outputs:
-        return result
-    needs = [i in live for i in range(len(tangents))]
 
     def pull(*cotangents: torch.Tensor) -> tuple[torch.Tensor, ...]:
         every: list[torch.Tensor | None] = [None] * call.count
         for i, cotangent in zip(outputs, cotangents, strict=True):
             every[i] = cotangent
-        with Retrace(definition.name, "Forward mode", _MEND, cotangents) as retrace:
-            gradients = call.pull(saved, every, needs, transposing=True)
+        retrace = Retrace(name, _PURPOSE, _MEND, cotangents, strict=strict)
+        gradients = backward(every, retrace)
+        retrace.confirm(gradients, "what backward returns")
         return tuple(_fit(gradients[i], call.inputs[i], retrace) for i in live)
 
     probes = [_probe(call.outputs[i]) for i in outputs]
-    given = tuple(tangents[i] for i in live)
+    given = tuple(_as(tangents[i], call.inputs[i]) for i in live)
 
     def transpose(wrap: Any) -> tuple[Any, Any]:
         pulled, transposed = vjp(wrap(pull), *probes)
         return pulled, transposed(given)
 
     gradients, pushed = out_of_place(transpose)
-    _confirm(definition.name, probes, pushed, gradients, given)
-    if definition.gradient is None:  # nothing is declared: look from another side too
-        opposite = [-probe for probe in probes]
-        _confirm(definition.name, opposite, pushed, pull(*opposite), given)
+    if confirm:
+        _confirm(name, probes, pushed, gradients, given)
+        if call.definition.gradient is None:  # nothing is declared: look from another side too
+            opposite = [-probe for probe in probes]
+            _confirm(name, opposite, pushed, pull(*opposite), given)
     for i, tangent in zip(outputs, pushed, strict=True):
         result[i] = tangent
     return result
 
 
-def _zeros(meta: Meta) -> torch.Tensor | None:
-    shape, dtype, device = meta
-    if not (dtype.is_floating_point or dtype.is_complex):
-        return None
-    return torch.zeros(shape, dtype=dtype, device=device)
+def _as(tangent: Any, meta: Meta) -> torch.Tensor:
+    return tangent if tangent.dtype is meta[1] else tangent.to(meta[1])
 
 
 def _probe(meta: Meta) -> torch.Tensor:
@@ -153,17 +252,15 @@ def _probe(meta: Meta) -> torch.Tensor:
     return (torch.cos(count + 1) * 10.0 ** (2 - count % 5)).reshape(shape).to(dtype)
 
 
-def _fit(
-    gradient: torch.Tensor | None,
-    meta: Meta,
-    retrace: Retrace,
-) -> torch.Tensor:
+def _fit(gradient: torch.Tensor | None, meta: Meta, retrace: Retrace) -> torch.Tensor:
     """Give a gradient the shape and dtype of its input, as autograd does."""
     shape, dtype, device = meta
     if gradient is None:
         return torch.zeros(shape, dtype=dtype, device=device)
-    if retrace.hides(gradient):
-        raise retrace.refuse("backward computes a gradient where autograd cannot see it")
+    if retrace.level and not retrace.tracks(gradient):
+        plain = concrete(gradient)
+        if plain is None or bool(plain.any()):
+            raise retrace.refuse("backward computes a gradient where autograd cannot see it")
     if gradient.shape != shape:
         gradient = gradient.sum_to_size(shape) if gradient.dim() >= len(shape) else gradient
         gradient = gradient.expand(shape)
@@ -187,7 +284,7 @@ def _confirm(
     if difference is None or scale is None or difference.shape != scale.shape:
         return
     dtypes = [tensor.dtype for tensor in (*pushed, *gradients)]
-    tolerance = 256 * max(torch.finfo(dtype).eps for dtype in dtypes)
+    tolerance = min(256 * max(torch.finfo(dtype).eps for dtype in dtypes), 0.1)
     if (difference.abs() > tolerance * scale).any():
         raise UnsupportedError(
             f"Forward mode of {name} cannot be derived: its backward is not linear in the "

@@ -5,12 +5,30 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from pullback.errors import DefinitionError
+from pullback.internal.torch import is_dynamo_tracing
 from pullback.tensor import _autocast
-from pullback.tensor._definition import Definition, define
+from pullback.tensor._definition import Definition, define, rules_of
 from pullback.tensor._engine import apply, make_engine
-from pullback.tensor._in_graph import allow_in_graph
+from pullback.tensor._in_graph import allow_in_graph, reads_a_tensor, refuse_composition
 
 __all__ = ["Function"]
+
+
+class _OtherName:
+    """`vjp` where `backward` is written, or the reverse: two names of one rule, as torch has it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        # Dynamo refuses a Function whose `vjp` is not torch's own, though it is the same rule.
+        tracing = self.name == "vjp" and is_dynamo_tracing()
+        for cls in () if tracing else owner.__mro__:
+            for name in ("backward", "vjp") if cls is not torch.autograd.Function else ():
+                rule = vars(cls).get(name)
+                if rule is not None and not isinstance(rule, _OtherName):
+                    return rule.__get__(None, owner)
+        return getattr(torch.autograd.Function, self.name)
 
 
 class Function(torch.autograd.Function):
@@ -36,6 +54,10 @@ class Function(torch.autograd.Function):
             where torch cannot batch an operation.
         mutates: names of arguments that forward writes into as buffers.
         random: forward draws random numbers, so that two runs differ.
+        keep_inputs: keep the inputs that forward did not save, for a second derivative. Where it
+            is false, a second derivative needs them to be alive still, and refuses otherwise.
+        audited: compare what is derived with finite differences when it is first used; see
+            `pullback.audit`.
 
     Raises:
         DefinitionError: the class contradicts itself; raised when it is defined or first
@@ -62,11 +84,15 @@ class Function(torch.autograd.Function):
         tensor(12.)
     """
 
+    backward = _OtherName("backward")  # type: ignore[assignment]
+    vjp = _OtherName("vjp")  # type: ignore[assignment]
     gradient: ClassVar[Literal["exact", "surrogate", "nonlinear"] | None] = "exact"
     autocast: ClassVar[Any] = "inherit"
     batching: ClassVar[Literal["derived", "loop", "auto"]] = "derived"
     mutates: ClassVar[tuple[str, ...]] = ()
     random: ClassVar[bool] = False
+    keep_inputs: ClassVar[bool] = True
+    audited: ClassVar[bool] = True
     # The rules are in split form, mutate nothing and return no argument; whatever they save is an
     # argument or an output, and autocast does not touch what they compute. Outside of transforms
     # torch then runs them as they are, without the 10 us that serve the rest of the contract. It is
@@ -82,7 +108,10 @@ class Function(torch.autograd.Function):
         _one_of(cls, "batching", ("derived", "loop", "auto"))
         _autocast.validate(cls.__name__, cls.autocast)
         cls._compiled = None
-        if not cls._traced:
+        cls._traced = cls._traced or reads_a_tensor(cls)
+        if cls._traced:
+            cls.forward = staticmethod(refuse_composition(cls))  # type: ignore[assignment]
+        else:
             allow_in_graph(cls)
 
     @classmethod
@@ -94,8 +123,10 @@ class Function(torch.autograd.Function):
             DefinitionError: the rules contradict each other or the contract.
             UnsupportedError: a transform was asked for that cannot be derived.
         """
+        if torch.compiler.is_dynamo_compiling():  # never in eager: this very frame is compiled
+            return cls.apply(*args, **kwargs)  # which Dynamo does not follow
         compiled = cls._compiled
-        if compiled is None:
+        if compiled is None or compiled[1].rules != rules_of(cls):
             definition = define(cls)
             compiled = cls._compiled = (make_engine(cls.__name__, definition), definition)
         return apply(*compiled, args, kwargs)

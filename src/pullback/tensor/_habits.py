@@ -6,42 +6,44 @@ form (which `torch.func` refuses). None of them changes what is computed.
 """
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._C._functorch import TransformType
-from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
+
+from pullback.errors import PullbackError, UnsupportedError
+from pullback.internal.torch import (
+    TransformType,
+    answering,
+    are_functorch_transforms_active,
+    current_interpreter,
+    from_functional_tensor,
+    is_functional_tensor,
+    never_compile,
+    pytree,
+    wrap_functional_tensor,
+)
 
 __all__ = ["complete_inner", "old_habits"]
 
+_TRACED = "get value out of a tracing tensor"  # what torch.func.linearize and make_fx say
 _tensor: Any = torch.Tensor
 _base: Any = torch.autograd.Function
 _DATA = _tensor.data.__get__
 _REQUIRES_GRAD = _tensor.requires_grad.__get__
 
-_SET_GRAD = torch._C._set_grad_enabled
-
-_lock = threading.Lock()
-_active = 0
-
 
 class _Habits(TorchFunctionMode):
-    def __init__(self, needs: dict[int, bool], refuse: Callable[[], Exception] | None) -> None:
+    def __init__(self, needs: dict[int, bool]) -> None:
         super().__init__()
         self._needs = needs
-        self._refuse = refuse
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func == _DATA:
             return args[0].detach()
-        if func is _SET_GRAD and args[0] and self._refuse is not None:
-            raise self._refuse()
         if func == _REQUIRES_GRAD and id(args[0]) in self._needs:
             return self._needs[id(args[0])]
         return func(*args, **(kwargs or {}))
@@ -52,58 +54,55 @@ def old_habits(
     tensors: Sequence[torch.Tensor] = (),
     needs: Sequence[bool] = (),
     *,
+    name: str,
     published: bool,
-    refuse_graph: Callable[[], Exception] | None = None,
 ) -> Iterator[None]:
     """Run a rule below transforms.
 
     Arguments:
-        tensors: the inputs of forward.
+        name: of the Function, for a refusal.
+        tensors: the inputs of forward, as the rule has them.
         needs: what each is to answer when it is asked whether it requires a gradient.
         published: the rule is third-party code, whose inner Functions are completed.
-        refuse_graph: makes the error for a forward that switches gradients on, to build a graph
-            from inputs that do not require gradients below a transform.
     """
     flags = {id(tensor): need for tensor, need in zip(tensors, needs, strict=True)}
-    with _Habits(flags, refuse_graph), complete_inner() if published else contextlib.nullcontext():
-        yield
+    with _Habits(flags), complete_inner() if published else contextlib.nullcontext():
+        try:
+            yield
+        except RuntimeError as error:
+            if _TRACED not in str(error) or isinstance(error, PullbackError):
+                raise
+            raise UnsupportedError(
+                f"{name} cannot be traced: a rule makes a number of a tensor.",
+                mend="Write the rules in torch operations, or do not trace it.",
+            ) from error
 
 
 # Set by pullback.tensor._complete, which needs this module.
 completer: Callable[[Any], Any] | None = None
 
 
-@contextlib.contextmanager
-def complete_inner() -> Iterator[None]:
+def complete_inner() -> contextlib.AbstractContextManager[None]:
     """Complete, while active, each Function in combined form that is applied under torch.func."""
-    global _active  # noqa: PLW0603 - one patch of torch, counted over threads
-    original = _base.__dict__["apply"]
-    with _lock:
-        _active += 1
-        if _active == 1:
-            _base.apply = classmethod(_redirect(original.__func__))
-    try:
-        yield
-    finally:
-        with _lock:
-            _active -= 1
-            if _active == 0:
-                _base.apply = classmethod(_unwrap(_base.__dict__["apply"].__func__))
+    return answering(_complete)
 
 
-def _redirect(original: Callable[..., Any]) -> Callable[..., Any]:
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        combined = cls.setup_context is _base.setup_context
-        if completer is None or not torch._C._are_functorch_transforms_active():
-            return original(cls, *args, **kwargs)
-        inner = completer(cls) if combined else cls
-        interpreter = retrieve_current_functorch_interpreter()
-        if interpreter.key() == TransformType.Functionalize:
-            return _below_functionalize(interpreter, inner, args)
-        return inner.apply(*args, **kwargs) if combined else original(cls, *args, **kwargs)
+def _complete(
+    call: Callable[..., Any], cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    combined = cls.setup_context is _base.setup_context
+    # What torch makes of an operator's rules runs inside of the dispatcher, below all transforms.
+    of_an_operator = cls.__module__.startswith("torch._library")
+    if completer is None or of_an_operator or not are_functorch_transforms_active():
+        return call(cls, *args, **kwargs)
+    inner = completer(cls) if combined else cls
+    interpreter = current_interpreter()
+    if interpreter.key() == TransformType.Functionalize:
+        return _below_functionalize(interpreter, inner, args)
+    return inner.apply(*args, **kwargs) if combined else call(cls, *args, **kwargs)
 
-    apply.__wrapped__ = original  # type: ignore[attr-defined]
-    return apply
+
+never_compile(complete_inner, callees=True)  # type: ignore[arg-type]
 
 
 def _below_functionalize(interpreter: Any, function: Any, args: tuple[Any, ...]) -> Any:
@@ -111,17 +110,13 @@ def _below_functionalize(interpreter: Any, function: Any, args: tuple[Any, ...])
     level = interpreter.level()
 
     def lower(value: Any) -> Any:
-        return torch._from_functional_tensor(value) if torch._is_functional_tensor(value) else value
+        return from_functional_tensor(value) if is_functional_tensor(value) else value
 
     given = pytree.tree_map_only(torch.Tensor, lower, args)
     with interpreter.lower():
         result = function.apply(*given)
     return pytree.tree_map_only(
         torch.Tensor,
-        lambda value: torch._C._functorch._wrap_functional_tensor(value, level),
+        lambda value: wrap_functional_tensor(value, level),
         result,
     )
-
-
-def _unwrap(function: Any) -> Callable[..., Any]:
-    return getattr(function, "__wrapped__", function)

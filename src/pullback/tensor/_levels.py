@@ -4,25 +4,38 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
-from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
+from pullback.internal import torch as _functorch
+from pullback.internal.torch import (
+    disable_functorch,
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+    is_gradtrackingtensor,
+    is_legacy_batchedtensor,
+    is_traced,
+    maybe_get_bdim,
+    maybe_get_level,
+    unwrap_if_dead,
+)
+
 __all__ = [
+    "alive",
     "concrete",
     "is_differentiated",
     "out_of_place",
     "primal",
-    "requires_grad_somewhere",
     "same_view",
+    "sample",
+    "tracking_level",
     "vjp",
+    "wrapper_level",
 ]
 
 # torch.func.vjp without auxiliary output: its annotation does not tell the two apart.
 vjp: Any = torch.func.vjp
 
-
-_functorch = torch._C._functorch
 
 T = TypeVar("T")
 
@@ -41,30 +54,59 @@ def out_of_place(derive: Callable[[Callable[..., Any]], T]) -> T:
     return derive(torch.func.functionalize)
 
 
+def alive(tensor: Any) -> Any:
+    """The tensor below all wrappers of transforms that have ended; other values as they are."""
+    while isinstance(tensor, torch.Tensor):
+        inside = unwrap_if_dead(tensor)
+        if inside is tensor:
+            break
+        tensor = inside
+    return tensor
+
+
 def concrete(tensor: torch.Tensor) -> torch.Tensor | None:
     """The plain tensor with values below all transforms, or ``None`` while tracing.
 
     Below `torch.func.vmap` the result has its batch dimensions wherever they are stored.
     """
-    while _functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = _functorch.get_unwrapped(tensor)
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or isinstance(tensor, FakeTensor):
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or isinstance(
+        tensor, _functorch.FakeTensor
+    ):
         return None
-    if tensor.is_meta:
+    if tensor.is_meta or is_legacy_batchedtensor(tensor) or is_traced():
         return None
     return tensor.detach()
 
 
+def sample(tensor: torch.Tensor) -> torch.Tensor | None:
+    """One item of a tensor as the innermost transform sees it, or ``None`` while tracing."""
+    dims = []
+    while is_functorch_wrapped_tensor(tensor):
+        if is_batchedtensor(tensor):
+            dims.append(maybe_get_bdim(tensor))
+        tensor = get_unwrapped(tensor)
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
+        return None
+    if is_legacy_batchedtensor(tensor):  # of torch.autograd.functional
+        return None
+    with disable_functorch(), torch.no_grad():
+        for dim in reversed(dims):
+            tensor = tensor.select(dim, 0)
+        return tensor.detach()
+
+
 def same_view(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors are the same view of the same storage, as ``x.detach()`` is of ``x``."""
-    while _functorch.is_functorch_wrapped_tensor(tensor):
-        if not _functorch.is_functorch_wrapped_tensor(other):
+    while is_functorch_wrapped_tensor(tensor):
+        if not is_functorch_wrapped_tensor(other):
             return False
-        if _functorch.maybe_get_level(tensor) != _functorch.maybe_get_level(other):
+        if maybe_get_level(tensor) != maybe_get_level(other):
             return False
-        if _functorch.maybe_get_bdim(tensor) != _functorch.maybe_get_bdim(other):
+        if maybe_get_bdim(tensor) != maybe_get_bdim(other):
             return False
-        tensor, other = _functorch.get_unwrapped(tensor), _functorch.get_unwrapped(other)
+        tensor, other = get_unwrapped(tensor), get_unwrapped(other)
     plain = (torch.Tensor, torch.nn.Parameter)
     return (
         type(tensor) in plain
@@ -81,31 +123,40 @@ def same_view(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     )
 
 
-def requires_grad_somewhere(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is part of a graph at any level of transforms."""
-    while not tensor.requires_grad:
-        if not _functorch.is_functorch_wrapped_tensor(tensor):
-            return False
-        tensor = _functorch.get_unwrapped(tensor)
-    return True
+def tracking_level(tensor: torch.Tensor) -> int:
+    """The innermost level of `torch.func` that differentiates a tensor in reverse; 0 for none."""
+    while is_functorch_wrapped_tensor(tensor):
+        if is_gradtrackingtensor(tensor) and tensor.requires_grad:
+            return maybe_get_level(tensor)
+        tensor = get_unwrapped(tensor)
+    return 0
+
+
+def wrapper_level(tensor: torch.Tensor) -> int:
+    """The innermost level of `torch.func` that wraps a tensor for derivatives; 0 for none."""
+    while is_functorch_wrapped_tensor(tensor):
+        if is_gradtrackingtensor(tensor):
+            return maybe_get_level(tensor)
+        tensor = get_unwrapped(tensor)
+    return 0
 
 
 def primal(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor without the tangent that it has at the innermost forward-mode level."""
-    if not _functorch.is_batchedtensor(tensor):
+    if not is_batchedtensor(tensor):
         value, tangent = forward_ad.unpack_dual(tensor, level=0)
         return tensor if tangent is None else value
-    level, dim = _functorch.maybe_get_level(tensor), _functorch.maybe_get_bdim(tensor)
-    inside = _functorch.get_unwrapped(tensor)
-    with retrieve_current_functorch_interpreter().lower():
+    level, dim = maybe_get_level(tensor), maybe_get_bdim(tensor)
+    inside = get_unwrapped(tensor)
+    with _functorch.current_interpreter().lower():
         value = primal(inside)
-    return tensor if value is inside else _functorch._add_batch_dim(value, dim, level)
+    return tensor if value is inside else _functorch.add_batch_dim(value, dim, level)
 
 
 def is_differentiated(tensor: torch.Tensor) -> bool:
     """Whether a gradient or tangent of the tensor is tracked at any level of transforms."""
-    while _functorch.is_functorch_wrapped_tensor(tensor):
-        if _functorch.is_gradtrackingtensor(tensor):
+    while is_functorch_wrapped_tensor(tensor):
+        if is_gradtrackingtensor(tensor):
             return True
-        tensor = _functorch.get_unwrapped(tensor)
+        tensor = get_unwrapped(tensor)
     return tensor.requires_grad

@@ -1,33 +1,47 @@
 """Run code written for no-grad mode so that autograd sees through it.
 
 The forward and the backward of a Function run without gradients, and their authors write
-``no_grad``, ``.detach()`` and ``.data`` freely: these change no value. To differentiate a
-residual, or to transpose a backward, the same code runs again with each of them ignored. What
-autograd cannot see through (a trip to numpy, a kernel that writes into an empty tensor) is
-refused by name, since its derivative would silently be zero.
+``no_grad``, ``.detach()`` and ``.data`` freely: these change no value. To differentiate the two,
+the same code runs again with each of them ignored. Whatever else gives a floating result without
+history from a tensor that is differentiated (a trip to numpy, to Python numbers, a kernel without
+a rule) is refused by name, since its derivative would silently be zero.
 """
 
-import weakref
-from collections.abc import Sequence
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
-from pullback.errors import UnsupportedError
-from pullback.tensor._levels import concrete, requires_grad_somewhere
+from pullback.errors import PullbackError, UnsupportedError
+from pullback.internal.torch import OpOverload, pytree, set_grad_mode
+from pullback.tensor._levels import tracking_level, wrapper_level
 
-__all__ = ["Retrace"]
+__all__ = ["MEND", "Retrace", "named", "retracing", "suspended"]
 
-# By id, with a weak reference that tells whether the id still names the same tensor.
-_Tensors = dict[int, weakref.ref[torch.Tensor]]
+MEND = (
+    "Write the rules in torch operations on their arguments, or declare backward "
+    "once_differentiable."
+)
 
 _tensor: Any = torch.Tensor
-_GRAD_MODE = {torch._C._set_grad_enabled}
-_DETACHING = {_tensor.detach, torch.detach, _tensor.detach_, _tensor.data.__get__}
-_UNINITIALISED = {torch.empty, torch.empty_like, torch.empty_strided, _tensor.new_empty}
-_OPAQUE = {
+_aten = torch.ops.aten
+
+_GRAD_MODE = {set_grad_mode}
+_DETACHING = {
+    _tensor.detach,
+    torch.detach,
+    torch.detach_copy,
+    _tensor.data.__get__,
+    _aten.detach,
+    _aten.detach.default,
+    _aten.alias,
+    _aten.alias.default,
+}
+_REQUIRES_GRAD = _tensor.requires_grad.__get__
+_LEAVING = {
     _tensor.numpy: ".numpy()",
     _tensor.__array__: "numpy",
     _tensor.item: ".item()",
@@ -35,7 +49,31 @@ _OPAQUE = {
     _tensor.__float__: "float()",
     _tensor.__complex__: "complex()",
     _tensor.data_ptr: ".data_ptr()",
+    _tensor.untyped_storage: ".untyped_storage()",
+    _tensor.storage: ".storage()",
+    _tensor.set_: ".set_()",
+    _tensor.__dlpack__: "DLPack",
+    _tensor.__reduce_ex__: "pickle",
+    _tensor.data.__set__: "an assignment to .data",
 }
+# Functions of torch known to give a value that does not depend on the values of its arguments, or
+# only in steps, so that its derivative is zero wherever there is one.
+_CONSTANT = {
+    "bernoulli", "bernoulli_", "bucketize", "empty_like", "exponential_", "fill_",
+    "full_like", "geometric_", "heaviside", "histc", "log_normal_", "new_empty",
+    "new_empty_strided", "new_full", "new_ones", "new_zeros", "nextafter", "normal_", "ones_like",
+    "poisson", "rand_like", "randint_like", "randn_like", "random_", "round", "sign", "trunc",
+    "uniform_", "zero_", "zeros_like",
+}  # fmt: skip
+# What tells of a tensor without reading its values.
+_DESCRIBING = {
+    getattr(_tensor, name).__get__
+    for name in ("device", "dtype", "is_cuda", "itemsize", "layout", "nbytes", "ndim", "shape")
+} | {_tensor.dim, _tensor.numel, _tensor.size, _tensor.is_floating_point, _tensor.is_complex}
+_BITS = {"view", "view_dtype", "view_as_real"}
+_NOT_IMPLEMENTED = ("NotImplemented", "Error")
+
+_local = threading.local()
 
 
 class Retrace(TorchFunctionMode):
@@ -45,7 +83,11 @@ class Retrace(TorchFunctionMode):
         name: the name of the Function, for the message.
         purpose: what the code is run again for, for the message.
         mend: how the author can mend a refusal.
-        sources: the tensors that results are expected to depend on.
+        sources: the tensors that are differentiated, at the innermost level that is.
+        flags: what tensors are to answer when they are asked whether they require a gradient,
+            by their ids; they must outlive the mode.
+        strict: refuse tensors whose history was cut off where torch functions do not show it;
+            not needed where the result is compared with the truth.
     """
 
     def __init__(
@@ -54,51 +96,115 @@ class Retrace(TorchFunctionMode):
         purpose: str,
         mend: str,
         sources: Sequence[torch.Tensor | None] = (),
+        flags: dict[int, bool] | None = None,
+        *,
+        strict: bool = True,
     ) -> None:
         super().__init__()
         self.name = name
         self.purpose = purpose
         self.mend = mend
-        self._uninitialised: _Tensors = {}
-        self._derived: _Tensors = {id(s): weakref.ref(s) for s in sources if s is not None}
+        self.level = max((tracking_level(s) for s in sources if s is not None), default=0)
+        self.flags = flags if flags is not None else {}
+        self.strict = strict
+        self.forbidden: dict[int, torch.Tensor] = {}  # by id: computed where nothing was seen
+        self.kept: Sequence[torch.Tensor] = ()  # so that the ids of flags stay theirs
+        self.suspended = 0
+        self._constants: dict[int, torch.Tensor] = {}  # by id, kept so that the ids stay theirs
 
-    def __torch_function__(
+    def __enter__(self) -> "Retrace":
+        _stack().append(self)
+        return super().__enter__()
+
+    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None:
+        _stack().pop()
+        super().__exit__(exc_type, exc_val, exc_tb)
+
+    def __torch_function__(  # noqa: PLR0912 - one case of what autograd does not see a branch
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        kwargs = kwargs or {}
+        if func == _REQUIRES_GRAD and id(args[0]) in self.flags:
+            return self.flags[id(args[0])]
+        if self.suspended or not self.level:
+            return func(*args, **kwargs)
         if func in _GRAD_MODE:
             return None
         if func in _DETACHING:
+            return args[0].view_as(args[0]) if self.tracks(args[0]) else args[0]
+        if func is _tensor.detach_ and self.tracks(args[0]):
             return args[0]
-        if func in _OPAQUE and _tracked(args[0]):
-            raise self.refuse(f"it leaves torch through {_OPAQUE[func]}")
-        result = func(*args, **(kwargs or {}))
-        if func in _UNINITIALISED:
-            self._uninitialised[id(result)] = weakref.ref(result)
-        elif args and id(args[0]) in self._uninitialised and _writes(func):
-            del self._uninitialised[id(args[0])]
-        self._follow(args, kwargs, result)
+        if func is _tensor.requires_grad_ and args[0].requires_grad:
+            return args[0]
+        if func in _LEAVING and any(self.tracks(t) for t in args):
+            raise self.refuse(f"it leaves torch through {_LEAVING[func]}")
+        if func is _tensor.__deepcopy__ and self.tracks(args[0]):
+            return args[0].clone()
+        if func is torch.autograd.grad:
+            kwargs = {**kwargs, "create_graph": True}
+        if func in _DESCRIBING:
+            return func(*args, **kwargs)
+        self.confirm(pytree.tree_leaves((args, kwargs)), _name(func))
+        try:
+            result = func(*args, **kwargs)
+        except RuntimeError as error:
+            if isinstance(func, OpOverload) and not _is_of_torch(func):
+                raise self.refuse(f"torch.func does not differentiate {_name(func)}") from error
+            raise
+        self._confirm(func, args, kwargs, result)
+        for leaf in pytree.tree_leaves(result):
+            if isinstance(leaf, torch.Tensor) and not self.tracks(leaf):
+                self._constants[id(leaf)] = leaf
         return result
 
-    def _follow(self, args: Any, kwargs: Any, result: Any) -> None:
-        if any(id(leaf) in self._derived for leaf in pytree.tree_leaves((args, kwargs))):
-            written = args[:1] if result is None else (result, *args[:1])
-            for leaf in pytree.tree_leaves(written):
-                if isinstance(leaf, torch.Tensor):
-                    self._derived[id(leaf)] = weakref.ref(leaf)
-
-    def written_outside_torch(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor was made empty and no torch operation wrote to it since."""
-        reference = self._uninitialised.get(id(tensor))
-        return reference is not None and reference() is tensor and tensor.numel() > 0
-
-    def hides(self, result: torch.Tensor) -> bool:
-        """Whether a result is cut off from the sources, though it is not zero."""
-        if self.written_outside_torch(result):
-            return True
-        if id(result) in self._derived or requires_grad_somewhere(result):
+    def tracks(self, value: Any) -> bool:
+        """Whether a value is a floating tensor that is differentiated."""
+        if not isinstance(value, torch.Tensor):
             return False
-        plain = concrete(result)
-        return plain is not None and bool(plain.any())
+        return _differentiable(value) and tracking_level(value) >= self.level > 0
+
+    def confirm(self, values: Sequence[Any], where: str) -> None:
+        """Refuse a tensor of this run without history that no torch function gave.
+
+        A tensor of this run has a wrapper of its level. Those that are differentiated have a
+        history; the constants among them were made by torch functions, and are known.
+        """
+        for value in values:
+            if self.forbidden.get(id(value)) is value and value is not None:
+                raise self.refuse("backward uses a value that forward computed outside of torch")
+            if (
+                isinstance(value, torch.Tensor)
+                and self.level
+                and self.strict
+                and _differentiable(value)
+                and not self.tracks(value)
+                and id(value) not in self._constants
+                and wrapper_level(value) >= self.level
+            ):
+                raise self.refuse(f"{where} meets a tensor whose history was cut off")
+
+    def _confirm(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Refuse a floating result without history of an argument that is differentiated."""
+        name = _name(func)
+        if name.endswith("__get__") or (name in _CONSTANT and _is_of_torch(func)):
+            return
+        if not any(self.tracks(leaf) for leaf in pytree.tree_leaves((args, kwargs))):
+            return
+        written = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+        found = (result, args[0]) if written else result
+        for leaf in pytree.tree_leaves(found):
+            if not isinstance(leaf, torch.Tensor):
+                if isinstance(leaf, (float, complex)):
+                    raise self.refuse(f"{name} makes a number of a tensor")
+                continue
+            if not _differentiable(leaf):
+                if name in _BITS:
+                    raise self.refuse("it reads the bits of a tensor as integers")
+                continue
+            if not self.tracks(leaf):
+                raise self.refuse(f"{name} gives a value without history")
+            if leaf.grad_fn is not None and _is_unknown(leaf.grad_fn):
+                raise self.refuse(f"{name} has no derivative that autograd knows")
 
     def refuse(self, why: str) -> UnsupportedError:
         """Make the error that names what cannot be seen through."""
@@ -107,10 +213,72 @@ class Retrace(TorchFunctionMode):
         )
 
 
-def _tracked(tensor: torch.Tensor) -> bool:
-    return tensor.requires_grad or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+@contextlib.contextmanager
+def suspended() -> Iterator[None]:
+    """Let a Function that is applied by the code that runs again use its own rules."""
+    stack = list(_stack())
+    for mode in stack:
+        mode.suspended += 1
+    try:
+        yield
+    finally:
+        for mode in stack:
+            mode.suspended -= 1
 
 
-def _writes(func: Any) -> bool:
-    name = getattr(func, "__name__", "")
-    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+@contextlib.contextmanager
+def named(name: str, purpose: str, mend: str) -> Iterator[None]:
+    """Turn what torch raises where code runs again into a refusal by name."""
+    try:
+        yield
+    except (PullbackError, torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
+        if _is_control(error):
+            raise
+        first = str(error).strip().split("\n")[0][:200]
+        raise UnsupportedError(
+            f"{purpose} of {name} cannot be derived: its rules, run again where autograd sees "
+            f"them, raise {type(error).__name__}: {first}",
+            mend=mend,
+        ) from error
+
+
+def _is_control(error: Exception) -> bool:
+    """Whether an error asks for another way to run, or stops the tracing of a graph."""
+    text = str(error)
+    signs = ("inplace operation", "written-to tensor", "randomness")
+    return type(error).__module__.startswith(("torch._dynamo", "torch.fx")) or any(
+        sign in text for sign in signs
+    )
+
+
+def _stack() -> list[Retrace]:
+    if not hasattr(_local, "stack"):
+        _local.stack = []
+    return _local.stack
+
+
+def retracing() -> bool:
+    """Whether code is being run again on this thread."""
+    return bool(getattr(_local, "stack", None))
+
+
+def _differentiable(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _is_unknown(node: Any) -> bool:
+    return any(sign in node.name() for sign in _NOT_IMPLEMENTED)
+
+
+def _name(func: Any) -> str:
+    name = getattr(func, "__name__", None) or str(func)
+    return name.rsplit(".", maxsplit=1)[0] if isinstance(func, OpOverload) else name
+
+
+def _is_of_torch(func: Any) -> bool:
+    """Whether torch itself defines a function; the name of a custom operator says nothing."""
+    module = getattr(func, "__module__", None) or getattr(func, "__objclass__", func).__module__
+    custom = module.startswith("torch._ops.") and module != "torch._ops.aten"
+    return module.partition(".")[0] == "torch" and not custom

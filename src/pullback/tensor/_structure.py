@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from pullback.internal.torch import pytree
 
 __all__ = [
     "ONE",
@@ -17,6 +18,7 @@ __all__ = [
     "children",
     "flatten",
     "is_data",
+    "is_hole",
     "match",
     "unflatten",
     "without_values",
@@ -36,6 +38,9 @@ class _Hole:
 
     def __repr__(self) -> str:
         return "<tensor>"
+
+    def __deepcopy__(self, memo: Any) -> "_Hole":
+        return self  # templates are compared by identity
 
 
 _HOLE = _Hole()
@@ -73,6 +78,11 @@ def is_data(value: Any) -> bool:
     if kind is dict:
         return all(map(is_data, value.values()))
     return kind in (tuple, list, torch.Size) and all(map(is_data, value))
+
+
+def is_hole(leaf: Any) -> bool:
+    """Whether a leaf of a template stands for a tensor."""
+    return leaf is _HOLE
 
 
 def unflatten(template: Template, tensors: Sequence[Any]) -> tuple[Any, ...]:
@@ -159,6 +169,6 @@ def _outline(value: Any) -> str:
 def without_values(template: Template, value: Any) -> Template:
     """The template with another value at each place that holds no tensor."""
     holes, spec = template
-    if holes.count(_HOLE) == len(holes):
+    if all(leaf is _HOLE for leaf in holes):
         return template
     return tuple(_HOLE if leaf is _HOLE else value for leaf in holes), spec

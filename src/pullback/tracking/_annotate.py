@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.internal.torch import BatchNormalisation
 
 __all__ = ["Scales", "ScalesInterpreter", "annotate", "annotate_code", "measure_scales", "std_of"]
 
@@ -73,7 +74,7 @@ def annotate(
 
 # Layers of torch whose forward looks at its data, so that they stay one line.
 _OPAQUE = (
-    nn.modules.batchnorm._NormBase,
+    BatchNormalisation,
     nn.MultiheadAttention,
     nn.RNNBase,
     nn.RNNCellBase,

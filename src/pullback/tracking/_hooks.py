@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from pullback.errors import UnsupportedError
+from pullback.internal.torch import never_compile, peek_interpreter_stack
 from pullback.tracking._identity import Ticket
 from pullback.tracking._operators import begin_operator, in_backward
 from pullback.tracking._outputs import replace_tensors, tensors_in
@@ -201,7 +202,7 @@ class EndHook(_Hook):
 
 
 def _measure(hook: OutputHook, inputs: Any, output: Any) -> Any:
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if peek_interpreter_stack() is not None:
         return replace_tensors(output, hook._pass_through)
     for path, values in tensors_in(output):
         hook.sightings.see(values, hook.name + path, inputs)
@@ -215,18 +216,8 @@ def _begin(hook: BeginHook) -> None:
     hook.store.inside = hook.whole
 
 
-def _keep_whole(function: Any) -> None:
-    """Let Dynamo trace a function as a piece of something, and never compile it by itself.
-
-    Dynamo enters the hooks of a compiled module in two ways. Those of its parts it traces as a
-    piece of the forward. Those of the module itself torch calls outside of it, in Python, where
-    Dynamo would make a graph of each function that they call.
-    """
-    frames = torch._C._dynamo.eval_frame
-    skip = frames._FrameAction.SKIP
-    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
-
-
-_keep_whole(OutputHook.__call__)
-_keep_whole(BeginHook.__call__)
-_keep_whole(EndHook.__call__)
+# Dynamo enters the hooks of a compiled module in two ways. Those of its parts it traces as a piece
+# of the forward. Those of the module itself torch calls outside of it, in Python, where Dynamo
+# would make a graph of each function that they call.
+for _hook in (OutputHook, BeginHook, EndHook):
+    never_compile(_hook.__call__)

@@ -6,11 +6,11 @@ are found through the store's handle, out of the compiler's sight, so that no co
 ever made to functionalise the write.
 """
 
-import importlib
 from typing import Any, cast
 
 import torch
 
+from pullback.internal.torch import current_graph_task_id, declare_ordered
 from pullback.tracking._identity import Ticket
 from pullback.tracking._layout import Direction
 from pullback.tracking._store import find_store
@@ -80,7 +80,7 @@ def _(handle: int, root: str) -> None:
 
 def in_backward() -> bool:
     """Whether autograd is walking a graph: a forward pass now is a recomputation."""
-    return torch._C._current_graph_task_id() != -1
+    return current_graph_task_id() != -1
 
 
 # Under vmap the whole batch is one tensor: the kernel gets it as it lies in memory.
@@ -113,16 +113,5 @@ def _(  # noqa: PLR0917 - the operator's own
     return None, None
 
 
-def _declare_effects() -> None:
-    operators: tuple[Any, ...] = (observe_operator, follow_operator, begin_operator)
-    for operator in operators:
-        if hasattr(operator, "register_effect"):
-            from torch._library.effects import EffectType
-
-            operator.register_effect(EffectType.ORDERED)
-        else:  # torch before 2.10
-            effects: Any = importlib.import_module("torch._higher_order_ops.effects")
-            effects._register_effectful_op(operator._opoverload, effects._EffectType.ORDERED)
-
-
-_declare_effects()
+for _operator in (observe_operator, follow_operator, begin_operator):
+    declare_ordered(_operator)

@@ -7,6 +7,11 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal.torch import (
+    get_unwrapped,
+    is_functorch_wrapped_tensor,
+    len_torch_dispatch_stack,
+)
 from pullback.trajectory._knots import from_numbers
 from pullback.trajectory._state import PARTS, State
 
@@ -41,10 +46,10 @@ def readable(tensor: Tensor) -> Tensor | None:
     Arguments:
         tensor: the tensor to look into.
     """
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
+    if torch.compiler.is_compiling() or len_torch_dispatch_stack() > 0:
         return None
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
     return tensor.detach() if type(tensor.detach()) is Tensor and not tensor.is_meta else None
 
 

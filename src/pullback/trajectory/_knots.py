@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal.torch import get_unwrapped, is_functorch_wrapped_tensor
 from pullback.trajectory._state import State
 
 __all__ = [
@@ -21,15 +22,13 @@ __all__ = [
     "state_part",
 ]
 
-_functorch = torch._C._functorch
-
 
 def concrete(tensor: Tensor) -> Tensor | None:
     """The values below all transforms, or ``None`` while a compiler traces."""
     if torch.compiler.is_compiling():
         return None
-    while _functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = _functorch.get_unwrapped(tensor)
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
     plain = type(tensor) in (Tensor, torch.nn.Parameter) and not tensor.is_meta
     return tensor.detach() if plain else None
 

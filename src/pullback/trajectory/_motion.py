@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import GetAttrKey, register_pytree_node
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal.torch import pytree
 from pullback.trajectory._knots import concrete
 
 __all__ = ["Motion", "concatenate", "time_dtype"]
@@ -204,14 +204,14 @@ def _flatten(motion: Motion) -> tuple[list[Any], None]:
 
 
 def _flatten_with_keys(motion: Motion) -> tuple[list[tuple[Any, Any]], None]:
-    return [(GetAttrKey(name), getattr(motion, name)) for name in _names(motion)], None
+    return [(pytree.GetAttrKey(name), getattr(motion, name)) for name in _names(motion)], None
 
 
 def _unflatten(parts: Sequence[Any], _context: None) -> Motion:
     return Motion(*parts)
 
 
-register_pytree_node(
+pytree.register_pytree_node(
     Motion,
     _flatten,
     _unflatten,  # pyrefly: ignore[bad-argument-type]  # torch types it as Iterable

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.utils._pytree import GetAttrKey, register_pytree_node
 
 from pullback.errors import ArgumentTypeError
+from pullback.internal.torch import pytree
 
 __all__ = ["State", "free", "hold", "rest"]
 
@@ -115,7 +115,7 @@ def _flatten(state: State) -> tuple[list[Any], tuple[Any, ...]]:
 
 
 def _flatten_with_keys(state: State) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
-    named = [(GetAttrKey(name), getattr(state, name)) for name in PARTS]
+    named = [(pytree.GetAttrKey(name), getattr(state, name)) for name in PARTS]
     return [(key, part) for key, part in named if _is_leaf(part)], _context(state)
 
 
@@ -124,7 +124,7 @@ def _unflatten(leaves: Sequence[Any], context: tuple[Any, ...]) -> State:
     return State(*(next(remaining) if part == "leaf" else part for part in context))
 
 
-register_pytree_node(
+pytree.register_pytree_node(
     State,
     _flatten,
     _unflatten,  # pyrefly: ignore[bad-argument-type]  # torch types it as Iterable

@@ -243,8 +243,8 @@ class WeightsInList(torch.autograd.Function):
 
 
 SPECIMENS = [
-    Specimen(BiasNotSummed, lambda: (normal(4, 3), normal(3, seed=2)), "form"),
-    Specimen(GradientInFloat32, lambda: (normal(3),), "form"),
+    Specimen(BiasNotSummed, lambda: (normal(4, 3), normal(3, seed=2)), "form", verdict="untidy"),
+    Specimen(GradientInFloat32, lambda: (normal(3),), "form", verdict="untidy"),
     Specimen(TooFewGradients, lambda: (normal(3), 0.5), "form"),
     Specimen(WrongNeeds, lambda: (normal(3), normal(3, seed=2)), "needs-input-grad"),
     Specimen(NeedsOffByOne, lambda: (normal(2, 3), normal(3, 4, seed=2)), "needs-input-grad"),

@@ -207,13 +207,13 @@ SPECIMENS = [
     Specimen(VmapOverTheWholeBatch, lambda: (normal(4),), "vmap"),
     Specimen(VmapAssumesFirst, lambda: (normal(3), normal(3, seed=2)), "vmap"),
     Specimen(CompressedWhenSingle, lambda: (normal(3),), "dtype"),
-    Specimen(DoubleForSingle, lambda: (normal(3),), "dtype"),
+    Specimen(DoubleForSingle, lambda: (normal(3),), "dtype", verdict="untidy"),
     Specimen(LinearMixed, lambda: (normal(2, 3), normal(3, 4, seed=2)), "autocast"),
     Specimen(ScaledUnderAutocast, lambda: (normal(3),), "autocast"),
     Specimen(FakeShapeWrong, lambda: (normal(3),), "fake"),
     Specimen(FakeDtypeWrong, lambda: (normal(3),), "fake"),
-    Specimen(RoundThrough, lambda: (normal(3),), "compile"),
-    Specimen(ReverseSplit, lambda: (normal(3), 0.5), "compile"),
+    Specimen(RoundThrough, lambda: (normal(3),), "compile", mended="2.15"),
+    Specimen(ReverseSplit, lambda: (normal(3), 0.5), "compile", mended="2.15"),
 ]
 ON_A_GPU = [
     Specimen(HostValue, lambda: (normal(5),), "cuda-graph"),

@@ -1,4 +1,4 @@
-"""The clauses of the contract, one file for each family, in one ordered table."""
+"""The clauses of the contract, one in each file, in one ordered table."""
 
 from pullback.conformance.clauses._table import CLAUSES
 

@@ -2,9 +2,10 @@
 
 import torch
 
-from pullback.conformance._nodes import spied
+from pullback.conformance._clause import clause
+from pullback.conformance._nodes import watched_marks
 from pullback.conformance._probe import Probe, Tensors, same_bits
-from pullback.conformance._report import Finding
+from pullback.report import Finding
 
 __all__ = ["alias"]
 
@@ -14,11 +15,20 @@ _HINT = (
 )
 
 
+@clause(
+    "alias",
+    promise="An output that is an input or a view is handled.",
+    why="An output that shares memory with an input changes when that input is changed. "
+    "Autograd has to know it, or it works with values that are gone.",
+    breach="when an output is changed in place and an input, another output or a gradient "
+    "goes wrong.",
+    mend="Return a clone, or `x.view_as(x)`.",
+)
 def alias(probe: Probe) -> Finding:
     """Change each output in place: inputs and other outputs must not change silently with it."""
-    with spied() as spy:
+    with watched_marks() as marks:
         handed, every = probe.exposed(probe.leaves())
-    dirty = {t.data_ptr() for t in spy.dirty}
+    dirty = {t.data_ptr() for t in marks.dirty}
     shared = _shared(handed, every, dirty)
     for k in probe.outputs:
         if every[k].data_ptr() in dirty:

@@ -1,4 +1,4 @@
-"""`checkpoint`: works under activation checkpointing; saved tensors are unpacked once."""
+"""`checkpoint`: it works under activation checkpointing; saved tensors are unpacked once."""
 
 from collections import Counter
 
@@ -6,19 +6,28 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint as run_checkpointed
 
+from pullback.conformance._clause import clause
 from pullback.conformance._guard import reseed
 from pullback.conformance._probe import Probe
-from pullback.conformance._report import Finding
+from pullback.report import Finding
 
 __all__ = ["checkpoint"]
 
 _PLAIN = "print('plain       ', torch.autograd.grad(outs(), xs, w, allow_unused=True))"
 
 
+@clause(
+    "checkpoint",
+    promise="It works under activation checkpointing; saved tensors are unpacked once.",
+    why="Activation checkpointing runs forward again to save memory. The gradient must be "
+    "the same with it as without.",
+    breach="against a plain run, and in the count of unpackings.",
+    mend="Read `ctx.saved_tensors` once; draw from torch's generator only.",
+)
 def checkpoint(probe: Probe) -> Finding:
     """Compare non-reentrant checkpointing with a plain run, and count each unpacking."""
     points = probe.inputs.points()
-    cotangents = probe.cotangents([y.detach() for y in probe.evaluate(probe.leaves())])
+    cotangents = probe.cotangents(probe.output_values())
     expected = probe.backward(points, cotangents)
     often = _unpacked_often(probe, cotangents)
     if often:

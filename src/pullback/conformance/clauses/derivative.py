@@ -1,21 +1,33 @@
-"""`derivative`: backward is the transpose of the derivative of forward."""
+"""`derivative`: backward is the transpose of the derivative of forward (intent `exact`)."""
 
+from dataclasses import replace
+
+from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, decide, try_derivative
 from pullback.conformance._probe import Probe
-from pullback.conformance._report import Finding
+from pullback.report import Finding
 
 __all__ = ["derivative"]
 
 _SEPARATELY = 8
 
 
+@clause(
+    "derivative",
+    promise="Backward is the transpose of the derivative of forward (intent `exact`).",
+    why="Training follows this gradient. A wrong one raises no error: the loss falls more "
+    "slowly, or to a worse place, and nothing points at the cause.",
+    breach="as `<J'w, v>` off from finite differences along a random direction, per input.",
+    mend="Correct backward for the input named; if it differs on purpose, declare `surrogate`.",
+)
 def derivative(probe: Probe) -> Finding:
     """Compare <J'w, v> with float64 finite differences of <w, f> along random directions."""
-    if probe.intent != "exact":
-        how = "inferred" if probe.inferred else "declared"
-        return probe.skipped(f"The gradient is {how} as {probe.intent}: {probe.reason}.")
-    count = len(probe.inputs.differentiable)
-    choices: list[int | None] = list(range(count)) if count <= _SEPARATELY else [None]
+    if probe.intent != "exact" and not probe.held:
+        return probe.skipped(_said(probe))
+    asked = range(len(probe.inputs.differentiable)) if probe.intent == "exact" else probe.held
+    choices: list[int | None] = list(asked)
+    if len(choices) > _SEPARATELY and probe.intent == "exact":
+        choices = [None]
     settled = 0
     for only in choices:
         trial = decide(lambda number, only=only: try_derivative(probe, number, only))
@@ -26,19 +38,37 @@ def derivative(probe: Probe) -> Finding:
         return probe.skipped(
             "Finite differences do not settle at any point tried (kinks or noise)."
         )
+    through = "" if probe.intent == "exact" else f" {_said(probe)}"
+    forgotten = [] if probe.inputs.declared else _forgotten(probe)
+    if forgotten:
+        return probe.lacking(
+            f"Backward answers None for {', '.join(forgotten)}, with which forward moves: a "
+            "constant on purpose, or a gradient forgotten. The others agree with finite "
+            f"differences.{through}",
+            "Return its gradient. Where it is a constant on purpose, mark the inputs that are "
+            "differentiated with requires_grad, which settles it.",
+        )
     return probe.holds(f"Backward agrees with finite differences for {settled} of {len(choices)} "
-                       f"input(s).{_excluded(probe)}")  # fmt: skip
+                       f"input(s).{through}")  # fmt: skip
 
 
-def _excluded(probe: Probe) -> str:
-    """Say which inputs were taken as constants because backward answers ``None``."""
+def _said(probe: Probe) -> str:
+    how = "inferred" if probe.inferred else "declared"
+    return f"The gradient is {how} as {probe.intent}: {probe.reason}."
+
+
+def _forgotten(probe: Probe) -> list[str]:
+    """Floating inputs that nobody marked, that backward answers with ``None`` and forward uses."""
     taken = set(probe.inputs.differentiable)
-    floats = [
-        path
-        for k, (path, value) in enumerate(zip(probe.inputs.paths, probe.inputs.values, strict=True))
-        if k not in taken and value.is_floating_point()
-    ]
-    return f" Constants: {', '.join(floats)}." if floats else ""
+    found = []
+    for k, value in enumerate(probe.inputs.values):
+        if k in taken or not value.is_floating_point() or probe.inputs.nested(k):
+            continue
+        alone = replace(probe, inputs=probe.inputs.with_differentiable([k]))
+        trial = decide(lambda number, alone=alone: try_derivative(alone, number))
+        if trial is not None and trial.match == "mismatch":
+            found.append(probe.inputs.paths[k])
+    return found
 
 
 def _broken(probe: Probe, trial: Trial, only: int | None) -> Finding:

@@ -1,18 +1,20 @@
-"""`form` and `non-differentiable`: what backward returns, and which outputs carry history."""
+"""`form`: each returned gradient has its input's shape, dtype and device; the count is right."""
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 
-from pullback.conformance._arguments import is_continuous
-from pullback.conformance._derivative import decide, try_derivative
-from pullback.conformance._nodes import call_backward, custom_nodes, edges, metadata, spied
-from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._report import Finding
+from pullback.conformance._clause import clause
+from pullback.conformance._nodes import call_backward, custom_nodes, edges, unit_cotangents
+from pullback.conformance._probe import Probe
+from pullback.report import Finding
 
-__all__ = ["form", "non_differentiable"]
+__all__ = ["form"]
 
+
+_HINT = (
+    "Return one gradient for each argument of forward, with its shape, dtype and device, or None."
+)
 _RAW = [
     "ys = outs(); node = ys[0].grad_fn",
     "w = [torch.ones(m.shape, dtype=m.dtype) for m in node._input_metadata]",
@@ -23,6 +25,15 @@ _RAW = [
 ]
 
 
+@clause(
+    "form",
+    promise="Each returned gradient has its input's shape, dtype and device; the count is right.",
+    why="Gradients of another shape, dtype or device than their input are cast, summed or "
+    "refused somewhere downstream, far from the cause.",
+    breach="in what backward itself returns. What autograd mends (it sums a broadcast gradient and "
+    "casts a floating one) is `untidy`; what it refuses shows as a plain backward that fails.",
+    mend="Sum over broadcast dimensions, cast, and return `None` for what is no tensor.",
+)
 def form(probe: Probe) -> Finding:
     """Record what backward returns before autograd reshapes, casts or drops it."""
     leaves = probe.leaves()
@@ -31,25 +42,22 @@ def form(probe: Probe) -> Finding:
     if not nodes:
         return probe.skipped("No custom Function is in the graph.")
     for node in nodes:
-        returned = call_backward(node, _ones(node))
+        returned = call_backward(node, unit_cotangents(node))
         wrong = _count(node, returned) or _members(node, returned)
-        if wrong is not None:
-            place, expected, got = wrong
-            return probe.broken(
-                "Backward returns a gradient that does not have its input's form.",
-                expected=expected, got=got, place=place, repro=_RAW,
-                hint="Return one gradient for each argument of forward, with its shape, dtype and "
-                "device, or None. Autograd sums and casts some of this silently.",
+        if wrong is None:
+            continue
+        place, expected, got = wrong
+        if "," in got:  # a tensor, which autograd took: plain backward ran
+            return probe.untidy(
+                "Backward returns a gradient that does not have its input's form; autograd sums, "
+                "casts or moves it.",
+                expected=expected, got=got, place=place, hint=_HINT,
             )  # fmt: skip
+        return probe.broken(
+            "Backward returns what is no gradient of its input.",
+            expected=expected, got=got, place=place, repro=_RAW, hint=_HINT,
+        )  # fmt: skip
     return probe.holds("Each gradient has its input's shape, dtype and device.")
-
-
-def _ones(node: Any) -> Tensors:
-    """A cotangent for each output; those that need not be differentiated get one too."""
-    found = []
-    for entry in metadata(node):
-        found.append(torch.ones(tuple(entry.shape), dtype=entry.dtype, device=entry.device))
-    return found
 
 
 def _count(node: Any, returned: tuple[Any, ...]) -> tuple[str, str, str] | None:
@@ -78,109 +86,3 @@ def _members(node: Any, returned: tuple[Any, ...]) -> tuple[str, str, str] | Non
 def _say(form: tuple[Any, ...]) -> str:
     shape, dtype, device = form
     return f"shape {shape}, {dtype}, {device}"
-
-
-def non_differentiable(probe: Probe) -> Finding:
-    """Compare what was marked with what carries history, and with what backward uses."""
-    leaves = probe.leaves()
-    if not leaves:
-        return probe.skipped("No input has a gradient.")
-    with spied() as spy:
-        every = probe.run(leaves)
-    outputs = {y.data_ptr() for y in every}
-    stray = [t for t in spy.marked if t.numel() and t.data_ptr() not in outputs]
-    if stray and probe.subject.function is not None:
-        return _broken(
-            probe,
-            "mark_non_differentiable was given a tensor that is not an output; it has no effect.",
-            "the very tensor that forward returns",
-            f"a tensor of shape {tuple(stray[0].shape)}",
-            "Mark the tensor that is returned, after the last operation on it.",
-        )
-    if not probe.outputs:
-        return _no_history(probe, every)
-    ignored = _dropped(custom_nodes([every[k] for k in probe.outputs]), every)
-    if ignored is not None:
-        return _broken(
-            probe,
-            f"Output {ignored} is marked as non-differentiable, but backward uses its cotangent: "
-            "its gradient is silently dropped.",
-            "no mark, or a backward that does not use that cotangent",
-            "a gradient that nobody receives",
-            "Do not mark an output whose derivative backward computes.",
-        )
-    return _unmarked(probe) or probe.holds("Marked outputs carry no history, the others do.")
-
-
-def _no_history(probe: Probe, every: Tensors) -> Finding:
-    """No output carries history: right where none can, or where that is declared."""
-    floats = tuple(k for k, y in enumerate(every) if is_continuous(y))
-    if not floats:
-        return probe.holds("No output is floating, so that none can carry history.")
-    if probe.intent != "exact":
-        return probe.holds(f"No output carries history; the gradient is {probe.intent}.")
-    trial = decide(lambda number: try_derivative(replace(probe, outputs=floats), number))
-    if trial is None or trial.match == "match":
-        return probe.holds("No output carries history, and none has a derivative other than zero.")
-    return _broken(
-        probe,
-        "No output carries history although forward depends on an input that requires a gradient.",
-        f"a derivative of {trial.estimate.value:.6g} (finite differences)",
-        f"{len(floats)} floating output(s), all detached or marked",
-        "Remove the detach (.detach(), .data, numpy, no_grad) or the mark, or declare "
-        'gradient = "surrogate".',
-    )
-
-
-def _dropped(nodes: list[Any], every: Tensors) -> int | None:
-    """An output without history whose cotangent the raw backward nevertheless uses."""
-    for node in nodes:
-        entries = metadata(node)
-        if len(nodes) != 1 or len(entries) != len(every):
-            continue  # which output is which is not known
-        for k, y in enumerate(every):
-            if y.requires_grad or not is_continuous(y):
-                continue
-            alone = [g if j == k else g * 0 for j, g in enumerate(_ones(node))]
-            returned = call_backward(node, alone)
-            kept = [returned[j] for j, _ in edges(node) if isinstance(returned[j], torch.Tensor)]
-            if any(bool(value.abs().gt(0).any()) for value in kept):
-                return k
-    return None
-
-
-def _unmarked(probe: Probe) -> Finding | None:
-    """An output with history whose cotangent backward ignores although forward depends on it."""
-    if probe.intent != "exact" or len(probe.outputs) < 2:
-        return None
-    for k in probe.outputs:
-        alone = replace(probe, outputs=(k,))
-        leaves = alone.leaves()
-        outputs = alone.evaluate(leaves)
-        gradients = alone.pull(leaves, alone.cotangents(outputs), outputs)
-        if any(bool(g.abs().gt(0).any()) for g in gradients):
-            continue
-        trial = decide(lambda number, alone=alone: try_derivative(alone, number))
-        if trial is not None and trial.match == "mismatch":
-            return _broken(
-                probe,
-                f"Output {k} carries history, but backward ignores its cotangent.",
-                f"a derivative of {trial.estimate.value:.6g} (finite differences), or a mark",
-                "zero",
-                "Differentiate the output, or declare it with ctx.mark_non_differentiable.",
-            )
-    return None
-
-
-def _broken(probe: Probe, detail: str, expected: str, got: str, hint: str) -> Finding:
-    return probe.broken(
-        detail, expected=expected, got=got, hint=hint,
-        repro=[
-            "ys = [y for y in torch.utils._pytree.tree_leaves(call(*args, **kwargs)) "
-            "if isinstance(y, torch.Tensor)]",
-            "for k, y in enumerate(ys):",
-            "    print('output', k, 'carries history:', y.requires_grad, y.grad_fn)",
-            "    if y.requires_grad: print('  gradient:', torch.autograd.grad(y, xs, "
-            "torch.ones_like(y), retain_graph=True, allow_unused=True))",
-        ],
-    )  # fmt: skip

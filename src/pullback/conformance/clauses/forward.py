@@ -1,31 +1,37 @@
-"""`forward` and `forward-over-forward`: tangents, the other direction of the same linear map."""
-
-from collections.abc import Sequence
+"""The clause `forward`."""
 
 import torch
-from torch.autograd import forward_ad
 
+from pullback.conformance._clause import clause
 from pullback.conformance._derivative import decide, try_derivative
-from pullback.conformance._finite import compare, differentiate
+from pullback.conformance._finite import differentiate
 from pullback.conformance._probe import Probe, Tensors, flatten, products
-from pullback.conformance._report import Finding
+from pullback.conformance.clauses._hints import DERIVE, OPERATOR
+from pullback.conformance.clauses._push import push
+from pullback.report import Finding
 
-__all__ = ["forward", "forward_over_forward"]
+__all__ = ["forward"]
 
-_DERIVE = (
-    "Write Function from pullback, which derives it from backward, or use pullback.complete(F)."
+
+@clause(
+    "forward",
+    promise="Forward mode exists and is the transpose of backward; a tangent is never "
+    "silently None.",
+    why="Forward mode computes directional derivatives and Jacobian-vector products. When "
+    "it disagrees with backward, one of the two is wrong; when a tangent is dropped, "
+    "the result is too small without a sign.",
+    breach="as `<w, Jv>` off from `<J'w, v>`.",
+    mend="Correct `jvp`, or leave it out and let `pullback.Function` derive it from backward.",
 )
-
-
 def forward(probe: Probe) -> Finding:
     """Compare <w, Jv> with <J'w, v>; a tangent that is silently None counts as zero."""
     for number in (0, 2):
         points = probe.point(number)
         step = probe.direction(f"forward {number}")
         try:
-            outputs, tangents = _push(probe, points, step)
-        except Exception as error:  # judged by its message
-            return probe.failed(error, "Forward mode refuses", _DERIVE)
+            outputs, tangents = push(probe, points, step)
+        except Exception as error:  # judged by where it is raised
+            return probe.failed(error, "Forward mode refuses", DERIVE)
         filled = [
             torch.zeros_like(y) if t is None else t for y, t in zip(outputs, tangents, strict=True)
         ]
@@ -40,19 +46,12 @@ def forward(probe: Probe) -> Finding:
                 )
             expected = _true_derivative(probe, points, step, weights)
         tolerance = max(magnitude, scale) * torch.finfo(probe.dtype).eps ** 0.6
+        missing = any(t is None for t in tangents)
+        if abs(got - expected) > tolerance and missing and probe.subject.operator is not None:
+            return probe.lacking("The tangent is None, without an error.", OPERATOR)
         if abs(got - expected) > tolerance:
-            return _broken(probe, expected, got, any(t is None for t in tangents))
+            return _broken(probe, expected, got, missing)
     return probe.holds("<w, Jv> = <J'w, v>: the tangent is the transpose of backward.")
-
-
-def _push(
-    probe: Probe, points: Sequence[torch.Tensor], step: Sequence[torch.Tensor]
-) -> tuple[Tensors, list[torch.Tensor | None]]:
-    """Outputs and tangents, detached from forward mode."""
-    with forward_ad.dual_level():
-        duals = [forward_ad.make_dual(x.clone(), v) for x, v in zip(points, step, strict=True)]
-        pairs = [forward_ad.unpack_dual(y) for y in probe.evaluate(duals)]
-        return [p.primal.detach() for p in pairs], [p.tangent for p in pairs]
 
 
 def _true_derivative(probe: Probe, points: Tensors, step: Tensors, weights: Tensors) -> float:
@@ -68,7 +67,7 @@ def _broken(probe: Probe, expected: float, got: float, missing: bool) -> Finding
         f"{what}: <w, Jv> is not <J'w, v>.",
         expected=f"{expected:.8g} (<J'w, v>, by backward)",
         got=f"{got:.8g} (<w, Jv>, by forward mode)",
-        hint=f"Correct jvp, or leave it out. {_DERIVE}",
+        hint=f"Correct jvp, or leave it out. {DERIVE}",
         repro=[
             "import torch.autograd.forward_ad as fwd; vs = [torch.randn_like(x) for x in xs]",
             "ws = [torch.randn_like(y) for y in outs()]; gs = torch.autograd.grad(outs(), xs, ws)",
@@ -80,54 +79,3 @@ def _broken(probe: Probe, expected: float, got: float, missing: bool) -> Finding
             "    print('backward', sum((g * v).sum() for g, v in zip(gs, vs)).item(), '= <w, Jv>')",
         ],
     )
-
-
-def forward_over_forward(probe: Probe) -> Finding:
-    """Compare nested forward mode with finite differences of the Function's own backward."""
-    if probe.intent == "nonlinear":
-        return probe.skipped("A nonlinear backward has no transpose to differentiate.")
-    points = probe.point(0)
-    first, second = probe.direction("first"), probe.direction("second")
-    try:
-        _push(probe, points, first)
-    except Exception as error:  # judged by its message
-        return probe.failed(error, "Forward mode refuses", _DERIVE)
-    for number in (0, 2):
-        points = probe.point(number)
-        weights = probe.cotangents([y.detach() for y in probe.evaluate(probe.leaves(points))])
-        try:
-            tangents = _push_twice(probe, points, first, second)
-        except Exception as error:  # judged by its message
-            return probe.failed(error, "Nested forward mode refuses", _DERIVE)
-        got, magnitude = products(weights, tangents)
-
-        def backward(moved: Tensors, weights: Tensors = weights) -> Tensors:
-            return probe.backward(moved, weights)
-
-        estimate = differentiate(probe.along(backward, second, points), flatten(first))
-        if compare(estimate, got, magnitude, probe.dtype) == "mismatch":
-            return probe.broken(
-                "Nested forward mode is silently wrong.",
-                expected=f"{estimate.value:.8g} +- {estimate.error:.1g}",
-                got=f"{got:.8g}",
-                hint=f"torch differentiates a jvp of its own once only. {_DERIVE}",
-                repro=[
-                    "from torch.func import jvp; x = xs[0].detach(); v = torch.ones_like(x)",
-                    "def f(x): return sum(y.sum() for y in torch.utils._pytree.tree_leaves(call("
-                    "*[x if a is xs[0] else a for a in args], **kwargs)))",
-                    "def B(t): z = (x + t * v).requires_grad_(); "
-                    "return (torch.autograd.grad(f(z), z)[0] * v).sum().item()",
-                    "print('forward over forward   ', "
-                    "jvp(lambda z: jvp(f, (z,), (v,))[1], (x,), (v,))[1].item())",
-                    "print('differences of backward', (B(1e-5) - B(-1e-5)) / 2e-5)",
-                ],
-            )
-    return probe.holds("Nested forward mode agrees with finite differences of backward.")
-
-
-def _push_twice(probe: Probe, points: Tensors, first: Tensors, second: Tensors) -> Tensors:
-    def once(*leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.func.jvp(probe.flat, leaves, tuple(first))[1]
-
-    found = torch.func.jvp(once, tuple(points), tuple(second))[1]
-    return [tangent.detach() for tangent in found]

@@ -1,33 +1,48 @@
-"""`layout`: any strides, expanded, zero-size and zero-dimensional inputs and cotangents."""
+"""`layout`: any strides, expanded, empty and zero-dimensional tensors give the same numbers."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 
+from pullback.conformance._clause import clause
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._report import Finding
+from pullback.report import Finding
 
 __all__ = ["layout"]
 
 _HINT = "Call .contiguous() before raw memory is touched, and use reshape, not view."
 
 
+@clause(
+    "layout",
+    promise="Any strides, expanded, empty and zero-dimensional tensors give the same numbers.",
+    why="Transposed, expanded, empty and zero-dimensional tensors are everyday inputs. A "
+    "kernel that assumes contiguous memory reads other numbers than the tensor holds. "
+    "`sum().backward()` sends expanded cotangents; `gradcheck` only ever feeds "
+    "contiguous ones.",
+    breach="against contiguous copies of the same numbers.",
+    mend="`.contiguous()` before raw memory is read; `reshape`, not `view`.",
+)
 def layout(probe: Probe) -> Finding:
     """Compare other memory layouts of the same numbers with contiguous ones."""
     if probe.draws:
         return probe.skipped("It draws random numbers, in the order in which a tensor lies.")
     points = probe.inputs.points()
-    outputs = [y.detach() for y in probe.evaluate(probe.leaves())]
+    outputs = probe.output_values()
     cotangents = probe.cotangents(outputs)
     for what, arrange in _LAYOUTS.items():
         moved = [arrange(x) for x in points]
         turned = [arrange(g) for g in cotangents]
         plain = [x.contiguous() for x in moved], [g.contiguous() for g in turned]
-        expected = _run(probe, *plain)
+        try:
+            expected = _run(probe, *plain)
+        except Exception:  # noqa: S112 - other numbers, which the function may refuse
+            continue
         for kind, xs, gs in (("inputs", moved, plain[1]), ("cotangents", plain[0], turned)):
             try:
                 got = _run(probe, xs, gs)
-            except Exception as error:  # judged by its message
+            except Exception as error:  # judged by where it is raised
                 return probe.failed(error, f"{what} {kind} are refused", _HINT)
             place = probe.differ(got, expected, looser=1e4)
             if place is not None:
@@ -78,17 +93,19 @@ _LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 def _degenerate(probe: Probe) -> Finding | None:
     """Empty and zero-dimensional inputs, where the function itself is defined for them."""
-    for what, points in _small(probe):
-        leaves = [x.detach().clone().requires_grad_() for x in points]
+    for what, small in _small(probe):
+        there = replace(probe, inputs=probe.inputs.with_values(small))
+        leaves = there.leaves()
         try:
-            outputs = probe.evaluate(leaves)
+            outputs = there.evaluate(leaves)
         except Exception:  # noqa: S112 - not defined there, as for a matrix product of numbers
             continue
         cotangents = probe.cotangents(outputs)
         try:
             gradients = probe.pull(leaves, cotangents, outputs)
         except Exception as error:  # forward took it, so backward has to
-            return probe.failed(error, f"Forward takes {what} inputs, backward fails", _HINT)
+            doing = f"Forward takes {what} inputs, backward fails"
+            return probe.failed(error, doing, _HINT, transform=False)
         for k, (x, gradient) in enumerate(zip(leaves, gradients, strict=True)):
             if gradient.shape != x.shape:
                 return _broken(probe, (what, "inputs"), (x, gradient), k)
@@ -100,11 +117,17 @@ def _degenerate(probe: Probe) -> Finding | None:
 
 
 def _small(probe: Probe) -> Iterator[tuple[str, Tensors]]:
-    points = probe.inputs.points()
-    if all(x.ndim and x.shape[0] == points[0].shape[0] for x in points):
-        yield "empty", [x[:0] for x in points]
-    if all(x.numel() for x in points):
-        yield "zero-dimensional", [x.reshape(-1)[0] for x in points]
+    """Every tensor argument emptied along the same dimension, or reduced to a number.
+
+    One of them alone would no longer fit the others, although broadcasting may hide it; and one
+    row may be a parameter that has no batch to be emptied.
+    """
+    every = probe.inputs.values
+    rows = {x.shape[0] if x.ndim else 0 for x in every}
+    if len(rows) == 1 and rows != {0} and (rows != {1} or len(every) == 1):
+        yield "empty", [x[:0] for x in every]
+    if all(x.numel() for x in every) and len(every) == len(probe.inputs.points()):
+        yield "zero-dimensional", [x.reshape(-1)[0] for x in every]
 
 
 def _one_element(

@@ -1,12 +1,22 @@
 """`linear`: backward is linear in the cotangent, and zero maps to zero."""
 
+from pullback.conformance._clause import clause
 from pullback.conformance._derivative import linearity_gap
 from pullback.conformance._probe import Probe
-from pullback.conformance._report import Finding
+from pullback.report import Finding
 
 __all__ = ["linear"]
 
 
+@clause(
+    "linear",
+    promise="Backward is linear in the cotangent, and zero maps to zero.",
+    why="Autograd adds cotangents that arrive over several paths and scales them, for "
+    "loss scaling as for weighted losses. That is right only for a backward that is "
+    "linear in the cotangent and sends zero to zero.",
+    breach="as `B(2.5a - 1.5b)` off from `2.5 B(a) - 1.5 B(b)`, or `B(0)` off from zero.",
+    mend='Make it linear, or declare `gradient = "nonlinear"`.',
+)
 def linear(probe: Probe) -> Finding:
     """Compare B(2.5a - 1.5b) with 2.5 B(a) - 1.5 B(b), and B(0) with 0."""
     if probe.intent == "nonlinear" and not probe.inferred:

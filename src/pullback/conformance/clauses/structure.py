@@ -1,17 +1,26 @@
-"""`structure`: nested and keyword arguments are differentiated, or refused."""
+"""`structure`: dicts, lists, tuples and keyword arguments are differentiated, or refused."""
 
 from dataclasses import replace
 
 import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._clause import clause
 from pullback.conformance._derivative import decide, try_derivative
 from pullback.conformance._probe import Probe
-from pullback.conformance._report import Finding
+from pullback.report import Finding
 
 __all__ = ["structure"]
 
 
+@clause(
+    "structure",
+    promise="Dicts, lists, tuples and keyword arguments are differentiated, or refused.",
+    why="Tensors inside dicts, lists and keyword arguments look differentiable. torch "
+    "passes them through as constants and drops their gradient.",
+    breach="against finite differences for each nested tensor.",
+    mend="Pass tensors as arguments themselves, or derive from `pullback.Function`.",
+)
 def structure(probe: Probe) -> Finding:
     """Compare gradients of tensors inside dicts, lists, tuples and keywords with differences."""
     every = range(len(probe.inputs.values))

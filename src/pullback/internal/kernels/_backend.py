@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, MissingExtraError, UnsupportedError
+from pullback.internal.torch import are_functorch_transforms_active, len_torch_dispatch_stack
 
 __all__ = [
     "Backend",
@@ -25,8 +26,6 @@ __all__ = [
 P = ParamSpec("P")
 Backend = Literal["auto", "reference", "cpu", "triton"]
 
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_transforming = torch._C._are_functorch_transforms_active
 
 _BACKENDS = ("auto", "reference", "cpu", "triton")
 _HAS_NUMBA = importlib.util.find_spec("numba") is not None
@@ -122,7 +121,11 @@ def is_plain(*tensors: Tensor) -> bool:
     Arguments:
         tensors: the inputs of the kernel.
     """
-    if torch.compiler.is_compiling() or _dispatch_modes() or _transforming():
+    if (
+        torch.compiler.is_compiling()
+        or len_torch_dispatch_stack()
+        or are_functorch_transforms_active()
+    ):
         return False
     return all(type(tensor) is Tensor and not tensor._is_zerotensor() for tensor in tensors)
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.internal.torch import graph_break
 from pullback.tracking.formats._number_format import NumberFormat, find_format
 from pullback.tracking.formats._products import FACTORS, REFUSED, replace_factors
 from pullback.tracking.formats._round import Overflow, Rounding, check_choices, check_values
@@ -122,8 +123,8 @@ class SimulatedFormat(nn.Module):
             UnsupportedError: a product that cannot be reached.
         """
         if torch.compiler.is_dynamo_compiling():
-            torch._dynamo.graph_break(
-                msg="A simulated model is not compiled: torch.compile does not trace its mode. "
+            graph_break(
+                "A simulated model is not compiled: torch.compile does not trace its mode. "
                 "Compile without fullgraph=True, and it runs eagerly."
             )
         with _ProductMode(self):

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pullback.internal.torch import fused_function
+
 __all__ = ["FACTORS", "REFUSED", "replace_factors"]
 
 # For each function: the positions and names of the tensors that are multiplied.
@@ -57,7 +59,7 @@ FACTORS: dict[Callable[..., Any], tuple[tuple[int, str], ...]] = {
 
 # One function each for a whole layer, whose products cannot be reached from outside.
 REFUSED: dict[Callable[..., Any], str] = {
-    getattr(torch._VF, name): name
+    fused_function(name): name
     for name in (
         "lstm",
         "gru",

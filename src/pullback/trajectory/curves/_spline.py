@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import GetAttrKey, register_pytree_node
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal.torch import pytree
 from pullback.trajectory._knots import check_increasing, concrete
 from pullback.trajectory._motion import Motion, time_dtype
 
@@ -192,14 +192,14 @@ def _flatten(spline: Spline) -> tuple[list[Any], None]:
 
 def _flatten_with_keys(spline: Spline) -> tuple[list[tuple[Any, Any]], None]:
     names = ("knots", "coefficients")
-    return [(GetAttrKey(name), getattr(spline, name)) for name in names], None
+    return [(pytree.GetAttrKey(name), getattr(spline, name)) for name in names], None
 
 
 def _unflatten(parts: Any, _context: None) -> Spline:
     return Spline(*parts)
 
 
-register_pytree_node(
+pytree.register_pytree_node(
     Spline,
     _flatten,
     _unflatten,

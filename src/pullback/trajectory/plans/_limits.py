@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import GetAttrKey, register_pytree_node
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal.torch import pytree
 from pullback.trajectory._knots import broadcast_batch, concrete
 
 __all__ = ["KINDS", "Limit", "Limits", "aim_of", "check_limits", "range_of"]
@@ -225,7 +225,7 @@ def _flatten(limits: Limits) -> tuple[list[Any], tuple[Any, ...]]:
 
 
 def _flatten_with_keys(limits: Limits) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
-    return [(GetAttrKey(kind), part) for kind, part in _leaves(limits)], _context(limits)
+    return [(pytree.GetAttrKey(kind), part) for kind, part in _leaves(limits)], _context(limits)
 
 
 def _unflatten(leaves: Any, context: tuple[Any, ...]) -> Limits:
@@ -235,7 +235,7 @@ def _unflatten(leaves: Any, context: tuple[Any, ...]) -> Limits:
     return Limits(**dict(zip(KINDS, parts, strict=True)), between=between)
 
 
-register_pytree_node(
+pytree.register_pytree_node(
     Limits,
     _flatten,
     _unflatten,

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
+from pullback.internal.torch import are_functorch_transforms_active
 from pullback.trajectory._knots import concrete
 from pullback.trajectory.kernels.programs import Bounds, Problem, bound_problems, keep_limits
 from pullback.trajectory.kernels.programs._cubic import Forms
@@ -48,7 +49,7 @@ def _refuse(plan: Plan, basis: Basis, limits: Limits, problem: Problem, known: T
     blame = "limits on " + " and ".join(limits.given)
     given = f"{int((~known).sum())} of {known.numel()} joints cannot keep their limits"
     mend = "Allow more time or wider limits; minimum_time finds a fast motion within limits."
-    if torch._C._are_functorch_transforms_active():
+    if are_functorch_transforms_active():
         expected = "a longer duration or wider limits"
         raise ArgumentError(
             f"The {blame} cannot be met in the given time.",

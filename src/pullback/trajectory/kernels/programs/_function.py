@@ -50,6 +50,10 @@ class KeepLimits(Function):
     Source: Amos and Kolter, OptNet, 2017, section 3.
     """
 
+    # The audit's finite differences disagree with the second derivative here, and why is open;
+    # gradgradcheck agrees with it, in tests/trajectory/programs.
+    audited = False
+
     @staticmethod
     # A rule takes its arguments by position.
     def forward(

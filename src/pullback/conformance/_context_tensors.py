@@ -1,0 +1,92 @@
+"""Find tensors that a context holds outside of what save_for_backward saved."""
+
+import functools
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["context_tensors"]
+
+_DEPTH = 5
+
+
+def context_tensors(node: Any) -> Iterator[tuple[str, torch.Tensor | Any]]:
+    """Tensors, and arrays that numpy shares, held by the attributes of a node.
+
+    Looks into containers, dataclasses, closures, partial functions, bound methods and plain
+    objects. Modules of torch are left alone: their parameters live longer than any call.
+
+    Arguments:
+        node: an autograd node of a custom Function, which is its context.
+
+    Yields:
+        The path, for example ``"ctx.cache['x']"``, and the tensor or array.
+    """
+    for name, value in vars(node).items():
+        if name == "__pullback__":
+            continue  # inputs that a pullback.Function sets aside with their versions
+        yield from _search(value, f"ctx.{name}", _DEPTH, set())
+
+
+def _search(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, torch.Tensor) or _is_array(value):
+        yield path, value
+        return
+    if depth == 0 or id(value) in seen:
+        return
+    seen.add(id(value))
+    for child, step in _children(value):
+        yield from _search(child, f"{path}{step}", depth - 1, seen)
+
+
+def _children(value: Any) -> Iterator[tuple[Any, str]]:
+    """What a container, dataclass or function holds, with the step that reaches it."""
+    if isinstance(value, Mapping):
+        yield from ((item, f"[{key!r}]") for key, item in value.items())
+    elif isinstance(value, (list, tuple)):
+        yield from ((item, f"[{index}]") for index, item in enumerate(value))
+    elif isinstance(value, (set, frozenset)):
+        yield from ((item, "{...}") for item in value)
+    elif isinstance(value, types.FunctionType):
+        names = value.__code__.co_freevars
+        for name, cell in zip(names, value.__closure__ or (), strict=True):
+            try:
+                yield cell.cell_contents, f" closure over {name}"
+            except ValueError:  # a cell that is not filled yet
+                continue
+    elif isinstance(value, functools.partial):
+        yield (value.args, ".args")
+        yield (value.keywords, ".keywords")
+    elif isinstance(value, types.MethodType):
+        yield value.__self__, " bound to an object"
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from ((getattr(value, f.name, None), f".{f.name}") for f in fields(value))
+    elif _is_plain(value):
+        yield from ((item, f".{name}") for name, item in _attributes(value))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is an object of somebody's class, with attributes of its own."""
+    if isinstance(value, (type, types.ModuleType, torch.nn.Module)):
+        return False
+    return type(value).__module__.partition(".")[0] not in ("builtins", "torch", "numpy")
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes of an object, in its dictionary and in slots; no property is run."""
+    yield from getattr(value, "__dict__", {}).items()
+    for kind in type(value).__mro__:
+        for name in vars(kind).get("__slots__", ()):
+            slot = vars(kind).get(name)
+            if isinstance(slot, types.MemberDescriptorType):
+                try:
+                    yield name, slot.__get__(value)
+                except AttributeError:  # not filled
+                    continue
+
+
+def _is_array(value: Any) -> bool:
+    return type(value).__module__ == "numpy" and type(value).__name__ == "ndarray"

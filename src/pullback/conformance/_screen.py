@@ -1,0 +1,74 @@
+"""One forward, one backward and one finite difference: enough for most of many points."""
+
+from dataclasses import dataclass
+
+import torch
+
+from pullback.conformance._probe import Probe, Tensors, flatten, products
+
+__all__ = ["Run", "agrees"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A forward and a backward at the probe's own inputs.
+
+    Arguments:
+        outputs: the differentiated outputs, without history.
+        cotangents: what backward was given.
+        gradients: what it answered.
+    """
+
+    outputs: Tensors
+    cotangents: Tensors
+    gradients: Tensors
+
+    @classmethod
+    def of(cls, probe: Probe, cotangents: Tensors | None = None) -> "Run":
+        """Run forward and backward.
+
+        Arguments:
+            probe: the subject with its inputs.
+            cotangents: for backward; random ones if ``None``.
+        """
+        leaves = probe.leaves()
+        outputs = probe.evaluate(leaves)
+        given = probe.cotangents(outputs) if cotangents is None else cotangents
+        gradients = probe.pull(leaves, given, outputs)
+        return cls([y.detach() for y in outputs], given, [g.detach() for g in gradients])
+
+
+def agrees(probe: Probe, run: Run, step: Tensors) -> bool:
+    """Whether one central difference agrees with backward; what does not needs a closer look.
+
+    Outputs whose two one-sided differences are far apart, as at a kink, get no cotangent; when
+    none is left, nothing agrees.
+
+    Arguments:
+        probe: the subject with its inputs.
+        run: what it gives there.
+        step: the direction.
+    """
+    rough = torch.finfo(probe.dtype).eps > torch.finfo(torch.float64).eps
+    h = 2.0**-6 if rough else 2.0**-10
+    points = probe.inputs.points()
+    with torch.no_grad():
+        try:
+            plus, minus = (
+                probe.evaluate([x + t * v for x, v in zip(points, step, strict=True)])
+                for t in (h, -h)
+            )
+        except Exception:  # not defined beside the point
+            return False
+    given, terms = [], []
+    for y, up, down, g in zip(run.outputs, plus, minus, run.cotangents, strict=True):
+        if up.shape != y.shape or down.shape != y.shape:
+            return False
+        smooth = (up + down - 2 * y).abs() <= 0.05 * (up - down).abs()
+        given.append(torch.where(smooth, g, 0))
+        terms.append(flatten([(given[-1].conj() * (up - down)).real]).double() / (2 * h))
+    if not any(g.any() for g in given):
+        return False
+    value, magnitude = products(probe.backward(points, given), step)
+    slope, size = (float(torch.cat(parts).sum()) for parts in (terms, [t.abs() for t in terms]))
+    return abs(value - slope) <= (5e-3 if rough else 1e-5) * max(magnitude, size)

@@ -1,0 +1,302 @@
+"""Tell steps from slopes: where an output moves with an input only by jumps, or smoothly, or not.
+
+A straight-through estimator has a forward that is piecewise constant (rounding, a sign, a spike)
+and a backward that is not zero. Finite differences cannot show this: a step of theirs crosses as
+many edges as the input has entries. Three kinds of evidence do, each over a line through the point
+that is long enough to cross edges:
+
+1. **Small steps.** At random places on the line, four points close together: an entry that changes
+   by like amounts three times over moves smoothly, one that stays is flat there.
+2. **Values that differ far apart** although every small step was flat: the entry changes somewhere.
+3. **Bisection** of such a change down to the spacing of floating-point numbers. A jump keeps its
+   height; the steepest smooth function loses it, or shares it with its neighbours. So saturation
+   (``tanh(50 x)``), softened rounding and kinks are never taken for steps.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from pullback.conformance._probe import Probe, Tensors, flatten
+
+__all__ = ["Motion", "jumps_anywhere", "motions", "steps_by_entry"]
+
+# How far the line reaches, in units of a step of the size of the input; less where that is refused.
+_REACHES = (4.0, 1.0, 0.25, 2.0**-6)
+_PLACES = 12
+_BISECTED = 3
+_ENTRIES = 6
+
+Line = Callable[[float], torch.Tensor | None]
+
+
+@dataclass(frozen=True)
+class Motion:
+    """How the entries of one output move with one input.
+
+    Arguments:
+        moves: whether any entry moves smoothly somewhere.
+        jumps: whether any entry jumps somewhere.
+    """
+
+    moves: bool
+    jumps: bool
+
+    @property
+    def is_stepped(self) -> bool:
+        """Whether the output is piecewise constant, and not constant."""
+        return self.jumps and not self.moves
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """A line, looked at: places, values there, what moves and where an outlier lies.
+
+    Arguments:
+        line: the function along it; ``None`` where it is not defined.
+        places: increasing, shape ``(n,)``.
+        values: shape ``(n, entries)``.
+        rounding: the change of each entry that rounding explains.
+        moving: entries that move smoothly somewhere.
+        outliers: entries with a place and the width around it where a change is not spread evenly.
+        least: the shortest interval that floating-point numbers resolve.
+    """
+
+    line: Line
+    places: list[float]
+    values: torch.Tensor
+    rounding: torch.Tensor
+    moving: torch.Tensor
+    outliers: dict[int, tuple[float, float]]
+    least: float
+
+
+def motions(probe: Probe, only: int | None = None) -> list[Motion]:
+    """How each differentiated output moves with one input, all of whose entries move.
+
+    Arguments:
+        probe: the subject.
+        only: the position of the input that moves, or ``None`` for all at once.
+
+    Returns:
+        One motion for each output; empty where the function is not defined along any line.
+    """
+    scan = _scan(probe, probe.direction(f"steps {only}", only))
+    if scan is None:
+        return []
+    sizes = [y.numel() * (2 if y.is_complex() else 1) for y in _outputs(probe, None)]
+    found, start = [], 0
+    for size in sizes:
+        found.append(_motion(scan, range(start, start + size)))
+        start += size
+    return found
+
+
+def jumps_anywhere(probe: Probe, only: int, places: int = 97, tried: int = 12) -> bool:
+    """Whether any output jumps with an input near the point, looked for in all entries.
+
+    Asked before an input is held to its derivative although another is passed straight through: a
+    learnt scale moves its outputs smoothly between the jumps of their codes.
+
+    Arguments:
+        probe: the subject.
+        only: the position of the input.
+        places: how many places of the line are compared.
+        tried: how many of the likeliest jumps are bisected.
+
+    Returns:
+        Whether one is a jump.
+    """
+    scan = _scan(probe, probe.direction(f"jumps {only}", only), reaches=_REACHES[2:])
+    if scan is None:
+        return True
+    low, high = scan.places[0], scan.places[-1]
+    width = (high - low) / (places - 1)
+    found = [scan.line(low + k * width) for k in range(places)]
+    if any(v is None for v in found):
+        return True
+    steps = torch.stack([v for v in found if v is not None]).nan_to_num(0.0, 0.0, 0.0).diff(dim=0)
+    # What the changes beside it do not explain, where rounding does not either.
+    odd = (steps[1:-1] - (steps[:-2] + steps[2:]) / 2).abs()
+    odd = torch.where(odd > 64 * scan.rounding, odd, 0.0)
+    for place in odd.flatten().topk(min(tried, odd.numel())).indices.tolist():
+        row, entry = divmod(place, odd.shape[1])
+        start = low + (row + 1) * width
+        if odd[row, entry] > 0 and _is_jump(scan, entry, start, start + width):
+            return True
+    return False
+
+
+def steps_by_entry(probe: Probe, only: int) -> bool:
+    """Whether single entries of an input move their own output mostly by jumps.
+
+    A quantiser that measures its range scales all outputs a little with each entry. The entry
+    of the output that moves most then moves by jumps, with a slope that is small beside them.
+
+    Arguments:
+        probe: the subject.
+        only: the position of the input.
+
+    Returns:
+        Whether at least half of the entries tried are so: those that set the range are not.
+    """
+    point = probe.inputs.points()[only]
+    generator = probe.generator("entries")
+    chosen = torch.randperm(point.numel(), generator=generator)[:_ENTRIES].tolist()
+    stepped = tried = 0
+    for entry in chosen:
+        step = probe.direction(f"entry {entry}", only)
+        alone = torch.zeros_like(step[only]).reshape(-1)
+        alone[entry] = step[only].reshape(-1)[entry]
+        step[only] = alone.reshape(point.shape)
+        scan = _scan(probe, step, reaches=_REACHES[1:])
+        if scan is None:
+            continue
+        spread = scan.values.amax(0) - scan.values.amin(0)
+        own = int(spread.argmax())
+        if float(spread[own]) <= 64 * float(scan.rounding[own]):
+            continue
+        tried += 1
+        stepped += _jumps_most(scan, own)
+    return tried > 0 and 2 * stepped >= tried
+
+
+def _outputs(probe: Probe, moved: Tensors | None) -> Tensors:
+    with torch.no_grad():
+        points = probe.inputs.points() if moved is None else moved
+        return [y.detach() for y in probe.evaluate([x.clone() for x in points])]
+
+
+def _precision(probe: Probe) -> float:
+    """The unit of rounding that the outputs are computed with."""
+    kinds = [y.dtype for y in _outputs(probe, None)] + [probe.dtype]
+    return max(torch.finfo(kind).eps for kind in kinds)
+
+
+def _scan(probe: Probe, step: Tensors, reaches: tuple[float, ...] = _REACHES) -> _Scan | None:
+    points = probe.inputs.points()
+
+    def line(t: float) -> torch.Tensor | None:
+        try:
+            moved = [x + t * v for x, v in zip(points, step, strict=True)]
+            return flatten(_outputs(probe, moved)).double()
+        except Exception:  # not defined there: the line is made shorter
+            return None
+
+    base = line(0.0)
+    if base is None:
+        return None
+    eps = _precision(probe)
+    for reach in reaches:
+        ends = line(-reach), line(reach)
+        if all(end is not None and end.shape == base.shape for end in ends):
+            return _look(probe, line, reach, eps)
+    return None
+
+
+def _look(probe: Probe, line: Line, reach: float, eps: float) -> _Scan | None:
+    """Four points close together at random places of the line, with the widths in turn."""
+    generator = probe.generator("places")
+    jitter = torch.rand(_PLACES, generator=generator, dtype=torch.float64).tolist()
+    digits = -math.log2(eps)
+    widths = [2.0 ** -(0.75 * digits), 2.0 ** -(0.6 * digits), 2.0**-7]
+    places, quartets, used = [], [], []
+    for number, share in enumerate(jitter):
+        place = reach * (2 * (number + share) / _PLACES - 1)
+        width = widths[number % len(widths)]
+        four = [line(place + k * width) for k in range(4)]
+        if all(values is not None and values.shape == four[0].shape for values in four):  # type: ignore[union-attr]
+            places.append(place)
+            used.append(width)
+            quartets.append(torch.stack(four))  # type: ignore[arg-type]
+    if len(places) < 3:
+        return None
+    every = torch.stack(quartets).nan_to_num(0.0, 0.0, 0.0)
+    size = every.abs().amax((0, 1))
+    rounding = 8 * eps * (size + 1e-3 * size.max()) if size.numel() else size
+    moving = torch.zeros_like(size, dtype=torch.bool)
+    outliers: dict[int, tuple[float, float]] = {}
+    for place, width, four in zip(places, used, every, strict=True):
+        changes = four.diff(dim=0)
+        large, small = changes.abs().amax(0), changes.abs().amin(0)
+        same = changes.sign().sum(0).abs() == 3
+        if width < widths[-1]:
+            moving |= (small > rounding) & (large <= 3 * small) & same
+        odd = (large > 64 * rounding) & (large > 4 * changes.abs().median(0).values)
+        for entry in odd.nonzero().flatten()[:_BISECTED].tolist():
+            outliers.setdefault(entry, (place, place + 3 * width))
+    return _Scan(line, places, every[:, 0], rounding, moving, outliers, 4 * eps * reach)
+
+
+def _motion(scan: _Scan, entries: range) -> Motion:
+    """Whether entries of one output move and jump; jumps are confirmed by bisection."""
+    inside = slice(entries.start, entries.stop)
+    if not len(entries):
+        return Motion(False, False)
+    moves = bool(scan.moving[inside].any())
+    odd = {e: place for e, place in scan.outliers.items() if e in entries}
+    for entry, (low, high) in list(odd.items())[:_BISECTED]:
+        if _is_jump(scan, entry, low, high):
+            return Motion(moves, True)
+    kinds = [_is_jump(scan, entry, low, high) for entry, low, high in _changes(scan, entries)]
+    # A change that is no jump is a slope that no small step happened upon.
+    return Motion(moves or (bool(kinds) and not all(kinds)), any(kinds))
+
+
+def _changes(scan: _Scan, entries: range) -> list[tuple[int, float, float]]:
+    """A few entries whose values differ between neighbouring places, and where."""
+    values = scan.values[:, entries.start : entries.stop]
+    steps = values.diff(dim=0).abs()
+    worth = steps > 64 * scan.rounding[entries.start : entries.stop]
+    found = []
+    most = torch.where(worth, steps, 0.0).amax(0)
+    for offset in most.topk(min(_BISECTED, len(entries))).indices.tolist():
+        if most[offset] > 0:
+            k = int(steps[:, offset].argmax())
+            found.append((entries.start + offset, scan.places[k], scan.places[k + 1]))
+    return found
+
+
+def _is_jump(scan: _Scan, entry: int, low: float, high: float) -> bool:
+    """Bisect towards the larger change; a jump keeps its height, its neighbours are flat."""
+
+    def at(t: float) -> float:
+        values = scan.line(t)
+        return math.nan if values is None else float(values[entry])
+
+    first, last = at(low), at(high)
+    while high - low > scan.least:
+        middle = (low + high) / 2
+        value = at(middle)
+        if not math.isfinite(value):
+            return False
+        if abs(value - first) >= abs(last - value):
+            high, last = middle, value
+        else:
+            low, first = middle, value
+    height, width = abs(last - first), high - low
+    beside = abs(first - at(low - 4 * width)), abs(at(high + 4 * width) - last)
+    return height > 8 * float(scan.rounding[entry]) and max(beside) <= height / 2
+
+
+def _jumps_most(scan: _Scan, entry: int, places: int = 33) -> bool:
+    """Whether one entry jumps, and moves less smoothly than by jumps."""
+    low, high = scan.places[0], scan.places[-1]
+    width = (high - low) / (places - 1)
+    near = width * 2.0**-12
+    values, slope = [], 0.0
+    for k in range(places):
+        pair = [scan.line(low + (k + 0.37 * (k < places - 1)) * width + d) for d in (0.0, near)]
+        if any(v is None for v in pair):
+            return False
+        here, there = (float(v[entry]) for v in pair)  # type: ignore[index]
+        values.append(here)
+        change = abs(there - here)
+        slope += change / near * width if change < abs(width) else 0.0
+    total = sum(abs(b - a) for a, b in itertools.pairwise(values))
+    k = max(range(places - 1), key=lambda i: abs(values[i + 1] - values[i]))
+    lower, upper = (low + (i + 0.37 * (i < places - 1)) * width for i in (k, k + 1))
+    return slope < 0.4 * total and _is_jump(scan, entry, lower, upper)

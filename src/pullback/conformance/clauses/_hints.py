@@ -1,0 +1,18 @@
+"""What several clauses say about how to mend a Function."""
+
+__all__ = ["COMPLETE", "DERIVE", "OPERATOR", "SAVE", "TRACE"]
+
+COMPLETE = "Write Function from pullback instead, or use pullback.complete(F)."
+DERIVE = (
+    "Write Function from pullback, which derives it from backward, or use pullback.complete(F)."
+)
+SAVE = "Pass it to ctx.save_for_backward (inputs, outputs and intermediates alike)."
+TRACE = (
+    "Use torch operations in forward and backward, register kernels with torch.library.custom_op "
+    "and register_fake, or use pullback.complete(F)."
+)
+# torch's hole, whatever the author of an operator writes: it has no way to register a tangent.
+OPERATOR = (
+    "torch drops the tangent of every operator of torch.library in forward mode, without an error. "
+    "Call pullback.complete(operator), which derives it from the registered backward."
+)

@@ -1,0 +1,82 @@
+"""`autocast`: forward under autocast and backward outside give the same, as bfloat16 rounds."""
+
+from dataclasses import replace
+
+import torch
+
+from pullback.conformance._clause import clause
+from pullback.conformance._failure import describe
+from pullback.conformance._probe import Probe, Tensors
+from pullback.report import Finding
+
+__all__ = ["autocast"]
+
+_CAST = (
+    "Cast in forward what backward will combine, or decide the precision there: autocast is off "
+    "in backward (torch.amp.custom_fwd and custom_bwd, or autocast = ... on pullback.Function)."
+)
+
+
+@clause(
+    "autocast",
+    promise="Forward under autocast and backward outside give the same, as bfloat16 rounds.",
+    why="Under autocast, forward runs in low precision while backward runs outside of it. "
+    "A Function without a policy mixes the two. Matrix products then meet two dtypes.",
+    breach="against float32.",
+    mend="`custom_fwd` and `custom_bwd`, or `autocast = ...` on `pullback.Function`.",
+)
+def autocast(probe: Probe) -> Finding:
+    """Run forward under autocast and backward outside, and compare with float32."""
+    if probe.draws:
+        return probe.skipped("It draws random numbers, which differ from precision to precision.")
+    low = replace(probe, inputs=probe.inputs.cast(torch.float32))
+    points = low.inputs.points()
+    cotangents = low.cotangents([y.detach() for y in low.evaluate(low.leaves())])
+    expected = _both(low, points, cotangents)
+    try:
+        with torch.autocast(points[0].device.type, dtype=torch.bfloat16):
+            low.evaluate(low.leaves())
+    except Exception as error:  # loud, before any number
+        return probe.lacking(f"Forward refuses autocast: {describe(error)}", _CAST)
+    try:
+        got = _both(low, points, cotangents, autocast=True)
+    except Exception as error:  # judged by where it is raised
+        doing = "Forward takes autocast, backward outside it fails"
+        return probe.failed(error, doing, _CAST, transform=False)
+    rounded = _both(low, [x.bfloat16().to(x.dtype) for x in points], cotangents)
+    count = len(cotangents)
+    for k, (one, true, moved) in enumerate(zip(got, expected, rounded, strict=True)):
+        if (k >= count and one.dtype != true.dtype) or not _near(one, true, moved):
+            return probe.broken(
+                f"{'The gradient' if k >= count else 'The output'} of a forward under autocast is "
+                "further off than bfloat16 rounds.",
+                expected=true, got=one, hint=_CAST,
+                place=probe.path(k - count) if k >= count else f"output {k}",
+                repro=[
+                    "w = [torch.ones_like(y) for y in outs()]",
+                    "print('plain   ', outs(), torch.autograd.grad(outs(), xs, w, "
+                    "allow_unused=True))",
+                    "with torch.autocast('cpu', dtype=torch.bfloat16): ys = outs()",
+                    "w = [torch.ones_like(y) for y in ys]",
+                    "print('autocast', ys, torch.autograd.grad(ys, xs, w, allow_unused=True))",
+                ],
+            )  # fmt: skip
+    return probe.holds("Forward under autocast and backward outside agree with float32.")
+
+
+def _both(probe: Probe, points: Tensors, cotangents: Tensors, *, autocast: bool = False) -> Tensors:
+    """Outputs and gradients, forward under autocast or not."""
+    leaves = probe.leaves(points)
+    with torch.autocast(points[0].device.type, dtype=torch.bfloat16, enabled=autocast):
+        found = probe.evaluate(leaves)
+    given = [g.to(y.dtype) for g, y in zip(cotangents, found, strict=True)]
+    gradients = probe.pull(leaves, given, found)
+    return [t.detach() for t in (*found, *gradients)]
+
+
+def _near(one: torch.Tensor, true: torch.Tensor, moved: torch.Tensor) -> bool:
+    if one.numel() == 0 or not true.isfinite().all():
+        return True
+    eps = torch.finfo(torch.bfloat16).eps
+    allowed = 16 * eps * float(true.abs().max()) + 16 * float((moved - true).abs().max())
+    return bool((one.to(true.dtype) - true).abs().max() <= allowed + 1e-30)

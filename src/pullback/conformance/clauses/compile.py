@@ -1,0 +1,118 @@
+"""The clause `compile`."""
+
+import sys
+from collections.abc import Iterator
+
+from pullback.conformance._clause import clause
+from pullback.conformance._compiled import Way, composed_ways, has_compiler, plain_ways
+from pullback.conformance._failure import classify, describe
+from pullback.conformance._probe import Probe
+from pullback.conformance.clauses._hints import TRACE
+from pullback.report import Finding, Verdict
+
+__all__ = ["compiles"]
+
+
+@clause(
+    "compile",
+    promise="`torch.compile(fullgraph=True)` equals eager, forward and backward, inside "
+    "torch.func, with shapes that change, and with inductor where a C++ compiler is.",
+    why="A compiled model must compute what the eager one does, backward included. A "
+    "backward that is dropped while compiling trains something else. "
+    "`torch.compile(torch.func.grad(f))` drops a custom backward silently, and "
+    "`torch.compile(torch.func.jvp(f))` a custom jvp.",
+    breach="against eager: with aot_eager, then inside grad, jvp, vmap of grad, grad of vmap and "
+    "jvp of grad, each judged though others are refused; then at a second size with "
+    "`dynamic=True`; then with inductor.",
+    mend="`pullback.Function`, or `pullback.complete(F)`.",
+)
+def compiles(probe: Probe) -> Finding:
+    """Compile with fullgraph and compare with eager, alone and composed with torch.func."""
+    if sys.version_info >= (3, 15):
+        return probe.skipped("torch.compile does not run on this Python.")
+    if probe.draws:
+        return probe.skipped("It draws random numbers, which compiled code draws in another order.")
+    right: list[str] = []
+    failed: dict[str, Exception] = {}
+    for way in _ways(probe, failed):
+        try:
+            got = way.run()
+        except Exception as error:  # judged below, by where it is raised
+            failed[way.name] = error
+            continue
+        expected = way.eager()
+        place = probe.differ(got, expected, looser=1e4)
+        if place is not None and "," not in way.name:
+            return _wrong(probe, way.name, expected[place], got[place])
+        if place is not None:
+            failed[way.name] = ValueError("one of several differs")
+            continue
+        right.append(way.name)
+    return _sum_up(probe, right, failed)
+
+
+def _ways(probe: Probe, failed: dict[str, Exception]) -> Iterator[Way]:
+    """Every way in turn: those that build on one that is refused are left out."""
+    plain = plain_ways(probe)
+    first = next(plain)
+    yield first
+    composed = composed_ways(probe)
+    yield from composed[:1]
+    if len(composed) > 1 and failed.pop(composed[0].name, None) is not None:
+        yield from composed[1:]
+    if first.name not in failed:
+        yield from plain
+
+
+def _sum_up(probe: Probe, right: list[str], failed: dict[str, Exception]) -> Finding:
+    said = "; ".join(f"{name}: {describe(error, 120)}" for name, error in failed.items())
+    unclear = [name for name, error in failed.items() if not _is_refusal(error)]
+    if unclear:
+        return probe.crashes(f"{unclear[0]} fails: {describe(failed[unclear[0]])}", TRACE)
+    without = "" if has_compiler() else " inductor was not tried: there is no C++ compiler."
+    if "torch.compile(fullgraph=True)" in failed:
+        return probe.lacking(f"Refused: {said}.", TRACE)
+    more = f" Refused: {said}." if said else ""
+    return probe.holds(f"Equal to eager: {', '.join(right)}.{more}{without}")
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Dynamo wraps what went wrong: its own refusals are clear, its internal errors are not."""
+    name = type(error).__name__
+    return classify(error) is Verdict.LACKING or name in ("Unsupported", "TorchRuntimeError")
+
+
+def _wrong(probe: Probe, what: str, expected: object, got: object) -> Finding:
+    composed = "torch.func" in what
+    own = "''" if composed else "torch.autograd.grad(f(x), x)"
+    options = "backend='inductor'" if "inductor" in what else "backend='aot_eager'"
+    options += ", dynamic=True" if "dynamic" in what else ""
+    return probe.broken(
+        f"{what} is silently wrong.",
+        expected=expected, got=got,
+        hint="torch drops or loses the custom rule here: write Function from pullback, or use "
+        "pullback.complete(F), which is right or refuses.",
+        repro=[
+            "def f(x): return sum(y.sum() for y in torch.utils._pytree.tree_leaves(call("
+            "*[x if a is xs[0] else a for a in args], **kwargs)))",
+            f"g = {_expression(what)}" if composed else "g = f",
+            f"h = torch.compile(g, fullgraph=True, {options})",
+            f"x = xs[0].detach().requires_grad_(); print('eager   ', g(x), {own})",
+            f"print('compiled', h(x), {own.replace('f(', 'h(')})",
+        ],
+    )  # fmt: skip
+
+
+def _expression(what: str) -> str:
+    """A function of x that shows a composition."""
+    inside = what.removeprefix("torch.compile(").removesuffix(")")
+    shown = {
+        "torch.func.jvp(f)": "lambda x: torch.func.jvp(f, (x,), (torch.ones_like(x),))[1]",
+        "torch.func.vmap(torch.func.grad(f))":
+            "lambda x: torch.func.vmap(torch.func.grad(f))(torch.stack([x, x]))",
+        "torch.func.grad(torch.func.vmap(f))":
+            "torch.func.grad(lambda x: torch.func.vmap(f)(torch.stack([x, x])).sum())",
+        "torch.func.jvp(torch.func.grad(f))":
+            "lambda x: torch.func.jvp(torch.func.grad(f), (x,), (torch.ones_like(x),))[1]",
+    }  # fmt: skip
+    return shown.get(inside, "torch.func.grad(f)")

@@ -1,0 +1,38 @@
+"""`cotangent`: the incoming cotangent is never changed."""
+
+from pullback.conformance._clause import clause
+from pullback.conformance._probe import Probe, same_bits
+from pullback.report import Finding
+
+__all__ = ["cotangent"]
+
+
+@clause(
+    "cotangent",
+    promise="The incoming cotangent is never changed.",
+    why="The incoming gradient may be shared with other branches of the graph, or held by "
+    "a hook or by the caller. Changing it in place changes their gradients too.",
+    breach="as a cotangent that differs from its copy, or whose version has moved.",
+    mend="`cotangent * 2`, not `cotangent.mul_(2)`.",
+)
+def cotangent(probe: Probe) -> Finding:
+    """Compare each incoming cotangent with its copy after backward."""
+    leaves = probe.leaves()
+    outputs = probe.evaluate(leaves)
+    incoming = probe.cotangents(outputs)
+    copies = [g.clone() for g in incoming]
+    versions = [g._version for g in incoming]
+    probe.pull(leaves, incoming, outputs)
+    for k, (now, then) in enumerate(zip(incoming, copies, strict=True)):
+        if not same_bits(now, then) or now._version != versions[k]:
+            return probe.broken(
+                f"Backward changed the cotangent of output {k} in place.",
+                expected=then, got=now, place=f"cotangent of output {k}",
+                hint="Work on a clone: other branches of the graph may share the cotangent.",
+                repro=[
+                    "ys = outs(); w = [torch.ones_like(y) for y in ys]",
+                    "torch.autograd.grad(ys, xs, w, allow_unused=True)",
+                    f"print('cotangent of ones after backward:', w[{k}])",
+                ],
+            )  # fmt: skip
+    return probe.holds("Cotangents are left as they came.")

@@ -1,0 +1,84 @@
+"""`cuda-graph`: capture and replay equal eager (with a GPU)."""
+
+import torch
+
+from pullback.conformance._clause import clause
+from pullback.conformance._probe import Probe, Tensors
+from pullback.report import Finding
+
+__all__ = ["cuda_graph"]
+
+_HINT = (
+    "Allocate nothing on the host, synchronise nothing (.item(), .cpu(), nonzero) and read no "
+    "Python state that changes between replays."
+)
+
+
+@clause(
+    "cuda-graph",
+    promise="Capture and replay equal eager (with a GPU).",
+    why="Captured graphs replay without Python. Whatever depended on the values at "
+    "capture is frozen into every later step.",
+    breach="when a graph is replayed at other inputs.",
+    mend="Read nothing on the host in forward and backward.",
+)
+def cuda_graph(probe: Probe) -> Finding:
+    """Capture forward and backward in a CUDA graph, replay at other inputs, and compare."""
+    if not torch.cuda.is_available():
+        return probe.skipped("There is no CUDA device.")
+    if probe.draws:
+        return probe.skipped("It draws random numbers, which a graph draws in another order.")
+    moved = probe.inputs.with_values([value.cuda() for value in probe.inputs.values])
+    on_device = type(probe)(
+        probe.subject, moved, probe.original, intent=probe.intent, seed=probe.seed,
+        outputs=probe.outputs, clause=probe.clause,
+    )  # fmt: skip
+    start, other = on_device.point(0), on_device.point(2)
+    shapes = [y.detach() for y in on_device.evaluate(on_device.leaves(start))]
+    cotangents = on_device.cotangents(shapes)
+    expected = _eager(on_device, other, cotangents)
+    try:
+        got = _replayed(on_device, start, other, cotangents)
+    except Exception as error:  # judged by where it is raised
+        torch.cuda.synchronize()
+        return probe.failed(error, "Capture is refused", _HINT)
+    place = probe.differ(got, expected, looser=1e4)
+    if place is None:
+        return probe.holds("Capture and replay at other inputs equal eager.")
+    return probe.broken(
+        "A replayed CUDA graph gives other numbers than eager.",
+        expected=expected[place],
+        got=got[place],
+        hint=_HINT,
+    )
+
+
+def _eager(probe: Probe, points: Tensors, cotangents: Tensors) -> Tensors:
+    leaves = probe.leaves(points)
+    outputs = list(probe.unseeded(*leaves))
+    return [t.detach() for t in (*outputs, *probe.pull(leaves, cotangents, outputs))]
+
+
+def _replayed(probe: Probe, start: Tensors, other: Tensors, cotangents: Tensors) -> Tensors:
+    """Warm up on a side stream, capture at ``start``, replay at ``other``."""
+    leaves = probe.leaves(start)
+
+    def step() -> Tensors:
+        outputs = list(probe.unseeded(*leaves))
+        return [*outputs, *probe.pull(leaves, cotangents, outputs)]
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    with torch.no_grad():
+        for leaf, value in zip(leaves, other, strict=True):
+            leaf.copy_(value)
+    graph.replay()
+    torch.cuda.synchronize()
+    return [t.detach().clone() for t in captured]

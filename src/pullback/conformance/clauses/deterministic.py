@@ -1,0 +1,56 @@
+"""`deterministic`: same inputs, same bits, or randomness from a generator that can be seeded."""
+
+from pullback.conformance._clause import clause
+from pullback.conformance._probe import Probe, Tensors, same_bits
+from pullback.report import Finding
+
+__all__ = ["deterministic"]
+
+
+@clause(
+    "deterministic",
+    promise="Same inputs, same bits, or randomness from a generator that can be seeded.",
+    why="The same inputs and seed must give the same bits, or a run cannot be repeated "
+    "and a fault cannot be pinned down.",
+    breach="as other bits with every generator put back.",
+    mend="torch's generators; no state between calls.",
+    gradient=False,
+)
+def deterministic(probe: Probe) -> Finding:
+    """Run three times from the same state of every generator: the bits must be the same."""
+    points = probe.inputs.points()
+
+    def once() -> Tensors:
+        leaves = probe.leaves(points)
+        every = probe.run(leaves)
+        outputs = [every[k] for k in probe.outputs]
+        found = probe.pull(leaves, probe.cotangents(outputs), outputs) if outputs else []
+        return [t.detach() for t in (*every, *found)]
+
+    first = once()
+    for _ in range(2):
+        again = once()
+        for k, (one, other) in enumerate(zip(first, again, strict=True)):
+            if not same_bits(one, other):
+                return probe.broken(
+                    "The same inputs and the same seed give other bits.",
+                    expected=one, got=other, place=_place(probe, k, len(first)),
+                    hint="Draw from torch's default generator or from a generator argument, and "
+                    "keep nothing between calls that changes the result.",
+                    repro=[
+                        "w = [torch.ones_like(y) for y in outs()]",
+                        "for run in range(3):",
+                        "    print(run, outs(), torch.autograd.grad(outs(), xs, w, "
+                        "allow_unused=True))",
+                    ],
+                )  # fmt: skip
+    if probe.random:
+        return probe.holds("It draws from a global generator; the same seed gives the same bits.")
+    return probe.holds("The same inputs give the same bits, forward and backward.")
+
+
+def _place(probe: Probe, k: int, total: int) -> str:
+    count = len(probe.inputs.differentiable)
+    return (
+        f"output {k}" if k < total - count else f"the gradient of {probe.path(k - total + count)}"
+    )

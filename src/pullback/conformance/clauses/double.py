@@ -1,0 +1,77 @@
+"""`double`: the second derivative is right, or refused."""
+
+import math
+
+from pullback.conformance._clause import clause
+from pullback.conformance._derivative import Trial, decide, try_second
+from pullback.conformance._failure import classify, describe
+from pullback.conformance._probe import Probe
+from pullback.conformance.clauses._hints import COMPLETE
+from pullback.conformance.clauses._second import is_once, refusal
+from pullback.report import Finding, Verdict
+
+__all__ = ["double"]
+
+
+@clause(
+    "double",
+    promise="The second derivative is right, or refused.",
+    why="Hessians, gradient penalties, meta-learning and Laplace approximations "
+    "differentiate the gradient. They get a wrong number here, without a warning, "
+    "although the first derivative is right. What forward computed and saved is a "
+    "constant there.",
+    breach="as autodiff of `<B(x, g), u>` off from finite differences of the Function's own "
+    "backward, by inputs and by cotangents.",
+    mend="Write backward with differentiable operations of saved inputs and outputs; "
+    "compute intermediates there again, or let `pullback.Function` differentiate "
+    "residuals; otherwise `once_differentiable`.",
+)
+def double(probe: Probe) -> Finding:
+    """Compare autodiff of <B(g), u> with finite differences of B, by inputs and by cotangent."""
+    if is_once(probe):
+        return probe.lacking(
+            "Backward is marked once_differentiable; `once` says how loudly.", COMPLETE
+        )
+    count = len(probe.inputs.differentiable)
+    refused = refusal(lambda: try_second(probe, 0))
+    if refused is not None:
+        if classify(refused) is not Verdict.LACKING:
+            raise refused
+        return probe.lacking(f"It says {describe(refused)}", COMPLETE)
+    settled = 0
+    for only in range(count + len(probe.outputs)):
+        trial = decide(lambda number, only=only: try_second(probe, number, only))
+        if trial is not None and trial.match == "mismatch":
+            return _broken(probe, trial, only, count)
+        settled += trial is not None
+    if not settled:
+        return probe.skipped("Finite differences of backward do not settle (kinks or noise).")
+    return probe.holds("The derivative of backward agrees with finite differences of backward.")
+
+
+def _broken(probe: Probe, trial: Trial, only: int, count: int) -> Finding:
+    place = probe.path(only) if only < count else f"the cotangent of output {only - count}"
+    source = f"xs[{only}]" if only < count else f"w[{only - count}]"
+    what = "is NaN" if math.isnan(trial.value) else "does not change as backward itself does"
+    return probe.broken(
+        "The second derivative is silently wrong: backward, differentiated by autograd with "
+        f"respect to {place}, {what}.",
+        expected=f"{trial.estimate.value:.8g} +- {trial.estimate.error:.1g} "
+        "(finite differences of backward)",
+        got=f"{trial.value:.8g} (backward of backward)",
+        place=place,
+        hint="Write backward with differentiable operations of what save_for_backward saved; what "
+        "forward computed is a constant to backward: compute it there again, or make it an output "
+        "(pullback.Function differentiates residuals). Otherwise decorate it with "
+        "once_differentiable.",
+        repro=[
+            "w, h = [torch.randn_like(y).requires_grad_() for y in outs()], 1e-6",
+            "def B(g=False): r = torch.autograd.grad(outs(), xs, w, create_graph=g, "
+            "allow_unused=True); return [b for b in r if b is not None]",
+            f"u = [torch.randn_like(b) for b in B()]; x = {source}; v = torch.randn_like(x)",
+            "got = torch.autograd.grad([b for b in B(True)], x, u, allow_unused=True)[0]",
+            "x.data += h * v; plus = B(); x.data -= 2 * h * v; print('finite differences', "
+            "sum((c * (p - m)).sum().item() for c, p, m in zip(u, plus, B())) / (2 * h))",
+            "print('double backward   ', None if got is None else (got * v).sum().item())",
+        ],
+    )

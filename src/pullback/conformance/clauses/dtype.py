@@ -1,0 +1,189 @@
+"""`dtype`: every precision gives the same gradient, as exactly as it can, in its own dtype."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from pullback.conformance._clause import clause
+from pullback.conformance._failure import describe
+from pullback.conformance._nodes import (
+    call_backward,
+    custom_nodes,
+    edges,
+    unit_cotangents,
+)
+from pullback.conformance._probe import Probe, Tensors
+from pullback.report import Finding, Verdict
+
+__all__ = ["dtype"]
+
+_LEVELS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_NUDGES = 8
+_HINT = "Compute in the input's dtype (or wider), and return gradients in it."
+
+
+@clause(
+    "dtype",
+    promise="Every precision gives the same gradient, as exactly as it can, in its own dtype.",
+    why="Mixed precision, bfloat16 training and complex models use other dtypes than the "
+    "one it was written with. A gradient of the wrong dtype or far off rounding "
+    "spoils them. A float64 from numpy doubles memory and is cast silently.",
+    breach="against the gradient of the rounded inputs computed wide, beyond what rounding "
+    "inputs explains. A precision that forward refuses is `lacking`; a gradient in another "
+    "dtype that autograd casts is `untidy`.",
+    mend="Compute in the input's dtype or wider, and return gradients in it.",
+)
+def dtype(probe: Probe) -> Finding:
+    """Sweep the precisions and compare each gradient with the one of the rounded inputs."""
+    if probe.draws:
+        return probe.skipped("It draws random numbers, which differ from precision to precision.")
+    refused: list[str] = []
+    untidy: list[Finding] = []
+    for level in _LEVELS:
+        if any(x.is_complex() for x in probe.inputs.points()) and torch.finfo(level).bits < 32:
+            continue
+        low = replace(probe, inputs=probe.inputs.cast(level))
+        try:
+            low.evaluate(low.leaves())
+        except Exception as error:  # forward refuses this precision: loud, before any number
+            refused.append(f"{_name(level)} ({describe(error, 60)})")
+            continue
+        try:
+            finding = _compare(probe, low, level)
+        except Exception as error:  # judged by where it is raised
+            doing = f"Forward takes {_name(level)}, backward fails"
+            return probe.failed(error, doing, _HINT, transform=False)
+        if finding is not None and finding.verdict is Verdict.UNTIDY:
+            untidy.append(finding)
+        elif finding is not None:
+            return finding
+    if untidy:
+        return untidy[0]
+    if refused:
+        said = f"Forward refuses {'; '.join(refused)}. Gradients agree in the others."
+        return probe.lacking(said, _HINT)
+    return probe.holds("Gradients agree across precisions and have their input's dtype.")
+
+
+def _name(level: torch.dtype) -> str:
+    return str(level).removeprefix("torch.")
+
+
+def _compare(probe: Probe, low: Probe, level: torch.dtype) -> Finding | None:
+    if probe.inputs.points()[0].dtype.is_complex and level.itemsize < 4:
+        return None
+    points = low.inputs.points()
+    leaves = low.leaves()
+    outputs = low.evaluate(leaves)
+    cotangents = low.cotangents(outputs)
+    wrong = _raw_dtype(outputs)
+    got = [g.detach() for g in low.pull(leaves, cotangents, outputs)]
+    wide = _widest(probe)
+    expected = _reference(probe, points, cotangents, wide)
+    if expected is None:
+        return None
+    place = _beyond(probe, points, cotangents, got, expected)
+    if place is None and wrong:
+        return probe.untidy(
+            f"With {_name(level)} inputs backward returns {wrong}; autograd casts it.",
+            expected=_name(level), got=wrong, hint=_HINT,
+        )  # fmt: skip
+    if place is None:
+        return None
+    return probe.broken(
+        f"The gradient in {_name(level)} is further from the one in {_name(wide)} than rounding.",
+        expected=expected[place], got=got[place], place=probe.path(place),
+        hint=_HINT, repro=_repro(level),
+    )  # fmt: skip
+
+
+def _widest(probe: Probe) -> torch.dtype:
+    return probe.dtype if probe.dtype in (torch.float32, torch.float64) else torch.float32
+
+
+def _reference(
+    probe: Probe, points: Tensors, cotangents: Tensors, wide: torch.dtype
+) -> Tensors | None:
+    """The gradient at the rounded inputs and cotangents, computed wide; ``None`` if they differ."""
+    moved = [x.to(p.dtype) for x, p in zip(points, probe.inputs.points(), strict=True)]
+    high = replace(probe, inputs=probe.inputs.cast(wide))
+    leaves = high.leaves(moved)
+    outputs = high.evaluate(leaves)
+    if [y.shape for y in outputs] != [g.shape for g in cotangents]:
+        return None
+    given = [g.to(y.dtype) for g, y in zip(cotangents, outputs, strict=True)]
+    return [g.detach() for g in high.pull(leaves, given, outputs)]
+
+
+def _beyond(
+    probe: Probe, points: Tensors, cotangents: Tensors, got: Tensors, expected: Tensors
+) -> int | None:
+    """The first gradient off by more than rounding, which includes that of the inputs."""
+    eps = max(torch.finfo(g.dtype).eps for g in got)
+    limit = min(torch.finfo(g.dtype).max for g in got)
+    shaken = _shaken(probe, points, cotangents, eps)
+    for k, (one, true) in enumerate(zip(got, expected, strict=True)):
+        if one.numel() == 0 or not true.isfinite().all():
+            continue
+        size = float(true.abs().max())
+        if size > limit / 16:
+            continue  # such a number does not fit
+        if not one.isfinite().all():
+            # An intermediate may have overflowed where float16 ends; elsewhere it is a mistake.
+            if limit > 1e30:
+                return k
+            continue
+        moved = max((float((other[k] - true).abs().max()) for other in shaken), default=0.0)
+        allowed = 30 * eps * size + 30 * moved
+        if float((one.to(true.dtype) - true).abs().max()) > allowed + 1e-6 * limit**-0.5:
+            return k
+    return None
+
+
+def _shaken(probe: Probe, points: Tensors, cotangents: Tensors, eps: float) -> list[Tensors]:
+    """Gradients at inputs that rounding may have moved: where steps are, it moves them far."""
+    found = []
+    for number in range(_NUDGES):
+        step = probe.direction(f"eps {number}")
+        nudged = [x + eps * v for x, v in zip(_wide(probe, points), step, strict=True)]
+        try:
+            gradients = _reference(probe, nudged, cotangents, _widest(probe))
+        except Exception:  # noqa: S112 - refused there
+            continue
+        if gradients is not None:
+            found.append(gradients)
+    return found
+
+
+def _wide(probe: Probe, points: Tensors) -> Tensors:
+    return [x.to(p.dtype) for x, p in zip(points, probe.inputs.points(), strict=True)]
+
+
+def _raw_dtype(outputs: Sequence[torch.Tensor]) -> str:
+    """The dtype of a gradient that backward returns in another dtype than its input's."""
+    for node in custom_nodes(outputs):
+        returned = call_backward(node, unit_cotangents(node))
+        for k, entry in edges(node):
+            value = returned[k] if k < len(returned) else None
+            if isinstance(value, torch.Tensor) and value.dtype != entry.dtype:
+                return _name(value.dtype)
+    return ""
+
+
+def _repro(level: torch.dtype) -> list[str]:
+    cast = (
+        "args = torch.utils._pytree.tree_map(lambda a: a.detach().to({}).requires_grad_("
+        "a.requires_grad) if isinstance(a, torch.Tensor) and a.is_floating_point() else a, args)"
+    )
+    low = cast.format(level)
+    return [
+        "w = [torch.ones_like(y) for y in outs()]",
+        "print('wide', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
+        low,
+        "xs = [a for a in torch.utils._pytree.tree_leaves(args) if isinstance(a, torch.Tensor) "
+        "and a.requires_grad]; ys = outs(); node = ys[0].grad_fn",
+        "w = [torch.ones_like(y) for y in ys]; print('low ', torch.autograd.grad(ys, xs, w, "
+        "retain_graph=True, allow_unused=True))",
+        "print('raw ', torch.autograd.function.BackwardCFunction.apply(node, *w))",
+    ]

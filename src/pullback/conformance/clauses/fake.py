@@ -1,0 +1,94 @@
+"""`fake`: fake tensors get the right shapes, dtypes and devices."""
+
+from dataclasses import dataclass
+
+import torch
+
+from pullback.conformance._clause import clause
+from pullback.conformance._failure import classify, describe
+from pullback.conformance._forked import ProcessDied, forked
+from pullback.conformance._probe import Probe
+from pullback.conformance.clauses._hints import TRACE
+from pullback.internal.torch import FakeTensorMode
+from pullback.report import Finding, Verdict
+
+__all__ = ["fake"]
+
+
+@clause(
+    "fake",
+    promise="Fake tensors get the right shapes, dtypes and devices.",
+    why="torch.compile, torch.export and memory planners run the Function on tensors "
+    "without data. Wrong shapes there become wrong code later.",
+    breach="against a real run, in a copy of the process: published kernels have ended it here.",
+    mend="`torch.library.custom_op` and `register_fake` for kernels.",
+)
+def fake(probe: Probe) -> Finding:
+    """Run on fake tensors and compare shapes, dtypes and devices with a real run."""
+    leaves = probe.leaves()
+    outputs = probe.evaluate(leaves)
+    gradients = probe.pull(leaves, probe.cotangents(outputs), outputs)
+    real = [*outputs, *gradients]
+    with FakeTensorMode(allow_non_fake_inputs=False) as mode:
+        converted = [mode.from_tensor(value) for value in probe.inputs.values]
+    shadow = type(probe)(
+        probe.subject, probe.inputs.with_values(converted), probe.original,
+        outputs=probe.outputs, seed=probe.seed,
+    )  # fmt: skip
+    try:
+        found = forked(lambda: _traced(shadow, mode))
+    except ProcessDied as death:
+        return probe.crashes(f"A run on fake tensors ends the process. {death}", TRACE)
+    if isinstance(found, _Failed):
+        said = f"Fake tensors are refused: {found.told}"
+        refused = found.verdict is Verdict.LACKING
+        return probe.lacking(said, TRACE) if refused else probe.crashes(said, TRACE)
+    for k, ((kind, form), other) in enumerate(zip(found, real, strict=True)):
+        place = (
+            f"output {k}" if k < len(outputs) else f"the gradient of {probe.path(k - len(outputs))}"
+        )
+        if kind != "FakeTensor":
+            return _broken(probe, place, "a fake tensor", f"a {kind} with numbers")
+        if form != _form(other):
+            return _broken(probe, place, _form(other), form)
+    return probe.holds("Fake tensors get the shapes and dtypes of a real run.")
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """An error, judged where its traceback is."""
+
+    verdict: Verdict
+    told: str
+
+
+def _traced(shadow: Probe, mode: FakeTensorMode) -> list[tuple[str, str]] | _Failed:
+    """The type and form of each output and gradient of a run on fake tensors."""
+    with mode:
+        try:
+            ghosts = [x.detach().clone().requires_grad_() for x in shadow.inputs.points()]
+            made = list(shadow.unseeded(*ghosts))
+            slopes = shadow.pull(ghosts, [torch.ones_like(y) for y in made], made)
+        except Exception as error:  # judged by where it is raised
+            return _Failed(classify(error), describe(error))
+        return [(type(t).__name__, _form(t)) for t in (*made, *slopes)]
+
+
+def _form(tensor: torch.Tensor) -> str:
+    return f"shape {tuple(tensor.shape)}, {tensor.dtype}"
+
+
+def _broken(probe: Probe, place: str, expected: str, got: str) -> Finding:
+    return probe.broken(
+        "A fake run gives another form than a real run.",
+        expected=expected, got=got, place=place, hint=TRACE,
+        repro=[
+            "from torch._subclasses.fake_tensor import FakeTensorMode",
+            "print('real', [(y.shape, y.dtype) for y in outs()])",
+            "with FakeTensorMode() as mode:",
+            "    args = torch.utils._pytree.tree_map(lambda a: mode.from_tensor(a) "
+            "if isinstance(a, torch.Tensor) else a, args)",
+            "    print('fake', [(y.shape, y.dtype) for y in torch.utils._pytree.tree_leaves("
+            "call(*args, **kwargs))])",
+        ],
+    )  # fmt: skip

@@ -1,0 +1,109 @@
+"""`hooks`: saved-tensor hooks see everything; buffers are freed."""
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from pullback.conformance._clause import clause
+from pullback.conformance._context_tensors import context_tensors
+from pullback.conformance._nodes import custom_nodes
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance.clauses._hints import SAVE
+from pullback.report import Finding
+
+__all__ = ["hooks"]
+
+
+@clause(
+    "hooks",
+    promise="Saved-tensor hooks see everything; buffers are freed.",
+    why="Saved-tensor hooks move activations to the CPU or compress them, and buffers "
+    "must be freed after backward. What bypasses the hooks stays in memory.",
+    breach="in what is still held after backward, and when a second backward does not raise.",
+    mend="`save_for_backward`.",
+)
+def hooks(probe: Probe) -> Finding:
+    """Hooks must see every saved tensor, and a second backward without retain must raise."""
+    # Long: three observations of one run, which share what was packed.
+    packed: list[int] = []
+    read: list[int] = []
+    freed: list[str] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        packed.append(tensor.numel())
+        return tensor.detach().clone()
+
+    def unpack(kept: torch.Tensor) -> torch.Tensor:
+        read.append(kept.numel())
+        return kept
+
+    points = probe.inputs.points()
+    cotangents = probe.cotangents(probe.output_values())
+    expected = probe.backward(points, cotangents)
+    leaves = probe.leaves(points)
+    with saved_tensors_hooks(pack, unpack):
+        outputs = probe.evaluate(leaves)
+        nodes = custom_nodes(outputs)
+        got = probe.pull(leaves, cotangents, outputs)
+    for node in nodes:
+        freed += [path for path, value in context_tensors(node) if isinstance(value, torch.Tensor)]
+    place = probe.differ([g.detach() for g in got], expected, looser=1e3)
+    if place is not None:
+        return probe.broken(
+            "The gradient changes when saved tensors pass through hooks.",
+            expected=expected[place], got=got[place], place=probe.path(place),
+            hint="Use only what ctx.saved_tensors returns in backward.",
+            repro=_hooked(),
+        )  # fmt: skip
+    if freed:
+        return probe.broken(
+            f"{freed[0]} is still held after backward: it is not freed, and no hook saw it.",
+            expected=f"every tensor packed ({len(packed)} were) and freed by backward",
+            got=f"held outside: {', '.join(freed)}",
+            hint=SAVE,
+            repro=_twice(),
+        )
+    # What this backward did not read it need not miss a second time: a surrogate may save in vain.
+    if read and _second_backward(probe, cotangents):
+        return _not_freed(probe)
+    return probe.holds(f"Hooks saw {len(packed)} saved tensor(s); buffers are freed by backward.")
+
+
+def _not_freed(probe: Probe) -> Finding:
+    return probe.broken(
+        "A second backward without retain_graph does not raise.",
+        expected="an error: backward through the graph a second time",
+        got="a gradient, from buffers that should be freed",
+        hint="Read ctx.saved_tensors inside backward.",
+        repro=_twice(),
+    )
+
+
+def _second_backward(probe: Probe, cotangents: Tensors) -> bool:
+    """Whether backward through a freed graph answers."""
+    leaves = probe.leaves()
+    outputs = probe.evaluate(leaves)
+    probe.pull(leaves, cotangents, outputs)
+    try:
+        probe.pull(leaves, cotangents, outputs)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _hooked() -> list[str]:
+    return [
+        "w = [torch.ones_like(y) for y in outs()]",
+        "print('plain', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
+        "with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):",
+        "    print('hooked', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
+    ]
+
+
+def _twice() -> list[str]:
+    return [
+        "ys = outs(); w = [torch.ones_like(y) for y in ys]; node = ys[0].grad_fn",
+        "torch.autograd.grad(ys, xs, w, allow_unused=True)",
+        "print('held after backward:', {k: getattr(v, 'shape', v) for k, v in vars(node).items()})",
+        "try: print('again, no error:', torch.autograd.grad(ys, xs, w, allow_unused=True))",
+        "except RuntimeError as error: print('raises:', error)",
+    ]

@@ -1,0 +1,63 @@
+"""`leak`: nothing keeps inputs or outputs alive."""
+
+import gc
+import weakref
+from typing import Any
+
+from pullback.conformance._clause import clause
+from pullback.conformance._probe import Probe
+from pullback.conformance.clauses._hints import SAVE
+from pullback.report import Finding
+
+__all__ = ["leak"]
+
+
+@clause(
+    "leak",
+    promise="Nothing keeps inputs or outputs alive.",
+    why="An output kept alive by a cycle is freed only when the garbage collector runs. "
+    "On a GPU the memory of past steps piles up until an allocation fails.",
+    breach="as a weak reference that outlives its last strong one with the collector off.",
+    mend="`save_for_backward` for outputs; no lists on the class.",
+)
+def leak(probe: Probe) -> Finding:
+    """With the collector off, inputs and outputs must die with their last reference."""
+    for mode in ("after forward", "after backward"):
+        cotangents = probe.cotangents(probe.output_values())
+        probe.backward(probe.inputs.points(), cotangents)  # fill caches first
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            references = _live(probe, mode)
+            alive = [name for name, reference in references if reference() is not None]
+        finally:
+            if collecting:
+                gc.enable()
+        if alive:
+            return probe.broken(
+                f"Kept alive {mode}, with nothing left that refers to it: {', '.join(alive)}.",
+                expected="freed with the last reference, without the garbage collector",
+                got=f"{len(alive)} of {len(references)} tensors alive",
+                hint=f"{SAVE} An output set as an attribute of ctx is a cycle "
+                "(output -> grad_fn -> ctx -> output); a list on the class never ends.",
+                repro=[
+                    "import gc, weakref; gc.disable()",
+                    "ys = outs(); watched = [weakref.ref(y) for y in ys]",
+                    "torch.autograd.grad(ys, xs, [torch.ones_like(y) for y in ys], "
+                    "allow_unused=True); del ys",
+                    "print('outputs still alive:', sum(w() is not None for w in watched))",
+                ],
+            )
+    return probe.holds("Inputs and outputs are freed with their last reference.")
+
+
+def _live(probe: Probe, mode: str) -> list[tuple[str, Any]]:
+    """Weak references to what one run made, whose strong ones end with this call."""
+    leaves = probe.leaves()
+    handed, every = probe.exposed(leaves)
+    names = [f"input {path}" for path in probe.inputs.paths]
+    names += [f"output {k}" for k in range(len(every))]
+    if mode == "after backward":
+        chosen = [every[k] for k in probe.outputs]
+        probe.pull(leaves, probe.cotangents(chosen), chosen)
+    return [(name, weakref.ref(t)) for name, t in zip(names, [*handed, *every], strict=True)]

@@ -1,0 +1,73 @@
+"""`needs-input-grad`: unneeded gradients are not computed, and the needed ones do not change."""
+
+from typing import Any
+
+from pullback.conformance._clause import clause
+from pullback.conformance._probe import Probe, Tensors
+from pullback.internal.torch import TorchDispatchMode
+from pullback.report import Finding
+
+__all__ = ["needs_input_grad"]
+
+
+class _Counter(TorchDispatchMode):
+    """Counts the operations that reach a kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@clause(
+    "needs-input-grad",
+    promise="Unneeded gradients are not computed, and the needed ones do not change.",
+    why="Frozen layers and partial fine-tuning skip unneeded gradients. Computing them "
+    "wastes time and memory; skipping the wrong one loses a gradient. An index that "
+    "is off by one loses it only then.",
+    breach="when one gradient at a time is asked for. Wasted operations alone are `lacking`.",
+    mend="`ctx.needs_input_grad[k]` counts arguments of forward.",
+)
+def needs_input_grad(probe: Probe) -> Finding:
+    """Ask for one gradient at a time: it must not change, and should cost less than all."""
+    points = probe.inputs.points()
+    if len(points) < 2:
+        return probe.skipped("Only one input is differentiated.")
+    cotangents = probe.cotangents(probe.output_values())
+    joint, everything = _count(probe, points, cotangents, tuple(range(len(points))))
+    wasted = True
+    for k in range(len(points)):
+        got, operations = _count(probe, points, cotangents, (k,))
+        wasted = wasted and operations >= everything
+        if probe.differ([got[k]], [joint[k]], looser=1e3) is not None:
+            return probe.broken(
+                "A gradient changes when the other inputs need none.",
+                expected=joint[k], got=got[k], place=probe.path(k),
+                hint="Look at ctx.needs_input_grad[k] by the position of the argument of forward.",
+                repro=[
+                    "w = [torch.ones_like(y) for y in outs()]",
+                    "print('all  ', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
+                    f"for j, x in enumerate(xs): x.requires_grad_(j == {k})",
+                    f"print('alone', torch.autograd.grad(outs(), xs[{k}], w, allow_unused=True))",
+                ],
+            )  # fmt: skip
+    if wasted and everything > len(points):
+        return probe.lacking(
+            f"Each gradient alone costs all {everything} operations of backward.",
+            "Skip what ctx.needs_input_grad does not ask for.",
+        )
+    return probe.holds("Each gradient alone is the same, and costs no more than it must.")
+
+
+def _count(
+    probe: Probe, points: Tensors, cotangents: Tensors, wanted: tuple[int, ...]
+) -> tuple[Tensors, int]:
+    """Gradients of some inputs, and how many operations backward took."""
+    leaves = [x.clone().requires_grad_(k in wanted) for k, x in enumerate(points)]
+    outputs = probe.evaluate(leaves)
+    with _Counter() as counter:
+        gradients = probe.pull(leaves, cotangents, outputs)
+    return [g.detach() for g in gradients], counter.count

@@ -1,0 +1,137 @@
+"""`non-differentiable`: outputs marked so carry no history, the others do."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from pullback.conformance._arguments import is_continuous
+from pullback.conformance._clause import clause
+from pullback.conformance._derivative import decide, try_derivative
+from pullback.conformance._nodes import (
+    call_backward,
+    custom_nodes,
+    edges,
+    metadata,
+    unit_cotangents,
+    watched_marks,
+)
+from pullback.conformance._probe import Probe, Tensors
+from pullback.report import Finding
+
+__all__ = ["non_differentiable"]
+
+
+@clause(
+    "non-differentiable",
+    promise="Outputs marked so carry no history, the others do.",
+    why="Integer outputs, masks and indices carry no gradient; every other output must, "
+    "or its part of the loss is dropped without a word.",
+    breach="in what was marked, what carries history, and what backward uses.",
+    mend="Mark the very tensor that is returned.",
+    gradient=False,
+)
+def non_differentiable(probe: Probe) -> Finding:
+    """Compare what was marked with what carries history, and with what backward uses."""
+    leaves = probe.leaves()
+    if not leaves:
+        return probe.skipped("No input has a gradient.")
+    with watched_marks() as marks:
+        every = probe.run(leaves)
+    outputs = {y.data_ptr() for y in every}
+    stray = [t for t in marks.non_differentiable if t.numel() and t.data_ptr() not in outputs]
+    if stray and probe.subject.function is not None:
+        return _broken(
+            probe,
+            "mark_non_differentiable was given a tensor that is not an output; it has no effect.",
+            "the very tensor that forward returns",
+            f"a tensor of shape {tuple(stray[0].shape)}",
+            "Mark the tensor that is returned, after the last operation on it.",
+        )
+    if not probe.outputs:
+        return _no_history(probe, every)
+    ignored = _dropped(custom_nodes([every[k] for k in probe.outputs]), every)
+    if ignored is not None:
+        return _broken(
+            probe,
+            f"Output {ignored} is marked as non-differentiable, but backward uses its cotangent: "
+            "its gradient is silently dropped.",
+            "no mark, or a backward that does not use that cotangent",
+            "a gradient that nobody receives",
+            "Do not mark an output whose derivative backward computes.",
+        )
+    return _unmarked(probe) or probe.holds("Marked outputs carry no history, the others do.")
+
+
+def _no_history(probe: Probe, every: Tensors) -> Finding:
+    """No output carries history: right where none can, or where that is declared."""
+    floats = tuple(k for k, y in enumerate(every) if is_continuous(y))
+    if not floats:
+        return probe.holds("No output is floating, so that none can carry history.")
+    if probe.intent != "exact":
+        return probe.holds(f"No output carries history; the gradient is {probe.intent}.")
+    trial = decide(lambda number: try_derivative(replace(probe, outputs=floats), number))
+    if trial is None or trial.match == "match":
+        return probe.holds("No output carries history, and none has a derivative other than zero.")
+    return _broken(
+        probe,
+        "No output carries history although forward depends on an input that requires a gradient.",
+        f"a derivative of {trial.estimate.value:.6g} (finite differences)",
+        f"{len(floats)} floating output(s), all detached or marked",
+        "Remove the detach (.detach(), .data, numpy, no_grad) or the mark, or declare "
+        'gradient = "surrogate".',
+    )
+
+
+def _dropped(nodes: list[Any], every: Tensors) -> int | None:
+    """An output without history whose cotangent the raw backward nevertheless uses."""
+    for node in nodes:
+        entries = metadata(node)
+        if len(nodes) != 1 or len(entries) != len(every):
+            continue  # which output is which is not known
+        for k, y in enumerate(every):
+            if y.requires_grad or not is_continuous(y):
+                continue
+            alone = [g if j == k else g * 0 for j, g in enumerate(unit_cotangents(node))]
+            returned = call_backward(node, alone)
+            kept = [returned[j] for j, _ in edges(node) if isinstance(returned[j], torch.Tensor)]
+            if any(bool(value.abs().gt(0).any()) for value in kept):
+                return k
+    return None
+
+
+def _unmarked(probe: Probe) -> Finding | None:
+    """An output with history whose cotangent backward ignores although forward depends on it."""
+    if probe.intent != "exact" or len(probe.outputs) < 2:
+        return None
+    for k in probe.outputs:
+        alone = replace(probe, outputs=(k,))
+        leaves = alone.leaves()
+        outputs = alone.evaluate(leaves)
+        gradients = alone.pull(leaves, alone.cotangents(outputs), outputs)
+        if any(bool(g.abs().gt(0).any()) for g in gradients):
+            continue
+        trial = decide(lambda number, alone=alone: try_derivative(alone, number))
+        if trial is not None and trial.match == "mismatch":
+            return _broken(
+                probe,
+                f"Output {k} carries history, but backward ignores its cotangent.",
+                f"a derivative of {trial.estimate.value:.6g} (finite differences), or a mark",
+                "zero",
+                "Differentiate the output, or declare it with ctx.mark_non_differentiable.",
+            )
+    return None
+
+
+def _broken(probe: Probe, detail: str, expected: str, got: str, hint: str) -> Finding:
+    return probe.broken(
+        detail, expected=expected, got=got, hint=hint,
+        repro=[
+            "ys = [y for y in torch.utils._pytree.tree_leaves(call(*args, **kwargs)) "
+            "if isinstance(y, torch.Tensor)]",
+            "for k, y in enumerate(ys):",
+            "    print('output', k, 'carries history:', y.requires_grad, y.grad_fn)",
+            "    if y.requires_grad: print('  gradient:', torch.autograd.grad(y, xs, "
+            "torch.ones_like(y), retain_graph=True, allow_unused=True))",
+        ],
+    )  # fmt: skip

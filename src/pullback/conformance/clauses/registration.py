@@ -1,0 +1,69 @@
+"""The clause `registration`."""
+
+import torch
+
+from pullback.conformance._clause import clause
+from pullback.conformance._probe import Probe
+from pullback.report import Finding
+
+__all__ = ["registration"]
+
+_TESTS = {
+    "test_schema": "schema",
+    "test_autograd_registration": "autograd",
+    "test_faketensor": "fake tensors",
+    "test_aot_dispatch_dynamic": "AOT dispatch with shapes that change",
+}
+# An operator that is not registered for something says so when it is asked for that.
+_ABSENT = ("has no fake impl", "fake impl", "meta kernel", "no autograd", "not registered")
+
+
+@clause(
+    "registration",
+    promise="An operator is registered as it behaves: it passes `torch.library.opcheck`.",
+    why="torch trusts what an operator says of itself. An argument that it changes without saying "
+    "so is read before or after as the compiler likes, and a fake kernel with another shape makes "
+    "compiled code read foreign memory.",
+    breach="in torch's own four tests: of the schema, of the registration for autograd, of fake "
+    "tensors, and of AOT dispatch with shapes that change. They do not look at numbers: whether "
+    "the gradient is right is for the other clauses.",
+    mend="Name what is changed in `mutates_args`, return new tensors, register the gradient with "
+    "`torch.library.register_autograd` and the shapes with `register_fake`.",
+    gradient=False,
+)
+def registration(probe: Probe) -> Finding:
+    """Run the four tests of `torch.library.opcheck`."""
+    op = probe.subject.operator
+    if op is None:
+        return probe.skipped("It is no operator of torch.library.")
+    failed: dict[str, str] = {}
+    for test, name in _TESTS.items():
+        args, kwargs = probe.inputs.build(probe.leaves())
+        answer = torch.library.opcheck(op, args, kwargs, test_utils=test, raise_exception=False)[
+            test
+        ]
+        if answer != "SUCCESS":
+            failed[name] = _reason(answer)
+    if not failed:
+        return probe.holds(f"torch.library.opcheck: {', '.join(_TESTS.values())}.")
+    said = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
+    if all(any(word in reason for word in _ABSENT) for reason in failed.values()):
+        return probe.lacking(f"torch.library.opcheck: {said}", _HINT)
+    return probe.broken(
+        f"torch.library.opcheck fails in {', '.join(failed)}.",
+        expected="an operator that does what it is registered for", got=said, hint=_HINT,
+        repro=[
+            "op = F.default if isinstance(F, torch._ops.OpOverloadPacket) else F",
+            "print(torch.library.opcheck(op, args, kwargs, raise_exception=False))",
+        ],
+    )  # fmt: skip
+
+
+_HINT = "Correct mutates_args, register_fake or register_autograd; the text says which."
+
+
+def _reason(answer: object) -> str:
+    """The lines of an error that say what is wrong, without torch's advice."""
+    text = " ".join(str(answer).split())
+    start = text.rfind("with error:")
+    return text[start + 11 if start >= 0 else 0 :].strip()[:300]

@@ -1,0 +1,51 @@
+"""`retain`: two backward passes over a retained graph agree."""
+
+from collections.abc import Callable
+
+from pullback.conformance._clause import clause
+from pullback.conformance._probe import Probe, Tensors
+from pullback.report import Finding
+
+__all__ = ["retain"]
+
+
+@clause(
+    "retain",
+    promise="Two backward passes over a retained graph agree.",
+    why="A second backward over a retained graph must give the same gradient again. "
+    "Backward must not use up what forward saved.",
+    breach="when backward is run twice.",
+    mend="Change and delete nothing on `ctx` in backward.",
+)
+def retain(probe: Probe) -> Finding:
+    """Go back twice through one graph: the gradients must be the same."""
+    leaves = probe.leaves()
+    outputs = probe.evaluate(leaves)
+    cotangents = probe.cotangents(outputs)
+    pull: Callable[[], Tensors] = lambda: [  # noqa: E731 - two calls, side by side
+        g.detach().clone() for g in probe.pull(leaves, cotangents, outputs, retain_graph=True)
+    ]
+    first = pull()
+    try:
+        second = pull()
+    except Exception as error:  # judged by where it is raised
+        return probe.failed(
+            error, "A second backward over a retained graph fails",
+            "Change or delete nothing on ctx in backward.", transform=False,
+        )  # fmt: skip
+    place = probe.differ(second, first, looser=1e3)
+    if place is None:
+        return probe.holds("Two backward passes over a retained graph agree.")
+    return probe.broken(
+        "A second backward over a retained graph gives another gradient.",
+        expected=first[place],
+        got=second[place],
+        place=probe.path(place),
+        hint="Do not change saved tensors or attributes of ctx in backward.",
+        repro=[
+            "ys = outs(); w = [torch.ones_like(y) for y in ys]",
+            "for run in range(2):",
+            "    print(run, [g.clone() for g in torch.autograd.grad(ys, xs, w, retain_graph=True, "
+            "allow_unused=True) if g is not None])",
+        ],
+    )

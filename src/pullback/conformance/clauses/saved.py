@@ -1,0 +1,52 @@
+"""`saved`: tensors reach backward only through `save_for_backward` and `save_for_forward`."""
+
+import torch
+
+from pullback.conformance._clause import clause
+from pullback.conformance._context_tensors import context_tensors
+from pullback.conformance._nodes import custom_nodes
+from pullback.conformance._probe import Probe
+from pullback.conformance.clauses._hints import SAVE
+from pullback.report import Finding
+
+__all__ = ["saved"]
+
+
+@clause(
+    "saved",
+    promise="Tensors reach backward only through `save_for_backward` and `save_for_forward`.",
+    why="Tensors kept on the context outside save_for_backward are not checked for later "
+    "changes, not moved by saved-tensor hooks, and keep memory alive.",
+    breach="when the context is scanned: attributes, containers, dataclasses, closures, and "
+    "numpy arrays that share an input's memory.",
+    mend="Pass it to `save_for_backward`; intermediates too.",
+)
+def saved(probe: Probe) -> Finding:
+    """Scan every context for tensors that save_for_backward does not know of."""
+    leaves = probe.leaves()
+    handed, every = probe.exposed(leaves)
+    known = {t.untyped_storage().data_ptr(): "an input" for t in handed if t.numel()}
+    known |= {t.untyped_storage().data_ptr(): "an output" for t in every if t.numel()}
+    for node in custom_nodes([every[k] for k in probe.outputs]):
+        for path, value in context_tensors(node):
+            if isinstance(value, torch.Tensor):
+                where = value.untyped_storage().data_ptr() if value.numel() else 0
+            else:
+                where = value.__array_interface__["data"][0]
+                if where not in known:
+                    continue  # a numpy array of its own is no tensor, and can go nowhere else
+            what = known.get(where, "an intermediate")
+            return probe.broken(
+                f"{what.capitalize()} reaches backward through {path}, not save_for_backward.",
+                expected="no tensor among the attributes of ctx",
+                got=f"{path}, {type(value).__name__} of shape {tuple(value.shape)}",
+                hint=f"{SAVE} Otherwise a change in place goes unnoticed, saved-tensor hooks and "
+                "offloading miss it, and an output kept so leaks.",
+                repro=[
+                    "ys = outs(); node = ys[0].grad_fn",
+                    "print('held by the context:', [(name, value.shape) for name, value in "
+                    "vars(node).items() if isinstance(value, torch.Tensor)] or vars(node))",
+                    "print('saved for backward:', [t.shape for t in node.saved_tensors])",
+                ],
+            )
+    return probe.holds("The contexts hold no tensor outside save_for_backward.")

@@ -1,0 +1,293 @@
+"""The clause `sizes`."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from pullback.conformance._clause import clause
+from pullback.conformance._derivative import Trial, decide, try_derivative
+from pullback.conformance._failure import describe
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._resize import Resizing, resizings
+from pullback.conformance._screen import Run, agrees
+from pullback.report import Finding
+
+__all__ = ["sizes"]
+
+_settings: Any = torch.utils.deterministic
+
+# One more and one less than what a kernel takes at a time, whole blocks, and three entries beyond.
+_SIZES = (1, 2, 3, 7, 64, 65, 128, 131, 1024, 1027)
+_ENTRIES = 2**14
+# Beyond these times nothing larger is tried, and then nothing more: a check is to stay fast.
+_CALL_SECONDS = 0.02
+_SECONDS = 3.0
+
+
+@dataclass
+class _Tried:
+    """What was learnt at the sizes of one dimension."""
+
+    resizing: Resizing
+    right: list[int] = field(default_factory=list)
+    looks: int = 4  # close ones that may still tell nothing, as at a kink
+    refused: dict[int, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        parts = [f"{self.resizing.where} (given {self.resizing.size})"]
+        if self.right:
+            parts.append(f"right at {_list(self.right)}")
+        if self.refused:
+            first = next(iter(self.refused.values()))
+            parts.append(f"refused at {_list(list(self.refused))} ({first})")
+        return ": ".join([parts[0], ", ".join(parts[1:]) or "not told at any size"])
+
+
+@clause(
+    "sizes",
+    promise="Right at every size, not at multiples of a block only.",
+    why="A kernel takes 4, 64 or 1,024 entries at a time, and its tests have sizes to match. What "
+    "lies beyond the last whole block is then forgotten, doubled or never written, at the sizes "
+    "that real data have.",
+    breach="against finite differences at size 1, one less and one more than given, odd sizes, "
+    "and sizes beyond 64, 128 and 1,024; where backward is a surrogate, as entries that "
+    "change with how many others there are; and as memory that nothing has written.",
+    mend="Mask the last block, or refuse the size with an error.",
+)
+def sizes(probe: Probe) -> Finding:
+    """Change each size that the arguments have, and compare with finite differences there."""
+    if probe.intent == "nonlinear":
+        return probe.skipped("A nonlinear backward has no reference at another size.")
+    tried: list[_Tried] = []
+    end = time.perf_counter() + _SECONDS
+    for resizing in resizings(probe.inputs, max(_SIZES), _ENTRIES, probe.generator("sizes")):
+        found = _Tried(resizing)
+        tried.append(found)
+        finding = _vary(probe, found, end)
+        if finding is not None:
+            return finding
+    if not tried:
+        return probe.skipped("No size may change: a number among the arguments may stand for each.")
+    said = "; ".join(map(str, tried))
+    said += " (nothing more was tried: calls are slow)" if time.perf_counter() > end else ""
+    if not any(found.right for found in tried):
+        return probe.skipped(f"No other size could be judged: {said}.")
+    return probe.holds(f"{said[:1].upper()}{said[1:]}.")
+
+
+def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
+    """Try every size of one dimension; a finding where one is wrong."""
+    resizing = tried.resizing
+    given = resizing.size
+    wanted = sorted({n for n in (*_SIZES, given - 1, given + 1) if 0 < n != given})
+    runs: dict[int, Run] = {}
+    slow = False
+    for size in wanted:
+        started = time.perf_counter()
+        if size > resizing.largest or slow or started > end:
+            break
+        inputs = resizing.at(size)
+        other = replace(probe, inputs=inputs, original=inputs)
+        try:
+            with _fresh_memory():
+                runs[size] = run = Run.of(other)
+        except Exception as error:  # loud, so not silently wrong
+            tried.refused[size] = describe(error, 80)
+            continue
+        slow = size >= 64 and time.perf_counter() - started > _CALL_SECONDS
+        unwritten = _unwritten(other, run)
+        if unwritten is not None:
+            return _never_written(other, size, resizing, unwritten)
+        if probe.intent == "exact":
+            settled, wrong = _judge(other, run, tried)
+            if wrong is not None:
+                return _already(probe) or _broken(other, size, resizing, wrong)
+            if settled:
+                tried.right.append(size)
+    return _compare_parts(probe, tried, runs) if probe.intent == "surrogate" else None
+
+
+@contextmanager
+def _fresh_memory() -> Iterator[None]:
+    """Let torch fill what it allocates with NaN, so that what nobody writes is seen."""
+    before = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    fill = _settings.fill_uninitialized_memory
+    try:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        _settings.fill_uninitialized_memory = True
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warn_only)
+        _settings.fill_uninitialized_memory = fill
+
+
+def _unwritten(probe: Probe, run: Run) -> str | None:
+    """What holds NaN only because torch filled fresh memory with it."""
+    names = [f"output {k}" for k in range(len(run.outputs))]
+    names += [f"the gradient of {probe.path(k)}" for k in range(len(run.gradients))]
+    every = [*run.outputs, *run.gradients]
+    if all(t.isfinite().all() for t in every):
+        return None
+    plain = Run.of(probe, run.cotangents)
+    for name, one, other in zip(names, every, [*plain.outputs, *plain.gradients], strict=True):
+        if bool((one.isnan() & ~other.isnan()).any()):
+            return name
+    return None
+
+
+def _judge(probe: Probe, run: Run, tried: _Tried) -> tuple[bool, Trial | None]:
+    """Compare with finite differences, along everything and along the last entries alone.
+
+    Returns:
+        Whether anything was settled, and what is wrong.
+    """
+    settled, resizing = False, tried.resizing
+    for tail in (True, False):
+        if agrees(probe, run, _direction(probe, resizing, tail)):
+            settled = True
+            continue
+        if not tried.looks:
+            continue
+        trial = decide(
+            lambda number, tail=tail: try_derivative(
+                probe, number, step=_direction(probe, resizing, tail, number)
+            ),
+            wanted=1,
+            limit=4,
+        )
+        tried.looks -= trial is None
+        if trial is not None and trial.match == "mismatch" and _counts(trial):
+            return True, trial
+        settled = settled or trial is not None
+    return settled, None
+
+
+def _counts(trial: Trial) -> bool:
+    """Whether the numbers are such that their squares can be told from zero and from infinity."""
+    return 1e-120 < max(abs(trial.value), abs(trial.estimate.value)) < 1e120
+
+
+def _direction(probe: Probe, resizing: Resizing, tail: bool, number: int = 0) -> Tensors:
+    """A direction; with ``tail`` it moves the last entries along the changed size only."""
+    step = probe.direction(f"sizes {number}")
+    if not tail:
+        return step
+    kept = []
+    for v, k in zip(step, probe.inputs.differentiable, strict=True):
+        mask = torch.ones_like(v)
+        for dim in resizing.places[k]:
+            index = torch.arange(v.shape[dim], device=v.device) >= v.shape[dim] - 3
+            mask = mask * index.view([-1 if d == dim else 1 for d in range(v.ndim)]).to(v.dtype)
+        kept.append(v * mask)
+    return kept
+
+
+def _already(probe: Probe) -> Finding | None:
+    """One cause gives one finding: what is wrong at the given size too is `derivative`'s."""
+    trial = decide(lambda number: try_derivative(probe, number))
+    if trial is not None and trial.match == "mismatch":
+        return probe.skipped("The derivative is wrong at the given size already.")
+    return None
+
+
+def _compare_parts(probe: Probe, tried: _Tried, runs: dict[int, Run]) -> Finding | None:
+    """Find entries of a surrogate's gradient that depend on how many others there are.
+
+    Only where forward gives the same leading entries at both sizes, and only if the gradient does
+    so at three sizes: then the function treats each entry by itself, and the others are wrong.
+    """
+    if probe.draws or len(runs) < 3:
+        return None
+    largest = max(runs)
+    whole = runs[largest]
+    same: list[int] = []
+    differ: list[tuple[int, int, torch.Tensor, torch.Tensor]] = []
+    for size, run in runs.items():
+        if size == largest or not _is_part(probe, run.outputs, whole.outputs, size, largest):
+            continue
+        inputs = tried.resizing.at(size)
+        other = replace(probe, inputs=inputs, original=inputs)
+        cut = [_cut(g, y) for g, y in zip(whole.cotangents, run.outputs, strict=True)]
+        again = Run.of(other, cut)
+        parts = [_cut(g, x) for g, x in zip(whole.gradients, again.gradients, strict=True)]
+        scaled = [k for k, g in enumerate(whole.gradients) if g.shape != again.gradients[k].shape]
+        place = probe.differ([again.gradients[k] for k in scaled], [parts[k] for k in scaled], 1e4)
+        if place is None:
+            same.append(size)
+        else:
+            k = scaled[place]
+            differ.append((size, k, parts[k], again.gradients[k]))
+    tried.right.extend(same)
+    if not differ or len(same) < min(3, len(runs) // 2):
+        return None
+    size, k, expected, got = differ[0]
+    inputs = tried.resizing.at(size)
+    return replace(probe, inputs=inputs, original=inputs).broken(
+        f"At size {size} of {tried.resizing.where} the gradient of an entry is another than beside "
+        f"more entries, where forward is the same; at size {same[0]} it is not.",
+        expected=expected, got=got, place=probe.path(k), hint=_HINT, repro=_REPRO,
+    )  # fmt: skip
+
+
+def _cut(large: torch.Tensor, small: torch.Tensor) -> torch.Tensor:
+    return large[tuple(slice(n) for n in small.shape)]
+
+
+def _is_part(probe: Probe, small: Tensors, large: Tensors, size: int, largest: int) -> bool:
+    """Whether the outputs at one size are the leading entries of those at a larger one."""
+    shapes = [(tuple(a.shape), tuple(b.shape)) for a, b in zip(small, large, strict=True)]
+    scaled = any(a != b for a, b in shapes)
+    fits = all(
+        len(a) == len(b)
+        and all(m == n or (m, n) == (size, largest) for m, n in zip(a, b, strict=True))
+        for a, b in shapes
+    )
+    if not (scaled and fits):
+        return False
+    return probe.differ(small, [_cut(b, a) for a, b in zip(small, large, strict=True)], 1e4) is None
+
+
+_HINT = (
+    "Mask what lies beyond the last whole block, in forward and in backward, or refuse the size."
+)
+_REPRO = [
+    "x, w, h = xs[0], [torch.randn_like(y) for y in outs()], 1e-6",
+    "got = torch.autograd.grad(outs(), x, w)[0].reshape(-1)[-3:]",
+    "def F(k, t):",
+    "    z = x.detach().clone(); x.data.view(-1)[-k] += t; s = sum((a * y).sum().item() "
+    "for a, y in zip(w, outs())); x.data.copy_(z); return s",
+    "print('last three, backward          ', got)",
+    "print('last three, finite differences', "
+    "[(F(k, h) - F(k, -h)) / (2 * h) for k in (3, 2, 1) if k <= x.numel()])",
+]  # fmt: skip
+
+
+def _broken(probe: Probe, size: int, resizing: Resizing, trial: Trial) -> Finding:
+    return probe.broken(
+        f"Backward is wrong at size {size} of {resizing.where}, and not at {resizing.size}.",
+        expected=f"{trial.estimate.value:.8g} +- {trial.estimate.error:.1g} (finite differences)",
+        got=f"{trial.value:.8g} (backward)",
+        place=resizing.where, hint=_HINT, repro=_REPRO,
+    )  # fmt: skip
+
+
+def _never_written(probe: Probe, size: int, resizing: Resizing, what: str) -> Finding:
+    return probe.broken(
+        f"At size {size} of {resizing.where}, {what} holds memory that nothing has written.",
+        expected="a number in every entry",
+        got="what was in memory before (NaN where torch fills fresh memory with it)",
+        place=resizing.where, hint=_HINT,
+        repro=[
+            "torch.use_deterministic_algorithms(True, warn_only=True)  # fills fresh memory",
+            "print(outs(), torch.autograd.grad(outs(), xs, [torch.ones_like(y) for y in outs()]))",
+        ],
+    )  # fmt: skip
+
+
+def _list(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,60 @@
+"""`stale`: a saved tensor that is changed later is noticed."""
+
+import torch
+
+from pullback.conformance._arguments import is_continuous
+from pullback.conformance._clause import clause
+from pullback.conformance._probe import Probe, Tensors
+from pullback.report import Finding
+
+__all__ = ["stale"]
+
+
+@clause(
+    "stale",
+    promise="A saved tensor that is changed later is noticed.",
+    why="When a saved tensor is changed after forward, backward must notice. Otherwise it "
+    "computes the gradient of something else.",
+    breach="when each input and output is changed in place: backward must raise, or not care.",
+    mend="`save_for_backward` (not `.data`), or save a clone.",
+)
+def stale(probe: Probe) -> Finding:
+    """Change each input and output between forward and backward: it must raise or not matter."""
+    points = probe.inputs.points()
+    cotangents = probe.cotangents(probe.output_values())
+    expected = probe.backward(points, cotangents)
+    handed, every = probe.exposed(probe.leaves())
+    paths = enumerate(probe.inputs.paths)
+    places = [(path, 0, k) for k, path in paths if is_continuous(handed[k])]
+    places += [(f"output {k}", 1, k) for k, y in enumerate(every) if is_continuous(y)]
+    for name, group, k in places:
+        got = _after_change(probe, group, k, cotangents)
+        place = None if got is None else probe.differ(got, expected, looser=1e3)
+        if got is not None and place is not None:
+            target = "ys" if group else "torch.utils._pytree.tree_leaves((args, kwargs))"
+            return probe.broken(
+                f"{name} was changed in place after forward; backward silently used new values.",
+                expected=expected[place], got=got[place], place=name,
+                hint="Save it with ctx.save_for_backward, which notices a change, or save a clone.",
+                repro=[
+                    "ys = outs(); w = [torch.ones_like(y) for y in ys]",
+                    "print('before', torch.autograd.grad(ys, xs, w, allow_unused=True))",
+                    "ys = outs()",
+                    f"with torch.no_grad(): {target}[{k}].mul_(2)",
+                    "print('after ', torch.autograd.grad(ys, xs, w, allow_unused=True))",
+                ],
+            )  # fmt: skip
+    return probe.holds("A change in place after forward raises or does not matter.")
+
+
+def _after_change(probe: Probe, group: int, k: int, cotangents: Tensors) -> Tensors | None:
+    """The gradients after one tensor was changed in place, or ``None`` where that raises."""
+    leaves = probe.leaves()
+    found = probe.exposed(leaves)
+    outputs = [found[1][j] for j in probe.outputs]
+    try:
+        with torch.no_grad():
+            found[group][k].mul_(1.5).add_(0.25)
+        return [g.detach() for g in probe.pull(leaves, cotangents, outputs)]
+    except Exception:  # loud in whatever way: that is the promise
+        return None

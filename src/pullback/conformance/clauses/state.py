@@ -1,0 +1,84 @@
+"""`state`: live calls do not share state; threads do not either."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from pullback.conformance._clause import clause
+from pullback.conformance._probe import Probe, Tensors
+from pullback.report import Finding
+
+__all__ = ["state"]
+
+_THREADS = 4
+_REPEATS = 5
+
+
+@clause(
+    "state",
+    promise="Live calls do not share state; threads do not either.",
+    why="Two live calls that share state overwrite each other: shared weights, several "
+    "losses, data-parallel threads.",
+    breach="when two calls are interleaved, then in four threads.",
+    mend="Keep everything on `ctx`.",
+)
+def state(probe: Probe) -> Finding:
+    """Interleave two live calls, then run in several threads, and compare with calls alone."""
+    points = [probe.point(0), probe.point(2)]
+    shapes = probe.output_values()
+    cotangents = probe.cotangents(shapes)
+    alone = [probe.backward(x, cotangents) for x in points]
+    for order in ((0, 1), (1, 0)):
+        leaves = [probe.leaves(x) for x in points]
+        outputs = [probe.evaluate(x) for x in leaves]
+        for k in order:
+            got = probe.pull(leaves[k], cotangents, outputs[k])
+            place = probe.differ([g.detach() for g in got], alone[k], looser=1e3)
+            if place is not None:
+                return _broken(probe, "a second live call", alone[k][place], got[place], place)
+    if probe.draws:
+        return probe.holds("Live calls do not disturb each other (threads share the generator).")
+    finding = _threads(probe, points, cotangents, alone)
+    return finding or probe.holds(
+        f"Two live calls and {_THREADS} threads do not disturb each other."
+    )
+
+
+def _threads(
+    probe: Probe, points: list[Tensors], cotangents: Tensors, alone: list[Tensors]
+) -> Finding | None:
+    def work(number: int) -> tuple[int, Tensors] | None:
+        k = number % 2
+        for _ in range(_REPEATS):
+            leaves = probe.leaves(points[k])
+            outputs = list(probe.unseeded(*leaves))
+            got = [g.detach() for g in probe.pull(leaves, cotangents, outputs)]
+            place = probe.differ(got, alone[k], looser=1e3)
+            if place is not None:
+                return place, got
+        return None
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        answers = list(pool.map(work, range(_THREADS)))
+    for number, answer in enumerate(answers):
+        if answer is not None:
+            place, got = answer
+            return _broken(probe, "another thread", alone[number % 2][place], got[place], place)
+    return None
+
+
+def _broken(probe: Probe, what: str, expected: object, got: object, place: int) -> Finding:
+    return probe.broken(
+        f"A gradient is wrong while {what} is under way: calls share state.",
+        expected=expected,
+        got=got,
+        place=probe.path(place),
+        hint="Keep what a call needs on its ctx, not on the class, a module or a global.",
+        repro=[
+            "w = [torch.ones_like(y) for y in outs()]",
+            "print('alone', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
+            "first = outs()",
+            "with torch.no_grad(): args = torch.utils._pytree.tree_map(lambda a: a.detach() * 1.5 "
+            "if isinstance(a, torch.Tensor) and a.requires_grad else a, args)",
+            "outs(); print('with a second call live', torch.autograd.grad(first, xs, w, "
+            "allow_unused=True))",
+        ],
+    )

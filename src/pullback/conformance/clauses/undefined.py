@@ -1,0 +1,97 @@
+"""`undefined`: an undefined cotangent counts as zero, under both materialize settings."""
+
+from typing import Any
+
+import torch
+
+from pullback.conformance._clause import clause
+from pullback.conformance._probe import Probe, Tensors
+from pullback.report import Finding
+
+__all__ = ["undefined"]
+
+
+class _UndefinedGradient(torch.autograd.Function):
+    """The identity with an undefined gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Any:
+        return args[0].clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        return None
+
+
+@clause(
+    "undefined",
+    promise="An undefined cotangent counts as zero, under both materialize settings.",
+    why="An output that the loss does not use has no cotangent. Backward must treat it as "
+    "zero, not fail and not reuse another one.",
+    breach="when gradients by one output at a time do not sum to the joint one, or fail.",
+    mend="Test for `None` after `set_materialize_grads(False)`.",
+)
+def undefined(probe: Probe) -> Finding:
+    """Leave out cotangents: products by output must sum to the joint one, and none gives zero."""
+    points = probe.inputs.points()
+    outputs = probe.output_values()
+    cotangents = probe.cotangents(outputs)
+    joint = probe.backward(points, cotangents)
+    if len(outputs) > 1 and probe.intent != "nonlinear":
+        total = [torch.zeros_like(g) for g in joint]
+        for k in range(len(outputs)):
+            leaves = probe.leaves()
+            chosen = [probe.evaluate(leaves)[k]]
+            try:
+                alone = probe.pull(leaves, [cotangents[k]], chosen)
+            except Exception as error:  # judged by where it is raised
+                return _fails(probe, error, f"only output {k} is used")
+            total = [a + b.detach() for a, b in zip(total, alone, strict=True)]
+        settled = all(g.isfinite().all() for g in joint)
+        place = probe.differ(total, joint, looser=1e3) if settled else None
+        if place is not None:
+            return _broken(probe, joint[place], total[place], place)
+    return _none_at_all(probe, joint) or probe.holds(
+        "Gradients by one output at a time sum to the joint one; no cotangent gives no gradient."
+    )
+
+
+def _none_at_all(probe: Probe, joint: Tensors) -> Finding | None:
+    leaves = probe.leaves()
+    found = [_UndefinedGradient.apply(y) for y in probe.evaluate(leaves)]
+    try:
+        gradients = probe.pull(leaves, [torch.ones_like(y) for y in found], found)
+    except Exception as error:  # judged by where it is raised
+        return _fails(probe, error, "every cotangent is undefined")
+    for k, gradient in enumerate(gradients):
+        # Zero times a slope that is infinite there is NaN in torch's own functions too.
+        wrong = gradient.ne(0) & joint[k].isfinite()
+        if bool(wrong.any()) and probe.intent != "nonlinear":
+            return _broken(probe, torch.zeros_like(gradient), gradient, k)
+    return None
+
+
+def _fails(probe: Probe, error: Exception, when: str) -> Finding:
+    return probe.failed(
+        error,
+        f"Backward fails when {when}",
+        "After ctx.set_materialize_grads(False) a cotangent may be None: test for it.",
+        transform=False,
+    )
+
+
+def _broken(probe: Probe, expected: object, got: object, place: int) -> Finding:
+    return probe.broken(
+        "Gradients by one output at a time do not sum to the joint gradient.",
+        expected=expected,
+        got=got,
+        place=probe.path(place),
+        hint="Treat a cotangent that is None as zero, and add the parts of all outputs.",
+        repro=[
+            "n = len(outs()); w = [torch.ones_like(y) for y in outs()]",
+            "print('joint', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
+            "for k in range(n):",
+            "    print('output', k, 'alone', torch.autograd.grad(outs()[k], xs, w[k], "
+            "allow_unused=True))",
+        ],
+    )

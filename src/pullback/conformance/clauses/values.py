@@ -1,0 +1,381 @@
+"""The clause `values`."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from pullback.conformance._arguments import Arguments
+from pullback.conformance._clause import clause
+from pullback.conformance._derivative import decide, is_basis, try_derivative
+from pullback.conformance._probe import Probe, Tensors, flatten
+from pullback.conformance._screen import Run, agrees
+from pullback.conformance._special import one_sided, scaled, specials
+from pullback.report import Finding
+
+__all__ = ["values"]
+
+_ENTRIES = 3  # looked at one by one, in each input
+
+
+@clause(
+    "values",
+    promise="Right at special values, or non-finite where the truth is.",
+    why="Zeros come from padding and dropout, ties from quantised data, empty masks from short "
+    "sentences, large numbers from float16. One NaN in one gradient ends a training run, and a "
+    "wrong number there is found by nobody.",
+    breach="at zeros, negative zeros, ties, constant and masked inputs, large and small numbers in "
+    "each precision: against finite differences where there is a limit, against the one-sided "
+    "ones at a kink (anything between the two is right), against float64 at the ends of a "
+    "range, and as a gradient that is not finite where the slope is.",
+    mend="Write the quotient so that it has its limit (`torch.where` on the input of the quotient, "
+    "not on its result), count ties, and compute in a wider dtype.",
+)
+def values(probe: Probe) -> Finding:
+    """Put special values into the arguments, and compare with what forward does there."""
+    if any(map(is_basis, probe.output_values())):
+        return probe.skipped("An output is a basis of a span, free to turn at special values.")
+    right: list[str] = []
+    for name, inputs in specials(probe.inputs):
+        other = replace(probe, inputs=inputs, original=inputs)
+        try:
+            run = Run.of(other)
+        except Exception:  # noqa: S112 - loud, so not silently wrong
+            continue
+        if not _finite(run.outputs):
+            continue
+        finding = _judge(other, run, name)
+        if finding is not None:
+            return _already(probe) or finding
+        right.append(name)
+    for level in (torch.float32, torch.bfloat16, torch.float16):
+        for name, inputs in _scaled(probe, level):
+            finding = _compare(replace(probe, inputs=inputs, original=inputs), name)
+            if finding is not None:
+                return finding
+            right.append(name)
+    if not right:
+        return probe.skipped("The function is not defined at any special value.")
+    names = list(dict.fromkeys(name.removesuffix(" in every input") for name in right))
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return probe.holds(f"Nothing is wrong at {', '.join(names[:8])}{more}.")
+
+
+def _finite(parts: Tensors) -> bool:
+    return all(bool(part.isfinite().all()) for part in parts)
+
+
+def _judge(probe: Probe, run: Run, name: str) -> Finding | None:
+    """A finding where backward is wrong at the probe's own inputs."""
+    if not _finite(run.gradients):
+        return _judge_missing(probe, run, name)
+    if probe.intent != "exact":
+        return None
+    kink = False
+    for within, step in _steps(probe):
+        if agrees(probe, run, step):
+            continue
+        kink = True
+        trial = try_derivative(probe, 0, step=step)
+        value, slope = trial.value, trial.estimate.value
+        sound = trial.match == "mismatch" and _counts(run, step, max(abs(value), abs(slope)))
+        if sound and _is_told(probe, step, within=within):
+            expected = f"{slope:.8g} +- {trial.estimate.error:.1g} (finite differences)"
+            return _broken(probe, name, expected, value)
+    return _judge_entries(probe, run, name) if kink else None
+
+
+def _counts(run: Run, step: Tensors, slope: float) -> bool:
+    """Whether a slope is more than rounding in operations of order one leaves of zero."""
+    sizes = [sum(float(t.abs().square().nansum()) for t in part) for part in (run.cotangents, step)]
+    return max(1e-11 * math.sqrt(sizes[0] * sizes[1]), 1e-120) < slope < 1e120
+
+
+def _steps(probe: Probe) -> Iterator[tuple[bool, Tensors]]:
+    """Directions, and whether each keeps zeros zero and equal entries equal.
+
+    Among points that have the same zeros and ties a function of the ordinary kind is smooth, and
+    whatever is chosen for its gradient at a kink has to fit that (J. Bolte, E. Pauwels,
+    "Conservative set valued fields, automatic differentiation, stochastic gradient methods and
+    deep learning", Mathematical Programming 188, 2021). In other directions it may have a kink.
+    """
+    points = probe.inputs.points()
+    flat = torch.cat([torch.view_as_real(x).reshape(-1) if x.is_complex() else x.reshape(-1)
+                      for x in (p.detach().cpu() for p in points)]).double()  # fmt: skip
+    found, groups = torch.unique(flat, return_inverse=True)
+    drawn = torch.randn(len(found), dtype=torch.float64, generator=probe.generator("values"))
+    moves = torch.where(found.isfinite(), drawn * found.abs(), 0)[groups]
+    yield True, _split(moves, points)
+    step = probe.direction("values")
+    yield False, [torch.where(x.isfinite(), v, 0) for x, v in zip(points, step, strict=True)]
+
+
+def _split(flat: torch.Tensor, points: Tensors) -> Tensors:
+    parts, start = [], 0
+    for x in points:
+        count = x.numel() * (2 if x.is_complex() else 1)
+        part = flat[start : start + count]
+        part = torch.view_as_complex(part.reshape(-1, 2)) if x.is_complex() else part
+        parts.append(part.reshape(x.shape).to(x))
+        start += count
+    return parts
+
+
+def _is_told(probe: Probe, step: Tensors, *, within: bool) -> bool:
+    """Whether the slope is the same at every scale that rounding leaves, and linear in the step."""
+    points = probe.inputs.points()
+    weights = flatten(probe.cotangents(probe.output_values(), "values"))
+
+    def slope(part: Tensors, t: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """The terms of the slope, one for each output, and how far rounding may move each."""
+        with torch.no_grad():
+            up, down = (
+                flatten(probe.evaluate([x + s * v for x, v in zip(points, part, strict=True)]))
+                for s in (t, -t)
+            )
+        return weights * (up - down) / (2 * t), weights.abs() * (up.abs() + down.abs()) * 1e-15 / t
+
+    first, _ = slope(step, 1e-4)
+    scale = float(first.abs().max())
+    finite = [x[x.isfinite()].abs() for x in points]
+    size = max(1.0, *(float(x.max()) for x in finite if x.numel()))
+    for t in (1e-5, 1e-2 / size, 1e-4 / size, 1e-9, 1e-12, 1e-15):
+        terms, noise = slope(step, t)
+        told = noise < 1e-2 * scale
+        if bool(((terms - first).abs() > 0.05 * first.abs() + noise + 1e-6 * scale)[told].any()):
+            return False
+    if within:
+        return True
+    for k in range(3):
+        drawn = probe.generator(f"values {k}")
+        shares = [3 * torch.rand(x.shape, generator=drawn).to(x) - 1 for x in points]
+        one = [u * v for u, v in zip(shares, step, strict=True)]
+        other = [v - p for v, p in zip(step, one, strict=True)]
+        apart = slope(one, 1e-4)[0] + slope(other, 1e-4)[0] - first
+        if float(apart.abs().max()) > 1e-3 * scale:
+            return False
+    return True
+
+
+def _judge_entries(probe: Probe, run: Run, name: str) -> Finding | None:
+    """Single entries of the inputs against one-sided differences of the output they move most."""
+    for k, x in enumerate(probe.inputs.points()):
+        for index in _places(x):
+            limits = _limits(probe, k, index)
+            if limits is None:
+                continue
+            output, entry, found = limits
+            cotangents = [y.new_zeros(y.shape) for y in run.outputs]
+            cotangents[output].view(-1)[entry] = 1.0
+            slope = Run.of(probe, cotangents).gradients[k].reshape(-1)[index]
+            low, high = min(found), max(found)
+            tolerance = 1e-3 * max(abs(low), abs(high)) + 1e-9
+            if not low - tolerance <= float(slope.real) <= high + tolerance:
+                expected = f"{found[0]:.6g}" if len(found) == 1 else f"{low:.6g} to {high:.6g}"
+                side = "from the one side where it is defined" if len(found) == 1 else "one-sided"
+                return _broken(
+                    probe, name, f"{expected} (differences, {side})", float(slope.real), k
+                )
+    return None
+
+
+def _places(x: torch.Tensor) -> list[int]:
+    """Entries that move by themselves: not those of a symmetric or triangular matrix."""
+    count = x.numel()
+    square = x.ndim > 1 and x.shape[-1] == x.shape[-2] and x.shape[-1] > 1
+    keeps = (lambda t: t.mT, torch.tril, torch.triu)
+    if not count or x.is_complex() or (square and any(torch.equal(x, keep(x)) for keep in keeps)):
+        return []
+    return sorted({0, count // 2, count - 1})[:_ENTRIES]
+
+
+def _limits(probe: Probe, k: int, index: int) -> tuple[int, int, list[float]] | None:
+    """The output that one entry moves most, and its one-sided derivatives."""
+    points = probe.inputs.points()
+    x = points[k].reshape(-1)[index]
+    if not bool(x.isfinite()):
+        return None
+    size = float(x.abs()) or 1.0
+
+    def moved(t: float) -> Tensors:
+        changed = [p.clone(memory_format=torch.contiguous_format) for p in points]
+        changed[k].view(-1)[index] += t
+        with torch.no_grad():
+            return probe.evaluate(changed)
+
+    base = moved(0.0)
+    found: list[float] = []
+    chosen: tuple[int, int] | None = None
+    for side in (1.0, -1.0):
+        try:
+            ahead = moved(side * size / 64)
+            gaps = [(a - b).abs().reshape(-1) for a, b in zip(ahead, base, strict=True)]
+            if not _finite(gaps):
+                continue
+            closer = moved(side * size / 64 * 1e-4)
+            jumps = [
+                float((a - b).abs().max()) for a, b in zip(closer, base, strict=True) if a.numel()
+            ]
+            if max(jumps) > 0.1 * max(float(gap.max()) for gap in gaps if gap.numel()) > 0:
+                return None  # an output jumps here
+            chosen = chosen or _largest(gaps)
+            output, entry = chosen
+
+            def at(t: float, output: int = output, entry: int = entry) -> float:
+                return float(moved(t)[output].reshape(-1)[entry].real)
+
+            limit = one_sided(at, side, size / 64, at_zero=not x)
+        except Exception:  # noqa: S112 - not defined on this side
+            continue
+        if limit is None:
+            return None  # no limit on a side where it is defined
+        found.append(limit)
+    return None if chosen is None or not found else (*chosen, found)
+
+
+def _largest(gaps: Tensors) -> tuple[int, int]:
+    tops = [float(gap.max()) if gap.numel() else -1.0 for gap in gaps]
+    output = tops.index(max(tops))
+    return output, int(gaps[output].argmax())
+
+
+def _judge_missing(probe: Probe, run: Run, name: str) -> Finding | None:
+    """A gradient that is not finite, where the slope is, by differences or by its neighbours."""
+    if probe.intent == "exact" and not _is_continuous(probe, run):
+        return None
+    for k, gradient in enumerate(run.gradients):
+        places = (~gradient.isfinite()).reshape(-1).nonzero().reshape(-1)
+        places = [
+            int(i) for i in places if bool(probe.inputs.points()[k].reshape(-1)[i].isfinite())
+        ]
+        for index in places[:_ENTRIES]:
+            got = gradient.reshape(-1)[index]
+            if probe.intent == "exact":
+                limits = _limits(probe, k, index)
+                if limits is not None:
+                    found = limits[2]
+                    expected = " to ".join(f"{limit:.6g}" for limit in sorted(set(found)))
+                    return _broken(probe, name, f"{expected} (differences)", float(got.real), k)
+                continue
+            beside = _beside(probe, run, k, index)
+            if beside is not None:
+                return _broken(probe, name, f"{beside:.6g} (beside it)", float(got.real), k)
+    return None
+
+
+def _is_continuous(probe: Probe, run: Run) -> bool:
+    """Whether every output changes little where the inputs do, as bases of zero matrices do not."""
+    points = probe.inputs.points()
+    step = [torch.where(x.isfinite(), v, 0)
+            for x, v in zip(points, probe.direction("continuous"), strict=True)]  # fmt: skip
+
+    def change(t: float) -> float:
+        with torch.no_grad():
+            moved = probe.evaluate([x + t * v for x, v in zip(points, step, strict=True)])
+        return max(float((a - b).abs().max()) for a, b in zip(moved, run.outputs, strict=True)
+                   if b.numel())  # fmt: skip
+
+    for side in (1.0, -1.0):
+        try:
+            near, far = change(side * 1e-7), change(side / 64)
+        except Exception:  # noqa: S112 - not defined on this side
+            continue
+        if math.isfinite(near) and math.isfinite(far) and near > 0.1 * far > 0:
+            return False
+    return True
+
+
+def _beside(probe: Probe, run: Run, k: int, index: int) -> float | None:
+    """The gradient of an entry close by, if it is the same on both sides."""
+    found = []
+    for side in (1.0, -1.0):
+        points = [p.clone() for p in probe.inputs.points()]
+        size = float(points[k].abs().max()) or 1.0
+        points[k] = points[k] + side * 1e-6 * size
+        found.append(float(probe.backward(points, run.cotangents)[k].reshape(-1)[index].real))
+    one, other = found
+    if not (math.isfinite(one) and math.isfinite(other)):
+        return None
+    return one if abs(one - other) <= 1e-3 * max(abs(one), abs(other)) else None
+
+
+def _scaled(probe: Probe, level: torch.dtype) -> Iterator[tuple[str, Arguments]]:
+    if probe.draws or probe.rough or probe.dtype != torch.float64:
+        return
+    if any(x.is_complex() for x in probe.inputs.points()):
+        return
+    yield from scaled(probe.inputs, level)
+
+
+def _compare(low: Probe, name: str) -> Finding | None:
+    """Near the ends of a precision, with the same numbers computed in float64."""
+    wide = replace(low, inputs=low.inputs.cast(torch.float64))
+    try:
+        run = Run.of(low)
+        true = Run.of(wide, [g.double() for g in run.cotangents])
+        points = wide.inputs.points()
+        eps = max(torch.finfo(x.dtype).eps for x in low.inputs.points())
+        nudged = [x * (1 + eps * v) for x, v in zip(points, low.direction("eps"), strict=True)]
+        nudged = [x.double() for x in nudged]
+        shaken = wide.backward(nudged, true.cotangents)
+    except Exception:  # loud, so not silently wrong
+        return None
+    if not (_finite(run.outputs) and _finite(true.outputs) and _finite(true.gradients)):
+        return None
+    if not all(_near(a, b, eps) for a, b in zip(run.outputs, true.outputs, strict=True)):
+        return None  # forward itself lost the number
+    for k, (one, exact, moved) in enumerate(
+        zip(run.gradients, true.gradients, shaken, strict=True)
+    ):
+        if not one.numel():
+            continue
+        limits = torch.finfo(one.dtype)
+        size = float(exact.abs().max())
+        if not limits.tiny * 16 < size < limits.max**0.5:
+            continue  # such numbers do not fit
+        allowed = 0.3 * size + 30 * float((moved - exact).abs().max().nan_to_num())
+        # Near zero rounding may take every digit of a difference; what is not finite is a mistake.
+        off = name.startswith("large") and float((one.double() - exact).abs().max()) > allowed
+        if off or not bool(one.isfinite().all()):
+            return low.broken(
+                f"At {name} forward is right and the gradient is not.",
+                expected=exact, got=one, place=low.path(k), hint=_WIDER, repro=_REPRO,
+            )  # fmt: skip
+    return None
+
+
+def _near(one: torch.Tensor, true: torch.Tensor, eps: float) -> bool:
+    if not true.numel():
+        return True
+    size = float(true.abs().max())
+    return float((one.double() - true.double()).abs().max()) <= 30 * eps * size
+
+
+_WIDER = "Compute in float32 what squares or divides, or scale before squaring."
+_HINT = "Give the quotient its limit before dividing, and let tied entries share the gradient."
+_REPRO = [
+    "print('inputs  ', xs)",
+    "ys = outs(); print('outputs ', ys)",
+    "print('gradient', torch.autograd.grad(ys, xs, [torch.ones_like(y) for y in ys], "
+    "allow_unused=True))",
+]
+
+
+def _already(probe: Probe) -> Finding | None:
+    """One cause gives one finding: what is wrong at ordinary values too is `derivative`'s."""
+    if probe.intent != "exact":
+        return None
+    trial = decide(lambda number: try_derivative(probe, number))
+    if trial is not None and trial.match == "mismatch":
+        return probe.skipped("The derivative is wrong at ordinary values already.")
+    return None
+
+
+def _broken(probe: Probe, name: str, expected: str, got: float, k: int | None = None) -> Finding:
+    return probe.broken(
+        f"The gradient is wrong at {name}." if math.isfinite(got)
+        else f"The gradient is not finite at {name}, where the slope is.",
+        expected=expected, got=f"{got:.8g} (backward)",
+        place=name.rpartition(" in ")[2] if k is None else probe.path(k), hint=_HINT, repro=_REPRO,
+    )  # fmt: skip

@@ -1,0 +1,109 @@
+"""`vmap`: a batched call equals a loop, forward and backward, for every `in_dims`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from pullback.conformance._clause import clause
+from pullback.conformance._probe import Probe, Tensors
+from pullback.report import Finding
+
+__all__ = ["vmap"]
+
+_HINT = (
+    "Correct the vmap staticmethod, set generate_vmap_rule = True, write Function from pullback, "
+    "or use pullback.complete(F)."
+)
+_BATCH = 3
+
+
+@clause(
+    "vmap",
+    promise="A batched call equals a loop, forward and backward, for every `in_dims`.",
+    why="Per-sample gradients and ensembles batch the Function with vmap. A wrong rule "
+    "mixes samples.",
+    breach="with all inputs batched first, all last, and each alone.",
+    mend="Correct the `vmap` staticmethod, or `generate_vmap_rule = True`, or derive it.",
+)
+def vmap(probe: Probe) -> Finding:
+    """Batch each choice of inputs along the first and the last dimension, and compare."""
+    items = [probe.point(0), *(probe.point(number) for number in range(2, _BATCH + 1))]
+    for dims in _choices(items[0]):
+        found = _compare(probe, items, dims)
+        if found is not None:
+            return found
+    return probe.holds(f"A batch of {_BATCH} equals a loop, forward and backward.")
+
+
+def _choices(points: Tensors) -> list[tuple[int | None, ...]]:
+    """All inputs at the first dimension, all at the last, then each alone."""
+    count = len(points)
+    choices: list[tuple[int | None, ...]] = [(0,) * count, tuple(x.ndim for x in points)]
+    if count > 1:
+        for k in range(min(count, 4)):
+            choices.append(tuple(0 if j == k else None for j in range(count)))
+    return choices
+
+
+def _compare(probe: Probe, items: list[Tensors], dims: tuple[int | None, ...]) -> Finding | None:
+    """A finding where the batched call differs from the loop or fails, else ``None``."""
+    rows = [
+        [
+            x if d is not None else items[0][k]
+            for k, (x, d) in enumerate(zip(item, dims, strict=True))
+        ]
+        for item in items
+    ]
+    expected, slopes, cotangents = _loop(probe, rows, dims)
+    batched = [
+        torch.stack([row[k] for row in rows], d) if d is not None else items[0][k].clone()
+        for k, d in enumerate(dims)
+    ]
+    leaves = [x.detach().requires_grad_() for x in batched]
+    options: dict[str, Any] = {"randomness": "same" if probe.random else "error"}
+    try:
+        got = torch.func.vmap(probe.flat, in_dims=dims, **options)(*leaves)
+        gradients = probe.pull(leaves, cotangents, list(got))
+    except Exception as error:  # judged by where it is raised
+        return probe.failed(error, f"vmap refuses in_dims={dims}", _HINT)
+    for what, one, other in (("output", got, expected), ("gradient", gradients, slopes)):
+        place = probe.differ([t.detach() for t in one], other, looser=1e4)
+        if place is not None:
+            return probe.broken(
+                f"vmap with in_dims={dims} gives another {what} than a loop.",
+                expected=other[place], got=one[place],
+                place=probe.path(place) if what == "gradient" else f"output {place}",
+                hint=_HINT, repro=_repro(dims, leaves, probe),
+            )  # fmt: skip
+    return None
+
+
+def _loop(
+    probe: Probe, rows: list[Tensors], dims: Sequence[int | None]
+) -> tuple[Tensors, Tensors, Tensors]:
+    """Outputs, gradients and the cotangents that give them, one item at a time."""
+    outputs = [[y.detach() for y in probe.evaluate(probe.leaves(row))] for row in rows]
+    cotangents = [probe.cotangents(ys, number) for number, ys in enumerate(outputs)]
+    gradients = [probe.backward(row, ws) for row, ws in zip(rows, cotangents, strict=True)]
+    slopes = [
+        torch.stack([g[k] for g in gradients], d)
+        if d is not None
+        else torch.stack([g[k] for g in gradients]).sum(0)
+        for k, d in enumerate(dims)
+    ]
+    stacked = [torch.stack(parts) for parts in zip(*outputs, strict=True)]
+    return stacked, slopes, [torch.stack(parts) for parts in zip(*cotangents, strict=True)]
+
+
+def _repro(dims: tuple[int | None, ...], leaves: Tensors, probe: Probe) -> list[str]:
+    return [
+        "def f(*new): return [y for y in torch.utils._pytree.tree_leaves(call(*["
+        "next((n for x, n in zip(xs, new) if x is a), a) for a in args], **kwargs))]",
+        f"dims = {dims}",
+        "new = [x.detach() if d is None else torch.stack([x.detach() * (1 + 0.1 * k) "
+        "for k in range(3)], d) for x, d in zip(xs, dims)]",
+        "print('vmap', torch.func.vmap(lambda *n: tuple(f(*n)), in_dims=dims)(*new))",
+        "print('loop', [f(*[x if d is None else x.select(d, k) for x, d in zip(new, dims)]) "
+        "for k in range(3)])",
+    ]

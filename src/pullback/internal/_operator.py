@@ -1,0 +1,266 @@
+"""What torch knows of an operator: its names, its schema, and the rules registered for it.
+
+torch keeps the two functions that `torch.library.register_autograd` was given inside the kernel it
+makes of them, and has no public way to read them back. The kernel passes them as ``info`` to the
+frame that is about to run the operator below autograd. `registered_rules` calls the operator with
+empty stand-ins under a dispatch mode that stops there, so that nothing of the operator itself runs,
+and reads ``info`` off that frame.
+"""
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from pullback.errors import ArgumentError, UnsupportedError
+from pullback.internal.torch import (
+    OPERATORS,
+    CustomOpDef,
+    OpOverload,
+    OpOverloadPacket,
+    TorchDispatchMode,
+    disable_current_modes,
+    disable_torch_function,
+    has_kernel,
+    registered_autograd,
+    temporarily_clear_interpreter_stack,
+)
+
+__all__ = [
+    "Rules", "definer", "definition", "is_operator", "operator_name", "registered_rules",
+    "resolve", "signature", "written",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How an operator is differentiated.
+
+    Arguments:
+        kind: ``"registered"`` by `torch.library.register_autograd`; ``"none"`` where backward
+            raises; ``"composite"`` where autograd sees the operations that it is made of; or
+            ``"foreign"``, a kernel for autograd that was written by hand or in C++.
+        backward: what was registered, ``backward(ctx, *cotangents)``.
+        setup_context: what was registered beside it, or ``None``.
+    """
+
+    kind: str
+    backward: Callable[..., Any] | None = None
+    setup_context: Callable[..., Any] | None = None
+
+
+def is_operator(value: Any) -> bool:
+    """Whether a value is an operator of torch's dispatcher, or spells the name of one.
+
+    Example:
+        >>> is_operator(torch.ops.aten.sin), is_operator("aten::sin"), is_operator(torch.sin)
+        (True, True, False)
+    """
+    if isinstance(value, str):
+        space, colons, name = value.partition("::")
+        return bool(colons) and space.isidentifier() and name.replace(".", "_").isidentifier()
+    return isinstance(value, (CustomOpDef, OpOverload, OpOverloadPacket))
+
+
+def resolve(value: Any) -> OpOverload:
+    """The one overload that is meant.
+
+    Arguments:
+        value: a `torch.library.custom_op`, ``torch.ops.ns.op``, ``torch.ops.ns.op.overload``,
+            ``"ns::op"`` or ``"ns::op.overload"``.
+
+    Returns:
+        The overload.
+
+    Raises:
+        ArgumentError: there is no such operator, or it has several overloads.
+
+    Example:
+        >>> resolve("aten::sin.out")
+        <OpOverload(op='aten.sin', overload='out')>
+    """
+    if isinstance(value, CustomOpDef):
+        return value._opoverload
+    if isinstance(value, OpOverload):
+        return value
+    if isinstance(value, OpOverloadPacket):
+        return _only(value)
+    space, _, rest = value.partition("::")
+    name, _, overload = rest.partition(".")
+    try:
+        packet = getattr(getattr(torch.ops, space), name)
+        return getattr(packet, overload) if overload else _only(packet)
+    except AttributeError:
+        raise ArgumentError(
+            f"There is no operator {value}.",
+            given=repr(value),
+            expected="the name of a registered operator, for example 'mylib::scale'",
+            mend="Import the module that registers it first.",
+        ) from None
+
+
+def _only(packet: OpOverloadPacket) -> OpOverload:
+    names = packet.overloads()
+    if len(names) == 1:
+        return getattr(packet, names[0])
+    raise ArgumentError(
+        f"The operator {packet._qualified_op_name} has several overloads.",
+        given=repr(packet),
+        expected=f"one of {', '.join(names)}",
+        mend=f"Pass {packet}.{names[0]}.",
+    )
+
+
+def operator_name(op: OpOverload) -> str:
+    """``"ns::op"``, with the overload where it has a name.
+
+    Example:
+        >>> operator_name(torch.ops.aten.sin.default), operator_name(torch.ops.aten.sin.out)
+        ('aten::sin', 'aten::sin.out')
+    """
+    return op.name().removesuffix(".default")
+
+
+def signature(op: OpOverload) -> inspect.Signature:
+    """The signature that the schema describes.
+
+    Example:
+        >>> str(signature(torch.ops.aten.cumsum.default))
+        '(self, dim, *, dtype=None)'
+    """
+    parameters = []
+    for argument in op._schema.arguments:
+        keyword = argument.kwarg_only
+        kind = (
+            inspect.Parameter.KEYWORD_ONLY if keyword else inspect.Parameter.POSITIONAL_OR_KEYWORD
+        )
+        default = (
+            argument.default_value if argument.has_default_value() else inspect.Parameter.empty
+        )
+        parameters.append(inspect.Parameter(argument.name, kind, default=default))
+    return inspect.Signature(parameters)
+
+
+def written(op: OpOverload) -> tuple[str, ...]:
+    """The names of the arguments that the schema says are written into."""
+    marked = [a for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    return tuple(argument.name for argument in marked)
+
+
+def definer(op: OpOverload) -> Callable[..., Any] | None:
+    """The Python function that `torch.library.custom_op` decorated, if one did."""
+    return getattr(definition(op), "_init_fn", None)
+
+
+def definition(op: OpOverload) -> Any:
+    """The `torch.library.custom_op` that made an overload, or the overload itself."""
+    return OPERATORS.get(op._schema.name) or op
+
+
+def registered_rules(op: OpOverload) -> Rules:
+    """Read how an operator is differentiated, without running it.
+
+    Arguments:
+        op: the overload.
+
+    Returns:
+        The rules that are registered now.
+
+    Raises:
+        UnsupportedError: the schema has an argument that no stand-in can be made for.
+    """
+    if has_kernel(op.name(), "CompositeImplicitAutograd"):
+        return Rules("composite")
+    arguments = op._schema.arguments
+    try:
+        with _alone():
+            positional = [_stand_in(a, op) for a in arguments if not a.kwarg_only]
+            named = {a.name: _stand_in(a, op) for a in arguments if a.kwarg_only}
+            with _Stop(op):
+                op(*positional, **named)
+    except UnsupportedError:
+        raise
+    except _ReachedError as reached:
+        for frame in _frames(reached.__traceback__):
+            if frame.f_code.co_filename == registered_autograd and "info" in frame.f_locals:
+                info = frame.f_locals["info"]
+                kind = "none" if info._backward_fn is None else "registered"
+                return Rules(kind, info._backward_fn, info._setup_context_fn)
+    except Exception as error:  # a kernel for autograd that does not take empty tensors
+        return _other(op, error)
+    return _other(op, None)
+
+
+def _other(op: OpOverload, error: Exception | None) -> Rules:
+    """The rules of an operator whose kernel for autograd is not torch's own."""
+    keys = ("Autograd", "AutogradCPU", "AutogradCUDA")
+    by_hand = error is not None or any(has_kernel(op.name(), key) for key in keys)
+    return Rules("foreign" if by_hand else "none")
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Leave every transform, mode and override that is active, with gradients on."""
+    with (
+        temporarily_clear_interpreter_stack(),
+        disable_current_modes(),
+        disable_torch_function(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ):
+        yield
+
+
+class _ReachedError(Exception):
+    """The operator was about to run."""
+
+
+class _Stop(TorchDispatchMode):
+    def __init__(self, op: OpOverload) -> None:
+        super().__init__()
+        self._op = op
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is self._op:
+            raise _ReachedError
+        return func(*args, **(kwargs or {}))
+
+
+def _frames(trace: TracebackType | None) -> Iterator[Any]:
+    while trace is not None:
+        yield trace.tb_frame
+        trace = trace.tb_next
+
+
+_VALUES = {
+    "int": 0, "float": 0.0, "bool": False, "str": "", "number": 0, "SymInt": 0, "SymFloat": 0.0,
+    "SymBool": False, "complex": 0j, "Device": torch.device("cpu"), "ScalarType": torch.float32,
+    "Layout": torch.strided, "MemoryFormat": torch.contiguous_format, "Generator": None,
+}  # fmt: skip
+
+
+def _stand_in(argument: Any, op: OpOverload) -> Any:
+    """A value that the schema takes: tensors are empty and require a gradient."""
+    kind = str(argument.real_type)
+    optional = kind.startswith("Optional[")
+    kind = kind.removeprefix("Optional[").removesuffix("]") if optional else kind
+    if kind == "Tensor":
+        return torch.empty(0, requires_grad=True)
+    if kind.startswith("List[") and "Tensor" in kind:
+        return [torch.empty(0, requires_grad=True)]
+    if argument.has_default_value():
+        return argument.default_value
+    if optional or kind.startswith("List["):
+        return None if optional else []
+    if kind in _VALUES:
+        return _VALUES[kind]
+    raise UnsupportedError(
+        f"{operator_name(op)} takes a {kind}, so that its rules cannot be read.",
+        mend="Write it as a pullback.Function.",
+    )

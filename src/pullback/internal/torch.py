@@ -1,0 +1,437 @@
+"""All that pullback uses or changes inside torch, chosen for the torch that is installed.
+
+No other file names a private part of torch; ``tests/internal/test_torch.py`` looks. Where torch
+changed between the versions that we support, the choice is made here. A torch that is too old, or
+that lacks one of these names, fails here, once, with a `TorchVersionError` that says which versions
+work: what ran on from there would fail, or answer wrongly, far from the cause.
+
+The one thing changed is `torch.autograd.Function.apply`: `answering` and `watch_apply` put a layer
+over it, for those who must see or answer its calls. torch has no hook there: a mode of torch
+functions does not see ``apply``, and `torch.autograd.graph.node_creation_hook` (torch 2.14.1) sees
+a node, when the arguments are gone. The layer is put on once, when it is first needed, and stays:
+whoever took it off would race with the threads that call it or put theirs on. Nobody else notices
+it: not pickle, subclasses or Dynamo; while nobody answers it costs half a microsecond.
+
+The recorder loads this file by its path into programs whose Python need not have pullback, so
+it imports nothing but torch until it refuses. ``torch.__version__`` compares as versions of
+`packaging` do, by a copy that torch ships.
+"""
+
+# Long: what is private of torch is in one file, whatever its length.
+
+import contextlib
+import functools
+import importlib
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+__all__ = [
+    "OLDEST",
+    "OPERATORS",
+    "TESTED",
+    "Answer",
+    "BatchInterpreter",
+    "BatchNormalisation",
+    "CustomOpDef",
+    "FakeTensor",
+    "FakeTensorMode",
+    "FunctionNode",
+    "FunctionalTensor",
+    "OpOverload",
+    "OpOverloadPacket",
+    "TorchDispatchMode",
+    "TransformType",
+    "add_batch_dim",
+    "answering",
+    "applied_class",
+    "are_functorch_transforms_active",
+    "current_graph_task_id",
+    "current_interpreter",
+    "custom_function_call",
+    "declare_ordered",
+    "disable_current_modes",
+    "disable_functorch",
+    "disable_torch_function",
+    "forward_level",
+    "from_functional_tensor",
+    "fused_function",
+    "get_interpreter_stack",
+    "get_unwrapped",
+    "graph_break",
+    "graph_is_kept",
+    "has_kernel",
+    "is_any_autocast_enabled",
+    "is_batchedtensor",
+    "is_dynamo_tracing",
+    "is_exporting",
+    "is_functional_tensor",
+    "is_functorch_wrapped_tensor",
+    "is_gradtrackingtensor",
+    "is_legacy_batchedtensor",
+    "is_traced",
+    "len_torch_dispatch_stack",
+    "maybe_get_bdim",
+    "maybe_get_level",
+    "never_compile",
+    "peek_interpreter_stack",
+    "pytree",
+    "registered_autograd",
+    "replaces_apply",
+    "restore_vmap",
+    "saved_tensors_are_hooked",
+    "set_forward_mode",
+    "set_grad_mode",
+    "temporarily_clear_interpreter_stack",
+    "unwrap_if_dead",
+    "watch_apply",
+    "wrap_functional_tensor",
+]
+
+OLDEST = "2.7"
+TESTED = "2.15"  # the newest that `make matrix` runs
+_BEYOND = "3"
+_FLAG_TELLS = torch.__version__ >= "2.9"
+_EFFECTS_ARE_PUBLIC = torch.__version__ >= "2.10"
+
+
+def is_traced() -> bool:
+    """Whether what torch computes is written down as a graph, as `torch.func.linearize` does."""
+    return _dispatch_mode(_proxy) is not None
+
+
+def _refusal(what: str) -> Exception:
+    given = f"torch {torch.__version__}"
+    expected = f"torch {OLDEST} or newer, before {_BEYOND}; tested up to {TESTED}"
+    try:
+        from pullback.errors import TorchVersionError  # not at the top, since it need not be there
+    except ImportError:
+        return ImportError(f"{what} Given: {given}. Expected: {expected}.")
+    mend = f"pip install 'torch>={OLDEST},<={TESTED}.*'"
+    return TorchVersionError(what, given=given, expected=expected, mend=mend)
+
+
+if not OLDEST <= torch.__version__ < _BEYOND:
+    raise _refusal("This version of torch is not supported.")
+
+try:
+    (
+        _vmap,
+        _interpreters,
+        _autograd_function,
+        _fake,
+        _functional,
+        _modes,
+        _effects,
+        _custom_ops,
+        _registered,
+        pytree,
+    ) = (
+        importlib.import_module(f"torch.{name}")
+        for name in (
+            "_functorch.vmap",
+            "_functorch.pyfunctorch",
+            "_functorch.autograd_function",
+            "_subclasses.fake_tensor",
+            "_subclasses.functional_tensor",
+            "utils._python_dispatch",
+            "_library.effects" if _EFFECTS_ARE_PUBLIC else "_higher_order_ops.effects",
+            "_library.custom_ops",
+            "_library.autograd",
+            "utils._pytree",
+        )
+    )
+    _c: Any = torch._C
+    _functorch: Any = torch._C._functorch
+    _frames: Any = torch._C._dynamo.eval_frame
+    _forward_ad: Any = torch.autograd.forward_ad
+
+    # Transforms: the stack of interpreters, and the wrappers that they put around tensors.
+    BatchInterpreter = _functorch.CVmapInterpreterPtr
+    TransformType = _functorch.TransformType
+    add_batch_dim = _functorch._add_batch_dim
+    are_functorch_transforms_active: Callable[[], bool] = _c._are_functorch_transforms_active
+    current_interpreter = _interpreters.retrieve_current_functorch_interpreter
+    disable_functorch: Any = _c._DisableFuncTorch
+    custom_function_call = _autograd_function.custom_function_call
+    get_interpreter_stack = _functorch.get_interpreter_stack
+    get_unwrapped = _functorch.get_unwrapped
+    is_batchedtensor = _functorch.is_batchedtensor
+    is_functorch_wrapped_tensor = _functorch.is_functorch_wrapped_tensor
+    is_gradtrackingtensor = _functorch.is_gradtrackingtensor
+    is_legacy_batchedtensor = _functorch.is_legacy_batchedtensor
+    maybe_get_bdim = _functorch.maybe_get_bdim
+    maybe_get_level = _functorch.maybe_get_level
+    peek_interpreter_stack = _functorch.peek_interpreter_stack
+    restore_vmap = _vmap.restore_vmap
+    temporarily_clear_interpreter_stack = _interpreters.temporarily_clear_interpreter_stack
+    unwrap_if_dead = _functorch.unwrap_if_dead
+
+    # Functional tensors: what `functionalize` puts in the place of changes in place.
+    from_functional_tensor = torch._from_functional_tensor
+    is_functional_tensor = torch._is_functional_tensor
+    wrap_functional_tensor = _functorch._wrap_functional_tensor
+
+    # Modes, and tensors without data.
+    FakeTensor: Any = _fake.FakeTensor
+    FakeTensorMode: Any = _fake.FakeTensorMode
+    FunctionalTensor: Any = _functional.FunctionalTensor
+    TorchDispatchMode: Any = _modes.TorchDispatchMode
+    disable_current_modes = _modes._disable_current_modes
+    disable_torch_function: Any = _c.DisableTorchFunction
+    is_any_autocast_enabled: Callable[[], bool] = _c._is_any_autocast_enabled
+    len_torch_dispatch_stack: Callable[[], int] = _c._len_torch_dispatch_stack
+    _proxy: Any = _c._TorchDispatchModeKey.PROXY
+    _dispatch_mode: Callable[[Any], Any] = _c._get_dispatch_mode
+    set_grad_mode = _c._set_grad_enabled  # as a mode of torch functions sees it called
+
+    # Modules.
+    BatchNormalisation: Any = torch.nn.modules.batchnorm._NormBase
+
+    # The engine of autograd.
+    FunctionNode: Any = _c._FunctionBase
+    graph_is_kept: Callable[[], bool] = _c._autograd._get_current_graph_task_keep_graph
+    _saved_hooks = getattr(_c._autograd, "_top_saved_tensors_default_hooks", None)  # 2.7: none
+    current_graph_task_id: Callable[[], int] = _c._current_graph_task_id
+    set_forward_mode: Callable[[bool], AbstractContextManager[Any]] = (
+        _forward_ad._set_fwd_grad_enabled
+    )
+    _forward_ad._current_level  # noqa: B018 - read where `forward_level` is called
+
+    # Operators.
+    OPERATORS: Any = _custom_ops.OPDEFS  # by name, those of `torch.library.custom_op`
+    CustomOpDef: Any = _custom_ops.CustomOpDef
+    OpOverload: Any = torch._ops.OpOverload
+    OpOverloadPacket: Any = torch._ops.OpOverloadPacket
+    has_kernel: Callable[[str, str], bool] = _c._dispatch_has_kernel_for_dispatch_key
+    registered_autograd = _registered.__file__  # whose frames know the rules of an operator
+
+    # The compiler.
+    _Strategy = _frames._FrameExecStrategy
+    _SKIP, _DEFAULT = _frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT
+    _set_strategy = _frames.set_code_exec_strategy
+    _Tracing: Any = torch._guards.TracingContext
+    _ORDERED = (_effects.EffectType if _EFFECTS_ARE_PUBLIC else _effects._EffectType).ORDERED
+except (AttributeError, ImportError) as error:
+    raise _refusal(f"This torch lacks what pullback needs of it: {error}.") from error
+
+
+def forward_level() -> int:
+    """Return the level of forward-mode differentiation that is entered, -1 outside of any."""
+    return _forward_ad._current_level
+
+
+def is_dynamo_tracing() -> bool:
+    """Whether Dynamo traces, and asks Functions for their rules."""
+    return _Tracing.try_get() is not None
+
+
+def saved_tensors_are_hooked() -> bool:
+    """Whether hooks pack what is saved now; no where torch (2.7) cannot tell."""
+    return _saved_hooks is not None and _saved_hooks(True) is not None
+
+
+def is_exporting() -> bool:
+    """Whether a program is being exported.
+
+    Before torch 2.10, Dynamo takes ``torch.compiler.is_exporting()`` for true in all that it
+    traces. A flag tells from 2.9 on; before, an export cannot be told from a compilation, and the
+    answer is yes for both.
+    """
+    return torch.compiler._is_exporting_flag if _FLAG_TELLS else torch.compiler.is_exporting()
+
+
+def graph_break(message: str) -> None:
+    """End the graph that Dynamo traces, with a message: no exception of ours passes it."""
+    torch._dynamo.graph_break(msg=message)
+
+
+def never_compile(function: types.FunctionType, *, callees: bool = False) -> None:
+    """Let Dynamo trace a function as a piece of something, and never compile it by itself.
+
+    Arguments:
+        function: a function that torch calls from Python, outside of compiled code.
+        callees: whether the functions that it calls may be compiled by themselves.
+    """
+    _set_strategy(function.__code__, _Strategy(_SKIP, _DEFAULT if callees else _SKIP))
+
+
+def declare_ordered(operator: Any) -> None:
+    """Declare that an operator of `torch.library` has effects, which compiled code keeps in order.
+
+    Arguments:
+        operator: what `torch.library.custom_op` returned.
+    """
+    if _EFFECTS_ARE_PUBLIC:
+        operator.register_effect(_ORDERED)
+    else:
+        _effects._register_effectful_op(operator._opoverload, _ORDERED)
+
+
+def fused_function(name: str) -> Callable[..., Any]:
+    """Return one of the functions that run a whole layer in one call, such as ``"lstm"``."""
+    return getattr(torch._VF, name)
+
+
+Answer = Callable[[Callable[..., Any], type, tuple[Any, ...], dict[str, Any]], Any]
+"""Answers ``cls.apply(*args, **kwargs)``, given ``(call, cls, args, kwargs)``.
+
+``call(cls, *args, **kwargs)`` goes on to the next answer, and at last to torch.
+"""
+
+_Function: Any = torch.autograd.Function
+# Under this name a layer lies in the module of the class that it covers. The recorder's copy of
+# this file finds it there too; so does another version of pullback, if it means the same by it.
+_MARK = "_pullback_layer_1"
+_installing = threading.Lock()
+
+
+class _Thread(threading.local):
+    answers: tuple[Answer, ...] = ()  # in a thread that has set none
+
+
+class _Layer:
+    """Who answers the calls of one class's ``apply``: the answers of this thread, then of all."""
+
+    def __init__(self, original: Callable[..., Any]) -> None:
+        self.original = original
+        self.thread = _Thread()
+        self.everywhere: tuple[Answer, ...] = ()
+        self.lock = threading.Lock()
+
+    def __call__(self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        answers = self.thread.answers + self.everywhere
+        if not answers:
+            return self.original(cls, *args, **kwargs)
+        return _ask(answers, self.original, cls, args, kwargs)
+
+
+never_compile(_Layer.__call__, callees=True)
+
+
+def _layer(base: Any) -> _Layer:
+    """Return the layer over the ``apply`` of a class that defines one, once put on."""
+    scope = vars(sys.modules[base.__module__])
+    with _installing:
+        if _MARK not in scope:
+            _cover(base, scope)
+    return scope[_MARK]
+
+
+def _cover(base: Any, scope: dict[str, Any]) -> None:
+    """Put a layer over ``base.apply`` so that neither Dynamo nor old references to it notice.
+
+    Modules write ``name = F.apply``, and Dynamo compiles a call of that name if it equals what
+    ``F.apply`` is now. So where torch has ``apply`` in Python (before 2.14), the function stays and
+    its code is exchanged, in one step. Where it is in C++, the attribute is replaced; a name that
+    was given before does not pass through the layer there.
+
+    The new code goes by the file of the class, for Dynamo knows by it the code of torch that is
+    never compiled by itself.
+    """
+    original = vars(base)["apply"]
+    function: Any = getattr(original, "__func__", None)
+    exchange = function is not None and function.__code__.co_freevars == _ENTRY.co_freevars
+    code = _ENTRY.replace(
+        co_filename=scope["__file__"],
+        co_firstlineno=1 + function.__code__.co_firstlineno if exchange else 0,
+        co_qualname=f"{base.__qualname__}.apply",
+    )
+    if exchange:
+        copy = types.FunctionType(function.__code__, scope, "apply", None, function.__closure__)
+        scope[_MARK] = _Layer(copy)
+        function.__code__ = code
+        return
+    call = original if function is None else function
+    scope[_MARK] = _Layer(call)
+    entry = types.FunctionType(code, scope, "apply", None, (types.CellType(base),))
+    entry.__doc__ = call.__doc__
+    base.apply = classmethod(entry)
+
+
+def _entry() -> types.CodeType:
+    __class__ = object
+
+    def apply(cls, *args, **kwargs):
+        __class__  # noqa: B018 - torch's `apply` closes over it, so what takes its place must
+        return _pullback_layer_1(cls, args, kwargs)  # type: ignore[name-defined]  # noqa: F821 - see _MARK
+
+    return apply.__code__
+
+
+_ENTRY = _entry()
+
+
+def _ask(
+    answers: tuple[Answer, ...],
+    original: Callable[..., Any],
+    cls: type,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    first, rest = answers[0], answers[1:]
+    if not rest:
+        return first(original, cls, args, kwargs)
+
+    def call(cls: type, *args: Any, **kwargs: Any) -> Any:
+        return _ask(rest, original, cls, args, kwargs)
+
+    return first(call, cls, args, kwargs)
+
+
+never_compile(_ask, callees=True)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def answering(answer: Answer) -> Iterator[None]:
+    """Let ``answer`` answer the calls of `torch.autograd.Function.apply` that this thread makes.
+
+    It comes before those that were there, and before those of all threads.
+    """
+    thread = _layer(_Function).thread
+    before = thread.answers
+    thread.answers = (answer, *before)
+    try:
+        yield
+    finally:
+        thread.answers = before
+
+
+def watch_apply(base: Any, answer: Answer) -> Callable[[], None]:
+    """Let ``answer`` answer the calls of ``base.apply`` that any thread makes.
+
+    Arguments:
+        base: `torch.autograd.Function`, or a base class that defines an ``apply`` of its own.
+        answer: called from every thread.
+
+    Returns:
+        What ends it. Calls that have begun are answered to their end.
+    """
+    layer = _layer(base)
+    entry = functools.partial(answer)  # not equal to the entry of another call
+    with layer.lock:
+        layer.everywhere = (*layer.everywhere, entry)
+
+    def end() -> None:
+        with layer.lock:
+            layer.everywhere = tuple(a for a in layer.everywhere if a is not entry)
+
+    return end
+
+
+def replaces_apply(function: type) -> bool:
+    """Whether a Function class, or a base of it, defines an ``apply`` other than torch's."""
+    return next(base for base in function.__mro__ if "apply" in vars(base)) is not _Function
+
+
+def applied_class(value: object) -> type | None:
+    """Return the Function class whose ``apply``, as torch defines it, ``value`` is; or ``None``."""
+    owner = getattr(value, "__self__", None)
+    if not isinstance(owner, type) or not issubclass(owner, _Function) or replaces_apply(owner):
+        return None
+    return owner if getattr(value, "__name__", None) == "apply" else None

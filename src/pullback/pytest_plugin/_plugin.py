@@ -1,0 +1,77 @@
+"""The options and the fixture of the pytest plugin.
+
+``pytest --pullback`` records the Functions that the tests apply, with their real inputs, checks
+each after the last test and prints the table Function x clause; the run fails when one is broken.
+The fixture ``check_function`` checks one Function inside a test.
+
+pytest loads this file in every run, so it imports nothing but pytest until it is used.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pullback.report import Report
+
+__all__ = ["check_function", "pytest_addoption", "pytest_configure"]
+
+_KEY = "pullback-checks"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--pullback`` and its options."""
+    group = parser.getgroup("pullback", "custom differentiable code")
+    group.addoption(
+        "--pullback",
+        action="store_true",
+        default=False,
+        help="check every custom torch.autograd.Function that the tests apply",
+    )
+    group.addoption(
+        "--pullback-clauses",
+        default=None,
+        metavar="IDS",
+        help="only these clauses of the contract, separated by commas",
+    )
+    group.addoption(
+        "--pullback-only",
+        default="",
+        metavar="TEXT",
+        help="only Functions whose module:name contains this",
+    )
+    group.addoption(
+        "--pullback-html", default=None, metavar="PATH", help="also write one HTML page"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start recording when ``--pullback`` is given."""
+    if not config.getoption("--pullback"):
+        return
+    from pullback.pytest_plugin._session import Controller, Session  # imports torch
+
+    # pytest-xdist decides in a later hook; its options say already that workers will run the tests.
+    spread = config.getoption("dist", "no") != "no" or config.getoption("numprocesses", None)
+    distributed = bool(spread) and not hasattr(config, "workerinput")
+    plugin = Controller(config) if distributed else Session(config)
+    config.pluginmanager.register(plugin, _KEY)
+
+
+@pytest.fixture
+def check_function() -> Callable[..., "Report"]:
+    """Check one Function: ``check_function(F, *inputs, gradient=None, clauses=None, ...)``.
+
+    Returns:
+        `pullback.check`, which fails the test when a clause is broken and otherwise returns the
+        report.
+    """
+    from pullback.conformance import check  # imports torch
+
+    def run(function: Any, *inputs: Any, **options: Any) -> "Report":
+        report = check(function, *inputs, **options)
+        report.raise_if_broken()
+        return report
+
+    return run

@@ -1,0 +1,193 @@
+"""What ``pytest --pullback`` does: record while the tests run, check and report at the end.
+
+Under pytest-xdist each worker records and checks its own Functions and sends the reports as JSON
+to the controlling process, which merges them and prints the table.
+"""
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from pullback.conformance import check, select_clauses
+from pullback.errors import PullbackError
+from pullback.internal.torch import are_functorch_transforms_active
+from pullback.recording import Call, Limits, Record, Recorder
+from pullback.report import Report, merge_reports, print_problems, print_table, render_page
+from pullback.tensor import Function
+
+__all__ = ["Controller", "Session"]
+
+_FAILED = pytest.ExitCode.TESTS_FAILED
+
+
+def _copy(args: tuple[Any, ...], keywords: dict[str, Any], limit: int) -> Call:
+    """Copy the tensors of a call; other arguments are kept as they are, in this process."""
+    if are_functorch_transforms_active():
+        raise RuntimeError("applied under a torch.func transform only")
+    size = 0
+
+    def visit(value: Any) -> Any:
+        nonlocal size
+        if isinstance(value, torch.Tensor):
+            if type(value) not in (torch.Tensor, torch.nn.Parameter):
+                raise RuntimeError(f"a tensor of type {type(value).__name__} cannot be copied")
+            size += value.numel() * value.element_size()
+            if size > limit:
+                raise RuntimeError(f"its tensors hold more than {limit / 2**20:.3g} MiB")
+            return value.detach().clone().requires_grad_(value.requires_grad)
+        if type(value) in (list, tuple):
+            return type(value)(visit(item) for item in value)
+        if type(value) is dict:
+            return {key: visit(item) for key, item in value.items()}
+        return copy.copy(value) if isinstance(value, (set, bytearray)) else value
+
+    with torch.no_grad():
+        arguments = tuple(visit(item) for item in args)
+        named = {name: visit(item) for name, item in keywords.items()}
+    return Call(arguments, named, [], size)
+
+
+class Session:
+    """Records and checks in one process; also in each worker of pytest-xdist.
+
+    Arguments:
+        config: the configuration of the run.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._calls: dict[type, list[Call]] = {}
+        self._recorder = Recorder(_copy, self._keep, Limits(calls=2))
+        for base in (torch.autograd.Function, Function):
+            self._recorder.install(base, torch.Tensor)
+        self.reports: list[Report] = []
+        self.missing: dict[str, str] = {}
+        clauses = config.getoption("--pullback-clauses")
+        self._clauses = clauses.split(",") if clauses else None
+        try:
+            select_clauses(self._clauses)
+        except PullbackError as error:
+            raise pytest.UsageError(f"--pullback-clauses: {error}") from error
+
+    def _keep(self, record: Record, call: Call) -> None:
+        self._calls.setdefault(record.function, []).append(call)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Check what was applied; a broken Function fails the run."""
+        self._recorder.uninstall()
+        if session.exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.USAGE_ERROR):
+            return
+        self._check_all()
+        output = getattr(self._config, "workeroutput", None)
+        if output is not None:
+            output["pullback"] = json.dumps(
+                {"reports": [r.to_json() for r in self.reports], "missing": self.missing}
+            )
+            return
+        _fail_if_broken(session, self.reports)
+
+    def _check_all(self) -> None:
+        only = self._config.getoption("--pullback-only")
+        for record in self._recorder.records.values():
+            name = record.locator.name
+            if record.ignored or only not in name:
+                continue
+            calls = self._calls.get(record.function, [])
+            if not calls:
+                self.missing[name] = "; ".join(record.reasons) or "no call of it succeeded"
+                continue
+            try:
+                reports = [self._check(record.function, call) for call in calls]
+            except PullbackError as error:
+                self.missing[name] = " ".join(filter(None, (error.what, error.given)))
+                continue
+            self.reports.append(replace(merge_reports(reports), function=name))
+
+    def _check(self, function: type, call: Call) -> Report:
+        return check(function, *call.arguments, kwargs=call.keywords, clauses=self._clauses)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Print the table."""
+        _summarize(self._config, terminalreporter, self.reports, self.missing)
+
+
+class Controller:
+    """Collects what the workers of pytest-xdist have found.
+
+    Arguments:
+        config: the configuration of the run.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._found: dict[str, list[Report]] = {}
+        self._missing: dict[str, str] = {}
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Take the reports of a worker that has finished."""
+        del error
+        text = (getattr(node, "workeroutput", None) or {}).get("pullback")
+        if text is None:
+            return
+        data = json.loads(text)
+        for item in data["reports"]:
+            report = Report.from_json(item)
+            self._found.setdefault(report.function, []).append(report)
+        self._missing.update(data["missing"])
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """A broken Function fails the run."""
+        _fail_if_broken(session, self._reports())
+
+    def _reports(self) -> list[Report]:
+        return [merge_reports(reports) for reports in self._found.values()]
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Print the table."""
+        missing = {k: v for k, v in self._missing.items() if k not in self._found}
+        _summarize(self._config, terminalreporter, self._reports(), missing)
+
+
+def _fail_if_broken(session: pytest.Session, reports: list[Report]) -> None:
+    if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and not all(
+        report.ok for report in reports
+    ):
+        session.exitstatus = _FAILED
+
+
+def _summarize(
+    config: pytest.Config, reporter: Any, reports: list[Report], missing: Mapping[str, str]
+) -> None:
+    if not reports and not missing:
+        reporter.write_line("pullback: the tests applied no custom Function.")
+        return
+    reporter.section("pullback: custom Functions")
+    writer, buffer = reporter._tw, StringIO()
+    console = Console(
+        width=max(writer.fullwidth, 100),
+        force_terminal=writer.hasmarkup,
+        highlight=False,
+        file=buffer,
+    )
+    print_table(reports, console)
+    for report in sorted(reports, key=lambda report: report.rank):
+        if not report.ok:
+            print_problems(report, "", console)
+    for name, reason in missing.items():
+        console.print(f"not checked {name}: {reason}", markup=False, soft_wrap=True)
+    reporter.write(buffer.getvalue())
+    path = config.getoption("--pullback-html")
+    if path:
+        page = render_page(reports, not_checked=list(missing.items()), command="pytest --pullback")
+        Path(path).write_text(page, encoding="utf-8")

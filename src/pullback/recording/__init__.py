@@ -1,0 +1,24 @@
+"""What a running program applied: the recorder, recordings, discovery, and how to find it again."""
+
+from pullback.recording._discover import Discovery, discover
+from pullback.recording._launch import record_program
+from pullback.recording._recorder import Call, Limits, Record, Recorder
+from pullback.recording._recording import RecordedCall, RecordedFunction, Recording, load_call
+from pullback.recording.locator import Locator, find, load_script
+
+__all__ = [
+    "Call",
+    "Discovery",
+    "Limits",
+    "Locator",
+    "Record",
+    "RecordedCall",
+    "RecordedFunction",
+    "Recorder",
+    "Recording",
+    "discover",
+    "find",
+    "load_call",
+    "load_script",
+    "record_program",
+]

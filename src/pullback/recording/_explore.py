@@ -1,0 +1,202 @@
+"""The process behind `discover`: import a package, find its Functions and operators, try inputs."""
+
+import contextlib
+import importlib
+import inspect
+import io
+import json
+import os
+import pkgutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from pullback.internal._operator import is_operator, registered_rules, resolve
+from pullback.internal.torch import OPERATORS, pytree
+from pullback.recording._guess import guesses
+from pullback.recording.codec import Encoder, NotPlain
+from pullback.recording.locator import Locator
+
+__all__ = ["main"]
+
+_CALL_BYTES = 32 * 2**20
+_TRIALS = 400
+_KEEP = 2
+
+
+def main(folder: Path) -> None:
+    """Answer the request in ``folder`` by spooling counts and calls into it."""
+    request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+    package, only = request["package"], request["only"]
+    problems: list[str] = []
+    with _quiet():
+        try:
+            root = importlib.import_module(package)
+        except BaseException as error:
+            (folder / "fault").write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
+            return
+        if only is None:
+            _import_submodules(root, problems)
+    (folder / "problems.json").write_text(json.dumps(problems), encoding="utf-8")
+    for function in _functions(package, only):
+        locator = Locator.of(function)
+        name = locator.name
+        if name in request["skip"]:
+            continue
+        (folder / "trying").write_text(name, encoding="utf-8")
+        # Counted before it is tried, so that a Function that ends the process is still listed.
+        _count(folder, locator, {})
+        with _quiet():
+            _count(folder, locator, _try(function, locator, folder))
+        (folder / "trying").unlink()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield
+
+
+def _import_submodules(root: ModuleType, problems: list[str]) -> None:
+    for found in pkgutil.walk_packages(
+        getattr(root, "__path__", []), f"{root.__name__}.", onerror=lambda _: None
+    ):
+        if found.name.rpartition(".")[2] == "__main__":
+            continue  # importing it would run the program
+        try:
+            importlib.import_module(found.name)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # SystemExit too: scripts inside packages leave that way
+            text = str(error).splitlines()[0] if str(error) else ""
+            problems.append(f"{found.name}: {type(error).__name__}: {text}")
+
+
+def _functions(package: str, only: str | None) -> list[Any]:
+    pending: list[Any] = [torch.autograd.Function]
+    found = []
+    while pending:
+        kind = pending.pop()
+        pending.extend(kind.__subclasses__())
+        inside = kind.__module__ == package or kind.__module__.startswith(f"{package}.")
+        if only is not None:
+            inside = kind is _named(package, only)
+        if inside and "forward" in dir(kind) and _is_written(kind):
+            found.append(kind)
+    operators = [
+        op
+        for op in OPERATORS.values()
+        if (op._init_fn.__module__ + ".").startswith(f"{package}.")
+        and (only is None or op is _named(package, only))
+    ]
+    return [
+        *sorted(set(found), key=lambda kind: (kind.__module__, kind.__qualname__)),
+        *sorted(operators, key=lambda op: op._qualname),
+    ]
+
+
+def _named(module: str, qualname: str) -> Any:
+    value: Any = sys.modules[module]
+    for part in qualname.split("."):
+        value = getattr(value, part, None)
+    return value
+
+
+def _is_written(kind: Any) -> bool:
+    """Whether the class has a forward of its own; bases that others complete have none."""
+    return kind.forward is not torch.autograd.Function.forward
+
+
+def _head(locator: Locator) -> dict[str, Any]:
+    return {"locator": locator.to_data(), "paths": [], "script": ""}
+
+
+def _count(folder: Path, locator: Locator, reasons: dict[str, int]) -> None:
+    name = f"counts-{locator.module}.{locator.qualname}.json".replace(os.sep, "_")
+    (folder / name).write_text(
+        json.dumps([{**_head(locator), "applied": 0, "reasons": reasons}]), encoding="utf-8"
+    )
+
+
+def _try(function: Any, locator: Locator, folder: Path) -> dict[str, int]:
+    """Spool the calls that work; returns the reason why there are none."""
+    if is_operator(function) and registered_rules(resolve(function)).kind != "registered":
+        return {"no gradient is registered for it": 1}
+    if "<locals>" in locator.qualname:
+        return {"it is defined inside a function and cannot be imported": 1}
+    try:
+        parameters = _parameters(function)
+    except (TypeError, ValueError) as error:
+        return {f"the arguments of its forward cannot be seen: {error}": 1}
+    kept = 0
+    last = "no inputs were thought of"
+    for number, args in enumerate(guesses(parameters)):
+        if number >= _TRIALS:
+            break
+        fault = _fault(function, args)
+        if fault:
+            last = fault if number == 0 or len(fault) < len(last) else last
+            continue
+        path = folder / f"call-{locator.module}.{locator.qualname}-{kept}.pt"
+        try:
+            _spool(path, locator, args)
+        except NotPlain as reason:
+            return {str(reason): 1}
+        kept += 1
+        if kept >= _KEEP:
+            break
+    if kept:
+        return {}
+    shown = ", ".join(parameter.name for parameter in parameters)
+    return {f"no inputs found for ({shown}); the last trial said {last}": 1}
+
+
+def _parameters(function: Any) -> list[inspect.Parameter]:
+    if is_operator(function):
+        return list(inspect.signature(function._init_fn).parameters.values())
+    signature = list(inspect.signature(function.forward).parameters.values())
+    combined = function.setup_context is torch.autograd.Function.setup_context
+    return signature[1:] if combined else signature
+
+
+def _fault(function: Any, args: tuple[Any, ...]) -> str:
+    """Why a call and its backward do not work with these arguments; empty if they do."""
+    torch.manual_seed(0)
+    fresh = [_differentiable(item) if isinstance(item, torch.Tensor) else item for item in args]
+    try:
+        output = (function if is_operator(function) else function.apply)(*fresh)
+        leaves = pytree.tree_leaves(output)
+        outputs = [item for item in leaves if isinstance(item, torch.Tensor)]
+        floating = [item for item in outputs if item.is_floating_point() or item.is_complex()]
+        if not floating:
+            return "it returned no floating tensor"
+        if not all(bool(torch.isfinite(item).all()) for item in floating):
+            return "it returned numbers that are not finite"
+        graded = [item for item in floating if item.requires_grad]
+        if graded:
+            torch.autograd.backward(graded, [torch.ones_like(item) for item in graded])
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        text = " ".join(str(error).split())
+        return f"{type(error).__name__}: {text[:120]}"
+    return ""
+
+
+def _differentiable(value: torch.Tensor) -> torch.Tensor:
+    return value.clone().requires_grad_(value.is_floating_point())
+
+
+def _spool(path: Path, locator: Locator, args: tuple[Any, ...]) -> None:
+    encoder = Encoder(_CALL_BYTES)
+    arguments = [encoder.encode(item) for item in args]
+    content = {**_head(locator), "arguments": arguments, "keywords": [], "tensors": encoder.tensors}
+    torch.save(content, path)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,125 @@
+"""Run a program unchanged and record the custom Functions that it applies."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from pullback.errors import ProgramError
+from pullback.recording._recorder import Limits
+from pullback.recording._recording import Recording
+
+__all__ = ["record_program"]
+
+_BOOTSTRAP = Path(__file__).parent / "_bootstrap"
+
+
+def record_program(
+    command: list[str],
+    limits: Limits | None = None,
+    *,
+    eager: bool = False,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[Recording, ProgramError | None]:
+    """Run ``command`` as it is and return what it applied.
+
+    The program keeps its terminal, its arguments and its exit. Python starts the recorder in
+    each of its processes through ``sitecustomize``, found by way of PYTHONPATH.
+
+    Arguments:
+        command: a program and its arguments, for example ``["python", "train.py"]``.
+        limits: how much to keep.
+        eager: ask torch not to compile, so that Functions inside ``torch.compile`` are seen.
+        environment: in place of ``os.environ``.
+
+    Returns:
+        The recording, and the failure of the program if it ended with another status than 0.
+
+    Raises:
+        ProgramError: the program does not exist, or its Python starts no recorder, or its torch is
+            not supported.
+
+    Example:
+        >>> recording, failure = record_program([sys.executable, "-c", "raise SystemExit(3)"])
+        >>> len(recording), failure.what
+        (0, 'The program exited with status 3.')
+    """
+    limits = limits or Limits()
+    variables = dict(os.environ if environment is None else environment)
+    executable = _resolve(command, variables)
+    with tempfile.TemporaryDirectory(prefix="pullback-") as directory:
+        variables["PULLBACK_RECORD_DIRECTORY"] = directory
+        numbers = (limits.calls, limits.call_bytes, limits.total_bytes)
+        variables["PULLBACK_RECORD_LIMITS"] = ",".join(str(number) for number in numbers)
+        parts = [str(_BOOTSTRAP), variables.get("PYTHONPATH", "")]
+        variables["PYTHONPATH"] = os.pathsep.join(part for part in parts if part)
+        if eager:
+            variables["TORCHDYNAMO_DISABLE"] = "1"
+        code = _run([executable, *command[1:]], variables)
+        recording = Recording.collect(directory, command)
+        started = any(Path(directory).glob("started-*"))
+        reasons = {path.read_text("utf-8") for path in Path(directory).glob("failed-*")}
+    if code != 0:
+        return recording, _failure(command, code)
+    if not started:
+        raise ProgramError(
+            "The program ran, but its Python did not start the recorder.",
+            given=" ".join(command),
+            expected="a Python program that reads PYTHONPATH (no -I, -E or -S)",
+            mend="Run it through python, for example: pullback check -- python train.py",
+        )
+    if reasons:
+        raise ProgramError(
+            "The program ran, but its calls could not be recorded.", given="; ".join(reasons)
+        )
+    return recording, None
+
+
+def _resolve(command: list[str], variables: Mapping[str, str]) -> str:
+    if not command:
+        raise ProgramError(
+            "No program was given.", mend="For example: pullback check -- python train.py"
+        )
+    name = command[0]
+    # What is installed beside this Python comes first, as if its environment were activated: the
+    # check imports here what the program applied there.
+    found = shutil.which(name, path=str(Path(sys.executable).parent))
+    found = found or shutil.which(name, path=variables.get("PATH"))
+    if found is None:
+        mend = (
+            f"pullback check -- python {name}"
+            if name.endswith(".py")
+            else "Give a program that is on PATH, for example: pullback check -- python train.py"
+        )
+        raise ProgramError(f"The program {name} does not exist.", given=name, mend=mend)
+    return found
+
+
+def _run(command: list[str], variables: Mapping[str, str]) -> int:
+    try:
+        process = subprocess.Popen(command, env=dict(variables))  # noqa: S603 - the user's own command line
+    except OSError as error:
+        raise ProgramError(
+            f"The program {command[0]} cannot be started.",
+            given=str(error),
+            mend=f"pullback check -- python {command[0]}",
+        ) from error
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)  # the program decides, as it would by itself
+
+
+def _failure(command: list[str], code: int) -> ProgramError:
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+    return ProgramError(
+        f"The program {how}.",
+        given=" ".join(command),
+        expected="status 0",
+        mend="Make it run by itself first; its own message is above.",
+    )

@@ -1,0 +1,394 @@
+"""Record the custom Functions and operators that a running program applies, with real inputs.
+
+`Recorder` watches the calls of ``torch.autograd.Function.apply``. A call whose shapes, dtypes
+and kinds of arguments were seen before costs a few microseconds (``benchmarks/bench_recorder.py``);
+a new one is copied before it runs, so that an in-place forward is recorded as it was called, and
+kept only when it succeeds. What is kept is bounded in calls and bytes.
+
+This file imports neither torch nor pullback: it is also loaded by path into programs, through
+``_bootstrap/sitecustomize.py``, before they import anything. What it needs is loaded by path.
+"""
+
+import atexit
+import contextlib
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+__all__ = ["Call", "Limits", "Record", "Recorder", "record_this_process"]
+
+# Functions that torch and pullback build themselves, around compiled graphs, checkpoints, batches.
+_NOT_CUSTOM = ("torch.", "pullback.tensor.")
+_OWN_BASE = "pullback.tensor._function"  # replaces `apply`, and enters torch below it
+_SIGNATURE_LIMIT = 64
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much is kept.
+
+    Arguments:
+        calls: calls kept for each Function, of different shapes, dtypes or kinds of arguments.
+        call_bytes: bytes of tensors in one call.
+        total_bytes: bytes of tensors in all calls together.
+    """
+
+    calls: int = 3
+    call_bytes: int = 32 * 2**20
+    total_bytes: int = 512 * 2**20
+
+
+@dataclass
+class Call:
+    """One call: its arguments as they were copied, and their bytes."""
+
+    arguments: Any
+    keywords: Any
+    tensors: list[Any]
+    size: int
+
+
+@dataclass
+class Record:
+    """What was seen of one Function."""
+
+    function: type
+    locator: Any
+    script: str = ""
+    applied: int = 0
+    full: bool = False
+    ignored: bool = False
+    kept: int = 0
+    signatures: set[Any] = field(default_factory=set)
+    reasons: dict[str, int] = field(default_factory=dict)
+
+
+class Recorder:
+    """Records every custom Function that is applied while it is installed.
+
+    Arguments:
+        copy: turns ``(args, kwargs, byte limit)`` into a `Call`, or raises an exception
+            whose message is the reason why the call cannot be replayed; ``None`` is no call at all.
+        keep: receives the record of the Function and the call, once it has succeeded.
+        limits: how much to keep.
+    """
+
+    def __init__(
+        self,
+        copy: Callable[[tuple[Any, ...], dict[str, Any], int], Call | None],
+        keep: Callable[[Record, Call], None],
+        limits: Limits | None = None,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.records: dict[type, Record] = {}
+        self.bytes = 0
+        self._copy = copy
+        self._keep = keep
+        self._lock = threading.RLock()
+        self._watches: list[Callable[[], None]] = []
+
+    def install(self, base: Any, tensor: type) -> None:
+        """Watch the calls of ``base.apply``.
+
+        Arguments:
+            base: `torch.autograd.Function`, or a base class that replaces its ``apply``.
+            tensor: the class of tensors.
+        """
+        records, see = self.records, self._see
+
+        def watch(
+            call: Callable[..., Any], cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> Any:
+            record = records.get(cls)
+            if record is not None:
+                record.applied += 1
+                if record.full:
+                    return call(cls, *args, **kwargs)
+                signature = _signature(args, kwargs, tensor)
+                if signature in record.signatures:
+                    return call(cls, *args, **kwargs)
+            pending = see(cls, args, kwargs, tensor)
+            output = call(cls, *args, **kwargs)
+            if pending is not None:
+                self._commit(*pending)
+            return output
+
+        inside = _inside_torch()
+        inside.never_compile(watch, callees=True)
+        for helper in (_signature, _kind, Recorder._see, Recorder._commit):
+            inside.never_compile(helper)
+        self._watches.append(inside.watch_apply(base, watch))
+
+    def uninstall(self) -> None:
+        """End every watch."""
+        while self._watches:
+            self._watches.pop()()
+
+    def _see(
+        self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type
+    ) -> tuple[Record, Call] | None:
+        with self._lock:
+            record = self.records.get(cls)
+            operator = _operator(cls)
+            if record is None:
+                named = cls if operator is None else operator
+                record = self.records[cls] = Record(cls, _locate(named), _script(), applied=1)
+                if operator is None and cls.__module__.startswith(_NOT_CUSTOM):
+                    record.ignored = record.full = True
+            if record.full:
+                return None
+            if operator is not None:
+                args, kwargs = args[:-1], {**args[-1].keyword_only_args}
+            signature = _signature(args, kwargs, tensor)
+            if signature in record.signatures:
+                return None
+            record.signatures.add(signature)
+            if len(record.signatures) >= _SIGNATURE_LIMIT:
+                record.full = True
+            limit = min(self.limits.call_bytes, self.limits.total_bytes - self.bytes)
+            try:
+                call = self._copy(args, kwargs, limit)
+                if call is None:  # tensors without data: a tracer passes through, nobody calls
+                    record.signatures.discard(signature)
+                    return None
+                return record, call
+            except Exception as reason:  # the program must run on whatever the copy meets
+                text = str(reason) or type(reason).__name__
+                record.reasons[text] = record.reasons.get(text, 0) + 1
+                return None
+
+    def _commit(self, record: Record, call: Call) -> None:
+        with self._lock:
+            if record.full:
+                return
+            try:
+                self._keep(record, call)
+            except Exception as reason:  # a full disk must not end the program
+                text = f"the call could not be written: {reason}"
+                record.reasons[text] = record.reasons.get(text, 0) + 1
+                return
+            record.kept += 1
+            self.bytes += call.size
+            record.full = record.kept >= self.limits.calls
+
+
+def _signature(args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type) -> Any:
+    items = [_kind(item, tensor) for item in args]
+    if kwargs:
+        items.extend((name, _kind(item, tensor)) for name, item in kwargs.items())
+    return tuple(items)
+
+
+def _operator(cls: type) -> Any:
+    """The `torch.library.custom_op` whose autograd torch made this class for, or ``None``.
+
+    An operator that takes lists of tensors, or that a `torch.library.Library` defines, is none:
+    no name in a module leads back to it.
+    """
+    if cls.__module__ != "torch._library.autograd":
+        return None
+    forward: Any = vars(cls).get("forward")
+    cells = getattr(getattr(forward, "__func__", forward), "__closure__", None) or ()
+    for cell in cells:
+        if type(cell.cell_contents).__name__ == "OpOverload":
+            made = sys.modules["torch._library.custom_ops"].OPDEFS
+            return made.get(cell.cell_contents._schema.name)
+    return None
+
+
+def _kind(value: Any, tensor: type) -> Any:
+    if isinstance(value, tensor):
+        return value.shape, value.dtype, value.requires_grad  # type: ignore[attr-defined]
+    kind = type(value)
+    if kind is bool or kind is int or kind is str or value is None:
+        return kind, value
+    if kind is list or kind is tuple:
+        return kind, tuple([_kind(item, tensor) for item in value])
+    return kind
+
+
+class _WhenImported(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Runs an action right after one module has been imported, and then steps aside."""
+
+    def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._action = action
+        self._loader: Any = None
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name or self._loader is not None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.loader is None:
+            return None
+        self._loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        sys.meta_path.remove(self)
+        self._action(module)
+
+
+class _Spool:
+    """Writes each kept call to a file of its own.
+
+    Nothing piles up in memory, and a program that is killed leaves what it had recorded.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._number = 0
+        self.recorder: Recorder | None = None
+
+    def keep(self, record: Record, call: Call) -> None:
+        import torch
+
+        self._number += 1
+        path = os.path.join(self._directory, f"call-{os.getpid()}-{self._number:04d}.pt")
+        with _plain_torch(torch):
+            torch.save(
+                {
+                    "locator": record.locator.to_data(),
+                    "paths": _paths(),
+                    "script": record.script,
+                    "arguments": call.arguments,
+                    "keywords": call.keywords,
+                    "tensors": call.tensors,
+                },
+                path + ".part",
+            )
+        os.replace(path + ".part", path)
+
+    def finish(self) -> None:
+        """Write what was counted; the calls themselves are written already."""
+        if self.recorder is None or not os.path.isdir(self._directory):
+            return
+        counts = [
+            {
+                "locator": record.locator.to_data(),
+                "paths": _paths(),
+                "script": record.script,
+                "applied": record.applied,
+                "reasons": record.reasons,
+            }
+            for record in self.recorder.records.values()
+            if not record.ignored
+        ]
+        path = os.path.join(self._directory, f"counts-{os.getpid()}.json")
+        with open(path + ".part", "w", encoding="utf-8") as file:
+            json.dump(counts, file)
+        os.replace(path + ".part", path)
+
+
+def _plain_torch(torch: Any) -> Any:
+    """Leave dispatch modes and torch.func transforms while copying and writing."""
+    stack, inside = contextlib.ExitStack(), _inside_torch()
+    stack.enter_context(inside.temporarily_clear_interpreter_stack())
+    stack.enter_context(torch.no_grad())
+    stack.enter_context(inside.disable_current_modes())
+    return stack
+
+
+def record_this_process(directory: str, limits: Limits) -> None:
+    """Record this process into ``directory`` as soon as it imports torch."""
+    spool = _Spool(directory)
+
+    def encode(args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Call | None:
+        import torch
+
+        _inside_torch()
+        codec = _sibling("codec/_encode.py")
+        encoder = codec.Encoder(limit)
+        with _plain_torch(torch):
+            try:
+                arguments = [encoder.encode(item) for item in args]
+                keywords = [(name, encoder.encode(item)) for name, item in kwargs.items()]
+            except codec.Traced:
+                return None
+        return Call(arguments, keywords, encoder.tensors, encoder.bytes)
+
+    recorder = spool.recorder = Recorder(encode, spool.keep, limits)
+
+    def install(part: Any) -> None:
+        try:
+            recorder.install(part.Function, sys.modules["torch"].Tensor)
+        except Exception as error:  # an unknown torch: the program runs, and the parent says why
+            path = os.path.join(directory, f"failed-{os.getpid()}")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(str(error))
+
+    # Only when all of torch is there: what it applies by itself is not of interest.
+    sys.meta_path.insert(0, _WhenImported("torch", lambda torch: install(torch.autograd)))
+    sys.meta_path.insert(0, _WhenImported(_OWN_BASE, install))
+    atexit.register(spool.finish)
+
+
+def _paths() -> list[str]:
+    return [os.path.abspath(entry) for entry in sys.path]
+
+
+def _inside_torch() -> Any:
+    return _sibling("../internal/torch.py")
+
+
+def _locate(function: type) -> Any:
+    return _sibling("locator/_locator.py").Locator.of(function)
+
+
+def _script() -> str:
+    """The script that runs here; neither a module nor what is installed as a tool.
+
+    Asked while it runs: Python takes its ``__file__`` away before it exits.
+    """
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None) or ""
+    own = getattr(main, "__spec__", None) is None and file.endswith(".py")
+    return os.path.abspath(file) if own else ""
+
+
+@functools.cache
+def _sibling(file: str) -> Any:
+    """Load a file by its path from this folder: pullback need not be installed in the program."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), file)
+    name = f"_pullback_{os.path.basename(file).strip('_').removesuffix('.py')}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be loaded")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look their module up
+    # A file that imports this name gets the copy, whether the program has pullback or not.
+    with _named("pullback.internal.torch", sys.modules.get("_pullback_torch")):
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def _named(name: str, module: ModuleType | None) -> Iterator[None]:
+    before = sys.modules.get(name)
+    if module is not None:
+        sys.modules[name] = module
+    try:
+        yield
+    finally:
+        if before is not None:
+            sys.modules[name] = before
+        elif module is not None:
+            del sys.modules[name]

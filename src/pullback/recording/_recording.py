@@ -1,0 +1,336 @@
+"""`Recording`: the Functions that a program applied and the calls it made, on disk and off.
+
+The file is what ``torch.save`` makes of plain containers and tensors. It is read with
+``torch.load(weights_only=True)`` and nothing else, so that opening a recording from a stranger
+executes nothing.
+"""
+
+import json
+import pickle
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from pullback.errors import ArgumentError, RecordingError
+from pullback.recording.codec import EXPRESSION, Loader, StrictLoader, decode, describe_fault
+from pullback.recording.locator import Locator
+
+__all__ = ["RecordedCall", "RecordedFunction", "Recording", "load_call"]
+
+_FORMAT = "pullback recording"
+_VERSION = 2
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """One call of a Function: its arguments as plain data, and the tensors they refer to."""
+
+    arguments: list[Any]
+    keywords: list[tuple[str, Any]]
+    tensors: list[torch.Tensor]
+
+    @property
+    def differentiates(self) -> bool:
+        """Whether a tensor of the call required a gradient in the program."""
+        return _requires_grad(self.arguments) or _requires_grad(self.keywords)
+
+
+@dataclass
+class RecordedFunction:
+    """A Function that was applied.
+
+    Arguments:
+        locator: where it is defined.
+        paths: ``sys.path`` of the program.
+        script: the script that was run, or an empty text where that was a module or a tool.
+        applied: how often the program applied it; 0 if the program was killed.
+        calls: the kept calls, of different shapes, dtypes or kinds of arguments.
+        reasons: reason -> how many calls were not kept for it.
+        loader: what may be loaded; nothing but the harmless by default.
+    """
+
+    locator: Locator
+    paths: list[str] = field(default_factory=list)
+    script: str = ""
+    applied: int = 0
+    calls: list[RecordedCall] = field(default_factory=list)
+    reasons: dict[str, int] = field(default_factory=dict)
+    loader: Loader = field(default_factory=StrictLoader, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """``"package.module:Name"``; the script's file in place of ``__main__``."""
+        return self.locator.name
+
+    def load(self) -> Any:
+        """Import the Function.
+
+        Raises:
+            RecordingError: it cannot be found, with the reason.
+        """
+        try:
+            return self.loader.function(self.locator)
+        except ArgumentError as error:
+            raise RecordingError(
+                error.what, given=error.given, expected=error.expected, mend=error.mend
+            ) from error
+
+    def arguments(self, number: int, path: str = "") -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return fresh positional and keyword arguments of one call.
+
+        Arguments:
+            number: which of the calls.
+            path: the file of the recording, for the repro of a finding.
+
+        Raises:
+            RecordingError: something that the call names cannot be found or remade.
+        """
+        self.load()  # what is no Function is given no arguments
+        call = self.calls[number]
+        nodes = [*call.arguments, *(item for _, item in call.keywords)]
+        values = decode(nodes, call.tensors, self.loader)
+        for place, value in enumerate(values):
+            if path and type(value) is FunctionType and "<" in value.__qualname__:
+                what = f"{path!r}, {self.name!r}, {number}{self.loader.options()}"
+                module = "__import__('importlib').import_module('pullback.recording')"
+                setattr(value, EXPRESSION, f"{module}.load_call({what})[1][{place}]")
+        count = len(call.arguments)
+        names = (name for name, _ in call.keywords)
+        return tuple(values[:count]), dict(zip(names, values[count:], strict=True))
+
+
+@dataclass
+class Recording:
+    """What a program applied.
+
+    Attributes:
+        program: the command line that was recorded.
+        functions: the Functions, in the order of their names.
+    """
+
+    program: list[str] = field(default_factory=list)
+    functions: list[RecordedFunction] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[RecordedFunction]:
+        return iter(self.functions)
+
+    def __len__(self) -> int:
+        return len(self.functions)
+
+    def save(self, path: str | Path) -> None:
+        """Write the recording to one file.
+
+        Raises:
+            RecordingError: the file cannot be written.
+        """
+        functions = [
+            {
+                "locator": item.locator.to_data(),
+                "paths": item.paths,
+                "script": item.script,
+                "applied": item.applied,
+                "reasons": item.reasons,
+                "calls": [
+                    {"arguments": c.arguments, "keywords": c.keywords, "tensors": c.tensors}
+                    for c in item.calls
+                ],
+            }
+            for item in self.functions
+        ]
+        data = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "program": list(self.program),
+            "functions": functions,
+        }
+        try:
+            torch.save(data, path)
+        except (OSError, RuntimeError) as error:
+            raise RecordingError(
+                f"The recording cannot be written to {path}.",
+                given=str(error),
+                mend="Name a file in a folder that exists and can be written.",
+            ) from error
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *, scripts: Iterable[str | Path] = (), trust: bool = False
+    ) -> "Recording":
+        """Read a recording without executing anything of it.
+
+        Arguments:
+            path: the file.
+            scripts: programs of yours; what they and the modules beside them define may be loaded.
+            trust: load whatever the recording names. Only for a recording that you made.
+
+        Raises:
+            RecordingError: the file is missing, not a recording, or holds more than plain data.
+            ArgumentError: there is no such script.
+        """
+        StrictLoader(scripts)  # a script that is not there is the first thing to hear of
+        data = _read(Path(path))
+        if type(data) is not dict or not _is(data.get("format"), _FORMAT):
+            raise RecordingError(
+                f"{path} is not a recording.",
+                given="a file that torch can read, of another form",
+                mend="Make one with: pullback record -o calls.pt -- python train.py",
+            )
+        version = data.get("version")
+        if not _is(version, _VERSION):
+            raise RecordingError(
+                f"{path} was written by another version of pullback.",
+                given=f"version {version}" if type(version) is int else None,
+                expected=f"version {_VERSION}",
+                mend="Record again with this version.",
+            )
+        try:
+            named = [Path(script) for script in scripts]
+            functions = [_read_function(item, named) for item in data["functions"]]
+            program = [_text(word) for word in data["program"]]
+        except Exception as error:  # data of any other form fails in some way or other
+            raise RecordingError(
+                f"{path} is malformed.",
+                given=describe_fault(error),
+                mend="Record again with this version.",
+            ) from error
+        if trust:
+            for function in functions:
+                function.loader = Loader(function.paths)
+        return cls(program, functions)
+
+    @classmethod
+    def collect(cls, directory: str | Path, program: list[str]) -> "Recording":
+        """Put together what the processes of a program of ours have left in ``directory``."""
+        functions: dict[Locator, RecordedFunction] = {}
+        folder = Path(directory)
+        for file in sorted(folder.glob("counts-*.json")):
+            for item in json.loads(file.read_text(encoding="utf-8")):
+                entry = _entry(functions, item)
+                entry.applied += item["applied"]
+                for reason, count in item["reasons"].items():
+                    entry.reasons[reason] = entry.reasons.get(reason, 0) + count
+        for file in sorted(folder.glob("call-*.pt")):
+            item = _read(file)
+            _entry(functions, item).calls.append(_read_call(item))
+        ordered = sorted(functions.values(), key=lambda item: item.name)
+        return cls(list(program), ordered)
+
+
+def load_call(
+    path: str | Path,
+    name: str,
+    number: int = 0,
+    *,
+    scripts: Iterable[str | Path] = (),
+    trust: bool = False,
+) -> tuple[Any, tuple[Any, ...]]:
+    """Return a recorded Function and the arguments of one of its calls, for a repro.
+
+    Arguments:
+        path: a recording.
+        name: the Function as `RecordedFunction.name` writes it.
+        number: which call.
+        scripts: programs of yours that define what the call needs.
+        trust: load whatever the recording names.
+
+    Raises:
+        RecordingError: the recording, the Function or the call cannot be had.
+    """
+    for item in Recording.load(path, scripts=scripts, trust=trust):
+        if item.name == name and number < len(item.calls):
+            args, keywords = item.arguments(number)
+            if keywords:
+                raise RecordingError(f"Call {number} of {name} has keyword arguments.")
+            return item.load(), args
+    raise RecordingError(f"{path} holds no call {number} of {name}.", mend="Record again.")
+
+
+def _read(path: Path) -> Any:
+    if not path.is_file():
+        raise RecordingError(
+            f"There is no recording at {path}.",
+            mend="Make one with: pullback record -o calls.pt -- python train.py",
+        )
+    try:
+        _refuse_other_archives(path)
+        return torch.load(path, weights_only=True, map_location="cpu")
+    except pickle.UnpicklingError as error:
+        unsafe = "WeightsUnpickler" in str(error) or "weights_only" in str(error).lower()
+        raise RecordingError(
+            f"{path} holds more than plain data and was not opened."
+            if unsafe
+            else f"{path} cannot be read.",
+            given=str(error).strip().splitlines()[0][:160],
+            mend="Open only recordings made by pullback record; it never writes such data.",
+        ) from error
+    except Exception as error:  # a file of any other form fails in some way or other
+        raise RecordingError(
+            f"{path} cannot be read.",
+            given=describe_fault(error),
+            mend="Make one with: pullback record -o calls.pt -- python train.py",
+        ) from error
+
+
+def _refuse_other_archives(path: Path) -> None:
+    """Let torch see what torch.save writes only: it unpacks old archives into a folder."""
+    with zipfile.ZipFile(path) as archive:
+        names = [name.partition("/")[2] for name in archive.namelist()]
+    if "data.pkl" not in names or "constants.pkl" in names:
+        raise ValueError("an archive of another kind")
+
+
+def _entry(functions: dict[Locator, RecordedFunction], item: dict[str, Any]) -> RecordedFunction:
+    locator = Locator.from_data(item["locator"])
+    if locator not in functions:
+        paths = [_text(entry) for entry in item["paths"]]
+        script = _text(item["script"])
+        loader = Loader(paths, ("--script", script) if script else ("--trust",))
+        functions[locator] = RecordedFunction(locator, paths, script, loader=loader)
+    return functions[locator]
+
+
+def _read_function(item: dict[str, Any], scripts: Sequence[Path]) -> RecordedFunction:
+    reasons = {_text(reason): int(count) for reason, count in item["reasons"].items()}
+    calls = [_read_call(call) for call in item["calls"]]
+    entry = _entry({}, item)
+    package = "" if entry.locator.script else entry.locator.module.partition(".")[0]
+    loader = StrictLoader(scripts, package)
+    return RecordedFunction(
+        entry.locator, entry.paths, entry.script, int(item["applied"]), calls, reasons, loader
+    )
+
+
+def _read_call(item: dict[str, Any]) -> RecordedCall:
+    tensors = list(item["tensors"])
+    for tensor in tensors:
+        if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
+            raise TypeError("a recorded tensor is not a plain tensor")
+        if tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
+            raise ValueError("a recorded tensor says that it is larger than its data")
+    keywords = [(_text(name), value) for name, value in item["keywords"]]
+    return RecordedCall(list(item["arguments"]), keywords, tensors)
+
+
+def _is(value: Any, expected: str | int) -> bool:
+    return type(value) is type(expected) and value == expected
+
+
+def _text(value: Any) -> str:
+    """A text as it is: what else stands there is not even printed."""
+    if type(value) is not str:
+        raise TypeError(f"a {type(value).__name__} in the place of a text")
+    # A terminal obeys control characters.
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in value)
+
+
+def _requires_grad(node: Any) -> bool:
+    if isinstance(node, (list, tuple)):
+        if len(node) == 5 and node[0] == "tensor":
+            return bool(node[2])
+        return any(_requires_grad(item) for item in node)
+    return False

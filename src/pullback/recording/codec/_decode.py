@@ -1,0 +1,251 @@
+"""`decode`: live arguments again, from the plain data that `Encoder` wrote.
+
+What the data names, a `Loader` finds or refuses. Objects are remade without calling anything of
+their class, and only where that is all there is to them (`is_plain_class`).
+"""
+
+import collections
+import enum
+import functools
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from pullback.errors import ArgumentError, RecordingError
+from pullback.recording.codec._encode import EXPRESSION, PLAIN, is_plain_class
+from pullback.recording.codec._loader import Loader
+
+__all__ = ["decode", "describe_fault"]
+
+_MEND = "Record again with this version of pullback and of the program."
+
+
+def decode(node: Any, tensors: list[torch.Tensor], loader: Loader) -> list[Any]:
+    """Return the live values of the encoded values in the list ``node``.
+
+    Arguments:
+        node: a list of encoded values, as `Encoder.encode` returned them.
+        tensors: the tensors that they refer to; fresh copies are handed out.
+        loader: finds what they name, or refuses to.
+
+    Raises:
+        RecordingError: the data is not of the form that `Encoder` writes, or names something
+            that is not there any more, or that the loader refuses.
+    """
+    decoder = _Decoder(tensors, loader)
+    try:
+        return [decoder.decode(item) for item in node]
+    except RecordingError:
+        raise
+    except (ImportError, AttributeError, ArgumentError) as error:
+        raise RecordingError(
+            "A recorded call names something that is not there.",
+            given=describe_fault(error),
+            mend=_MEND,
+        ) from error
+    except Exception as error:  # data of any other form fails in some way or other
+        raise RecordingError(
+            "A recorded call is malformed.", given=describe_fault(error), mend=_MEND
+        ) from error
+
+
+def describe_fault(error: BaseException) -> str:
+    """An error that data have caused, in words; no value of the data is printed by its own code.
+
+    Example:
+        >>> describe_fault(ValueError("too short")), describe_fault(KeyError(3))
+        ('ValueError: too short', 'KeyError')
+    """
+    text = error.args[0] if error.args and type(error.args[0]) is str else ""
+    short = "".join(c if c.isprintable() else " " for c in text)[:160]
+    return f"{type(error).__name__}: {short}" if short else type(error).__name__
+
+
+class _Decoder:
+    def __init__(self, tensors: list[torch.Tensor], loader: Loader) -> None:
+        self._tensors = tensors
+        self._loader = loader
+        self._live: dict[int, torch.Tensor] = {}
+        self._objects: dict[int, Any] = {}
+
+    def decode(self, node: Any) -> Any:
+        if type(node) in PLAIN:
+            return node
+        if type(node) is not tuple or not node or type(node[0]) is not str:
+            raise ValueError(f"{type(node).__name__} is not an encoded value")
+        rule = _KINDS.get(node[0])
+        if rule is None:
+            raise ValueError(f"unknown kind {node[0]!r}")
+        return rule(self, *node[1:])
+
+    def _many(self, nodes: list[Any]) -> list[Any]:
+        return [self.decode(node) for node in nodes]
+
+    def _tensor(self, position: int, grad: bool, device: str, parameter: bool) -> torch.Tensor:
+        if position not in self._live:
+            stored = self._tensors[position]
+            value = stored.clone()
+            if device != "cpu" and _has_device(device):
+                value = value.to(device)
+            if parameter:
+                value = torch.nn.Parameter(value, requires_grad=grad)
+            elif grad:
+                value.requires_grad_(True)
+            self._live[position] = value
+        return self._live[position]
+
+    def _namedtuple(self, module: str, name: str, items: list[Any]) -> Any:
+        kind = self._loader.kind(module, name)
+        if not (isinstance(kind, type) and tuple in kind.__mro__):
+            raise ValueError(f"{module}.{name} is not a named tuple")
+        values = self._many(items)
+        if module == "torch.return_types":  # made in C, where tuple.__new__ is not enough
+            return kind.__new__(kind, values)
+        return tuple.__new__(kind, values)
+
+    def _enum(self, module: str, name: str, member: str) -> Any:
+        kind = self._loader.kind(module, name)
+        if not (isinstance(kind, enum.EnumMeta) and enum.Enum in kind.__mro__):
+            raise ValueError(f"{module}.{name} is not an enum")
+        return vars(kind)["_member_map_"][member]
+
+    def _torch(self, name: str) -> Any:
+        value = vars(torch)[name.removeprefix("torch.")]
+        if not isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+            raise ValueError(f"{name} is not a dtype, layout or memory format")
+        return value
+
+    def _dict(self, kind: type, pairs: list[tuple[Any, Any]]) -> Any:
+        return kind((self._key(key), self.decode(item)) for key, item in pairs)
+
+    def _set(self, kind: type, nodes: list[Any]) -> Any:
+        return kind(self._key(node) for node in nodes)
+
+    def _key(self, node: Any) -> Any:
+        """A value whose hash and comparison run no code of a class."""
+        value = self.decode(node)
+        if not _is_simple_key(value):
+            raise ValueError(f"a {type(value).__name__} is no key that can be remade")
+        return value
+
+    def _generator(self, position: int, device: str) -> torch.Generator:
+        generator = torch.Generator(device if _has_device(device) else "cpu")
+        generator.set_state(self._tensors[position])
+        return generator
+
+    def _method(self, owner: Any, name: str) -> Any:
+        return self._loader.method(self.decode(owner), name)
+
+    def _partial(self, parts: list[Any]) -> Any:
+        function, args, keywords = self._many(parts)
+        if type(args) is not tuple or type(keywords) is not dict:
+            raise ValueError("the arguments of a partial are no tuple and dict")
+        return functools.partial(function, *args, **keywords)
+
+    def _closure(self, module: str, qualname: str, line: int, *bound: Any) -> types.FunctionType:
+        cells, defaults, keywords, variables, *expression = bound
+        loaded = self._loader.code(module)
+        code = _find_code(loaded, qualname, line)
+        closure = tuple(types.CellType(item) for item in self._many(cells))
+        if len(closure) != len(code.co_freevars):
+            raise ValueError(f"{module}.{qualname} has changed since it was recorded")
+        names = vars(loaded)
+        if variables:
+            names = {**names, **{name: self.decode(item) for name, item in variables}}
+        function = types.FunctionType(code, names, code.co_name, self.decode(defaults), closure)
+        function.__kwdefaults__ = self.decode(keywords)
+        function.__qualname__ = qualname
+        if expression and self._loader.trusts:
+            setattr(function, EXPRESSION, str(expression[0]))
+        return function
+
+    def _object(self, number: int, module: str, name: str, state: list[Any]) -> Any:
+        kind = self._loader.kind(module, name)
+        if not (isinstance(kind, type) and is_plain_class(kind)):
+            raise ValueError(f"{module}.{name} cannot be remade without running its code")
+        value = object.__new__(kind)
+        self._objects[number] = value
+        attributes = object.__getattribute__(value, "__dict__")
+        for attribute, item in state:
+            if type(attribute) is not str:
+                raise ValueError(f"a {type(attribute).__name__} names no attribute")
+            attributes[attribute] = self.decode(item)
+        return value
+
+
+_KINDS: dict[str, Callable[..., Any]] = {
+    "tensor": _Decoder._tensor,
+    "list": _Decoder._many,
+    "tuple": lambda self, items: tuple(self._many(items)),
+    "namedtuple": _Decoder._namedtuple,
+    "size": lambda self, items: torch.Size(_integers(items)),
+    "set": lambda self, items: self._set(set, items),
+    "frozenset": lambda self, items: self._set(frozenset, items),
+    "dict": lambda self, pairs: self._dict(dict, pairs),
+    "OrderedDict": lambda self, pairs: self._dict(collections.OrderedDict, pairs),
+    "slice": lambda self, parts: slice(*self._many(parts)),
+    "range": lambda self, parts: range(*_integers(self._many(parts))),
+    "device": lambda self, text: torch.device(text),
+    "torch": _Decoder._torch,
+    "enum": _Decoder._enum,
+    "partial": _Decoder._partial,
+    "generator": _Decoder._generator,
+    "method": _Decoder._method,
+    "named": lambda self, module, name: self._loader.named(module, name),
+    "module": lambda self, name: self._loader.module(name),
+    "closure": _Decoder._closure,
+    "object": _Decoder._object,
+    "same": lambda self, number: self._objects[number],
+}
+
+
+def _integers(values: Any) -> list[int]:
+    """Integers, not what can be made one by running its ``__index__``."""
+    if type(values) is not list or not all(type(value) is int for value in values):
+        raise ValueError("something that is no integer stands in the place of one")
+    return values
+
+
+def _is_simple_key(value: Any) -> bool:
+    if type(value) in (tuple, frozenset):
+        return all(_is_simple_key(item) for item in value)
+    if isinstance(type(value), enum.EnumMeta):
+        return type(value).__hash__ is enum.Enum.__hash__
+    return type(value) in (*PLAIN, torch.dtype, torch.device, torch.Size, types.FunctionType, type)
+
+
+def _has_device(device: str) -> bool:
+    kind = torch.device(device).type
+    backend = getattr(torch, kind, None)
+    return backend is not None and backend.is_available()
+
+
+@functools.lru_cache(maxsize=64)
+def _module_code(name: str, file: str) -> types.CodeType:
+    with open(file, "rb") as source:
+        return compile(source.read(), file, "exec", dont_inherit=True)
+
+
+def _find_code(module: types.ModuleType, qualname: str, line: int) -> types.CodeType:
+    """Find the code of an inner function or lambda in the source of its module."""
+    file = getattr(module, "__file__", None)
+    if not file:
+        raise ValueError(f"{module.__name__} has no source file")
+    found = [
+        code
+        for code in _walk(_module_code(module.__name__, file))
+        if code.co_qualname == qualname and code.co_firstlineno == line
+    ]
+    if len({(code.co_code, code.co_consts) for code in found}) != 1:
+        what = "has changed since it was recorded" if not found else "is not alone on its line"
+        raise ValueError(f"{qualname} (line {line} of {file}) {what}")
+    return found[0]
+
+
+def _walk(code: types.CodeType) -> Iterator[types.CodeType]:
+    for item in code.co_consts:
+        if isinstance(item, types.CodeType):
+            yield item
+            yield from _walk(item)

@@ -1,0 +1,341 @@
+"""`Encoder`: arguments of a call as plain data that ``torch.load(weights_only=True)`` reads.
+
+A recording must load without executing anything, so no pickle of live objects is kept. Every
+argument becomes a tree of tuples, lists, strings, numbers and tensors, each tuple tagged with
+what it stands for; `decode` is the way back. What has no such form is
+refused with its reason, and the call is then reported as not replayable.
+
+This file imports nothing of pullback but `pullback.internal.torch`: it is also loaded by path into
+the program that is recorded, where pullback need not be installed and that one is a copy.
+"""
+
+import abc
+import enum
+import functools
+import importlib
+import os
+import sys
+import types
+from typing import Any
+
+import torch
+
+from pullback.internal.torch import (
+    FakeTensor,
+    FunctionalTensor,
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+    maybe_get_bdim,
+)
+
+__all__ = ["EXPRESSION", "PLAIN", "Encoder", "NotPlain", "Traced", "is_plain_class"]
+
+PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
+EXPRESSION = "__pullback_expression__"  # source by which a repro gets at a function without a name
+_SHIM_PREFIX = "_pullback_shim_"
+_DEPTH_LIMIT = 40
+_NODE_LIMIT = 20_000
+# Hooks on state dicts run when weights are loaded or saved, never in forward or backward; they
+# hold bound methods of their owner and would make almost every module unrecordable.
+_STATE_DICT_HOOKS = frozenset(
+    {
+        "_state_dict_hooks",
+        "_state_dict_pre_hooks",
+        "_load_state_dict_pre_hooks",
+        "_load_state_dict_post_hooks",
+    }
+)
+
+
+class NotPlain(Exception):
+    """An argument has no form as plain data; the message is the reason."""
+
+
+class Traced(NotPlain):
+    """An argument is a tensor without data: the call is traced, not made."""
+
+
+def is_plain_class(kind: type) -> bool:
+    """Whether an instance is its ``__dict__`` alone: making and dropping one runs no code.
+
+    `torch.nn.Module` counts: its ``__setstate__`` only fills in attributes of old versions.
+    """
+    if type(kind) not in (type, abc.ABCMeta) or kind.__new__ is not object.__new__:
+        return False
+    defined = {name for base in kind.__mro__[:-1] for name in vars(base)}
+    if "__del__" in defined or "__slots__" in defined or kind.__dictoffset__ == 0:
+        return False
+    if torch.nn.Module in kind.__mro__:
+        return True
+    return not defined & {"__reduce_ex__", "__reduce__", "__setstate__", "__getstate__"}
+
+
+class Encoder:
+    """Collects the tensors of one call and encodes its arguments.
+
+    Arguments:
+        limit: the most bytes of tensors that the encoder may copy.
+        expressions: write down by which source a repro gets at a function without a name; for
+            another process of ours, never for a file.
+
+    Attributes:
+        tensors: detached copies on the CPU, each tensor once however often it occurs.
+    """
+
+    def __init__(self, limit: int, *, expressions: bool = False) -> None:
+        self.limit = limit
+        self._expressions = expressions
+        self.bytes = 0
+        self.tensors: list[torch.Tensor] = []
+        self._positions: dict[int, int] = {}
+        self._objects: dict[int, int] = {}
+        self._alive: list[Any] = []
+        self._nodes = 0
+
+    def encode(self, value: Any, depth: int = 0) -> Any:
+        """Return ``value`` as plain data.
+
+        Raises:
+            NotPlain: it has no such form, or is larger than the limit.
+        """
+        self._nodes += 1
+        if depth > _DEPTH_LIMIT or self._nodes > _NODE_LIMIT:
+            raise NotPlain("an argument is nested too deeply or holds too many objects")
+        kind = type(value)
+        if kind in PLAIN:
+            return value
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        for types_, encoder in _ENCODERS:
+            if isinstance(value, types_):
+                return encoder(self, value, depth + 1)
+        return self._object(value, depth + 1)
+
+    def _tensor(self, value: torch.Tensor) -> tuple[str, int, bool, str, bool]:
+        position = self._positions.get(id(value))
+        plain = _unwrap(value)
+        if position is None:
+            position = self._copy(plain)
+            self._positions[id(value)] = position
+            self._alive.append(value)  # an id is unique only while its object lives
+        parameter = isinstance(value, torch.nn.Parameter)
+        return ("tensor", position, bool(value.requires_grad), str(plain.device), parameter)
+
+    def _copy(self, plain: torch.Tensor) -> int:
+        size = plain.numel() * plain.element_size()
+        self.bytes += size
+        if self.bytes > self.limit:
+            raise NotPlain(
+                f"its tensors hold more than {_mebibytes(self.limit)}; raise --max-mebibytes"
+            )
+        self.tensors.append(plain.detach().clone().cpu())
+        return len(self.tensors) - 1
+
+    def _sequence(self, value: list[Any] | tuple[Any, ...], depth: int) -> Any:
+        items = [self.encode(item, depth) for item in value]
+        kind = type(value)
+        if kind is list or kind is tuple:
+            return (kind.__name__, items)
+        if hasattr(kind, "_fields"):  # a named tuple, or torch.return_types
+            return ("namedtuple", *_reference(kind), items)
+        raise NotPlain(f"an argument of type {_name(kind)} has no plain form")
+
+    def _size(self, value: torch.Size, depth: int) -> Any:
+        del depth
+        return ("size", [int(item) for item in value])
+
+    def _set(self, value: set[Any] | frozenset[Any], depth: int) -> Any:
+        return (type(value).__name__, [self.encode(item, depth) for item in value])
+
+    def _dict(self, value: dict[Any, Any], depth: int) -> Any:
+        kind = type(value).__name__
+        if kind not in ("dict", "OrderedDict"):
+            raise NotPlain(f"an argument of type {_name(type(value))} has no plain form")
+        return (
+            kind,
+            [(self.encode(key, depth), self.encode(item, depth)) for key, item in value.items()],
+        )
+
+    def _range(self, value: slice | range, depth: int) -> Any:
+        parts = [self.encode(item, depth) for item in (value.start, value.stop, value.step)]
+        return (type(value).__name__, parts)
+
+    def _torch_name(self, value: Any, depth: int) -> Any:
+        del depth
+        return ("device", str(value)) if isinstance(value, torch.device) else ("torch", str(value))
+
+    def _enum(self, value: enum.Enum, depth: int) -> Any:
+        del depth
+        return ("enum", *_reference(type(value)), value.name)
+
+    def _partial(self, value: functools.partial[Any], depth: int) -> Any:
+        parts = (value.func, tuple(value.args), dict(value.keywords))
+        return ("partial", [self.encode(part, depth) for part in parts])
+
+    def _method(self, value: types.MethodType, depth: int) -> Any:
+        name = value.__func__.__name__
+        if getattr(type(value.__self__), name, None) is not value.__func__ and not isinstance(
+            value.__self__, type
+        ):
+            raise NotPlain(f"the method {name} was attached to an object, not to its class")
+        return ("method", self.encode(value.__self__, depth), name)
+
+    def _builtin(self, value: types.BuiltinFunctionType, depth: int) -> Any:
+        owner = value.__self__
+        if owner is None or isinstance(owner, (type, types.ModuleType)):
+            return ("named", *_reference(value))
+        return ("method", self.encode(owner, depth), value.__name__)
+
+    def _function(self, value: types.FunctionType, depth: int) -> Any:
+        try:
+            return ("named", *_reference(value))
+        except NotPlain:
+            pass  # a lambda or an inner function: its code, with what it closes over
+        cells: list[Any] = []
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            try:
+                cells.append(self.encode(cell.cell_contents, depth))
+            except NotPlain as reason:
+                raise NotPlain(
+                    f"the function {value.__qualname__} closes over {name}: {reason}"
+                ) from None
+        defaults = self.encode(value.__defaults__, depth)
+        keywords = self.encode(value.__kwdefaults__, depth)
+        code = value.__code__
+        place = (_home(value.__module__), code.co_qualname, code.co_firstlineno)
+        variables = self._script_globals(value, depth)
+        extra = [getattr(value, EXPRESSION, "")] if self._expressions else []
+        return ("closure", *place, cells, defaults, keywords, variables, *extra)
+
+    def _script_globals(self, value: types.FunctionType, depth: int) -> list[tuple[str, Any]]:
+        """The variables of a script that a function reads: the script is not run again."""
+        if not _is_script(value.__module__):
+            return []
+        definitions = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+        found = []
+        for name in value.__code__.co_names:
+            item = value.__globals__.get(name, int)
+            if not isinstance(item, definitions):
+                found.append((name, self.encode(item, depth)))
+        return found
+
+    def _named(self, value: Any, depth: int) -> Any:
+        del depth
+        return ("named", *_reference(value))
+
+    def _module(self, value: types.ModuleType, depth: int) -> Any:
+        del depth
+        return ("module", _home(value.__name__))
+
+    def _generator(self, value: torch.Generator, depth: int) -> Any:
+        del depth
+        self.tensors.append(value.get_state())
+        return ("generator", len(self.tensors) - 1, str(value.device))
+
+    def _object(self, value: Any, depth: int) -> Any:
+        kind = type(value)
+        if id(value) in self._objects:
+            return ("same", self._objects[id(value)])
+        if not is_plain_class(kind):
+            raise NotPlain(f"an argument of type {_name(kind)} has no plain form")
+        reference = _reference(kind)
+        number = len(self._objects)
+        self._objects[id(value)] = number
+        self._alive.append(value)
+        state = []
+        for name, item in vars(value).items():
+            if name in _STATE_DICT_HOOKS and isinstance(value, torch.nn.Module):
+                state.append((name, ("OrderedDict", [])))
+                continue
+            try:
+                state.append((name, self.encode(item, depth)))
+            except NotPlain as reason:
+                raise NotPlain(f"{_name(kind)}.{name}: {reason}") from None
+        return ("object", number, *reference, state)
+
+
+_ENCODERS: tuple[tuple[Any, Any], ...] = (
+    (torch.Size, Encoder._size),
+    (enum.Enum, Encoder._enum),
+    ((list, tuple), Encoder._sequence),
+    ((set, frozenset), Encoder._set),
+    (dict, Encoder._dict),
+    ((slice, range), Encoder._range),
+    ((torch.dtype, torch.device, torch.layout, torch.memory_format), Encoder._torch_name),
+    (torch.Generator, Encoder._generator),
+    (types.ModuleType, Encoder._module),
+    (functools.partial, Encoder._partial),
+    (types.MethodType, Encoder._method),
+    (types.BuiltinFunctionType, Encoder._builtin),
+    (types.FunctionType, Encoder._function),
+    (_NAMED, Encoder._named),
+)
+
+
+def _unwrap(value: torch.Tensor) -> torch.Tensor:
+    """Return the plain tensor behind ``value``; one item of it if it is batched by vmap."""
+    while is_functorch_wrapped_tensor(value):
+        inner = get_unwrapped(value)
+        if is_batchedtensor(value):
+            inner = inner.select(maybe_get_bdim(value), 0)
+        value = inner
+    if isinstance(value, (FakeTensor, FunctionalTensor)) or value.is_meta:
+        raise Traced("a tensor without data")
+    if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        raise NotPlain(f"a tensor of type {_name(type(value))} has no plain form")
+    if value.layout is not torch.strided or value.is_quantized:
+        raise NotPlain(f"a tensor on {value.device} with layout {value.layout} has no plain form")
+    return value
+
+
+def _reference(value: Any) -> tuple[str, str]:
+    """Return the module and qualified name under which ``value`` is found again."""
+    module = getattr(value, "__module__", None) or ""
+    name = getattr(value, "__qualname__", getattr(value, "__name__", ""))
+    last = name.rpartition(".")[2]
+    # What torch makes in C says nothing, or something else, about where it is found.
+    places = [(module, name), ("torch", last), ("torch", f"Tensor.{last}")]
+    for place in [*places, ("torch.nn.functional", last)]:
+        if _look_up(*place) is value:
+            return _home(place[0]), place[1]
+    label = f"{module}.{name}".strip(".") or repr(value)
+    raise NotPlain(f"{label} cannot be found again by its name")
+
+
+def _is_script(module: str) -> bool:
+    return module == "__main__" or module.startswith(_SHIM_PREFIX)
+
+
+def _home(module: str) -> str:
+    """The name to import a module by; the file of a script."""
+    loaded = sys.modules.get(module)
+    file, spec = getattr(loaded, "__file__", None), getattr(loaded, "__spec__", None)
+    if not _is_script(module):
+        return module
+    if module == "__main__" and spec is not None and not spec.name.endswith("__main__"):
+        return spec.name  # run with `python -m`
+    if not file:
+        raise NotPlain("what was defined at a prompt has no file to be found in")
+    return os.path.abspath(file)
+
+
+def _look_up(module: str, name: str) -> Any:
+    found: Any = sys.modules.get(module)
+    if found is None and module:
+        try:
+            found = importlib.import_module(module)
+        except ImportError:
+            return None
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:.3g} MiB"

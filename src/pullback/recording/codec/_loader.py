@@ -1,0 +1,297 @@
+"""What a recording may load: everything that we recorded ourselves, little of what we were given.
+
+A recording is a file, and a file may come from anybody. Two loaders answer the codec:
+
+- `Loader` trusts: the user has just run the program, or has said ``--trust``.
+- `StrictLoader` does not. It loads a subclass of `torch.autograd.Function` or a registered custom
+  operator, from a module that this environment can import anyway or from a script that the user
+  names. A class of an argument must be a module of `torch.nn`, or stand in the user's own files or
+  in the package of the Function; a callable must take tensors only (`torch.sin`), make plain data
+  (`float`), or stand in the user's own files: the scripts that are named, and what Python imports
+  from their folders. Before anything is imported, the definition is looked up in the source; names
+  are then looked up statically, so that no property and no ``__getattr__`` runs.
+"""
+
+import ast
+import functools
+import inspect
+import os
+import sys
+import types
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pullback.errors import ArgumentError, RecordingError
+from pullback.recording.locator import (
+    Locator,
+    definition,
+    derives_from_function,
+    find,
+    load_module,
+    source_of,
+)
+from pullback.tensor import complete
+
+__all__ = ["Loader", "StrictLoader"]
+
+_PLAIN_TYPES = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
+_MODULES = ("torch", "torch.nn", "torch.nn.functional", "math", "numpy")
+_MEND = "Trust the recording (--trust) only if you know who made it, and how."
+
+
+class Loader:
+    """Loads whatever a recording names.
+
+    Arguments:
+        paths: ``sys.path`` of the recorded program, appended to ours.
+        flags: the options of ``pullback check`` that load the file of the recording again.
+    """
+
+    trusts = True
+
+    def __init__(self, paths: Sequence[str] = (), flags: Sequence[str] = ("--trust",)) -> None:
+        self._paths = paths
+        self.flags = tuple(flags)
+
+    def function(self, locator: Locator) -> Any:
+        """The Function or operator that was recorded."""
+        self._extend_path()
+        return find(locator)
+
+    def kind(self, home: str, qualname: str) -> type:
+        """The class of an object, an enum or a named tuple among the arguments."""
+        return self.named(home, qualname)
+
+    def named(self, home: str, qualname: str) -> Any:
+        """A function or class among the arguments."""
+        return find(_locator(home, qualname))
+
+    def module(self, home: str) -> types.ModuleType:
+        """A module among the arguments."""
+        return self.code(home)
+
+    def code(self, home: str) -> types.ModuleType:
+        """The module that holds the code of an inner function."""
+        self._extend_path()
+        return load_module(home)
+
+    def method(self, owner: Any, name: str) -> Any:
+        """A bound method among the arguments."""
+        return getattr(owner, name)
+
+    def options(self) -> str:
+        """Source of the keyword arguments that give `Recording.load` the same loader."""
+        return ", trust=True"
+
+    def _extend_path(self) -> None:
+        _append_to_path(self._paths)
+
+
+class StrictLoader(Loader):
+    """Loads what is safe to load from a file that anybody may have written.
+
+    Arguments:
+        scripts: files that the user names; their folders are appended to ``sys.path``.
+        package: the top package of the Function, whose plain classes its arguments may have.
+    """
+
+    trusts = False
+
+    def __init__(self, scripts: Iterable[str | Path] = (), package: str = "") -> None:
+        self._scripts = [os.path.realpath(script) for script in scripts]
+        for script in self._scripts:
+            if not os.path.isfile(script):
+                raise ArgumentError(f"There is no script {script}.", mend="Check the spelling.")
+        flags = [word for script in self._scripts for word in ("--script", script)]
+        super().__init__([os.path.dirname(script) for script in self._scripts], flags)
+        self._extend_path()
+        self._package = package
+
+    def function(self, locator: Locator) -> Any:
+        """The Function or operator that was recorded."""
+        home = self._home(locator.script or locator.module, locator.file)
+        file = self._source(home)
+        if not file:
+            raise _refused(f"{locator.name} is in a module that cannot be imported here.", locator)
+        operator = definition(file, locator.qualname)
+        if not derives_from_function(file, locator.qualname, locator.module) and not (
+            isinstance(operator, ast.FunctionDef) and _is_operator(operator)
+        ):
+            raise _refused(f"{locator.name} is not defined as a Function in {file}.", locator)
+        first = locator.qualname.partition(".")[0]
+        found = _static(load_module(home, wanted=first), locator.qualname)
+        if not _is_function(found):
+            raise _refused(f"{locator.name} is neither a Function nor a custom operator.", locator)
+        return complete(found) if locator.completed else found
+
+    def kind(self, home: str, qualname: str) -> type:
+        """A class of torch.nn, of the user's own files, or of the package of the Function."""
+        if home.startswith(("torch.nn.", "torch.return_types")):
+            found = _static(sys.modules.get(home), qualname)
+            if isinstance(found, type) and issubclass(found, (torch.nn.Module, tuple)):
+                return found
+        package, home = home.partition(".")[0], self._home(home)
+        own = self._own_file(home)
+        if not own and package == self._package and package != "torch":
+            own = self._source(home)
+        found = self._defined(own, home, qualname)
+        if not isinstance(found, type) or (not self._own_file(home) and _has_call(found)):
+            raise _refused(f"A class that a recording may not name: {home}:{qualname}.")
+        return found
+
+    def named(self, home: str, qualname: str) -> Any:
+        """A function of tensors, a type of plain data, or what the user's own files define."""
+        if home == "builtins":
+            found = vars(sys.modules[home]).get(qualname)
+            if any(found is kind for kind in _PLAIN_TYPES):
+                return found
+        elif home.partition(".")[0] == "torch":
+            found = _static(sys.modules.get(home), qualname)
+            if id(found) in _tensor_functions() or _is_nn_class(found):
+                return found
+        else:
+            home = self._home(home)
+            own = self._own_file(home)
+            if own and not isinstance(definition(own, qualname), ast.Assign):
+                found = self._defined(own, home, qualname)
+                if found is not None:
+                    return found
+        raise _refused(f"A callable that a recording may not name: {home}:{qualname}.")
+
+    def module(self, home: str) -> types.ModuleType:
+        """One of a few modules that lambdas close over."""
+        if home in _MODULES and home in sys.modules:
+            return sys.modules[home]
+        raise _refused(f"A module that a recording may not name: {home}.")
+
+    def code(self, home: str) -> types.ModuleType:
+        """A script that the user names, or a module beside it."""
+        home = self._home(home)
+        if not self._own_file(home):
+            raise _refused(f"The code of an inner function is in {home}.")
+        return super().code(home)
+
+    def method(self, owner: Any, name: str) -> Any:
+        """A method of a tensor, the forward of a module, or one that own files define."""
+        if issubclass(type(owner), torch.Tensor):
+            if id(inspect.getattr_static(torch.Tensor, name, None)) in _tensor_functions():
+                return getattr(owner, name)
+            raise _refused(f"A method that a recording may not name: Tensor.{name}.")
+        is_class = issubclass(type(owner), type)
+        kind = owner if is_class else type(owner)
+        found = inspect.getattr_static(kind, name, None)
+        function = found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
+        if isinstance(function, types.FunctionType):
+            allowed = _is_nn_class(kind) and name == "forward"
+            if allowed or self._is_own_code(function):
+                return found.__get__(None if is_class else owner, kind)
+        raise _refused(f"A method that a recording may not name: {type.__repr__(kind)}.{name}.")
+
+    def options(self) -> str:
+        """Source of the keyword arguments that give `Recording.load` the same loader."""
+        return f", scripts={self._scripts!r}" if self._scripts else ""
+
+    def _home(self, home: str, file: str = "") -> str:
+        """The path of a script that the user names, whatever it is called; else ``home``."""
+        for place in (home if os.path.isabs(home) else source_of(home), file):
+            if place and os.path.realpath(place) in self._scripts:
+                return os.path.realpath(place)
+        return home
+
+    def _own_file(self, home: str) -> str:
+        """The file of a script that the user names, or of a module in its folder."""
+        if os.path.isabs(home):
+            return home if home in self._scripts else ""
+        beside = source_of(home, self._paths)
+        loaded = _file(sys.modules[home]) if home in sys.modules else beside
+        # Python imports the first module of a name that it finds: it must be this one.
+        return beside if beside and beside == source_of(home) == loaded else ""
+
+    def _source(self, home: str) -> str:
+        return self._own_file(home) if os.path.isabs(home) else source_of(home)
+
+    def _defined(self, file: str, home: str, qualname: str) -> Any:
+        """What a file itself defines under a name; ``None`` if it does not."""
+        if not file or definition(file, qualname) is None:
+            return None
+        return _static(load_module(home), qualname)
+
+    def _is_own_code(self, function: types.FunctionType) -> bool:
+        file = os.path.realpath(function.__code__.co_filename)
+        return file in self._scripts or (file == self._own_file(function.__module__ or ""))
+
+
+def _append_to_path(folders: Iterable[str]) -> None:
+    for folder in folders:
+        if folder not in sys.path and os.path.exists(folder):
+            sys.path.append(folder)
+
+
+def _locator(home: str, qualname: str) -> Locator:
+    if os.path.isabs(home):
+        return Locator("__main__", qualname, home)
+    return Locator(home, qualname)
+
+
+def _refused(what: str, locator: Locator | None = None) -> RecordingError:
+    file = locator.file if locator is not None else ""
+    return RecordingError(
+        what,
+        given=f"It was defined in {file}; if that is yours, name it: --script {file}"
+        if file.endswith(".py")
+        else None,
+        expected="a Function of an installed module or of a script that you name; plain data, "
+        "tensors, and functions of tensors or of your own files",
+        mend=_MEND,
+    )
+
+
+def _has_call(found: type) -> bool:
+    """Whether an instance is a callable."""
+    return any("__call__" in vars(base) for base in type.__dict__["__mro__"].__get__(found))
+
+
+def _is_operator(found: ast.FunctionDef) -> bool:
+    """Whether a function is decorated as torch makes a custom operator."""
+    return any("custom_op" in ast.unparse(item) for item in found.decorator_list)
+
+
+def _is_function(found: Any) -> bool:
+    return isinstance(found, torch.library.CustomOpDef) or (
+        isinstance(found, type)
+        and torch.autograd.Function in type.__dict__["__mro__"].__get__(found)
+    )
+
+
+def _is_nn_class(found: Any) -> bool:
+    return (
+        isinstance(found, type)
+        and torch.nn.Module in type.__dict__["__mro__"].__get__(found)
+        and found.__module__.startswith("torch.nn.")
+    )
+
+
+def _static(owner: Any, qualname: str) -> Any:
+    """Follow a name through module and classes without running a descriptor or ``__getattr__``."""
+    for number, part in enumerate(qualname.split(".")):
+        if number and not isinstance(owner, type):
+            return None
+        if owner is None:
+            return None
+        owner = inspect.getattr_static(owner, part, None) if number else vars(owner).get(part)
+    return owner.__func__ if isinstance(owner, (staticmethod, classmethod)) else owner
+
+
+def _file(module: Any) -> str:
+    file = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
+    return os.path.realpath(file) if isinstance(file, str) else ""
+
+
+@functools.cache
+def _tensor_functions() -> frozenset[int]:
+    """Ids of the functions of torch that take tensors and compute: those that can be overridden."""
+    found = torch.overrides.get_overridable_functions()
+    return frozenset(id(item) for items in found.values() for item in items)

@@ -1,0 +1,19 @@
+"""`Locator`: the one way to name a Function or callable, and the one place to find it."""
+
+from pullback.recording.locator._find import find, load_module
+from pullback.recording.locator._locator import Locator
+from pullback.recording.locator._script import load_script, run_definitions
+from pullback.recording.locator._shims import shim
+from pullback.recording.locator._source import definition, derives_from_function, source_of
+
+__all__ = [
+    "Locator",
+    "definition",
+    "derives_from_function",
+    "find",
+    "load_module",
+    "load_script",
+    "run_definitions",
+    "shim",
+    "source_of",
+]

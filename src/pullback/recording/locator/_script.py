@@ -1,0 +1,140 @@
+"""`load_script`: take a definition out of a script without running the script.
+
+A Function written in the script itself lives in ``__main__``. The script may train for hours when
+it is run, guarded by ``if __name__ == "__main__"`` or not, so it is not run again: only the
+statements that the definition needs are executed (imports, assignments, other definitions), found
+by following names. What those statements do not define is reported as missing.
+"""
+
+import ast
+import dis
+import os
+import sys
+import types
+from typing import Any
+
+from pullback.errors import ArgumentError
+from pullback.recording.locator._shims import shim
+
+__all__ = ["load_script", "run_definitions"]
+
+
+def load_script(file: str, wanted: str | None) -> types.ModuleType:
+    """Load what the definition of ``wanted`` needs from a script, without running the script.
+
+    Arguments:
+        file: the path of the script.
+        wanted: a name that its top level defines; ``None`` for every definition and import.
+
+    Returns:
+        A module, which worker processes find by its name too.
+
+    Raises:
+        ArgumentError: the script is gone, does not parse, or the statements raise.
+    """
+    if not file or not os.path.isfile(file):
+        raise ArgumentError(
+            "The Function was defined in a program that has no file.",
+            given=file or "no file",
+            mend="Put it in a module, so that it can be imported.",
+        )
+    file = os.path.abspath(file)
+    call = f"run_definitions({file!r}, {wanted!r}, globals())"
+    source = f"from pullback.recording.locator import run_definitions\n\n{call}\n"
+    try:
+        return shim(source)
+    except Exception as error:
+        raise ArgumentError(
+            f"What {wanted or 'the recording'} needs cannot be taken out of the script {file}.",
+            given=f"{type(error).__name__}: {error}",
+            mend="Move the Function into a module that the script imports.",
+        ) from error
+
+
+def run_definitions(file: str, wanted: str | None, namespace: dict[str, Any]) -> None:
+    """Execute in ``namespace`` the statements of a script that define ``wanted``.
+
+    Arguments:
+        file: the path of the script.
+        wanted: a name that its top level defines; ``None`` for every definition and import.
+        namespace: the globals of the module that takes the definitions.
+
+    Raises:
+        SyntaxError: the script does not parse.
+        Exception: whatever the statements raise.
+    """
+    namespace["__file__"] = file  # where `inspect` finds the source of what is defined here
+    folder = os.path.dirname(file)
+    if folder not in sys.path:
+        sys.path.append(folder)  # as Python does for a script
+    with open(file, "rb") as source:
+        tree = ast.parse(source.read(), file)
+    tree.body = _needed(tree.body, wanted)
+    exec(compile(tree, file, "exec", dont_inherit=True), namespace)  # noqa: S102 - the user's own script, chosen statements
+
+
+def _needed(body: list[ast.stmt], wanted: str | None) -> list[ast.stmt]:
+    """Return the top-level statements that bind ``wanted`` and, in turn, what they use."""
+    statements = [statement for statement in body if not _is_main_guard(statement)]
+    if wanted is None:
+        definitions = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+        names = {
+            name for item in statements if isinstance(item, definitions) for name in _bound(item)
+        }
+    else:
+        names = {wanted}
+    chosen: set[int] = set()
+    while True:
+        grown = len(chosen)
+        for number, statement in enumerate(statements):
+            if number in chosen or not (names & _bound(statement) or _always(statement)):
+                continue
+            chosen.add(number)
+            names |= _global_names(statement)
+        if len(chosen) == grown:
+            return [statements[number] for number in sorted(chosen)]
+
+
+def _is_main_guard(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.If) and any(
+        isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(statement.test)
+    )
+
+
+def _always(statement: ast.stmt) -> bool:
+    """Star imports, ``__future__``, and changes of ``sys.path`` that imports may need."""
+    if isinstance(statement, ast.ImportFrom):
+        return statement.module == "__future__" or any(a.name == "*" for a in statement.names)
+    return isinstance(statement, ast.Expr) and "sys.path." in ast.unparse(statement)
+
+
+def _global_names(statement: ast.stmt) -> set[str]:
+    """Return the global names that a statement, or a function inside it, reads."""
+    pending = [compile(ast.Module([statement], []), "<statement>", "exec", dont_inherit=True)]
+    names: set[str] = set()
+    while pending:
+        code = pending.pop()
+        pending.extend(item for item in code.co_consts if isinstance(item, types.CodeType))
+        names |= {
+            instruction.argval
+            for instruction in dis.get_instructions(code)
+            if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+        }
+    return names
+
+
+def _bound(statement: ast.stmt) -> set[str]:
+    """Return the names that a top-level statement binds, not looking into definitions."""
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return {statement.name}
+    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        return {(a.asname or a.name).partition(".")[0] for a in statement.names}
+    names = {
+        node.id
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    for child in ast.iter_child_nodes(statement):
+        if isinstance(child, ast.stmt):
+            names |= _bound(child)
+    return names

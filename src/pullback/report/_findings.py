@@ -1,0 +1,116 @@
+"""`Finding` and `Findings`: what was found about one Function, as data without a face."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pullback.report._verdict import Verdict
+
+__all__ = ["Finding", "Findings"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How one Function stands to one clause.
+
+    Arguments:
+        clause: the stable id of the clause, for example ``"derivative"``.
+        verdict: holds, untidy, broken, lacking, crashes or skipped.
+        detail: one or two sentences that say what was seen, or why the clause was skipped.
+        expected: the value or behaviour the clause asks for.
+        got: the value or behaviour seen instead.
+        input: the path of the input concerned, for example ``"args[0]['w']"``.
+        seed: the seed the check ran with.
+        hint: how to mend it.
+        source: ``file:line`` of the Function.
+        repro: a standalone script of at most 15 lines that shows it.
+        why: what the clause is good for, where the finding needs to say so.
+
+    Example:
+        >>> Finding("linear", Verdict.HOLDS, "B(2.5a - 1.5b) = 2.5 B(a) - 1.5 B(b)").ok
+        True
+    """
+
+    clause: str
+    verdict: Verdict
+    detail: str
+    expected: str = ""
+    got: str = ""
+    input: str = ""
+    seed: int = 0
+    hint: str = ""
+    source: str = ""
+    repro: str = ""
+    why: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the finding is neither ``broken`` nor ``crashes``."""
+        return not self.verdict.is_bad
+
+    def __str__(self) -> str:
+        lines = [f"{self.clause}: {self.verdict.value}. {self.detail}"]
+        for label, text in (
+            ("input:", self.input),
+            ("expected:", self.expected),
+            ("got:", self.got),
+            ("seed:", "" if self.ok else str(self.seed)),
+            ("mend:", self.hint),
+            ("source:", "" if self.ok else self.source),
+        ):
+            if text:
+                lines.append(f"  {label:<9} {text}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything that was found about one Function: the data of a `Report`.
+
+    Arguments:
+        function: where the Function is found, for example ``"package.module:Name"``.
+        gradient: the gradient intent it was checked against.
+        inferred: whether that intent was inferred rather than declared.
+        findings: one finding for each clause that was run, in the order of the contract.
+        seed: the seed of every random choice.
+        seconds: how long the check took, in seconds.
+        environment: versions and devices, name to text.
+    """
+
+    function: str
+    gradient: str
+    inferred: bool
+    findings: tuple[Finding, ...]
+    seed: int
+    seconds: float = 0.0
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether no finding is ``broken`` or ``crashes``."""
+        return all(finding.ok for finding in self.findings)
+
+    @property
+    def problems(self) -> tuple[Finding, ...]:
+        """The findings that are ``broken`` or ``crashes``."""
+        return tuple(finding for finding in self.findings if not finding.ok)
+
+    def __getitem__(self, clause: str) -> Finding:
+        for finding in self.findings:
+            if finding.clause == clause:
+                return finding
+        raise KeyError(clause)
+
+    def __contains__(self, clause: object) -> bool:
+        return any(finding.clause == clause for finding in self.findings)
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    @property
+    def rank(self) -> tuple[int, int, str]:
+        """Sorts broken first, then crashing, then by name."""
+        verdicts = [finding.verdict for finding in self.findings]
+        return -verdicts.count(Verdict.BROKEN), -verdicts.count(Verdict.CRASHES), self.function

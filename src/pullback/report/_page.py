@@ -1,0 +1,137 @@
+"""`render_page`: reports as one self-contained HTML page, without any outside resource."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from pullback.report._findings import Finding, Findings
+from pullback.report._verdict import SIGNS, Verdict
+
+__all__ = ["render_page"]
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """One Function at one clause."""
+
+    verdict: str
+    glyph: str
+    title: str
+    anchor: str
+
+
+@dataclass(frozen=True)
+class _Card:
+    """One finding in full."""
+
+    finding: Finding
+    anchor: str
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One Function: its line in the matrix and its section below."""
+
+    report: Findings
+    anchor: str
+    name: str
+    module: str
+    cells: tuple[_Cell, ...]
+    problems: tuple[_Card, ...]
+    untidy: tuple[_Card, ...]
+    lacking: tuple[_Card, ...]
+    rerun: str
+
+
+def render_page(
+    reports: Sequence[Findings],
+    *,
+    not_checked: Sequence[tuple[str, str]] = (),
+    not_imported: Sequence[str] = (),
+    command: str = "",
+    reruns: Mapping[str, str] | None = None,
+) -> str:
+    """Return a page: a summary, the matrix Function x clause, and each finding that is broken.
+
+    Arguments:
+        reports: what was checked.
+        not_checked: names of Functions that could not be checked, with the reason.
+        not_imported: modules that could not be looked into, one line each.
+        command: the command line that was run.
+        reruns: function name -> the command line that checks it alone again.
+
+    Returns:
+        HTML that loads nothing; everything from the reports is escaped.
+
+    Example:
+        >>> page = render_page([Findings("a:F", "exact", False, (), 0)])
+        >>> "a:F" in page and "http://" not in page
+        True
+    """
+    ordered = sorted(reports, key=lambda report: report.rank)
+    clauses = list(dict.fromkeys(item.clause for report in reports for item in report))
+    rows = [_row(k, report, clauses, reruns or {}) for k, report in enumerate(ordered)]
+    environment = Environment(
+        loader=PackageLoader("pullback.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    facts: dict[str, Any] = {
+        "rows": rows,
+        "clauses": clauses,
+        "meanings": [(verdict.value, sign.glyph, sign.meaning) for verdict, sign in SIGNS.items()],
+        "bad": [row for row in rows if row.problems],
+        "untidy": [row for row in rows if row.untidy],
+        "lacking": [row for row in rows if row.lacking],
+        "counts": _counts(reports),
+        "not_checked": list(not_checked),
+        "not_imported": list(not_imported),
+        "command": command,
+        "environment": dict(ordered[0].environment) if ordered else {},
+        "seconds": sum(report.seconds for report in reports),
+        "seed": ordered[0].seed if ordered else 0,
+    }
+    return environment.get_template("report.html.jinja").render(facts)
+
+
+def _counts(reports: Sequence[Findings]) -> dict[str, int]:
+    found = {verdict.value: 0 for verdict in Verdict}
+    for report in reports:
+        for item in report:
+            found[item.verdict.value] += 1
+    return {
+        **found,
+        "functions": len(reports),
+        "ok": sum(report.ok for report in reports),
+        "bad": sum(not report.ok for report in reports),
+    }
+
+
+def _row(number: int, report: Findings, clauses: Sequence[str], reruns: Mapping[str, str]) -> _Row:
+    anchor = f"f{number}"
+    module, _, name = report.function.rpartition(":")
+    cells = tuple(_cell(report, clause, anchor) for clause in clauses)
+    problems = tuple(_card(item, anchor) for item in report.problems)
+    untidy, lacking = (
+        tuple(_card(item, anchor) for item in report if item.verdict is verdict)
+        for verdict in (Verdict.UNTIDY, Verdict.LACKING)
+    )
+    rerun = reruns.get(report.function, "")
+    return _Row(report, anchor, name, module, cells, problems, untidy, lacking, rerun)
+
+
+def _card(finding: Finding, anchor: str) -> _Card:
+    return _Card(finding, f"{anchor}-{finding.clause}")
+
+
+def _cell(report: Findings, clause: str, anchor: str) -> _Cell:
+    if clause not in report:
+        return _Cell("none", "", f"{clause}: not run", "")
+    finding = report[clause]
+    title = f"{clause}: {finding.verdict.value}. {finding.detail}"
+    target = f"{anchor}-{clause}" if finding.verdict.is_bad else ""
+    return _Cell(finding.verdict.value, SIGNS[finding.verdict].glyph, title, target)

@@ -1,0 +1,143 @@
+"""`Report`: what a check found about one Function, with all its faces."""
+
+import json
+from dataclasses import asdict, dataclass
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from pullback.errors import ArgumentError, BrokenContractError
+from pullback.report._findings import Finding, Findings
+from pullback.report._page import render_page
+from pullback.report._verdict import Verdict
+
+__all__ = ["Report"]
+
+
+@dataclass(frozen=True)
+class Report(Findings):
+    """Everything a check found about one Function.
+
+    Arguments:
+        function: where the Function is found, for example ``"package.module:Name"``.
+        gradient: the gradient intent it was checked against.
+        inferred: whether that intent was inferred rather than declared.
+        findings: one finding for each clause that was run, in the order of the contract.
+        seed: the seed of every random choice.
+        seconds: how long the check took, in seconds.
+        environment: versions and devices, name to text.
+
+    Example:
+        >>> report = Report("a:F", "exact", False, (Finding("linear", Verdict.HOLDS, "yes"),), 0)
+        >>> report.ok, report["linear"].verdict.value
+        (True, 'holds')
+    """
+
+    def to_json(self) -> str:
+        """The report as JSON text; `Report.from_json` reads it back.
+
+        Returns:
+            A JSON object with the fields of the report and ``"ok"``.
+
+        Example:
+            >>> report = Report("a:F", "exact", False, (), 0)
+            >>> Report.from_json(report.to_json()) == report
+            True
+        """
+        return json.dumps({**asdict(self), "ok": self.ok}, indent=2, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Report":
+        """Read what `to_json` wrote.
+
+        Arguments:
+            text: a JSON object.
+
+        Returns:
+            An equal report.
+
+        Raises:
+            ArgumentError: the text is not the JSON of a report.
+
+        Example:
+            >>> report = Report("a:F", "exact", False, (Finding("form", Verdict.HOLDS, ""),), 3)
+            >>> Report.from_json(report.to_json())["form"].verdict.value
+            'holds'
+        """
+        try:
+            values: dict[str, Any] = json.loads(text)
+            values.pop("ok", None)
+            findings = tuple(_read_finding(fields) for fields in values.pop("findings"))
+            return cls(findings=findings, **values)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ArgumentError(
+                "The text is not the JSON of a report.",
+                given=f"{text[:60]!r}: {error}",
+                expected="what Report.to_json() returned",
+            ) from error
+
+    def to_html(self) -> str:
+        """The report as one self-contained HTML page.
+
+        Returns:
+            The text of the page.
+
+        Example:
+            >>> report = Report("a:F", "exact", False, (), 0)
+            >>> "a:F" in report.to_html()
+            True
+        """
+        return render_page([self])
+
+    def raise_if_broken(self) -> None:
+        """Raise when a clause is broken or crashes; do nothing when the report is ok.
+
+        Raises:
+            BrokenContractError: with each such finding, its mend and the seed.
+
+        Example:
+            >>> Report("a:F", "exact", False, (), 0).raise_if_broken()
+        """
+        if self.ok:
+            return
+        names = ", ".join(finding.clause for finding in self.problems)
+        raise BrokenContractError(
+            f"{self.function} breaks its contract: {names}.",
+            given="\n".join(["", *(str(finding) for finding in self.problems)]),
+            expected="every clause holds, or lacks support loudly",
+            mend=self.problems[0].hint or None,
+        )
+
+    def __str__(self) -> str:
+        buffer = StringIO()
+        console = Console(
+            file=buffer, width=100, emoji=False, force_terminal=False, color_system=None
+        )
+        console.print(self._heading(), markup=False, highlight=False)
+        table = Table(show_edge=False, pad_edge=False)
+        for name in ("clause", "verdict", "detail"):
+            table.add_column(name, no_wrap=name != "detail", overflow="fold")
+        for finding in self.findings:
+            table.add_row(finding.clause, finding.verdict.value, _plain(finding.detail))
+        console.print(table, highlight=False)
+        for finding in self.problems:
+            console.print(f"\n{finding}", markup=False, highlight=False, soft_wrap=True)
+        return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
+
+    def _heading(self) -> str:
+        state = "ok" if self.ok else f"{len(self.problems)} problem(s)"
+        intent = f"{self.gradient} ({'inferred' if self.inferred else 'declared'})"
+        return f"{self.function}: {state}, gradient {intent}, seed {self.seed}"
+
+
+def _read_finding(fields: dict[str, Any]) -> Finding:
+    """Build a finding from its JSON object."""
+    verdict = Verdict(fields.pop("verdict"))
+    return Finding(verdict=verdict, **fields)
+
+
+def _plain(text: str) -> str:
+    """Escape rich's markup, which reads square brackets."""
+    return text.replace("[", r"\[")

@@ -1,0 +1,161 @@
+"""The table Function x clause for a terminal, and what is broken below it."""
+
+import os
+import re
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from pullback.report._findings import Finding, Findings
+from pullback.report._verdict import SIGNS, Verdict
+
+__all__ = ["make_console", "print_problems", "print_table", "short_names"]
+
+_NAME_WIDTH = 38
+_PIPE_WIDTH = 100
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A console of 100 columns where there is no terminal that has a width of its own."""
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _PIPE_WIDTH
+    return console
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Leave out the packages in the middle of a name where the rest stays unique.
+
+    Example:
+        >>> short_names(["a.b.c:F", "a.b.d:G"])
+        ['a:F', 'a:G']
+    """
+    shortened = [re.sub(r"^(\w+)\.[\w.]+:", r"\1:", name.rpartition("/")[2]) for name in names]
+    return [
+        short if shortened.count(short) == 1 else name.rpartition("/")[2]
+        for short, name in zip(shortened, names, strict=True)
+    ]
+
+
+def print_table(reports: Sequence[Findings], console: Console) -> None:
+    """Print the table Function x clause, broken first, and its legend.
+
+    Columns are the clauses that not every Function keeps; the others are named below.
+
+    Arguments:
+        reports: what was checked.
+        console: where to print.
+    """
+    if not reports:
+        return
+    reports = sorted(reports, key=lambda report: report.rank)
+    every = list(dict.fromkeys(item.clause for report in reports for item in report))
+    quiet = (Verdict.HOLDS, Verdict.SKIPPED)
+    shown = [
+        clause
+        for clause in every
+        if any(clause in r and r[clause].verdict not in quiet for r in reports)
+    ]
+    plain = console.encoding.lower().replace("-", "") not in ("utf8", "utf16")
+    names = short_names([report.function for report in reports])
+    if shown:
+        console.print(_matrix(reports, names, shown, plain=plain))
+        console.print(_legend(plain=plain))
+    rest = [clause for clause in every if clause not in shown]
+    if rest:
+        lead = "The other clauses hold" if shown else "Every clause holds"
+        tail = "does not apply" if not shown else "do not apply"
+        console.print(f"[green]{lead} or {tail}:[/] {', '.join(rest)}.")
+    console.print()
+
+
+def _legend(*, plain: bool) -> Text:
+    legend = Text()
+    for sign in SIGNS.values():
+        legend.append(f"{sign.plain if plain else sign.glyph} ", style=sign.style)
+        legend.append(f"{sign.label}   ", style="dim")
+    return legend
+
+
+def _matrix(
+    reports: Sequence[Findings], names: Sequence[str], clauses: Sequence[str], *, plain: bool
+) -> Text:
+    """Rows are Functions, columns clauses; a staircase above the columns names them.
+
+    The names stay horizontal, so that they can be read and searched for, and a column costs two
+    characters: thirty fit beside a long name in 100.
+    """
+    width = max(len("Function"), *(min(len(name), _NAME_WIDTH) for name in names)) + 2
+    bar = "|" if plain else "│"
+    matrix = Text()
+    for number, clause in enumerate(clauses):
+        lead = "Function" if number == len(clauses) - 1 else ""
+        matrix.append(lead.ljust(width), style="bold")
+        matrix.append(f"{bar} " * number, style="dim")
+        matrix.append(f"{clause}\n")
+    for report, name in zip(reports, names, strict=True):
+        *first, last = _folded(name)
+        for line in first:
+            matrix.append(f"{line}\n", style="" if report.ok else "bold")
+        matrix.append(last.ljust(width), style="" if report.ok else "bold")
+        for clause in clauses:
+            matrix.append_text(_cell(report, clause, plain=plain))
+            matrix.append(" ")
+        matrix.append("\n")
+    return matrix
+
+
+def _folded(name: str) -> list[str]:
+    """Break a name that is wider than its column, before the last dots and colons that fit."""
+    lines = []
+    while len(name) > _NAME_WIDTH:
+        place = max(name.rfind(mark, 0, _NAME_WIDTH) for mark in ".:_")
+        place = place + 1 if place > 0 else _NAME_WIDTH
+        lines.append(name[:place])
+        name = f"  {name[place:]}"
+    return [*lines, name]
+
+
+def _cell(report: Findings, clause: str, *, plain: bool) -> Text:
+    if clause not in report:
+        return Text(" ")
+    sign = SIGNS[report[clause].verdict]
+    return Text(sign.plain if plain else sign.glyph, style=sign.style)
+
+
+def print_problems(report: Findings, rerun: str, console: Console) -> None:
+    """Print each broken finding of a report, and the command line that runs it again.
+
+    Arguments:
+        report: what was found.
+        rerun: a command line, or an empty text.
+        console: where to print.
+    """
+    console.print(f"[bold]{escape(report.function)}[/]  (gradient: {report.gradient})")
+    for finding in report.problems:
+        _print_finding(finding, console)
+    if rerun:
+        console.print(f"  [dim]rerun:[/] {escape(rerun)}", soft_wrap=True)
+    console.print()
+
+
+def _print_finding(finding: Finding, console: Console) -> None:
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(width=10, justify="right", style="dim")
+    table.add_column(overflow="fold")
+    head = Text(f"{finding.clause} {finding.verdict.value}", style=SIGNS[finding.verdict].style)
+    table.add_row(Text(""), head)
+    for label, text in (
+        ("", finding.detail),
+        ("input", finding.input),
+        ("expected", finding.expected),
+        ("got", finding.got),
+        ("mend", finding.hint),
+        ("source", finding.source),
+    ):
+        if text:
+            table.add_row(Text(label), Text(text))
+    console.print(table)

@@ -1,0 +1,252 @@
+"""Rules that wait run at once, up to a limit; the order of what they give never depends on time."""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import contextvars
+import heapq
+import os
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from pullback.errors import ArgumentError
+
+__all__ = ["call_within_limit", "concurrency", "drive", "run", "slot"]
+
+T = TypeVar("T")
+DEFAULT_LIMIT = 64
+
+
+class _Limiter:
+    """Counts what runs at once; right across threads and event loops, first come first served."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._free = limit
+        self._lock = threading.Lock()
+        self._waiting: deque[concurrent.futures.Future[None]] = deque()
+
+    def acquire(self) -> concurrent.futures.Future[None]:
+        """A future that is done when a place is taken."""
+        future: concurrent.futures.Future[None] = concurrent.futures.Future()
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                future.set_result(None)
+            else:
+                self._waiting.append(future)
+        return future
+
+    def release(self) -> None:
+        """Give a place back, to whoever waits longest."""
+        with self._lock:
+            while self._waiting:
+                future = self._waiting.popleft()
+                if future.set_running_or_notify_cancel():
+                    future.set_result(None)
+                    return
+            self._free += 1
+
+    def give_up(self, future: concurrent.futures.Future[None]) -> None:
+        """No longer wait for a place; give it back if it was just given."""
+        if not future.cancel() and future.done():
+            self.release()
+
+
+_default = _Limiter(DEFAULT_LIMIT)
+_limiter: ContextVar[_Limiter] = ContextVar("pullback.tape.limiter", default=_default)
+
+
+@contextlib.contextmanager
+def concurrency(limit: int) -> Iterator[None]:
+    """Let at most so many rules that wait run at once inside; 64 by default.
+
+    A rule that runs others (it applies Functions, or runs backward) lends them its own place,
+    one after another, so that no limit can lock up.
+
+    Arguments:
+        limit: how many calls of coroutine or blocking rules are under way at most.
+
+    Raises:
+        ArgumentError: the limit is no positive whole number.
+
+    Example:
+        >>> with concurrency(8):
+        ...     pass
+    """
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise ArgumentError(
+            "The limit on concurrency is no positive whole number.", given=f"limit={limit!r}"
+        )
+    token = _limiter.set(_Limiter(limit))
+    try:
+        yield
+    finally:
+        _limiter.reset(token)
+
+
+@contextlib.contextmanager
+def slot() -> Iterator[None]:
+    """Hold one of the limited places; inside, the limit is this place."""
+    limiter = _limiter.get()
+    future = limiter.acquire()
+    try:
+        future.result()
+    except BaseException:
+        limiter.give_up(future)
+        raise
+    token = _limiter.set(_Limiter(1))
+    try:
+        yield
+    finally:
+        _limiter.reset(token)
+        limiter.release()
+
+
+@contextlib.asynccontextmanager
+async def _slot() -> AsyncIterator[None]:
+    limiter = _limiter.get()
+    future = limiter.acquire()
+    try:
+        if not future.done():
+            await asyncio.shield(asyncio.wrap_future(future))
+    except BaseException:
+        limiter.give_up(future)
+        raise
+    token = _limiter.set(_Limiter(1))
+    try:
+        yield
+    finally:
+        _limiter.reset(token)
+        limiter.release()
+
+
+async def call_within_limit(
+    rule: Callable[..., Any], args: tuple[Any, ...], asynchronous: bool
+) -> Any:
+    """Call a rule that waits: await it, or give it a thread, when a place is free."""
+    async with _slot():
+        if asynchronous:
+            return await rule(*args)
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(_threads(loop), lambda: context.run(rule, *args))
+
+
+_pools: dict[int, concurrent.futures.ThreadPoolExecutor] = {}
+
+
+def _threads(loop: asyncio.AbstractEventLoop) -> concurrent.futures.Executor:
+    """Threads enough for every place of the widest limit; idle ones cost nothing but memory."""
+    return _pools.setdefault(
+        0, concurrent.futures.ThreadPoolExecutor(1024, thread_name_prefix="pullback-tape")
+    )
+
+
+async def drive(
+    count: int,
+    waits: list[int],
+    followers: Callable[[int], Iterable[int]],
+    begin: Callable[[int], Any],
+    finish: Callable[[int, Any], None],
+) -> None:
+    """Run steps as soon as all that they wait for is finished.
+
+    Everything but the awaited calls happens in this task, so nothing needs a lock; steps that are
+    ready at the same time begin in the order of their numbers.
+
+    Arguments:
+        count: the number of steps.
+        waits: for each step, how many others it waits for.
+        followers: the steps that wait for one.
+        begin: begins a step; gives None if it is finished, or a coroutine function to await.
+        finish: takes what that gave.
+    """
+    ready = [index for index in range(count) if not waits[index]]
+    done: asyncio.Queue[tuple[int, asyncio.Task[Any]]] = asyncio.Queue()
+    running: set[asyncio.Task[Any]] = set()
+    try:
+        while ready or running:
+            while ready:
+                index = heapq.heappop(ready)
+                waiting = begin(index)
+                if waiting is None:
+                    _release(index, waits, followers, ready)
+                    continue
+                task = asyncio.get_running_loop().create_task(waiting())
+                task.add_done_callback(lambda task, index=index: done.put_nowait((index, task)))
+                running.add(task)
+            if running:
+                index, task = await done.get()
+                running.discard(task)
+                finish(index, task.result())
+                _release(index, waits, followers, ready)
+    finally:
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.gather(*running, return_exceptions=True)
+
+
+def _release(
+    index: int, waits: list[int], followers: Callable[[int], Iterable[int]], ready: list[int]
+) -> None:
+    for follower in followers(index):
+        waits[follower] -= 1
+        if not waits[follower]:
+            heapq.heappush(ready, follower)
+
+
+class _Portal:
+    """An event loop in a thread of its own, where coroutines of synchronous callers run."""
+
+    def __init__(self, depth: int) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._depth = depth
+        name = f"pullback-tape-loop-{depth}"
+        threading.Thread(target=self._serve, name=name, daemon=True).start()
+
+    def _serve(self) -> None:
+        _here.depth = self._depth + 1
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+
+_here = threading.local()
+_portals: dict[int, _Portal] = {}
+_portals_lock = threading.Lock()
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end from synchronous code, whether or not a loop runs here.
+
+    It runs in an event loop of the tape's own, always the same one, so that clients which belong
+    to a loop can be kept. A coroutine that calls this itself is served by the next loop, so that
+    none waits for itself.
+    """
+    depth = getattr(_here, "depth", 0)
+    with _portals_lock:
+        if depth not in _portals:
+            _portals[depth] = _Portal(depth)
+        portal = _portals[depth]
+    future = asyncio.run_coroutine_threadsafe(coroutine, portal.loop)
+    try:
+        return future.result()
+    except BaseException:
+        if not future.done():  # interrupted here: let nothing go on behind the caller's back
+            future.cancel()
+            concurrent.futures.wait([future], timeout=5)
+        raise
+
+
+def _forget() -> None:
+    """After a fork no other thread runs in the child."""
+    _portals.clear()
+    _pools.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,390 @@
+"""`Context`: what the author of a Function calls ``ctx``."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Any, NoReturn
+
+from pullback.errors import ArgumentTypeError, DefinitionError, GraphError
+from pullback.tape._mode import mode
+from pullback.tape._node import AccumulateGrad, Node, edge_of
+from pullback.tape._registry import space_of
+from pullback.tape._variable import Variable, describe, wrap
+
+__all__ = ["Context", "Hidden", "at_edge", "saved_variables_hooks", "stamp_of"]
+
+_hooks: ContextVar[tuple[Any, ...]] = ContextVar("pullback.tape.saved_hooks", default=())
+_HARMLESS = (bool, type(None), type)
+
+
+class Hidden:
+    """A reading that a derivative cannot follow, as a watched rule made it.
+
+    Arguments:
+        what: what was read, in words.
+    """
+
+    __slots__ = ("what",)
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+
+class Context:
+    """Carries values from forward to backward and jvp.
+
+    Arguments:
+        name: the name of the Function.
+        needs: for each argument of forward, whether its gradient is wanted.
+
+    Any attribute may be set on it; Variables among them are kept as `save_for_backward` keeps
+    them, so that nothing leaks and a later change in place is noticed.
+    """
+
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_attributes",
+        "_constants",
+        "_dirty",
+        "_materialize",
+        "_name",
+        "_node",
+        "_non_differentiable",
+        "_phase",
+        "_saved",
+        "_saved_for_forward",
+        "needs_input_grad",
+    )
+
+    def __init__(self, name: str, needs: tuple[bool, ...]) -> None:
+        self._name = name
+        self.needs_input_grad = needs
+        self._phase = "forward"
+        self._saved: tuple[Any, ...] | None = None
+        self._saved_for_forward: tuple[Any, ...] | None = None
+        self._dirty: tuple[Any, ...] = ()
+        self._non_differentiable: tuple[Any, ...] = ()
+        self._materialize = True
+        self._attributes: dict[str, Any] | None = None
+        self._constants: tuple[Any, ...] = ()
+        self._node: Any = None
+
+    def save_for_backward(self, *values: Any) -> None:
+        """Save values for backward (or vjp), once: Variables, None, or plain values."""
+        self._only_in_forward("save_for_backward")
+        if self._saved is not None:
+            raise DefinitionError(
+                f"{self._name} calls save_for_backward twice.",
+                expected="one call with all that is saved",
+            )
+        self._saved = values
+
+    def save_for_forward(self, *values: Any) -> None:
+        """Save values for jvp, once."""
+        self._only_in_forward("save_for_forward")
+        if self._saved_for_forward is not None:
+            raise DefinitionError(
+                f"{self._name} calls save_for_forward twice.",
+                expected="one call with all that is saved",
+            )
+        self._saved_for_forward = values
+
+    @property
+    def saved_variables(self) -> tuple[Any, ...]:
+        """The saved values, in the order they were saved in.
+
+        Raises:
+            GraphError: the graph was freed, or a saved value was changed since.
+        """
+        if self._phase == "forward":
+            raise DefinitionError(
+                f"{self._name} reads its saved values before they are saved.",
+                expected="ctx.saved_variables in backward or jvp only",
+            )
+        saved = self._saved
+        if self._phase == "jvp" and self._saved_for_forward is not None:
+            saved = self._saved_for_forward
+        if saved is None:
+            return ()
+        self._not_released()
+        return tuple([self._unpack(entry) for entry in saved])
+
+    # torch's name of the same.
+    saved_tensors = saved_variables
+
+    def mark_dirty(self, *variables: Variable) -> None:
+        """Declare inputs that forward changes in place; each must be returned."""
+        self._only_in_forward("mark_dirty")
+        self._dirty = self._variables("mark_dirty", variables)
+
+    def mark_non_differentiable(self, *variables: Variable) -> None:
+        """Declare outputs that carry no gradient."""
+        self._only_in_forward("mark_non_differentiable")
+        self._non_differentiable = self._variables("mark_non_differentiable", variables)
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Choose whether undefined gradients reach the rules as zeros (the default) or None."""
+        self._only_in_forward("set_materialize_grads")
+        if not isinstance(value, bool):
+            raise ArgumentTypeError(
+                f"{self._name} gives set_materialize_grads no truth value.", given=repr(value)
+            )
+        self._materialize = value
+
+    def _variables(self, verb: str, variables: tuple[Any, ...]) -> tuple[Any, ...]:
+        for variable in variables:
+            if not isinstance(variable, Variable):
+                raise ArgumentTypeError(
+                    f"{self._name} gives {verb} something that is no Variable.",
+                    given=type(variable).__name__,
+                )
+        return variables
+
+    def _only_in_forward(self, verb: str) -> None:
+        if self._phase != "forward":
+            raise DefinitionError(
+                f"{self._name} calls ctx.{verb} in {self._phase}.",
+                expected=f"ctx.{verb} in forward or setup_context",
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        # Only what is not found otherwise comes here: attributes that seal() has put away.
+        attributes = None if name.startswith("__") else self._attributes
+        if attributes is None or name not in attributes:
+            raise AttributeError(f"The ctx of {self._name} has no attribute {name!r}.")
+        value = attributes[name]
+        watch = mode.get().watch
+        if watch is not None and not self._is_constant(value):
+            watch.append(Hidden(f"ctx.{name}"))
+        return _rebuild(value, self._unpack_attribute)
+
+    def _is_constant(self, value: Any) -> bool:
+        if isinstance(value, _Packed):
+            return True  # unpacking it says what it hides
+        return isinstance(value, _HARMLESS) or any(value is given for given in self._constants)
+
+    def _unpack_attribute(self, entry: "_Packed") -> Any:
+        self._not_released()
+        return self._unpack(entry)
+
+    def _not_released(self) -> None:
+        if self._phase == "released":
+            node = self._node()
+            raise GraphError(
+                "Trying to run backward through a graph a second time: its saved values were "
+                "freed after the first.",
+                given=node.title() if node is not None else self._name,
+                mend="Pass retain_graph=True to the first backward or grad.",
+            )
+
+    def _unpack(self, entry: Any) -> Any:
+        if not isinstance(entry, _Packed):
+            watch = mode.get().watch
+            if watch is not None and not self._is_constant(entry):
+                watch.append(Hidden("a saved plain value"))
+            return entry
+        return entry.unpack(self)
+
+    def seal(
+        self, node: Node, inputs: Sequence[Variable], raw: Sequence[Any], outputs: Sequence[Any]
+    ) -> None:
+        """End of forward: keep the saved values so that they neither leak nor go stale.
+
+        Arguments:
+            node: the node that this context belongs to.
+            inputs: the Variables that forward was given.
+            raw: what forward returned.
+            outputs: the Variables that stand for it on the tape.
+        """
+        self._node = weakref.ref(node)
+        self._phase = "backward"
+        hooks = _hooks.get()
+        hooks = hooks[-1] if hooks else None
+
+        def pack(value: Any) -> Any:
+            if not isinstance(value, Variable):
+                return value
+            for raw_output, output in zip(raw, outputs, strict=True):
+                if raw_output is value and isinstance(output, Variable):
+                    return _Packed(output, _OUTPUT, hooks)
+            known = any(value is given for given in inputs) or value._requires_grad
+            return _Packed(value, _INPUT if known else _RESIDUAL, hooks)
+
+        if self._saved is not None:
+            self._saved = tuple([pack(value) for value in self._saved])
+        if self._saved_for_forward is not None:
+            self._saved_for_forward = tuple([pack(value) for value in self._saved_for_forward])
+        if self.__dict__:
+            self._attributes = {name: _rebuild(v, pack, True) for name, v in self.__dict__.items()}
+            self.__dict__.clear()
+
+    def release(self) -> None:
+        """Forget the saved values."""
+        if self._saved is not None:
+            self._saved = ()
+        if self._attributes:
+            self._attributes = {
+                name: _rebuild(value, lambda entry: _GONE)
+                for name, value in self._attributes.items()
+            }
+        self._phase = "released"
+
+    def with_needs(self, needs: tuple[bool, ...], phase: str = "backward") -> "Context":
+        """The same context for one run of a rule, which wants other gradients or is another."""
+        twin = Context(self._name, needs)
+        twin._phase = self._phase if self._phase == "released" else phase
+        twin._saved, twin._saved_for_forward = self._saved, self._saved_for_forward
+        twin._materialize, twin._node = self._materialize, self._node
+        twin._attributes, twin._constants = self._attributes, self._constants
+        return twin
+
+
+_INPUT, _OUTPUT, _RESIDUAL = "input", "output", "residual"
+
+
+class _Packed:
+    """A saved Variable, without the history that would make it keep its own graph alive."""
+
+    __slots__ = (
+        "data",
+        "edge",
+        "hook",
+        "kind",
+        "owner",
+        "requires_grad",
+        "role",
+        "stamp",
+        "version",
+    )
+
+    def __init__(self, value: Variable, kind: str, hooks: Any) -> None:
+        self.kind = kind
+        self.version = value._version
+        self.stamp = stamp_of(value._data)
+        self.role = value.role
+        self.hook = None
+        self.edge: Any = None
+        self.requires_grad = value._requires_grad
+        if kind == _OUTPUT:
+            self.owner: Any = weakref.ref(value)
+            self.edge = value._output_nr
+            self.data = value._data
+        elif hooks is None:
+            self.owner = value
+            self.data = None
+        else:
+            self.owner = weakref.ref(value)
+            self.edge = edge_of(value)
+            self.data = value._data
+        if hooks is not None:
+            pack, self.hook = hooks
+            self.data = pack(wrap(value._data, value.role))
+
+    def unpack(self, ctx: Context) -> Variable:
+        """The Variable with its history, if it is still what was saved."""
+        value = self.owner() if isinstance(self.owner, weakref.ref) else self.owner
+        if value is not None and value._version != self.version:
+            self._stale(value)
+        if self.kind == _RESIDUAL:
+            watch = mode.get().watch
+            if watch is not None:
+                watch.append(Hidden("a saved intermediate, neither an input nor an output"))
+        if self.hook is None and self.kind != _OUTPUT and value is not None:
+            if self.stamp is not None and stamp_of(value._data) != self.stamp:
+                self._stale(value)
+            return value
+        data = self.data if self.hook is None else self._from_hook()
+        if self.stamp is not None and self.hook is None and stamp_of(data) != self.stamp:
+            self._stale(wrap(data, self.role))
+        if self.kind == _OUTPUT:
+            node = ctx._node() if self.requires_grad else None
+            return wrap(data, self.role, node, self.edge if node is not None else 0)
+        return at_edge(data, self.role, self.edge)
+
+    def _from_hook(self) -> Any:
+        value = self.hook(self.data)  # type: ignore[not-callable]
+        if not isinstance(value, Variable):
+            raise ArgumentTypeError(
+                "The unpack hook of saved values did not return a Variable.",
+                given=type(value).__name__,
+            )
+        return value._data
+
+    def _stale(self, value: Variable) -> NoReturn:
+        raise GraphError(
+            "A saved value was changed in place since, so the gradient would be wrong.",
+            given=describe(value),
+            expected=f"version {self.version}, as it was saved",
+            mend="Compute a new value instead, or change a copy.",
+        )
+
+
+class _Gone:
+    """Stands where a freed Variable was saved among the attributes."""
+
+
+_GONE = _Gone()
+
+
+def at_edge(data: Any, role: str, edge: Any) -> Variable:
+    """A Variable whose gradient arrives at an edge."""
+    node, output_nr = edge
+    if not isinstance(node, AccumulateGrad):
+        return wrap(data, role, node, output_nr)
+    value = wrap(data, role)
+    value._requires_grad = True
+    value._more().accumulate = weakref.ref(node)
+    return value
+
+
+def stamp_of(data: Any) -> Any:
+    """What tells a change of the data in place; None for data that cannot be changed."""
+    if type(data) in (float, int, str, bool):
+        return None
+    return space_of(data).stamp(data)
+
+
+def _rebuild(value: Any, change: Callable[[Any], Any], pack: bool = False) -> Any:
+    """A structure with its Variables packed, or its packed Variables changed."""
+    if isinstance(value, Variable if pack else _Packed):
+        return change(value)
+    if not pack and value is _GONE:
+        return change(value)
+    if type(value) in (list, tuple):
+        return type(value)(_rebuild(entry, change, pack) for entry in value)
+    if type(value) is dict:
+        return {key: _rebuild(entry, change, pack) for key, entry in value.items()}
+    return value
+
+
+class saved_variables_hooks:  # noqa: N801  # torch's name of the same is in this style
+    """Pack what is saved for backward inside, and unpack it when a rule reads it.
+
+    Arguments:
+        pack: given a Variable without history, gives what is kept in its place.
+        unpack: given that, gives a Variable.
+
+    Example:
+        >>> x = Variable(3.0, requires_grad=True)
+        >>> with saved_variables_hooks(lambda v: str(v.data), lambda s: Variable(float(s))):
+        ...     y = x * x
+        >>> y.backward()
+        >>> x.grad
+        Variable(6.0)
+    """
+
+    def __init__(self, pack: Callable[[Variable], Any], unpack: Callable[[Any], Variable]) -> None:
+        if not callable(pack) or not callable(unpack):
+            raise ArgumentTypeError(
+                "Saved values are packed and unpacked by two callables.",
+                given=f"pack={pack!r}, unpack={unpack!r}",
+            )
+        self._pair = (pack, unpack)
+        self._tokens: list[Any] = []
+
+    def __enter__(self) -> None:
+        self._tokens.append(_hooks.set((*_hooks.get(), self._pair)))
+
+    def __exit__(self, *error: object) -> None:
+        _hooks.reset(self._tokens.pop())

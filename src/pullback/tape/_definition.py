@@ -1,0 +1,172 @@
+"""What an author wrote, read off a Function class once."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pullback.errors import ArgumentTypeError, DefinitionError
+
+__all__ = ["Definition", "define", "once_differentiable"]
+
+INTENTS = ("exact", "surrogate", "nonlinear")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Definition:
+    """The rules of one Function.
+
+    Arguments:
+        name: the name of the class.
+        node_name: the name of its graph nodes.
+        split: whether forward has no ``ctx`` and setup_context is written.
+        concurrent: whether the rules wait for something, so that they run beside others.
+        blocking: whether those that are no coroutine functions wait in threads.
+        asynchronous: the names of the rules that are coroutine functions.
+        once: whether backward is declared `once_differentiable`.
+        trusted: one of the tape's own Functions, whose rules need no watching.
+        audited: signatures whose derived rules were compared with finite differences.
+    """
+
+    name: str
+    node_name: str
+    forward: Callable[..., Any]
+    setup_context: Callable[..., Any] | None
+    backward: Callable[..., Any] | None
+    jvp: Callable[..., Any] | None
+    vmap: Callable[..., Any] | None
+    split: bool
+    concurrent: bool
+    blocking: bool
+    asynchronous: frozenset[str]
+    once: bool
+    gradient: str
+    random: bool
+    trusted: bool
+    signature: inspect.Signature
+    audited: dict[Any, bool]
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """The arguments in the order of forward.
+
+        Raises:
+            ArgumentTypeError: they do not fit the signature of forward.
+        """
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ArgumentTypeError(
+                f"{self.name}.apply got arguments that its forward does not take: {error}.",
+                given=f"{len(args)} positional and {sorted(kwargs)} by keyword",
+                expected=f"forward{self.signature}",
+            ) from None
+        bound.apply_defaults()
+        if bound.kwargs:
+            raise ArgumentTypeError(
+                f"{self.name}.forward has arguments by keyword only.",
+                given=f"forward{self.signature}",
+                mend="Let backward answer for each by position: take them by position.",
+            )
+        return bound.args
+
+
+def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare that backward is not itself differentiable: a second derivative is refused.
+
+    Example:
+        >>> from pullback.tape import Function, Variable, grad
+        >>> class Double(Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         return x * 2
+        ...     @staticmethod
+        ...     @once_differentiable
+        ...     def backward(ctx, gradient):
+        ...         return gradient * 2
+        >>> x = Variable(1.0, requires_grad=True)
+        >>> grad(Double.apply(x), x)
+        (Variable(2.0),)
+    """
+    backward._pullback_once = True  # type: ignore[missing-attribute]
+    return backward
+
+
+def define(cls: Any, base: Any) -> Definition:
+    """Read the definition off a Function class.
+
+    Raises:
+        DefinitionError: rules are missing or contradict each other.
+    """
+    name = cls.__name__
+    if cls.forward is base.forward:
+        raise DefinitionError(f"{name} has no forward.", mend="Define forward as a static method.")
+    if cls.gradient not in INTENTS:
+        raise DefinitionError(
+            f"{name} declares an unknown gradient.", given=f"gradient = {cls.gradient!r}",
+            expected=" or ".join(map(repr, INTENTS)),
+        )  # fmt: skip
+    split = cls.setup_context is not base.setup_context
+    rules: dict[str, Any] = {
+        "forward": cls.forward,
+        "backward": _one_of(cls, base, "backward", "vjp"),
+        "jvp": None if cls.jvp is base.jvp else cls.jvp,
+        "vmap": None if cls.vmap is base.vmap else cls.vmap,
+    }
+    _check_vmap(cls, rules["vmap"], split)
+    asynchronous = frozenset(
+        rule for rule, written in rules.items() if inspect.iscoroutinefunction(written)
+    )
+    if split and inspect.iscoroutinefunction(cls.setup_context):
+        raise DefinitionError(f"{name}.setup_context is a coroutine function, and only saves.")
+    return Definition(
+        name=name,
+        node_name=f"{name}Backward",
+        **rules,
+        setup_context=cls.setup_context if split else None,
+        split=split,
+        concurrent=bool(asynchronous) or cls.blocking,
+        blocking=cls.blocking,
+        asynchronous=asynchronous,
+        once=getattr(rules["backward"], "_pullback_once", False),
+        gradient=cls.gradient,
+        random=cls.random,
+        trusted=cls._trusted,
+        signature=_signature(cls.forward, split),
+        audited={},
+    )
+
+
+def _check_vmap(cls: Any, vmap: Callable[..., Any] | None, split: bool) -> None:
+    if vmap is not None and cls.generate_vmap_rule:
+        raise DefinitionError(
+            f"{cls.__name__} has a vmap rule and generate_vmap_rule = True.",
+            expected="one of the two",
+        )
+    if vmap is not None and not split:
+        raise DefinitionError(
+            f"{cls.__name__} has a vmap rule and the combined form of forward.",
+            expected="a vmap rule beside forward(*args) and setup_context(ctx, inputs, output)",
+            mend="Split forward, or delete vmap to have it derived.",
+        )
+
+
+def _one_of(cls: Any, base: Any, first: str, second: str) -> Callable[..., Any] | None:
+    written = [
+        getattr(cls, name) for name in (first, second)
+        if getattr(cls, name) is not getattr(base, name)
+    ]  # fmt: skip
+    if len(written) == 2 and written[0] is not written[1]:
+        raise DefinitionError(
+            f"{cls.__name__} defines both {first} and {second}.",
+            expected="one of them: they are two names of the same rule",
+            mend=f"Delete {second}.",
+        )
+    return written[0] if written else None
+
+
+def _signature(forward: Callable[..., Any], split: bool) -> inspect.Signature:
+    signature = inspect.signature(forward)
+    parameters = list(signature.parameters.values())
+    if not split and parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
+        parameters = parameters[1:]
+    return signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)

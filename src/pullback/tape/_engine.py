@@ -1,0 +1,290 @@
+"""The engine: runs a graph back from its roots, node by node, and commits at the end.
+
+Nothing outside a pass changes before the pass has succeeded: gradients gather in the pass, and
+leaves receive them together in one step. A failure or a cancellation therefore leaves the graph
+as it was, to be run again, and nothing is ever accumulated twice.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pullback.tape._concurrency import call_within_limit, drive, run
+from pullback.tape._function_node import FunctionNode
+from pullback.tape._mode import OFF, ON, Mode, mode
+from pullback.tape._node import AccumulateGrad, GradientEdge, Node
+from pullback.tape._plan import plan
+from pullback.tape._registry import OPERATIONS, space_of
+from pullback.tape._variable import Variable
+
+__all__ = ["Pass", "is_concurrent"]
+
+# One gradient on its way: the place of the node that sent it, of its edge, the output that it
+# belongs to, and the gradient.
+Arrival = tuple[int, int, int, Any]
+
+_commit_lock = threading.RLock()
+
+
+class Pass:
+    """One backward pass.
+
+    Arguments:
+        roots: where gradients come in, with the gradients.
+        captures: the edges whose gradients are wanted as results; None for none.
+        accumulate: the Variables whose ``.grad`` receives what arrives at an edge.
+        leaves: whether every leaf accumulates.
+        create_graph: whether the rules are recorded.
+        stops: nodes that are not run; what arrives at them is a result.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[tuple[GradientEdge, Any]],
+        captures: Sequence[GradientEdge] | None = None,
+        accumulate: Mapping[GradientEdge, Variable] | None = None,
+        create_graph: bool = False,
+        stops: Sequence[Node] = (),
+    ) -> None:
+        self.captured: dict[GradientEdge, Any] = {}
+        self._wanted = frozenset(captures or ())
+        self._accumulate = accumulate
+        self._leaves = captures is None and accumulate is None
+        self._create_graph = create_graph
+        wanted = None
+        if not self._leaves:
+            wanted = {edge.node for edge in (*self._wanted, *(accumulate or ()))}
+        self._special = wanted or ()
+        self._stops = frozenset(stops)
+        starts = dict.fromkeys(edge.node for edge, _ in roots)
+        self._plan = plan(list(starts), wanted, self._stops)
+        self._inbox: dict[Node, list[Arrival]] = {}
+        for number, (edge, gradient) in enumerate(roots):
+            if edge.node in self._plan.index:
+                arrival = (-1, number, edge.output_nr, gradient)
+                self._inbox.setdefault(edge.node, []).append(arrival)
+        self._commits: list[tuple[Variable, Any]] = []
+        self._outside: list[Any] = []
+
+    @property
+    def concurrent(self) -> bool:
+        """Whether a rule of the pass waits, so that others should run beside it."""
+        return any(is_concurrent(node, "backward") for node in self._plan.order)
+
+    def run_or_drive(self) -> None:
+        """Run the pass from synchronous code."""
+        if self.concurrent:
+            run(self.arun())
+        else:
+            self.run()
+
+    def run(self) -> None:
+        """Run the nodes one after another in this thread."""
+        token = mode.set(ON if self._create_graph else OFF)
+        try:
+            for index, node in enumerate(self._plan.order):
+                arrivals = self._inbox.pop(node, None)
+                if arrivals is not None:
+                    self._run_node(index, node, arrivals)
+        finally:
+            mode.reset(token)
+
+    async def arun(self) -> None:
+        """Run each node as soon as all that flows into it is there."""
+        order, index = self._plan.order, self._plan.index
+        waits = [0] * len(order)
+        for node in order:
+            for following, _ in node._next:
+                if following in index:
+                    waits[index[following]] += 1
+        token = mode.set(ON if self._create_graph else OFF)
+        try:
+            await drive(
+                len(order),
+                waits,
+                lambda i: [index[node] for node, _ in order[i]._next if node in index],
+                self._begin,
+                self._finish,
+            )
+        finally:
+            mode.reset(token)
+
+    def _begin(self, index: int) -> Any:
+        node = self._plan.order[index]
+        arrivals = self._inbox.pop(node, None)
+        if arrivals is None:
+            return None
+        arrivals.sort(key=_place)  # they may have come in another order
+        if not is_concurrent(node, "backward"):
+            self._run_node(index, node, arrivals)
+            return None
+        gradients = self._receive(node, arrivals)
+        needed = self._needed(node)
+        watch = self._watch(node)
+        rule, args = node.backward_call(gradients, needed)  # type: ignore[missing-attribute]
+        asynchronous = "backward" in node.definition.asynchronous  # type: ignore[missing-attribute]
+
+        async def called() -> Any:
+            if watch is not None:
+                mode.set(watch)
+            return gradients, needed, watch, await call_within_limit(rule, args, asynchronous)
+
+        return called
+
+    def _finish(self, index: int, called: Any) -> None:
+        gradients, needed, watch, returned = called
+        self._send(index, self._plan.order[index], gradients, needed, watch, returned)
+
+    def _run_node(self, index: int, node: Node, arrivals: list[Arrival]) -> None:
+        gradients = self._receive(node, arrivals)
+        if type(node) is FunctionNode:
+            needed = None if self._plan.everything else self._needed(node)
+            watch = self._watch(node) if self._create_graph else None
+            rule, args = node.backward_call(gradients, needed)
+            if watch is None:
+                returned = rule(*args)
+            else:
+                token = mode.set(watch)
+                try:
+                    returned = rule(*args)
+                finally:
+                    mode.reset(token)
+            self._send(index, node, gradients, needed, watch, returned)
+        elif type(node) is AccumulateGrad:
+            if self._leaves:
+                self._commits.append((node.variable, gradients[0]))
+        elif node in self._stops:
+            for number, gradient in enumerate(gradients):
+                self.captured[GradientEdge(node, number)] = gradient
+        else:
+            sent, outside = node.pull(gradients, self._create_graph)
+            if self._leaves:
+                self._outside.extend(outside)
+            self._deliver(index, node, sent)
+
+    def _receive(self, node: Node, arrivals: list[Arrival]) -> list[Any]:
+        """The gradient of each output, added up in an order that no timing changes."""
+        outputs = node.outputs
+        if len(arrivals) == 1:
+            (_, _, number, gradient) = arrivals[0]
+            space = outputs[number].space
+            gradients: list[Any] = [None] * len(outputs)
+            gradients[number] = gradient if space is None else space.total((gradient,))
+        else:
+            parts: list[list[Any]] = [[] for _ in outputs]
+            for _, _, number, gradient in arrivals:
+                parts[number].append(gradient)
+            gradients = [
+                output.space.total(part) if part and output.space is not None else None
+                for part, output in zip(parts, outputs, strict=True)
+            ]
+        if node._prehooks is not None or type(node) is AccumulateGrad:
+            gradients = OPERATIONS["prehooks"](node, gradients)
+        if node._retained is not None:
+            for number, reference in node._retained.items():
+                variable = reference()
+                if variable is not None and gradients[number] is not None:
+                    self._commits.append((variable, gradients[number]))
+        if node in self._special:
+            self._take(node, gradients)
+        return gradients
+
+    def _take(self, node: Node, gradients: list[Any]) -> None:
+        """Keep the gradients that were asked for at this node."""
+        for number, gradient in enumerate(gradients):
+            edge = GradientEdge(node, number)
+            if gradient is None:
+                continue
+            if edge in self._wanted:
+                self.captured[edge] = gradient
+            if self._accumulate is not None and edge in self._accumulate:
+                self._commits.append((self._accumulate[edge], gradient))
+
+    def _needed(self, node: Node) -> list[bool] | None:
+        if self._plan.everything:
+            return None
+        return [following in self._plan.index for following, _ in node._next]
+
+    def _watch(self, node: Any) -> Mode | None:
+        if not self._create_graph or node.definition.trusted:
+            return None
+        # A rule that is not differentiable itself is not recorded either.
+        return Mode(not node.definition.once, [])
+
+    def _send(
+        self,
+        index: int,
+        node: Any,
+        gradients: list[Any],
+        needed: Sequence[bool] | None,
+        watch: Mode | None,
+        returned: Any,
+    ) -> None:
+        sent = node.backward_answer(returned, gradients, needed)
+        if watch is not None:
+            sent = OPERATIONS["settle"](node, watch, gradients, sent)
+        if node._hooks is not None:
+            sent = OPERATIONS["hooks"](node, sent, gradients)
+        self._deliver(index, node, sent)
+
+    def _deliver(self, index: int, node: Node, sent: Sequence[Any]) -> None:
+        inbox, special = self._inbox, not self._plan.everything
+        for number, (following, output_nr) in enumerate(node._next):
+            gradient = sent[number]
+            if gradient is None or following is None:
+                continue
+            if special and following not in self._plan.index:
+                continue
+            arrivals = inbox.get(following)
+            if arrivals is None:
+                inbox[following] = [(index, number, output_nr, gradient)]
+            else:
+                arrivals.append((index, number, output_nr, gradient))
+
+    def commit(self, retain_graph: bool) -> None:
+        """Give the leaves their gradients, all at once, and free the graph."""
+        with _commit_lock:
+            totals: dict[int, tuple[Variable, Any]] = {}
+            token = mode.set(ON if self._create_graph else OFF)
+            try:
+                for variable, gradient in self._commits:
+                    before = totals[id(variable)][1] if id(variable) in totals else variable._grad
+                    space = space_of(variable._data)
+                    totals[id(variable)] = (variable, space.accumulate(before, gradient))
+            finally:
+                mode.reset(token)
+            self._commits = []
+            freed = () if retain_graph else self._plan.order
+            try:
+                if totals:  # one call that runs no Python in between, so no interrupt splits it
+                    deque(map(_set_grad, *zip(*totals.values(), strict=True)), maxlen=0)
+                for node in freed:
+                    node.released()
+            except BaseException:  # interrupted: free the rest, so that no second run adds again
+                for node in freed:
+                    node.released()
+                raise
+        for outside in self._outside:
+            outside()
+        for variable, _ in totals.values():
+            if variable._extra is not None and variable._extra.post_hooks:
+                for hook in tuple(variable._extra.post_hooks.values()):
+                    hook(variable)
+
+
+_set_grad = Variable._grad.__set__  # type: ignore[missing-attribute]
+
+
+def _place(arrival: Arrival) -> tuple[int, int]:
+    return arrival[:2]
+
+
+def is_concurrent(node: Any, rule: str) -> bool:
+    """Whether a rule of a node waits: a coroutine function, or one that blocks a thread."""
+    if type(node) is not FunctionNode:
+        return False
+    definition = node.definition
+    if not definition.concurrent:
+        return False
+    return rule in definition.asynchronous or definition.blocking

@@ -1,0 +1,81 @@
+"""`Feedback`: what is said back to a text."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pullback.tape._variable import Variable
+
+__all__ = ["Feedback", "distinct", "gather", "notes_of"]
+
+
+class Feedback(Variable):
+    """What is said back to one text: an ordered set of notes, each a Variable with an origin.
+
+    It is the gradient of a text. Rules of a `Function` receive it for each text that their
+    forward gave; its data is the texts of the notes, each on lines of its own. Notes of the same
+    origin with the same text are one note.
+
+    Arguments:
+        notes: the notes, text Variables.
+        role: what the feedback is about.
+
+    Example:
+        >>> feedback = Feedback([Variable("too long"), Variable("no source")])
+        >>> print(feedback.data)
+        too long
+        no source
+        >>> [note.data for note in feedback]
+        ['too long', 'no source']
+    """
+
+    __slots__ = ("notes",)
+
+    def __init__(self, notes: Iterable[Variable] = (), role: str = "") -> None:
+        self.notes: tuple[Variable, ...] = distinct(notes)
+        super().__init__("\n".join(note._data for note in self.notes), role)
+
+    def __iter__(self) -> Iterator[Variable]:
+        return iter(self.notes)
+
+    def __len__(self) -> int:
+        return len(self.notes)
+
+    def __bool__(self) -> bool:
+        return bool(self.notes)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.notes[key]
+
+
+def gather(notes: tuple[Variable, ...]) -> Feedback:
+    """The feedback of notes that are known to be distinct texts, made without looking at them."""
+    feedback = Feedback.__new__(Feedback)
+    feedback.notes = notes
+    feedback._data = notes[0]._data if len(notes) == 1 else "\n".join([n._data for n in notes])
+    feedback.role = ""
+    feedback._node = feedback._extra = feedback._grad = None
+    feedback._output_nr = feedback._version = 0
+    feedback._requires_grad = False
+    return feedback
+
+
+def distinct(notes: Iterable[Variable]) -> tuple[Variable, ...]:
+    """The notes without those that repeat what the same origin has said before."""
+    seen: dict[Any, Variable] = {}
+    for note in notes:
+        origin = note.origin
+        seen.setdefault(id(note) if origin is None else (origin.node, note._data), note)
+    return tuple(seen.values())
+
+
+def notes_of(gradient: Any) -> tuple[Variable, ...] | None:
+    """The notes in a gradient of a text, or None if it is something else."""
+    if isinstance(gradient, Feedback):
+        return gradient.notes
+    if isinstance(gradient, Variable):
+        return (gradient,) if isinstance(gradient._data, str) else None
+    if isinstance(gradient, list | tuple):
+        parts = [notes_of(part) for part in gradient]
+        if None not in parts:
+            return tuple(note for part in parts if part is not None for note in part)
+    return None

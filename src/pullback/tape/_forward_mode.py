@@ -1,0 +1,363 @@
+"""`jvp` and `vjp`: the derivative of a callable, pushed forward or pulled back.
+
+Forward mode runs the callable once, recorded from fresh inputs, and then pushes the tangents
+through that record. Each call has inputs of its own, so nested calls cannot confuse their
+tangents; and the rules it runs are operations on Variables, so its results can be differentiated
+again, in either mode.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.tape._concurrency import call_within_limit, drive, run
+from pullback.tape._context import at_edge
+from pullback.tape._engine import is_concurrent
+from pullback.tape._function import Function
+from pullback.tape._function_node import FunctionNode
+from pullback.tape._mode import OFF, ON, Mode, mode
+from pullback.tape._node import Edge, Node, edge_of
+from pullback.tape._plan import plan
+from pullback.tape._registry import OPERATIONS, space_of
+from pullback.tape._second_order import guard
+from pullback.tape._variable import Variable, describe, wrap
+from pullback.tape._verbs import grad
+
+__all__ = ["jvp", "vjp"]
+
+
+class Alias(Function):
+    """The same value again, where a derivative starts."""
+
+    _trusted = True
+
+    @staticmethod
+    def forward(ctx: Any, a: Any) -> Any:
+        return a
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g
+
+    jvp = backward
+
+
+def jvp(
+    func: Callable[..., Any], primals: Sequence[Variable], tangents: Sequence[Any]
+) -> tuple[Any, Any]:
+    """The value of a callable and how it changes when its inputs change.
+
+    A Function without a jvp has it derived where its outputs are numbers: backward, which is
+    linear, is run for each unit gradient of its outputs. A tangent of a text is an edit, a text
+    Variable that says what changes; only a Function that has a jvp can push one on.
+
+    Arguments:
+        func: takes Variables, gives a Variable or a tuple of them.
+        primals: its inputs.
+        tangents: the change of each, in its space; None for none.
+
+    Returns:
+        The outputs and their tangents.
+
+    Raises:
+        ArgumentError: there is not one tangent for each primal.
+        UnsupportedError: a tangent reaches a Function that cannot push it on.
+
+    Example:
+        >>> jvp(lambda x: x * x, (Variable(3.0),), (Variable(1.0),))
+        (Variable(9.0), Variable(6.0))
+    """
+    lifted = OPERATIONS["lift"](jvp, (func, primals, tangents))
+    if lifted is not None:
+        return lifted
+    starts = _starts(primals, "jvp")
+    if len(tangents) != len(primals):
+        raise ArgumentError(
+            "There is not one tangent for each primal.",
+            given=f"{len(tangents)} tangents", expected=str(len(primals)),
+        )  # fmt: skip
+    given = [
+        None if tangent is None else _tangent(primal, tangent)
+        for primal, tangent in zip(primals, tangents, strict=True)
+    ]
+    outer = mode.get().grad and any(
+        variable is not None and variable._requires_grad for variable in (*primals, *given)
+    )
+    token = mode.set(ON)
+    try:
+        result = func(*starts)
+        outputs = _outputs(result, "jvp")
+        mode.set(ON if outer else OFF)
+        changes = _Push(outputs, starts, given).run()
+    finally:
+        mode.reset(token)
+    if not outer:
+        outputs = [output.detach() for output in outputs]
+        changes = [change.detach() for change in changes]
+    if isinstance(result, Variable):
+        return outputs[0], changes[0]
+    return type(result)(outputs), type(result)(changes)
+
+
+def vjp(func: Callable[..., Any], *primals: Variable) -> tuple[Any, Callable[..., Any]]:
+    """The value of a callable and a function that pulls gradients back through it.
+
+    Arguments:
+        func: takes Variables, gives a Variable or a tuple of them.
+        primals: its inputs.
+
+    Returns:
+        The outputs; and a function of one gradient for each output, that gives one for each
+        primal, None where none arrives. It can be called again.
+
+    Example:
+        >>> value, pull = vjp(lambda x: x * x, Variable(3.0))
+        >>> pull(Variable(1.0))
+        (Variable(6.0),)
+    """
+    starts = _starts(primals, "vjp")
+    token = mode.set(ON)
+    try:
+        result = func(*starts)
+    finally:
+        mode.reset(token)
+    outputs = _outputs(result, "vjp")
+    outer = mode.get().grad and any(primal._requires_grad for primal in primals)
+
+    def pull(*gradients: Any) -> tuple[Any, ...]:
+        if len(gradients) != len(outputs):
+            raise ArgumentError(
+                "There is not one gradient for each output.",
+                given=f"{len(gradients)} gradients", expected=str(len(outputs)),
+            )  # fmt: skip
+        pairs = [pair for pair in zip(outputs, gradients, strict=True) if pair[0]._requires_grad]
+        if not pairs:
+            return tuple(None for _ in starts)
+        create = mode.get().grad and (
+            outer or any(isinstance(g, Variable) and g._requires_grad for _, g in pairs)
+        )
+        return grad(
+            [output for output, _ in pairs], starts, [gradient for _, gradient in pairs],
+            retain_graph=True, create_graph=create, allow_unused=True,
+        )  # fmt: skip
+
+    if outer:
+        return result, pull
+    plain = [output.detach() for output in outputs]
+    return plain[0] if isinstance(result, Variable) else type(result)(plain), pull
+
+
+def _starts(primals: Sequence[Variable], verb: str) -> list[Variable]:
+    starts = []
+    for primal in primals:
+        if not isinstance(primal, Variable):
+            raise ArgumentTypeError(
+                f"{verb} takes Variables as primals.", given=type(primal).__name__
+            )
+        if primal._requires_grad and mode.get().grad:
+            starts.append(Alias.apply(primal))
+        else:
+            starts.append(Variable(primal._data, primal.role, requires_grad=True))
+    return starts
+
+
+def _tangent(primal: Variable, tangent: Any) -> Any:
+    space = space_of(primal._data)
+    return space.conform(tangent, lambda detail: ArgumentTypeError(
+        f"The tangent does not belong to its primal: {detail}.", given=describe(primal)
+    ))  # fmt: skip
+
+
+def _outputs(result: Any, verb: str) -> list[Variable]:
+    outputs = [result] if isinstance(result, Variable) else result
+    if not isinstance(outputs, list | tuple) or not all(
+        isinstance(output, Variable) for output in outputs
+    ):
+        raise ArgumentTypeError(
+            f"The callable given to {verb} returned no Variable.", given=type(result).__name__,
+            expected="a Variable, or a tuple or list of Variables",
+        )  # fmt: skip
+    return list(outputs)
+
+
+class _Push:
+    """Tangents on their way from the starts to the outputs, node by node."""
+
+    def __init__(
+        self, outputs: Sequence[Variable], starts: Sequence[Variable], given: Sequence[Any]
+    ) -> None:
+        self.outputs = outputs
+        self.tangents: dict[Edge, Any] = {}
+        self.sources: set[Node] = set()
+        for start, tangent in zip(starts, given, strict=True):
+            edge = edge_of(start)
+            if edge[0] is not None:
+                self.sources.add(edge[0])
+                self.tangents[edge] = tangent
+        roots = [node for node, _ in map(edge_of, outputs) if node is not None]
+        self.order = plan(list(dict.fromkeys(roots)), self.sources).order[::-1]
+
+    def run(self) -> list[Any]:
+        """The tangents of the outputs."""
+        if any(is_concurrent(node, "jvp") for node in self.order):
+            run(self._arun())
+        else:
+            for number in range(len(self.order)):
+                waiting = self._begin(number)
+                if waiting is not None:
+                    self._finish(number, run(waiting()))
+        changes = []
+        for output in self.outputs:
+            tangent = self.tangents.get(edge_of(output)) if output._requires_grad else None
+            changes.append(space_of(output._data).zero() if tangent is None else tangent)
+        return changes
+
+    async def _arun(self) -> None:
+        index = {node: number for number, node in enumerate(self.order)}
+        followers: list[list[int]] = [[] for _ in self.order]
+        waits = [0] * len(self.order)
+        for node, number in index.items():
+            for before, _ in node._next if node not in self.sources else ():
+                if before in index:
+                    followers[index[before]].append(number)
+                    waits[number] += 1
+        await drive(len(self.order), waits, followers.__getitem__, self._begin, self._finish)
+
+    def _begin(self, number: int) -> Any:
+        node = self.order[number]
+        if node in self.sources:
+            return None
+        tangents = [self.tangents.get(edge) for edge in node._next]
+        if all(tangent is None for tangent in tangents):
+            return None
+        if not isinstance(node, FunctionNode):
+            self._store(node, node.push(tangents))
+            return None
+        call = node.jvp_call(tangents)
+        if call is None:
+            self._store(node, _derive(node, tangents))
+            return None
+        rule, args = call
+        now = mode.get()
+        watch = Mode(now.grad, [] if now.grad and not node.definition.trusted else None)
+        if not is_concurrent(node, "jvp"):
+            token = mode.set(watch)
+            try:
+                returned = rule(*args)
+            finally:
+                mode.reset(token)
+            self._finish(number, (watch, returned))
+            return None
+        asynchronous = "jvp" in node.definition.asynchronous
+
+        async def called() -> Any:
+            mode.set(watch)
+            return watch, await call_within_limit(rule, args, asynchronous)
+
+        return called
+
+    def _finish(self, number: int, called: Any) -> None:
+        node: Any = self.order[number]
+        watch, returned = called
+        answers = node.jvp_answer(returned)
+        if watch.watch:
+            read = [each for each in watch.watch if isinstance(each, Variable)]
+            error = UnsupportedError(
+                f"The jvp of {node.title()} reads data as plain data, so the derivative of its "
+                "tangent is not known.",
+                mend="Compute with the Variables themselves.",
+            )
+            inputs = [at_edge(0.0, "", edge) for edge in node._next if edge[0] is not None]
+            answers = guard(answers, read if len(read) == len(watch.watch) else inputs, error)
+        self._store(node, answers)
+
+    def _store(self, node: Node, tangents: Sequence[Any]) -> None:
+        for number, tangent in enumerate(tangents):
+            if tangent is not None:
+                self.tangents[(node, number)] = tangent
+
+
+def _derive(node: FunctionNode, tangents: Sequence[Any]) -> list[Any]:
+    """The tangents of the outputs, from backward alone.
+
+    For each unit gradient e of an output, <e, J v> = <J^T e, v>, and J^T e is what backward gives.
+    """
+    definition = node.definition
+    needed = [tangent is not None for tangent in tangents]
+    texts = [output for output in node.outputs
+             if output.space is not None and output.space.name == "text"]  # fmt: skip
+    if definition.gradient == "nonlinear" or "backward" in definition.asynchronous or texts:
+        why = (
+            "its backward is not linear" if definition.gradient == "nonlinear"
+            else "an edit of a text is not derived" if texts else "its backward is awaited"
+        )  # fmt: skip
+        raise UnsupportedError(
+            f"{node.title()} has no jvp, and none can be derived: {why}.",
+            mend="Define jvp on the Function.",
+        )
+    results: list[Any] = []
+    for number, output in enumerate(node.outputs):
+        if output.space is None or not output.differentiable:
+            results.append(None)
+            continue
+        components = [
+            _component(node, number, unit, tangents, needed) for unit in output.space.basis()
+        ]
+        results.append(output.space.compose(iter(components)))
+    return results
+
+
+def _component(
+    node: FunctionNode, number: int, unit: Any, tangents: Sequence[Any], needed: list[bool]
+) -> Any:
+    pulled = _pull(node, number, unit, needed)
+    _check_linear(node, number, unit, needed, pulled)
+    parts = [
+        space.inner(gradient, tangent)
+        for space, gradient, tangent in zip(node.spaces, pulled, tangents, strict=True)
+        if gradient is not None and tangent is not None
+    ]
+    total = wrap(0.0)
+    for part in parts:
+        total = total + part
+    return total
+
+
+def _pull(node: FunctionNode, number: int, unit: Any, needed: list[bool]) -> list[Any]:
+    gradients: list[Any] = [None] * len(node.outputs)
+    gradients[number] = unit
+    rule, args = node.backward_call(gradients, needed)
+    now = mode.get()
+    watch = Mode(now.grad, [] if now.grad and not node.definition.trusted else None)
+    token = mode.set(watch)
+    try:
+        returned = rule(*args)
+    finally:
+        mode.reset(token)
+    sent = node.backward_answer(returned, gradients, needed)
+    return OPERATIONS["settle"](node, watch, gradients, sent) if watch.watch is not None else sent
+
+
+def _check_linear(
+    node: FunctionNode, number: int, unit: Any, needed: list[bool], pulled: list[Any]
+) -> None:
+    """Refuse, once a Function, to transpose a backward that is not linear: B(-2 e) = -2 B(e)."""
+    audited = node.definition.audited
+    if node.definition.trusted or "linear" in audited or space_of(unit._data).name != "number":
+        return
+    token = mode.set(OFF)
+    try:
+        doubled = _pull(node, number, wrap(-2.0 * unit._data), needed)
+    finally:
+        mode.reset(token)
+    for space, once, twice in zip(node.spaces, pulled, doubled, strict=True):
+        if space.name != "number" or once is None or twice is None:
+            continue
+        off = abs(twice._data + 2.0 * once._data)
+        if off > 1e-9 * max(1.0, abs(twice._data)):
+            raise UnsupportedError(
+                f"{node.title()} has no jvp, and none can be derived: its backward is not linear.",
+                given=f"B(-2) = {twice._data}, B(1) = {once._data}",
+                mend='Define jvp on the Function, or declare gradient = "nonlinear".',
+            )
+    audited["linear"] = True

@@ -1,0 +1,126 @@
+"""`Function`: written like `torch.autograd.Function`, over any value."""
+
+from typing import Any, ClassVar, Literal, NoReturn
+
+from pullback.errors import DefinitionError
+from pullback.tape._apply import aapply, apply
+from pullback.tape._definition import Definition, define
+
+__all__ = ["Function"]
+
+
+class Function:
+    """A custom differentiable function of Variables, on torch's contract to the letter.
+
+    Write ``forward(ctx, *args)``, or ``forward(*args)`` with ``setup_context(ctx, inputs,
+    output)``; ``backward(ctx, *gradients)``, which may be called ``vjp``; if you like ``jvp(ctx,
+    *tangents)`` and ``vmap(info, in_dims, *args)``. What is left out is derived where it can be,
+    and refused by name where not. Then call `apply`.
+
+    forward is given the arguments of `apply`: Variables, plain values, and lists, tuples and
+    dicts of them. It returns a Variable or a tuple. backward is given one gradient for each
+    output and returns one for each argument, None where there is none, in the argument's own
+    structure where it is nested. The gradient of a text is `Feedback`.
+
+    Each rule but setup_context may be a coroutine function; such rules, and those of a Function
+    that declares ``blocking = True``, run beside others that are ready, up to the limit of
+    `concurrency`.
+
+    Attributes:
+        gradient: ``"exact"`` (backward is the transpose of the derivative), ``"surrogate"``
+            (linear, deliberately not the derivative) or ``"nonlinear"``.
+        generate_vmap_rule: as in torch; a rule is derived either way.
+        blocking: the rules wait for something outside of Python, so they run in threads.
+        random: two runs with the same arguments differ, so `vmap` never shares one.
+
+    Example:
+        >>> from pullback.tape import Variable
+        >>> class Shout(Function):
+        ...     @staticmethod
+        ...     def forward(ctx, text):
+        ...         return Variable(text.data.upper(), role=f"loud {text.role}")
+        ...     @staticmethod
+        ...     def backward(ctx, feedback):
+        ...         return feedback
+        >>> text = Variable("quiet", role="word", requires_grad=True)
+        >>> Shout.apply(text).backward(Variable("too loud"))
+        >>> [note.data for note in text.grad]
+        ['too loud']
+    """
+
+    gradient: ClassVar[Literal["exact", "surrogate", "nonlinear"]] = "exact"
+    generate_vmap_rule: ClassVar[bool] = False
+    blocking: ClassVar[bool] = False
+    random: ClassVar[bool] = False
+    _trusted: ClassVar[bool] = False
+    _definition: ClassVar[Definition | None] = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise DefinitionError(
+            f"{type(self).__name__} was made an instance; its rules are static.",
+            mend=f"Call {type(self).__name__}.apply(...).",
+        )
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._definition = None
+
+    @staticmethod
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        """Compute the outputs; to be written, with or without ``ctx`` before the arguments."""
+        _missing("forward")
+
+    @staticmethod
+    def setup_context(*args: Any, **kwargs: Any) -> Any:
+        """Save what backward needs: ``setup_context(ctx, inputs, output)``."""
+        _missing("setup_context")
+
+    @staticmethod
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        """Give the gradients of the arguments: ``backward(ctx, *gradients of the outputs)``."""
+        _missing("backward")
+
+    @staticmethod
+    def vjp(*args: Any, **kwargs: Any) -> Any:
+        """Another name of `backward`."""
+        _missing("vjp")
+
+    @staticmethod
+    def jvp(*args: Any, **kwargs: Any) -> Any:
+        """Give the tangents of the outputs: ``jvp(ctx, *tangents of the arguments)``."""
+        _missing("jvp")
+
+    @staticmethod
+    def vmap(*args: Any, **kwargs: Any) -> Any:
+        """Give the outputs of a whole batch and their out_dims: ``vmap(info, in_dims, *args)``."""
+        _missing("vmap")
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """Apply the Function; with or without a running event loop.
+
+        Raises:
+            ArgumentTypeError: the arguments do not fit forward.
+            DefinitionError: the rules break the contract.
+        """
+        definition = cls._definition or cls._define()
+        if kwargs:
+            args = definition.bind(args, kwargs)
+        return apply(definition, args)
+
+    @classmethod
+    async def aapply(cls, *args: Any, **kwargs: Any) -> Any:
+        """Apply the Function and await it, so that others run meanwhile."""
+        definition = cls._definition or cls._define()
+        if kwargs:
+            args = definition.bind(args, kwargs)
+        return await aapply(definition, args)
+
+    @classmethod
+    def _define(cls) -> Definition:
+        cls._definition = define(cls, Function)
+        return cls._definition
+
+
+def _missing(rule: str) -> NoReturn:
+    raise DefinitionError(f"The Function has no {rule}.")

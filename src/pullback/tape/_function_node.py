@@ -1,0 +1,200 @@
+"""`FunctionNode`: one application of a Function, and how its rules are called."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pullback.errors import DefinitionError, UnsupportedError
+from pullback.tape import _layout
+from pullback.tape._context import Context
+from pullback.tape._definition import Definition
+from pullback.tape._extra import Origin
+from pullback.tape._feedback import Feedback
+from pullback.tape._node import Edge, Node, Output, count
+from pullback.tape._registry import Space
+from pullback.tape._variable import Variable
+
+__all__ = ["FunctionNode"]
+
+
+class FunctionNode(Node):
+    """One application of a Function.
+
+    Arguments:
+        definition: its rules.
+        edges: where the gradients of the input Variables flow to.
+        context: what forward saved.
+        layout: where the Variables are among the arguments.
+        spaces: the spaces of the input Variables.
+        args: the arguments, kept where the derived rules may have to be audited.
+    """
+
+    __slots__ = ("args", "context", "definition", "layout", "outputs", "spaces")
+
+    def __init__(
+        self,
+        definition: Definition,
+        edges: tuple[Edge, ...],
+        context: Context,
+        layout: _layout.Layout,
+        spaces: tuple[Space, ...],
+        args: tuple[Any, ...] | None,
+    ) -> None:
+        self._name = definition.node_name
+        self._next = edges
+        self._hooks = self._prehooks = self._retained = None
+        self.sequence = next(count)
+        self.definition = definition
+        self.context = context
+        self.layout = layout
+        self.spaces = spaces
+        self.args = args
+        self.outputs: tuple[Output, ...] = ()
+
+    def released(self) -> None:
+        """Forget the saved values after a backward pass that does not retain the graph."""
+        self.context.release()
+        self.args = None
+
+    def backward_call(
+        self, gradients: Sequence[Any], needed: Sequence[bool] | None
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """The backward rule and what to call it with.
+
+        Arguments:
+            gradients: one an output, None where nothing arrived.
+            needed: for each edge, whether its gradient is wanted; None if all that can be.
+        """
+        rule = self.definition.backward
+        if rule is None:
+            raise DefinitionError(
+                f"{self.title()} has no backward.", mend="Define backward, or vjp, on the Function."
+            )
+        context = self.context
+        if needed is not None:
+            context = context.with_needs(_layout.needs(self.layout, needed))
+        if context._materialize:
+            gradients = [
+                output.space.zero() if gradient is None and output.space is not None else gradient
+                for gradient, output in zip(gradients, self.outputs, strict=True)
+            ]
+        return rule, (context, *gradients)
+
+    def backward_answer(
+        self, returned: Any, gradients: Sequence[Any], needed: Sequence[bool] | None
+    ) -> list[Any]:
+        """One gradient an edge, each of the space of its input, from what the rule returned.
+
+        Raises:
+            DefinitionError: the number or kind of the gradients is wrong.
+        """
+        answers = self._answers(returned)
+        result: list[Any] = []
+        for index, ((node, _), space) in enumerate(zip(self._next, self.spaces, strict=True)):
+            answer = answers[index]
+            if answer is None or node is None or not (needed is None or needed[index]):
+                result.append(None)
+                continue
+            gradient = space.conform(answer, lambda detail, i=index: self._wrong_kind(i, detail))
+            if space.name == "text":
+                self._sign(gradient, gradients)
+            result.append(gradient)
+        return result
+
+    def _answers(self, returned: Any) -> Sequence[Any]:
+        answers = returned if type(returned) is tuple else (returned,)
+        expected = len(self._next) if self.layout is None else len(self.layout)
+        if len(answers) != expected:
+            beyond = answers[expected:]
+            if len(answers) < expected or any(answer is not None for answer in beyond):
+                raise DefinitionError(
+                    f"{self.title()} returned a wrong number of gradients.",
+                    given=str(len(answers)),
+                    expected=f"{expected}, one for each argument of forward",
+                    mend="Return None for an argument that has no gradient.",
+                )
+            answers = answers[:expected]
+        if self.layout is None:
+            return answers
+        return _layout.match(self.layout, answers, self._wrong_kind)
+
+    def _wrong_kind(self, index: int, detail: str) -> Exception:
+        return DefinitionError(
+            f"{self.title()} returned a gradient of the wrong kind for input {index}: {detail}."
+        )
+
+    def _sign(self, gradient: Variable, gradients: Sequence[Any]) -> None:
+        """Say on new notes where they come from."""
+        for note in gradient.notes if isinstance(gradient, Feedback) else (gradient,):
+            extra = note._extra
+            if (extra is None or extra.origin is None) and not _passed_on(note, gradients):
+                origin = Origin(self._name, self.role, self.sequence)
+                note._more().origin = origin
+
+    def jvp_call(self, tangents: Sequence[Any]) -> tuple[Any, tuple[Any, ...]] | None:
+        """The jvp rule and what to call it with, or None if it is to be derived.
+
+        Arguments:
+            tangents: one an input Variable, None where there is no change.
+        """
+        rule = self.definition.jvp
+        if rule is None:
+            return None
+        needed = [tangent is not None for tangent in tangents]
+        context = self.context.with_needs(_layout.needs(self.layout, needed), "jvp")
+        if context._materialize:
+            tangents = [
+                space.zero() if tangent is None else tangent
+                for tangent, space in zip(tangents, self.spaces, strict=True)
+            ]
+        if self.layout is not None:
+            blank = tuple(_blank(entry) for entry in self.layout)
+            tangents = _layout.replace(self.layout, blank, tangents)
+        return rule, (context, *tangents)
+
+    def jvp_answer(self, returned: Any) -> list[Any]:
+        """One tangent an output, each of the space of the output.
+
+        Raises:
+            DefinitionError: the number or kind of the tangents is wrong.
+        """
+        answers = returned if type(returned) is tuple else (returned,)
+        if len(answers) != len(self.outputs):
+            raise DefinitionError(
+                f"The jvp of {self.title()} returned a wrong number of tangents.",
+                given=str(len(answers)), expected=f"{len(self.outputs)}, one for each output",
+            )  # fmt: skip
+        result: list[Any] = []
+        for index, (answer, output) in enumerate(zip(answers, self.outputs, strict=True)):
+            if output.space is None or not output.differentiable:
+                result.append(None)
+            elif answer is None:
+                raise UnsupportedError(
+                    f"The jvp of {self.title()} returned None for output {index}, which carries a "
+                    "tangent.",
+                    expected="a Variable; a zero where nothing changes",
+                )
+            else:
+                complain = lambda detail, i=index: DefinitionError(  # noqa: E731
+                    f"The jvp of {self.title()} returned a tangent of the wrong kind for output "
+                    f"{i}: {detail}."
+                )
+                result.append(output.space.conform(answer, complain))
+        return result
+
+
+def _passed_on(note: Variable, gradients: Sequence[Any]) -> bool:
+    for gradient in gradients:
+        if gradient is note or (
+            isinstance(gradient, Feedback) and any(note is each for each in gradient.notes)
+        ):
+            return True
+    return False
+
+
+def _blank(entry: Any) -> Any:
+    """The place of an argument in jvp: None, or a container for the tangents in it."""
+    if isinstance(entry, dict):
+        return {key: _blank(below) for key, below in entry.items()}
+    if isinstance(entry, list | tuple):
+        return type(entry)(_blank(below) for below in entry)
+    return None

@@ -1,0 +1,167 @@
+"""Whether operations are recorded, and which values a rule reads behind the tape's back."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar, Token
+from typing import Any, TypeVar
+
+from pullback.errors import ArgumentTypeError
+
+__all__ = [
+    "OFF",
+    "ON",
+    "Mode",
+    "enable_grad",
+    "is_grad_enabled",
+    "mode",
+    "no_grad",
+    "set_grad_enabled",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Mode:
+    """How operations run here: recorded or not, and watched or not.
+
+    Arguments:
+        grad: whether operations are recorded.
+        watch: collects what is read as plain data although it is differentiated: a derivative
+            through such a reading would be silently missing.
+    """
+
+    __slots__ = ("grad", "watch")
+
+    def __init__(self, grad: bool, watch: list[Any] | None = None) -> None:
+        self.grad = grad
+        self.watch = watch
+
+
+ON, OFF = Mode(True), Mode(False)
+
+# A context variable, so that threads and tasks each have their own.
+mode: ContextVar[Mode] = ContextVar("pullback.tape.mode", default=ON)
+
+
+def is_grad_enabled() -> bool:
+    """Whether operations are recorded here.
+
+    Example:
+        >>> with no_grad():
+        ...     is_grad_enabled()
+        False
+    """
+    return mode.get().grad
+
+
+class _Switch:
+    """A context manager and decorator that sets the mode; right across threads and tasks."""
+
+    __slots__ = ("_grad", "_tokens")
+
+    def __init__(self, grad: bool) -> None:
+        self._grad = grad
+        self._tokens: list[Token[Mode]] = []
+
+    def __enter__(self) -> None:
+        self._tokens.append(mode.set(self._chosen()))
+
+    def __exit__(self, *error: object) -> None:
+        mode.reset(self._tokens.pop())
+
+    def _chosen(self) -> Mode:
+        """The mode asked for; a rule that is watched and records already stays watched."""
+        now = mode.get()
+        return now if self._grad and now.grad else ON if self._grad else OFF
+
+    def __call__(self, function: F) -> F:
+        chosen = self._grad
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def awaited(*args: Any, **kwargs: Any) -> Any:
+                with _Switch(chosen):
+                    return await function(*args, **kwargs)
+
+            return awaited  # type: ignore[bad-return]
+
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with _Switch(chosen):
+                return function(*args, **kwargs)
+
+        return called  # type: ignore[bad-return]
+
+
+def no_grad() -> _Switch:
+    """Record nothing inside: a context manager, or a decorator of a function or coroutine.
+
+    Example:
+        >>> from pullback.tape import Variable
+        >>> x = Variable(2.0, requires_grad=True)
+        >>> with no_grad():
+        ...     y = x * x
+        >>> y.requires_grad
+        False
+    """
+    return _Switch(False)
+
+
+def enable_grad() -> _Switch:
+    """Record inside, also within `no_grad`.
+
+    Example:
+        >>> from pullback.tape import Variable
+        >>> x = Variable(2.0, requires_grad=True)
+        >>> with no_grad(), enable_grad():
+        ...     y = x * x
+        >>> y.requires_grad
+        True
+    """
+    return _Switch(True)
+
+
+class set_grad_enabled(_Switch):  # noqa: N801  # torch's name, both a call and a context manager
+    """Switch recording on or off, at once; as a context manager, until its end.
+
+    Arguments:
+        mode: whether operations are recorded.
+
+    Example:
+        >>> with set_grad_enabled(False):
+        ...     is_grad_enabled()
+        False
+        >>> is_grad_enabled()
+        True
+    """
+
+    __slots__ = ("_before",)
+
+    def __init__(self, mode: bool) -> None:
+        if not isinstance(mode, bool):
+            raise ArgumentTypeError(
+                "set_grad_enabled was given no truth value.", given=f"mode={mode!r}",
+                expected="True or False",
+            )  # fmt: skip
+        super().__init__(mode)
+        self._before = _current()
+        _set(self._chosen())
+
+    def __enter__(self) -> None:
+        _set(self._chosen())
+
+    def __exit__(self, *error: object) -> None:
+        _set(self._before)
+
+    def __call__(self, function: F) -> F:
+        _set(self._before)  # a decorator changes nothing where it stands
+        return super().__call__(function)
+
+
+def _current() -> Mode:
+    return mode.get()
+
+
+def _set(chosen: Mode) -> None:
+    mode.set(chosen)

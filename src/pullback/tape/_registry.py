@@ -1,0 +1,161 @@
+"""`Space`: what the engine needs of a type of values; and which space a value belongs to."""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Never
+
+from pullback.errors import ArgumentTypeError, UnsupportedError
+
+__all__ = ["OPERATIONS", "Space", "register_space", "space_of"]
+
+# The operations that a Variable has and does not know: filled by the modules that define them.
+OPERATIONS: dict[str, Callable[..., Any]] = {}
+
+
+class Space:
+    """The values of one kind and structure, and the gradients that belong to them.
+
+    A gradient is always a Variable; what its data is, the space says. Subclass this and
+    `register_space` to put a type of your own on the tape. Two values are of the same space if
+    their spaces are equal.
+
+    Attributes:
+        name: what messages call it.
+        differentiable: whether a gradient can flow to such a value.
+        plain: whether the data is small and immutable, so that graphs may keep it for display.
+
+    Example:
+        >>> space_of(2.0).name, space_of("text").name
+        ('number', 'text')
+    """
+
+    name = "value"
+    differentiable = True
+    plain = False
+
+    def zero(self) -> Any:
+        """The gradient that says nothing."""
+        self._refuse("zero")
+
+    def total(self, gradients: Sequence[Any]) -> Any:
+        """The sum of gradients that `conform` gave, in their order."""
+        self._refuse("add")
+
+    def conform(self, gradient: Any, complain: Callable[[str], Exception]) -> Any:
+        """A gradient as this space has it.
+
+        Arguments:
+            gradient: what a rule returned or a user gave.
+            complain: makes the error, given what is wrong.
+        """
+        self._refuse("take a gradient")
+
+    def accumulate(self, before: Any, gradient: Any) -> Any:
+        """The ``.grad`` of a Variable after one more gradient."""
+        return gradient if before is None else self.total([before, gradient])
+
+    def empty(self) -> Any:
+        """The ``.grad`` of a Variable before any gradient."""
+        return None
+
+    def seed(self) -> Any:
+        """The gradient that `backward` starts from when none is given, or None."""
+        return None
+
+    def inner(self, gradient: Any, tangent: Any) -> Any:
+        """The inner product of a gradient and a tangent, a number Variable."""
+        self._refuse("form the inner product")
+
+    def basis(self) -> Iterator[Any]:
+        """Unit gradients that span the space, for deriving forward mode."""
+        self._refuse("span the space")
+
+    def compose(self, components: Iterator[Any]) -> Any:
+        """The gradient with these components, number Variables, along `basis`."""
+        self._refuse("span the space")
+
+    def stamp(self, data: Any) -> Any:
+        """What changes when the data is changed in place, or None if it cannot be."""
+        return None
+
+    def _refuse(self, verb: str) -> Never:
+        raise UnsupportedError(
+            f"The space {self.name!r} cannot {verb}.",
+            mend="Give its Space class that method, or a rule of its own to the Function.",
+        )
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+_FACTORIES: dict[type, Callable[[Any], Space]] = {}
+
+
+def register_space(kind: type, factory: Callable[[Any], Space]) -> None:
+    """Say which space the values of a type belong to, and those of its subclasses.
+
+    Arguments:
+        kind: the type of the data.
+        factory: gives the `Space` of one value.
+
+    Raises:
+        ArgumentTypeError: the kind is no type or the factory cannot be called.
+
+    Example:
+        >>> class Celsius(float): ...
+        >>> register_space(Celsius, lambda value: space_of(float(value)))
+        >>> space_of(Celsius(3.0)).name
+        'number'
+    """
+    if not isinstance(kind, type) or not callable(factory):
+        raise ArgumentTypeError(
+            "A space is registered for a type, with a callable that gives the space of a value.",
+            given=f"kind={kind!r}, factory={factory!r}",
+        )
+    _FACTORIES[kind] = factory
+
+
+def space_of(data: Any) -> Space:
+    """The space that a value belongs to.
+
+    Raises:
+        ArgumentTypeError: the type is not registered, or a list or mapping contains itself.
+    """
+    factory = _FACTORIES.get(type(data)) or _find(type(data))
+    if factory is None:
+        raise ArgumentTypeError(
+            f"The tape does not know values of the type {type(data).__qualname__}.",
+            given=_short(data),
+            expected="a number, a text, a list, tuple or dict of them, a torch tensor, or a "
+            "registered type",
+            mend="pullback.tape.register_space(the_type, factory)",
+        )
+    try:
+        return factory(data)
+    except RecursionError:
+        raise ArgumentTypeError(
+            "A list or mapping on the tape is nested without end.",
+            given=type(data).__qualname__,
+            mend="Take the reference to itself out of it.",
+        ) from None
+
+
+def _find(kind: type) -> Callable[[Any], Space] | None:
+    for base in kind.__mro__:
+        if base in _FACTORIES:
+            return _FACTORIES[base]
+    torch = sys.modules.get("torch")
+    if torch is not None and issubclass(kind, torch.Tensor):
+        # Imported by name when the first tensor is seen: the tape itself never imports torch.
+        importlib.import_module("pullback.tape.tensor")
+        return _FACTORIES[torch.Tensor]
+    return None
+
+
+def _short(data: Any) -> str:
+    try:
+        text = repr(data)
+    except Exception:  # any type may have a broken repr
+        text = f"an instance of {type(data).__qualname__}"
+    return text if len(text) <= 80 else text[:77] + "..."

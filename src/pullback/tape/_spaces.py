@@ -1,0 +1,276 @@
+"""The spaces of numbers, texts, sequences and mappings."""
+
+import numbers
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pullback.tape._feedback import Feedback, distinct, gather, notes_of
+from pullback.tape._registry import OPERATIONS, Space, register_space, space_of
+from pullback.tape._variable import Variable, wrap
+
+__all__ = ["NUMBER", "TEXT", "Constant", "MappingSpace", "Number", "SequenceSpace", "Text"]
+
+
+class Number(Space):
+    """Real numbers; a gradient is a number."""
+
+    name = "number"
+    plain = True
+
+    def zero(self) -> Any:
+        return wrap(0.0)
+
+    def total(self, gradients: Sequence[Any]) -> Any:
+        total = gradients[0]
+        for gradient in gradients[1:]:
+            total = total + gradient
+        return total
+
+    def conform(self, gradient: Any, complain: Callable[[str], Exception]) -> Any:
+        if isinstance(gradient, Variable):
+            kind = type(gradient._data)
+            if kind is float or kind is int:
+                return gradient
+            if space_of(gradient._data) is NUMBER:
+                return gradient
+        raise complain(f"a number Variable was expected, {outline(gradient)} was given")
+
+    def seed(self) -> Any:
+        return wrap(1.0)
+
+    def inner(self, gradient: Any, tangent: Any) -> Any:
+        return gradient * tangent
+
+    def basis(self) -> Iterator[Any]:
+        yield wrap(1.0)
+
+    def compose(self, components: Iterator[Any]) -> Any:
+        return next(components)
+
+
+class Text(Space):
+    """Texts; a gradient is `Feedback`, an ordered set of notes, whose sum is their union."""
+
+    name = "text"
+    plain = True
+
+    def zero(self) -> Any:
+        return Feedback()
+
+    def total(self, gradients: Sequence[Any]) -> Any:
+        if len(gradients) == 1 and isinstance(gradients[0], Feedback):
+            return gradients[0]
+        if len(gradients) == 1 and not gradients[0]._requires_grad:
+            return gather((gradients[0],))
+        return OPERATIONS["feedback"](notes_of(list(gradients)))
+
+    def conform(self, gradient: Any, complain: Callable[[str], Exception]) -> Any:
+        if type(gradient) is Variable and type(gradient._data) is str:
+            return gradient
+        notes = notes_of(gradient)
+        if notes is None:
+            raise complain(
+                f"a text Variable, Feedback or a list of text Variables was expected, "
+                f"{outline(gradient)} was given"
+            )
+        return gradient if isinstance(gradient, Variable) else Feedback(notes)
+
+    def accumulate(self, before: Any, gradient: Any) -> Any:
+        notes = notes_of(gradient) or ()
+        return list(distinct([*(before or ()), *notes]))
+
+    def empty(self) -> Any:
+        return []
+
+
+class Constant(Space):
+    """Values that no gradient flows to: truth values, None, bytes."""
+
+    name = "constant"
+    differentiable = False
+    plain = True
+
+    def zero(self) -> Any:
+        return None
+
+
+class _Structured(Space):
+    """A list, tuple or dict: every slot has its space, and gradients are structured alike."""
+
+    def __init__(self, kind: type, keys: tuple[Any, ...], slots: tuple[Space, ...]) -> None:
+        self.kind = kind
+        self.keys = keys
+        self.slots = slots
+        self.differentiable = any(slot.differentiable for slot in slots) or not slots
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return False
+        mine, its = vars(self), vars(other)
+        return all(mine[key] == its[key] for key in ("kind", "keys", "slots"))
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.keys, self.slots))
+
+    def build(self, values: Sequence[Any]) -> Any:
+        """The container of these values."""
+        raise NotImplementedError
+
+    def entries(self, data: Any) -> list[Any]:
+        """The values in the order of the slots."""
+        return [data[key] for key in self.keys]
+
+    def fits(self, data: Any) -> bool:
+        """Whether a container has these slots."""
+        raise NotImplementedError
+
+    def zero(self) -> Any:
+        return wrap(self.build([held(slot.zero()) for slot in self.slots]))
+
+    def total(self, gradients: Sequence[Any]) -> Any:
+        if len(gradients) == 1:
+            return gradients[0]
+        return OPERATIONS["total"](self, list(gradients))
+
+    def conform(self, gradient: Any, complain: Callable[[str], Exception]) -> Any:
+        whole = isinstance(gradient, Variable)
+        data = gradient._data if isinstance(gradient, Variable) else gradient
+        if isinstance(data, str) and TEXT in self.slots:  # one note on the whole: to every text
+            data, whole = self.build([gradient if s is TEXT else None for s in self.slots]), False
+        if not isinstance(data, list | tuple | dict) or not self.fits(data):
+            raise complain(
+                f"a {self.kind.__name__} of {len(self.slots)} was expected, "
+                f"{outline(gradient)} was given"
+            )
+        values = self.entries(data)
+        if whole and all(map(_is_settled, self.slots, values)):
+            return gradient
+        if whole:
+            values = [value if isinstance(value, Variable | list | tuple | dict) else
+                      None if value is None else _lift(value) for value in values]  # fmt: skip
+        slots = [
+            slot.zero() if value is None or not slot.differentiable
+            else slot.conform(value, lambda detail, key=key: complain(f"at [{key!r}], {detail}"))
+            for key, slot, value in zip(self.keys, self.slots, values, strict=True)
+        ]  # fmt: skip
+        if whole and gradient._node is not None:
+            return gradient  # its slots are right, and its history is its own
+        return OPERATIONS["assemble"](self, slots)
+
+    def accumulate(self, before: Any, gradient: Any) -> Any:
+        return gradient if before is None else self.total([before, gradient])
+
+    def inner(self, gradient: Any, tangent: Any) -> Any:
+        parts = [
+            slot.inner(gradient[key], tangent[key])
+            for key, slot in zip(self.keys, self.slots, strict=True)
+            if slot.differentiable
+        ]
+        return NUMBER.total(parts) if parts else NUMBER.zero()
+
+    def basis(self) -> Iterator[Any]:
+        for index, slot in enumerate(self.slots):
+            for unit in slot.basis() if slot.differentiable else ():
+                slots = [each.zero() for each in self.slots]
+                slots[index] = unit
+                yield wrap(self.build([held(value) for value in slots]))
+
+    def compose(self, components: Iterator[Any]) -> Any:
+        slots = [
+            slot.compose(components) if slot.differentiable else slot.zero() for slot in self.slots
+        ]
+        return OPERATIONS["assemble"](self, slots)
+
+    def stamp(self, data: Any) -> Any:
+        values = self.entries(data) if self.fits(data) else [data]
+        return tuple(
+            (value, slot.stamp(value)) if slot.plain else (id(value), slot.stamp(value))
+            for slot, value in zip(self.slots, values, strict=False)
+        ), len(data)
+
+
+class SequenceSpace(_Structured):
+    """Lists and tuples, element by element."""
+
+    name = "sequence"
+
+    def build(self, values: Sequence[Any]) -> Any:
+        return self.kind(values)
+
+    def fits(self, data: Any) -> bool:
+        return isinstance(data, list | tuple) and len(data) == len(self.slots)
+
+
+class MappingSpace(_Structured):
+    """Dicts, key by key."""
+
+    name = "mapping"
+
+    def build(self, values: Sequence[Any]) -> Any:
+        return self.kind(zip(self.keys, values, strict=True))
+
+    def fits(self, data: Any) -> bool:
+        return isinstance(data, dict) and data.keys() == set(self.keys)
+
+    def conform(self, gradient: Any, complain: Callable[[str], Exception]) -> Any:
+        partial = isinstance(gradient, dict) and gradient.keys() < set(self.keys)
+        if partial:  # keys that a rule leaves out have no gradient
+            gradient = {key: gradient.get(key) for key in self.keys}
+        return super().conform(gradient, complain)
+
+
+def held(gradient: Any) -> Any:
+    """A gradient as a slot of a structured gradient holds it: feedback as it is, else its data."""
+    return gradient if isinstance(gradient, Feedback) or gradient is None else gradient._data
+
+
+def _is_settled(slot: Space, value: Any) -> bool:
+    """Whether a slot of a gradient's data is already as the space has it."""
+    if slot is NUMBER:
+        return type(value) in (float, int)
+    if slot is TEXT:
+        return isinstance(value, Feedback)
+    if isinstance(slot, _Structured):
+        return slot.fits(value) and all(map(_is_settled, slot.slots, slot.entries(value)))
+    return value is None if not slot.differentiable else False
+
+
+def _lift(value: Any) -> Any:
+    space_of(value)
+    return wrap(value)
+
+
+def outline(gradient: Any) -> str:
+    """What was given in place of a gradient, in a few words."""
+    if isinstance(gradient, Feedback):
+        return "Feedback"
+    if isinstance(gradient, Variable):
+        data = gradient._data
+        size = f" of {len(data)}" if isinstance(data, list | tuple | dict) else ""
+        return f"a {type(data).__name__} Variable{size}"
+    if isinstance(gradient, list | tuple | dict):
+        return f"a {type(gradient).__name__} of {len(gradient)}"
+    return f"the {type(gradient).__name__} {gradient!r:.60}"
+
+
+NUMBER, TEXT, CONSTANT = Number(), Text(), Constant()
+
+
+def _sequence(data: Any) -> Space:
+    kind = type(data) if type(data) in (list, tuple) else list
+    return SequenceSpace(kind, tuple(range(len(data))), tuple(map(space_of, data)))
+
+
+def _mapping(data: Any) -> Space:
+    return MappingSpace(dict, tuple(data), tuple(map(space_of, data.values())))
+
+
+for _kind in (float, int, numbers.Real):
+    register_space(_kind, lambda value: NUMBER)
+for _kind in (str, Feedback):
+    register_space(_kind, lambda value: TEXT)
+for _kind in (bool, type(None), bytes):
+    register_space(_kind, lambda value: CONSTANT)
+for _kind in (list, tuple):
+    register_space(_kind, _sequence)
+register_space(dict, _mapping)

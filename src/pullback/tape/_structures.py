@@ -1,0 +1,223 @@
+"""Operations on texts, lists, tuples and dicts, and on the gradients of them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pullback.errors import ArgumentTypeError
+from pullback.tape._feedback import Feedback, distinct, gather
+from pullback.tape._function import Function
+from pullback.tape._mode import mode
+from pullback.tape._registry import OPERATIONS, Space, space_of
+from pullback.tape._spaces import NUMBER, TEXT, held
+from pullback.tape._variable import Variable, describe, wrap
+
+__all__ = ["stack"]
+
+
+class _Structure(Function):
+    """A Function on structures, whose rules are known to be right; tests hold them to it."""
+
+    _trusted = True
+
+
+class Concatenate(_Structure):
+    """Two texts, or two lists or tuples, one after the other.
+
+    What is said of the whole text is said to both parts; the gradient of a list is split.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: Any, b: Any) -> Any:
+        left, right = _value(a), _value(b)
+        ctx.length = len(left) if not isinstance(left, str) else None
+        roles = [value.role for value in (a, b) if isinstance(value, Variable) and value.role]
+        return wrap(left + right, " and ".join(dict.fromkeys(roles)))
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        if ctx.length is None:
+            return g, g
+        return g[: ctx.length], g[ctx.length :]
+
+
+class Item(_Structure):
+    """One entry of a list, tuple or dict, or a slice."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Any, key: Any) -> Any:
+        ctx.space, ctx.key = space_of(a._data), key
+        entry = a._data[key]
+        if isinstance(entry, Feedback):
+            return Feedback(entry.notes, entry.role)
+        return Variable(entry, a.role)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return Place.apply(g, ctx.space, ctx.key), None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Any, key: Any) -> Any:
+        return tangent[ctx.key]
+
+
+class Place(_Structure):
+    """The gradient of a structure that is zero but for one entry, or one slice."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Any, space: Any, key: Any) -> Any:
+        ctx.key = key
+        values = [held(slot.zero()) for slot in space.slots]
+        if isinstance(key, slice):
+            values[key] = list(g._data)
+        else:
+            values[space.keys.index(key % len(space.keys) if space.name == "sequence" else key)] = (
+                held(g)
+            )
+        return wrap(space.build(values))
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g[ctx.key], None, None
+
+
+class Stack(_Structure):
+    """A list, tuple or dict made of Variables."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Any, build: Any) -> Any:
+        ctx.keys = list(values) if isinstance(values, dict) else range(len(values))
+        ctx.kind = dict if isinstance(values, dict) else list
+        ctx.build = build
+        return wrap(build([held(value) for value in _values(values)]))
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        if ctx.kind is dict:
+            return {key: g[key] for key in ctx.keys}, None
+        return [g[key] for key in ctx.keys], None
+
+    @staticmethod
+    def jvp(ctx: Any, tangents: Any, _: Any) -> Any:
+        return Stack.apply(tangents, ctx.build)
+
+
+class Total(_Structure):
+    """The sum of gradients of one structure, entry by entry."""
+
+    @staticmethod
+    def forward(ctx: Any, space: Any, parts: Any) -> Any:
+        ctx.count = len(parts)
+        rows = [space.entries(part._data) for part in parts]
+        columns = zip(space.slots, zip(*rows, strict=True), strict=True)
+        sums = [held(slot.total([_lift(v) for v in column])) if slot.differentiable else None
+                for slot, column in columns]  # fmt: skip
+        return wrap(space.build(sums))
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return None, [g] * ctx.count
+
+    @staticmethod
+    def jvp(ctx: Any, space: Any, tangents: Any) -> Any:
+        return Total.apply(space_of(tangents[0]._data), tangents)
+
+
+class Join(_Structure):
+    """The feedback that notes form together; what is said of it is said to each note."""
+
+    @staticmethod
+    def forward(ctx: Any, notes: Any) -> Any:
+        ctx.count = len(notes)
+        return Feedback(notes)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return [g] * ctx.count
+
+
+def stack(values: Any) -> Variable:
+    """One Variable of a list, tuple or dict of Variables; gradients flow back to each.
+
+    Arguments:
+        values: a list, tuple or dict of Variables.
+
+    Raises:
+        ArgumentTypeError: it is none of them, or something in it is no Variable.
+
+    Example:
+        >>> a = Variable(1.0, requires_grad=True)
+        >>> pair = stack([a, Variable(2.0)])
+        >>> pair.data
+        [1.0, 2.0]
+        >>> (pair[0] * 3).backward()
+        >>> a.grad
+        Variable(3.0)
+    """
+    if not isinstance(values, list | tuple | dict):
+        raise ArgumentTypeError(
+            "stack takes a list, tuple or dict of Variables.", given=type(values).__name__
+        )
+    for value in _values(values):
+        if not isinstance(value, Variable):
+            raise ArgumentTypeError(
+                "stack was given something that is no Variable.", given=repr(value),
+                mend="Make it one: Variable(value).",
+            )  # fmt: skip
+    if isinstance(values, dict):
+        keys = tuple(values)
+        return Stack.apply(values, lambda entries: dict(zip(keys, entries, strict=True)))
+    return Stack.apply(list(values), type(values))
+
+
+def _assemble(space: Any, slots: Sequence[Any]) -> Variable:
+    """A gradient of a structure, of the gradients of its slots."""
+    values = [value if isinstance(value, Variable) else wrap(value) for value in slots]
+    if mode.get().grad and any(value._requires_grad for value in values):
+        return Stack.apply(values, space.build)
+    return wrap(space.build([held(value) for value in values]))
+
+
+def _total(space: Space, parts: list[Any]) -> Variable:
+    return Total.apply(space, parts)
+
+
+def _feedback(notes: tuple[Variable, ...]) -> Feedback:
+    if mode.get().grad and any(note._requires_grad for note in notes):
+        return Join.apply(list(distinct(notes)))
+    return gather(distinct(notes))
+
+
+def _item(a: Variable, key: Any) -> Any:
+    if type(a) is not OPERATIONS["Batched"]:
+        space = space_of(a._data)
+        operation = getattr(space, "operation", None)
+        if operation is not None:
+            return operation("item", a, key)
+        if space is NUMBER or (space is TEXT and a._requires_grad):
+            raise ArgumentTypeError(
+                f"A {space.name} on the tape has no entries.", given=f"{describe(a)}[{key!r}]",
+                mend="Slice its data inside a Function that answers for it.",
+            )  # fmt: skip
+    return Item.apply(a, key)
+
+
+def _values(values: Any) -> Any:
+    return values.values() if isinstance(values, dict) else values
+
+
+def _value(a: Any) -> Any:
+    return a._data if isinstance(a, Variable) else a
+
+
+def _lift(value: Any) -> Any:
+    return value if isinstance(value, Variable) else wrap(value)
+
+
+OPERATIONS.update(
+    assemble=_assemble,
+    concatenate=Concatenate.apply,
+    feedback=_feedback,
+    item=_item,
+    stack=stack,
+    total=_total,
+)

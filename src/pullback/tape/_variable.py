@@ -1,0 +1,379 @@
+"""`Variable`: a value on the tape."""
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, Self
+
+from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
+from pullback.tape._extra import Extra, Origin
+from pullback.tape._mode import mode
+from pullback.tape._registry import OPERATIONS, space_of
+
+__all__ = ["Variable", "describe", "wrap"]
+
+
+class Variable:
+    """A value on the tape: a number, a text, a list, tuple or dict of them, or a tensor.
+
+    It is used like a tensor of torch: operations on it are recorded while gradients are enabled
+    and one of their inputs requires a gradient, and `backward` runs the record.
+
+    Arguments:
+        data: the value; its type must belong to a registered space.
+        role: what the value is for, in words; feedback and error messages speak of it.
+        requires_grad: whether a gradient is wanted.
+        name: a short name for pictures.
+
+    Attributes:
+        grad: for a text an ordered list of Variables, empty before `backward`; for anything else
+            one Variable, or None.
+        grad_fn: the graph node that made the value, or None for a leaf.
+
+    Raises:
+        ArgumentTypeError: the type of the data is not registered, or role or name is no text.
+        ArgumentError: a gradient is required of a value that has none, such as a bool.
+
+    Example:
+        >>> x = Variable(3.0, requires_grad=True)
+        >>> (x * x).backward()
+        >>> x.grad
+        Variable(6.0)
+        >>> Variable("a text", role="an answer")
+        Variable('a text', role='an answer')
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_data",
+        "_extra",
+        "_grad",
+        "_node",
+        "_output_nr",
+        "_requires_grad",
+        "_version",
+        "role",
+    )
+    __array_priority__ = 1000  # numpy leaves an operation with a Variable to the Variable
+
+    def __init__(
+        self,
+        data: Any = "",
+        role: str = "",
+        requires_grad: bool = False,
+        name: str | None = None,
+    ) -> None:
+        if isinstance(data, Variable):
+            raise ArgumentTypeError(
+                "A Variable was made of a Variable.", given=describe(data),
+                mend="Pass its data, or use detach() for a copy without history.",
+            )  # fmt: skip
+        if not isinstance(role, str) or not (name is None or isinstance(name, str)):
+            raise ArgumentTypeError(
+                "The role and name of a Variable are texts.", given=f"role={role!r}, name={name!r}"
+            )
+        self._data = data
+        self.role = role
+        self._node = None
+        self._output_nr = 0
+        self._version = 0
+        self._extra: Extra | None = None
+        self._requires_grad = False
+        space = space_of(data)
+        self._grad = None
+        if requires_grad:
+            self._require(space)
+        if name is not None:
+            self.name = name
+
+    @property
+    def data(self) -> Any:
+        """The value itself. Assigning it changes the Variable in place."""
+        watch = mode.get().watch
+        if watch is not None and self._requires_grad:
+            watch.append(self)
+        return self._data
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        if self._requires_grad and mode.get().grad:
+            what = "A leaf that requires a gradient" if self._node is None else "A recorded value"
+            raise GraphError(
+                f"{what} was changed in place.", given=describe(self),
+                mend="Assign its data inside `with no_grad():`, or compute a new Variable.",
+            )  # fmt: skip
+        space_of(value)
+        self._data = value
+        self._version += 1
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether operations on this value are recorded."""
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Require a gradient of this leaf, or no longer; gives the Variable back.
+
+        Raises:
+            GraphError: the Variable is no leaf.
+            ArgumentError: its kind of value has no gradients.
+        """
+        if self._node is not None:
+            if not requires_grad:
+                raise GraphError(
+                    "Only a leaf can stop requiring a gradient.", given=describe(self),
+                    mend="Use detach() for a copy without history.",
+                )  # fmt: skip
+        elif requires_grad:
+            self._require(space_of(self._data))
+        else:
+            self._requires_grad = False
+        return self
+
+    def _require(self, space: Any) -> None:
+        if not space.differentiable:
+            raise ArgumentError(
+                f"A value of the space {space.name!r} has no gradient.", given=describe(self),
+                expected="a number, a text, a list, tuple or dict of them, or a floating tensor",
+            )  # fmt: skip
+        self._requires_grad = True
+
+    @property
+    def grad(self) -> Any:
+        """The gradient that `backward` has accumulated."""
+        if self._grad is None:
+            return space_of(self._data).empty()
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        if value is None:
+            self._grad = None
+            return
+        space = space_of(self._data)
+        given = space.conform(value, self._wrong_gradient)
+        self._grad = space.accumulate(None, given)
+
+    def _wrong_gradient(self, detail: str) -> Exception:
+        return ArgumentTypeError(
+            f"The gradient does not belong to its value: {detail}.", given=describe(self)
+        )
+
+    @property
+    def grad_fn(self) -> Any:
+        """The graph node that made this value, or None for a leaf."""
+        return self._node
+
+    @property
+    def output_nr(self) -> int:
+        """Which output of its graph node this value is."""
+        return self._output_nr
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no recorded operation made this value."""
+        return self._node is None
+
+    @property
+    def name(self) -> str | None:
+        """A short name for pictures."""
+        return None if self._extra is None else self._extra.name
+
+    @name.setter
+    def name(self, value: str | None) -> None:
+        self._more().name = value
+
+    @property
+    def origin(self) -> Origin | None:
+        """For feedback: the graph node that wrote it; None for what a user gave."""
+        return None if self._extra is None else self._extra.origin
+
+    def _more(self) -> Extra:
+        if self._extra is None:
+            self._extra = Extra()
+        return self._extra
+
+    def detach(self) -> "Variable":
+        """The same value without history."""
+        return wrap(self._data, self.role)
+
+    # What the tape can do with a Variable, it says in OPERATIONS: see there.
+
+    def backward(
+        self,
+        gradient: Any = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        """Run the record back from this value: see `pullback.tape.backward`."""
+        OPERATIONS["backward"](self, gradient, retain_graph, create_graph, inputs)
+
+    def register_hook(self, hook: Callable[["Variable"], Any]) -> Any:
+        """Call a hook with each gradient of this value; what it returns replaces the gradient.
+
+        Returns:
+            A handle with `remove()`.
+        """
+        return OPERATIONS["register_hook"](self, hook)
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[["Variable"], Any]) -> Any:
+        """Call a hook with this leaf after its ``.grad`` has been accumulated."""
+        return OPERATIONS["register_post_accumulate_grad_hook"](self, hook)
+
+    def retain_grad(self) -> None:
+        """Keep the gradient of this value in ``.grad`` though it is no leaf."""
+        OPERATIONS["retain_grad"](self)
+
+    def __add__(self, other: Any) -> Any:
+        return OPERATIONS["add"](self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return OPERATIONS["add"](other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return OPERATIONS["subtract"](self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return OPERATIONS["subtract"](other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return OPERATIONS["multiply"](self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return OPERATIONS["multiply"](other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return OPERATIONS["divide"](self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return OPERATIONS["divide"](other, self)
+
+    def __pow__(self, other: Any) -> Any:
+        return OPERATIONS["power"](self, other)
+
+    def __rpow__(self, other: Any) -> Any:
+        return OPERATIONS["power"](other, self)
+
+    def __neg__(self) -> Any:
+        return OPERATIONS["negative"](self)
+
+    def __abs__(self) -> Any:
+        return OPERATIONS["absolute"](self)
+
+    def __getitem__(self, key: Any) -> Any:
+        return OPERATIONS["item"](self, key)
+
+    # A comparison is a decision, not a value that a gradient could flow through.
+
+    def __lt__(self, other: Any) -> Any:
+        return self._plain() < _plain(other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._plain() <= _plain(other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._plain() > _plain(other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._plain() >= _plain(other)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, int | float | str | list | tuple | dict):
+            raise ArgumentTypeError(
+                "A Variable was compared with a plain value.",
+                given=f"{describe(self)} == {other!r}",
+                mend="Compare its data; two Variables are equal if they are the same one.",
+            )  # fmt: skip
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        return bool(self._plain())
+
+    def __len__(self) -> int:
+        return len(self._plain())
+
+    def __contains__(self, item: Any) -> bool:
+        return _plain(item) in self._plain()
+
+    def _plain(self) -> Any:
+        return self._data
+
+    def __iter__(self) -> Iterator[Any]:
+        if isinstance(self._plain(), dict):
+            return iter(self._data)
+        return (self[index] for index in range(len(self)))
+
+    def __float__(self) -> float:
+        return float(self.data)
+
+    def __int__(self) -> int:
+        return int(self.data)
+
+    def __str__(self) -> str:
+        return str(self.data)
+
+    def __repr__(self) -> str:
+        parts = [repr(self._data)]
+        if self.role:
+            parts.append(f"role={self.role!r}")
+        if self._node is not None:
+            parts.append(f"grad_fn=<{self._node.name()}>")
+        elif self._requires_grad:
+            parts.append("requires_grad=True")
+        return f"Variable({', '.join(parts)})"
+
+    def __copy__(self) -> NoReturn:
+        self._no_copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Variable":
+        if self._node is not None:
+            self._no_copy()
+        twin = wrap(copy.deepcopy(self._data, memo), self.role)
+        twin._requires_grad = self._requires_grad
+        if self.name is not None:
+            twin.name = self.name
+        memo[id(self)] = twin
+        return twin
+
+    def __reduce__(self) -> NoReturn:
+        raise GraphError(
+            "A Variable is not pickled.", given=describe(self),
+            mend="Save its data; graph.to_json saves a whole graph.",
+        )  # fmt: skip
+
+    def _no_copy(self) -> NoReturn:
+        raise GraphError(
+            "A Variable with a history was copied.", given=describe(self),
+            mend="Use detach() for a copy without history.",
+        )  # fmt: skip
+
+
+def wrap(data: Any, role: str = "", node: Any = None, output_nr: int = 0) -> Variable:
+    """A Variable of data whose type is known to be registered, made by a node or by none."""
+    variable = Variable.__new__(Variable)
+    variable._data = data
+    variable.role = role
+    variable._node = node
+    variable._output_nr = output_nr
+    variable._version = 0
+    variable._extra = None
+    variable._requires_grad = node is not None
+    variable._grad = None
+    return variable
+
+
+def describe(variable: Variable) -> str:
+    """A Variable in an error message: its value, shortened, and its role."""
+    text = repr(variable._data)
+    text = text if len(text) <= 60 else text[:57] + "..."
+    return f"{text} (role {variable.role!r})" if variable.role else text
+
+
+def _plain(value: Any) -> Any:
+    return value._plain() if isinstance(value, Variable) else value

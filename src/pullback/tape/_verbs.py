@@ -1,0 +1,220 @@
+"""`backward` and `grad`, and the same awaited."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
+from pullback.tape._engine import Pass
+from pullback.tape._node import GradientEdge, get_gradient_edge
+from pullback.tape._registry import OPERATIONS, space_of
+from pullback.tape._variable import Variable, describe
+
+__all__ = ["abackward", "agrad", "backward", "grad"]
+
+Inputs = Variable | GradientEdge | Sequence[Variable | GradientEdge]
+
+
+def backward(
+    variables: Variable | Sequence[Variable],
+    grad_variables: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Inputs | None = None,
+) -> None:
+    """Run a graph back from some Variables and accumulate into the ``.grad`` of its leaves.
+
+    Rules that wait run at once, up to the limit of `concurrency`; the result and its order are
+    the same whatever the timing. If a rule fails or the run is interrupted nothing has been
+    accumulated and nothing freed, so it can be run again.
+
+    Arguments:
+        variables: where the gradients come in.
+        grad_variables: their gradients, one for each, None for the implicit one of a number
+            (1.0); for a text a Variable, `Feedback`, or a list of Variables.
+        retain_graph: keep the saved values for another run; the default is ``create_graph``.
+        create_graph: record the rules, so that what they give can be differentiated itself.
+        inputs: accumulate into these Variables alone, leaves or not.
+
+    Raises:
+        GraphError: a Variable requires no gradient, the graph was freed, has a cycle, or a saved
+            value has changed.
+        ArgumentError: the gradients given do not belong to the Variables.
+
+    Example:
+        >>> x = Variable(3.0, requires_grad=True)
+        >>> backward(x * x)
+        >>> x.grad
+        Variable(6.0)
+    """
+    variables, grad_variables = OPERATIONS["expand"](variables, grad_variables)
+    the_pass = _backward(variables, grad_variables, create_graph, inputs)
+    the_pass.run_or_drive()
+    the_pass.commit(create_graph if retain_graph is None else retain_graph)
+
+
+async def abackward(
+    variables: Variable | Sequence[Variable],
+    grad_variables: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Inputs | None = None,
+) -> None:
+    """The same as `backward`, awaited: coroutine rules run in the loop that awaits it."""
+    variables, grad_variables = OPERATIONS["expand"](variables, grad_variables)
+    the_pass = _backward(variables, grad_variables, create_graph, inputs)
+    await the_pass.arun()
+    the_pass.commit(create_graph if retain_graph is None else retain_graph)
+
+
+def grad(
+    outputs: Variable | Sequence[Variable],
+    inputs: Inputs,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    materialize_grads: bool = False,
+) -> tuple[Any, ...]:
+    """The gradients of some outputs with respect to some inputs; no ``.grad`` is touched.
+
+    Arguments:
+        outputs: where the gradients come in.
+        inputs: Variables, or gradient edges, whose gradients are wanted. Only what lies between
+            is run.
+        grad_outputs: as ``grad_variables`` of `backward`.
+        retain_graph: as in `backward`.
+        create_graph: as in `backward`.
+        allow_unused: give None for an input that the outputs do not depend on.
+        materialize_grads: give a zero for it.
+
+    Returns:
+        One gradient an input: a Variable; for a text its `Feedback`.
+
+    Raises:
+        GraphError: as in `backward`; or an input is not used.
+
+    Example:
+        >>> x = Variable(3.0, requires_grad=True)
+        >>> (slope,) = grad(x * x * x, x, create_graph=True)
+        >>> grad(slope, x)
+        (Variable(18.0),)
+    """
+    lifted = _lift(grad, outputs, inputs, grad_outputs, retain_graph, create_graph, allow_unused,
+                   materialize_grads)  # fmt: skip
+    if lifted is not None:
+        return lifted
+    edges, allowed = _inputs(inputs, allow_unused, materialize_grads)
+    the_pass = _grad(outputs, edges, grad_outputs, create_graph)
+    the_pass.run_or_drive()
+    results = _results(the_pass, edges, allowed, materialize_grads)
+    the_pass.commit(create_graph if retain_graph is None else retain_graph)
+    return results
+
+
+async def agrad(
+    outputs: Variable | Sequence[Variable],
+    inputs: Inputs,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    materialize_grads: bool = False,
+) -> tuple[Any, ...]:
+    """The same as `grad`, awaited."""
+    edges, allowed = _inputs(inputs, allow_unused, materialize_grads)
+    the_pass = _grad(outputs, edges, grad_outputs, create_graph)
+    await the_pass.arun()
+    results = _results(the_pass, edges, allowed, materialize_grads)
+    the_pass.commit(create_graph if retain_graph is None else retain_graph)
+    return results
+
+
+def _backward(variables: Any, gradients: Any, create_graph: bool, inputs: Any) -> Pass:
+    roots = _roots(variables, gradients)
+    targets = None
+    if inputs is not None:
+        chosen = [inputs] if isinstance(inputs, Variable) else list(inputs)
+        if not chosen:
+            raise ArgumentError("backward was given an empty list of inputs.")
+        if any(isinstance(value, GradientEdge) for value in chosen):
+            raise ArgumentTypeError("backward accumulates into Variables, and was given an edge.")
+        targets = {get_gradient_edge(value): value for value in chosen}
+    return Pass(roots, accumulate=targets, create_graph=create_graph)
+
+
+def _grad(outputs: Any, edges: list[GradientEdge], gradients: Any, create_graph: bool) -> Pass:
+    return Pass(_roots(outputs, gradients), captures=edges, create_graph=create_graph)
+
+
+def _roots(variables: Any, gradients: Any) -> list[tuple[GradientEdge, Any]]:
+    roots = [variables] if isinstance(variables, Variable) else list(variables)
+    if isinstance(variables, Variable) or gradients is None:
+        given: list[Any] = [gradients] * len(roots) if gradients is None else [gradients]
+    else:
+        given = list(gradients)
+    if len(given) != len(roots):
+        raise ArgumentError(
+            "There is not one gradient for each output.",
+            given=f"{len(given)} gradients", expected=str(len(roots)),
+        )  # fmt: skip
+    result = []
+    for variable, gradient in zip(roots, given, strict=True):
+        result.append((get_gradient_edge(variable), _start(variable, gradient)))
+    return result
+
+
+def _start(variable: Variable, gradient: Any) -> Any:
+    """The gradient that comes in at a Variable: the one given, or the implicit one."""
+    space = space_of(variable._data)
+    if gradient is not None:
+        return space.conform(gradient, lambda detail: ArgumentTypeError(
+            f"The gradient does not belong to its output: {detail}.", given=describe(variable)
+        ))  # fmt: skip
+    implicit = space.seed()
+    if implicit is None:
+        raise GraphError(
+            f"The gradient of a {space.name} is not implicit.", given=describe(variable),
+            expected="a gradient for every output that is no single number",
+            mend="For a text pass the feedback: Variable('...').",
+        )  # fmt: skip
+    return implicit
+
+
+def _inputs(
+    inputs: Any, allow_unused: bool | None, materialize: bool
+) -> tuple[list[GradientEdge], bool]:
+    if materialize and allow_unused is False:
+        raise ArgumentError("materialize_grads=True is given with allow_unused=False.")
+    single = isinstance(inputs, Variable | GradientEdge)
+    chosen: Iterable[Any] = [inputs] if single else inputs
+    edges = [
+        value if isinstance(value, GradientEdge) else get_gradient_edge(value) for value in chosen
+    ]
+    if not edges:
+        raise ArgumentError("grad was given no inputs.")
+    return edges, bool(allow_unused) or materialize
+
+
+def _results(
+    the_pass: Pass, edges: list[GradientEdge], allowed: bool, materialize: bool
+) -> tuple[Any, ...]:
+    results: list[Any] = []
+    for number, edge in enumerate(edges):
+        gradient = the_pass.captured.get(edge)
+        if gradient is None and not allowed:
+            raise GraphError(
+                f"Input {number} was not used by the outputs.",
+                given=edge.node.title(), mend="Pass allow_unused=True for None in its place.",
+            )  # fmt: skip
+        space = edge.node.outputs[edge.output_nr].space
+        if gradient is None and materialize and space is not None:
+            gradient = space.zero()
+        results.append(gradient)
+    return tuple(results)
+
+
+def _lift(verb: Any, *args: Any) -> Any:
+    return OPERATIONS["lift"](verb, args)
+
+
+OPERATIONS["backward"] = backward

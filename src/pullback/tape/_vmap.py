@@ -1,0 +1,383 @@
+"""`vmap`: a callable of one item, run on a whole batch.
+
+Inside, a batch is one Variable that stands for all items. A Function that has a vmap rule is
+given the whole batch; any other runs for each item, those that wait at once, and those of
+identical items once. What the tape records is a node an item, as a loop would record.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Any, Literal, NamedTuple, NoReturn
+
+from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError, UnsupportedError
+from pullback.tape import _layout
+from pullback.tape._apply import Application, apply
+from pullback.tape._concurrency import drive, run
+from pullback.tape._definition import Definition
+from pullback.tape._registry import OPERATIONS, space_of
+from pullback.tape._structures import stack
+from pullback.tape._variable import Variable, describe
+
+__all__ = ["VmapInfo", "vmap"]
+
+Randomness = Literal["error", "different", "same"]
+
+
+class VmapInfo(NamedTuple):
+    """What a vmap rule is told.
+
+    Arguments:
+        batch_size: the number of items.
+        randomness: ``"error"``, ``"different"`` or ``"same"``, as `vmap` was given.
+    """
+
+    batch_size: int
+    randomness: str
+
+
+class Batched(Variable):
+    """All items of a batch, inside `vmap`."""
+
+    __slots__ = ("info", "items", "level")
+
+    def __init__(self, items: Sequence[Variable], level: int, info: VmapInfo) -> None:
+        super().__init__(None, items[0].role)
+        self.items, self.level, self.info = list(items), level, info
+        self._requires_grad = any(item._requires_grad for item in items)
+
+    def _plain(self) -> NoReturn:
+        raise UnsupportedError(
+            "A decision was made on a value that is a batch inside vmap.",
+            given=f"{len(self.items)} items, the first {describe(self.items[0])}",
+            mend="Put the decision into the forward of a Function, which sees one item.",
+        )
+
+    @property
+    def data(self) -> NoReturn:  # type: ignore[bad-override]
+        """There is no one value: reading it is refused."""
+        self._plain()
+
+    def __len__(self) -> int:
+        return len(self.items[0])
+
+    def __repr__(self) -> str:
+        return f"Batched({self.items!r})"
+
+    def detach(self) -> Variable:
+        """The same batch without history."""
+        return Batched([item.detach() for item in self.items], self.level, self.info)
+
+
+_level: ContextVar[int] = ContextVar("pullback.tape.vmap_level", default=0)
+
+
+def vmap(
+    func: Callable[..., Any],
+    in_dims: int | tuple[int | None, ...] | None = 0,
+    out_dims: int | tuple[int | None, ...] | None = 0,
+    randomness: Randomness = "error",
+) -> Callable[..., Any]:
+    """A callable that runs ``func`` for each item of its arguments.
+
+    A batch is a list or tuple of items, or a Variable of one. Function calls that wait run at
+    once, up to the limit of `concurrency`; identical items share one run of a forward in the
+    split form, and keep a gradient each.
+
+    Arguments:
+        func: takes one item of each argument, gives a Variable or a tuple of them.
+        in_dims: 0 for an argument that is a batch, None for one that all items share.
+        out_dims: 0 to give the outputs as a batch; None for an output that is no batch.
+        randomness: whether Functions that declare ``random`` are refused, run for each item, or
+            run once for identical items.
+
+    Returns:
+        The callable; it gives Variables of lists.
+
+    Raises:
+        ArgumentError: the batches differ in size, are empty, or a dimension is not 0 or None.
+
+    Example:
+        >>> vmap(lambda x, y: x * y, in_dims=(0, None))([Variable(1.0), Variable(2.0)], 10.0)
+        Variable([10.0, 20.0])
+    """
+
+    def batched(*args: Any) -> Any:
+        dims = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(args)
+        if len(dims) != len(args):
+            raise ArgumentError(
+                "There is not one in_dim for each argument.",
+                given=f"in_dims={in_dims!r}", expected=f"{len(args)} of them",
+            )  # fmt: skip
+        rows = [
+            _items(arg) if _is_batch(dim, "in_dims") else None
+            for arg, dim in zip(args, dims, strict=True)
+        ]
+        sizes = {len(row) for row in rows if row is not None}
+        if len(sizes) != 1 or 0 in sizes:
+            raise ArgumentError(
+                "The batched arguments are not of one size.",
+                given=f"sizes {sorted(sizes)}", expected="at least one item, as many in each",
+            )  # fmt: skip
+        info = VmapInfo(sizes.pop(), randomness)
+        token = _level.set(_level.get() + 1)
+        level = _level.get()
+        try:
+            result = func(*[
+                arg if row is None else Batched(row, level, info)
+                for arg, row in zip(args, rows, strict=True)
+            ])  # fmt: skip
+        finally:
+            _level.reset(token)
+        if isinstance(result, tuple):
+            wanted = out_dims if isinstance(out_dims, tuple) else (out_dims,) * len(result)
+            return tuple(
+                _output(each, dim, level, info) for each, dim in zip(result, wanted, strict=True)
+            )
+        return _output(result, out_dims, level, info)
+
+    if randomness not in ("error", "different", "same"):
+        raise ArgumentError(
+            "vmap was given an unknown randomness.", given=f"randomness={randomness!r}",
+            expected="'error', 'different' or 'same'",
+        )  # fmt: skip
+    return batched
+
+
+def _is_batch(dim: Any, name: str) -> bool:
+    if dim is not None and (isinstance(dim, bool) or dim != 0):
+        raise ArgumentError(
+            f"{name} has a dimension that values on the tape do not have.", given=repr(dim),
+            expected="0 for a batch, None for what is none",
+        )  # fmt: skip
+    return dim == 0
+
+
+def _items(arg: Any) -> list[Variable]:
+    if isinstance(arg, Variable):
+        data = arg.items[0]._data if isinstance(arg, Batched) else arg._data
+        if isinstance(data, list | tuple):
+            return [arg[index] for index in range(len(data))]
+    elif isinstance(arg, list | tuple):
+        return [item if isinstance(item, Variable) else Variable(item) for item in arg]
+    raise ArgumentTypeError(
+        "A batch is a list or tuple, or a Variable of one.",
+        given=describe(arg) if isinstance(arg, Variable) else type(arg).__name__,
+        mend="Give an argument that all items share in_dims None.",
+    )
+
+
+def _output(value: Any, dim: Any, level: int, info: VmapInfo) -> Any:
+    mine = isinstance(value, Batched) and value.level == level
+    if _is_batch(dim, "out_dims"):
+        if not isinstance(value, Variable):
+            raise ArgumentTypeError(
+                "The callable given to vmap returned something that is no Variable.",
+                given=type(value).__name__,
+            )
+        return stack(
+            value.items if isinstance(value, Batched) and mine else [value] * info.batch_size
+        )
+    if mine:
+        raise ArgumentError("out_dims is None for an output that is a batch.")
+    return value
+
+
+class _Lanes:
+    """One application on a batch: the arguments of each item."""
+
+    def __init__(self, definition: Definition, args: tuple[Any, ...]) -> None:
+        inputs, layout = _layout.find(args)
+        batches = [value for value in inputs if isinstance(value, Batched)]
+        self.level = max(batch.level for batch in batches)
+        self.info = next(batch.info for batch in batches if batch.level == self.level)
+        self.definition, self.args = definition, args
+        self.items = [
+            value.items if isinstance(value, Batched) and value.level == self.level else None
+            for value in inputs
+        ]
+        self.rows = [
+            _layout.replace(layout, args, [
+                value if row is None else row[index]
+                for value, row in zip(inputs, self.items, strict=True)
+            ])
+            for index in range(self.info.batch_size)
+        ]  # fmt: skip
+        if definition.random and self.info.randomness == "error":
+            raise UnsupportedError(
+                f"{definition.name} is random and was run inside vmap.",
+                mend='Pass randomness="different" or "same" to vmap.',
+            )
+
+    def whole(self) -> Any:
+        """Run the Function's own vmap rule."""
+        dims, values = [], []
+        for arg in self.args:
+            mine = isinstance(arg, Batched) and arg.level == self.level
+            dims.append(0 if mine else None)
+            values.append(stack(arg.items) if mine else arg)
+        rule: Any = self.definition.vmap
+        answer = rule(self.info, tuple(dims), *values)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise DefinitionError(
+                f"The vmap rule of {self.definition.name} did not return outputs and out_dims.",
+                given=type(answer).__name__,
+            )
+        outputs, out_dims = answer
+        if not isinstance(outputs, tuple):
+            return self._split(outputs, out_dims)
+        wanted = out_dims if isinstance(out_dims, tuple) else (out_dims,) * len(outputs)
+        if len(wanted) != len(outputs):
+            raise DefinitionError(
+                f"The vmap rule of {self.definition.name} returned not one out_dim an output.",
+                given=f"{len(wanted)} for {len(outputs)} outputs",
+            )
+        return tuple(self._split(*pair) for pair in zip(outputs, wanted, strict=True))
+
+    def _split(self, output: Any, dim: Any) -> Any:
+        if dim is None or not isinstance(output, Variable):
+            return output
+        items = _items(output)
+        if not _is_batch(dim, "out_dims") or len(items) != self.info.batch_size:
+            raise DefinitionError(
+                f"The vmap rule of {self.definition.name} returned a batch of another size.",
+                given=str(len(items)), expected=str(self.info.batch_size),
+            )  # fmt: skip
+        return Batched(items, self.level, self.info)
+
+    def each(self) -> Any:
+        """Run the Function for each item."""
+        applications = [Application(self.definition, row) for row in self.rows]
+        if any(application.batched for application in applications):
+            return self.combine([apply(self.definition, row) for row in self.rows])
+        if self.definition.concurrent:
+            return run(self._at_once(applications))
+        runs: dict[Any, Any] = {}
+        results = []
+        for number, application in enumerate(applications):
+            key = self._key(application, number)
+            raw = application.forward() if key not in runs else application.set_up(runs[key])
+            runs.setdefault(key, raw)
+            results.append(application.finish(raw))
+        return self.combine(results)
+
+    async def aeach(self) -> Any:
+        """The same, awaited."""
+        applications = [Application(self.definition, row) for row in self.rows]
+        if any(application.batched for application in applications):
+            rows = self.rows
+            return self.combine([await OPERATIONS["aapply"](self.definition, row) for row in rows])
+        return await self._at_once(applications)
+
+    async def _at_once(self, applications: list[Application]) -> Any:
+        keys = [self._key(application, n) for n, application in enumerate(applications)]
+        first = {key: number for number, key in reversed(list(enumerate(keys)))}
+        chosen = sorted(first.values())
+        raws: dict[Any, Any] = {}
+
+        def finish(step: int, raw: Any) -> None:
+            raws[keys[chosen[step]]] = raw
+
+        await drive(
+            len(chosen), [0] * len(chosen), lambda step: (),
+            lambda step: applications[chosen[step]].aforward, finish,
+        )  # fmt: skip
+        results = []
+        for number, application in enumerate(applications):
+            raw = raws[keys[number]]
+            if first[keys[number]] != number:
+                raw = application.set_up(raw)
+            results.append(application.finish(raw))
+        return self.combine(results)
+
+    def _key(self, application: Application, number: int) -> Any:
+        """Equal for items that can share one run of forward, else the item's own."""
+        definition = self.definition
+        alone = definition.random and self.info.randomness != "same"
+        if alone or definition.trusted or (application.recorded and not definition.split):
+            return number
+        values = [
+            value._data if space_of(value._data).plain else id(value)
+            for value in application.inputs
+        ]
+        return tuple((type(value), value) for value in values)
+
+    def combine(self, results: list[Any]) -> Any:
+        """One batch of the results of each item."""
+        return _combine(results, self.level, self.info)
+
+
+def _combine(results: list[Any], level: int, info: VmapInfo) -> Any:
+    first = results[0]
+    if isinstance(first, Variable):
+        return Batched(results, level, info)
+    if isinstance(first, tuple | list):
+        columns = zip(*results, strict=True)
+        return type(first)(_combine(list(column), level, info) for column in columns)
+    if all(result is first or result == first for result in results):
+        return first
+    raise UnsupportedError(
+        "Inside vmap the items gave plain values that differ.", given=repr(results)[:80],
+        mend="Return Variables.",
+    )  # fmt: skip
+
+
+def _apply_batched(definition: Definition, args: tuple[Any, ...]) -> Any:
+    lanes = _Lanes(definition, args)
+    return lanes.each() if definition.vmap is None else lanes.whole()
+
+
+async def _aapply_batched(definition: Definition, args: tuple[Any, ...]) -> Any:
+    lanes = _Lanes(definition, args)
+    return await lanes.aeach() if definition.vmap is None else lanes.whole()
+
+
+def _lift(verb: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Run a verb for each item if a batch is among its arguments, else None."""
+    inputs, layout = _layout.find(args)
+    batches = [value for value in inputs if type(value) is Batched]
+    if not batches:
+        return None
+    level = max(batch.level for batch in batches)
+    info = next(batch.info for batch in batches if batch.level == level)
+    results = []
+    for index in range(info.batch_size):
+        row = [
+            value.items[index] if isinstance(value, Batched) and value.level == level else value
+            for value in inputs
+        ]
+        results.append(verb(*_layout.replace(layout, args, row)))
+    return _combine(results, level, info)
+
+
+def _expand(variables: Any, gradients: Any) -> tuple[Any, Any]:
+    """Roots that are batches as their items."""
+    roots = [variables] if isinstance(variables, Variable) else list(variables)
+    if not any(type(root) is Batched for root in roots):
+        return variables, gradients
+    single = isinstance(variables, Variable)
+    given = [None] * len(roots) if gradients is None else [gradients] if single else list(gradients)
+    pairs = []
+    for root, gradient in zip(roots, given, strict=True):
+        if not isinstance(root, Batched):
+            pairs.append((root, gradient))
+            continue
+        parts = gradient.items if isinstance(gradient, Batched) else itertools.repeat(gradient)
+        pairs.extend(zip(root.items, parts))  # noqa: B905  # one gradient may serve all items
+    flat, each = zip(*pairs, strict=True)
+    return _expand(list(flat), list(each))
+
+
+def _add_batched(a: Any, b: Any) -> Any:
+    """The sum inside vmap, whatever the kind of the items."""
+    return OPERATIONS["lift"](OPERATIONS["add"], (a, b))
+
+
+OPERATIONS.update(
+    Batched=Batched,
+    aapply_batched=_aapply_batched,
+    add_batched=_add_batched,
+    apply_batched=_apply_batched,
+    expand=_expand,
+    lift=_lift,
+)

@@ -1,0 +1,396 @@
+"""Tensors on the tape, and the two bridges between its graphs and torch's.
+
+Imported when the first tensor is seen, or by name. Both bridges make the other graph a part of
+the one at hand, so that one backward crosses both ways, and every node runs when all that flows
+into it is there:
+
+- `from_torch` puts a `TorchNode` on the tape. It pulls a gradient through torch's graph as far
+  as the tensors that came off the tape, and hands it on to them; so the tape's engine goes on.
+- `to_torch` puts a `_Crossing` into torch's graph. Its inputs are the tensors that went onto the
+  tape upstream; its backward runs the tape between, and torch's engine goes on.
+
+Either engine may be in charge; each stops where the other graph is already accounted for.
+"""
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pullback.errors import ArgumentError, ArgumentTypeError, MissingExtraError, UnsupportedError
+from pullback.tape._engine import Pass
+from pullback.tape._mode import enable_grad, mode, no_grad
+from pullback.tape._node import GradientEdge, Node, Output, count, edge_of
+from pullback.tape._registry import Space, register_space, space_of
+from pullback.tape._spaces import NUMBER
+from pullback.tape._variable import Variable, describe, wrap
+
+try:
+    import torch
+    from torch.autograd.graph import GradientEdge as TorchEdge
+except ModuleNotFoundError as error:
+    raise MissingExtraError(
+        "pullback.tape.tensor needs the package torch, which is not installed.",
+        mend="pip install 'pullback[tensor]'",
+    ) from error
+
+__all__ = ["TensorSpace", "call", "from_torch", "to_torch"]
+
+
+class TensorSpace(Space):
+    """Tensors of one shape, dtype and device."""
+
+    name = "tensor"
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.shape, self.dtype, self.device = tensor.shape, tensor.dtype, tensor.device
+        self.differentiable = tensor.is_floating_point() or tensor.is_complex()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TensorSpace) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype, self.device))
+
+    def __repr__(self) -> str:
+        return f"tensor {list(self.shape)}"
+
+    def zero(self) -> Any:
+        return wrap(torch.zeros(self.shape, dtype=self.dtype, device=self.device))
+
+    def total(self, gradients: Sequence[Any]) -> Any:
+        total = gradients[0]
+        for gradient in gradients[1:]:
+            total = total + gradient
+        return total
+
+    def conform(self, gradient: Any, complain: Callable[[str], Exception]) -> Any:
+        if not isinstance(gradient, Variable) or not isinstance(gradient._data, torch.Tensor):
+            raise complain(f"a tensor Variable was expected, {type(gradient).__name__} was given")
+        data = gradient._data
+        if data.shape != self.shape:
+            try:
+                return call(lambda g: g.sum_to_size(self.shape), gradient)
+            except RuntimeError:
+                shapes = f"{tuple(self.shape)} was expected, {tuple(data.shape)} was given"
+                raise complain(f"a tensor of the shape {shapes}") from None
+        if data.dtype != self.dtype or data.device != self.device:
+            return call(lambda g: g.to(dtype=self.dtype, device=self.device), gradient)
+        return gradient
+
+    def seed(self) -> Any:
+        return None if self.shape.numel() != 1 else wrap(torch.ones_like(self.zero()._data))
+
+    def inner(self, gradient: Any, tangent: Any) -> Any:
+        return call(lambda g, t: (g * t).sum(), gradient, tangent, number=True)
+
+    def basis(self) -> Iterator[Any]:
+        for index in range(self.shape.numel()):
+            unit = self.zero()._data
+            unit.view(-1)[index] = 1
+            yield wrap(unit)
+
+    def compose(self, components: Iterator[Any]) -> Any:
+        parts = [next(components) for _ in range(self.shape.numel())]
+        return call(
+            lambda *c: torch.stack([p.to(self.dtype) for p in c]).reshape(self.shape), *parts
+        )
+
+    def stamp(self, data: Any) -> Any:
+        return id(data), data._version
+
+    def operation(self, verb: str, *values: Any) -> Variable:
+        """An operation of torch on Variables."""
+        return call(_VERBS[verb], *values)
+
+
+_VERBS: dict[str, Callable[..., Any]] = {
+    "add": torch.add, "subtract": torch.sub, "multiply": torch.mul, "divide": torch.true_divide,
+    "power": torch.pow, "negative": torch.neg, "absolute": torch.abs, "exp": torch.exp,
+    "log": torch.log, "sin": torch.sin, "cos": torch.cos, "tanh": torch.tanh, "sqrt": torch.sqrt,
+    "item": lambda tensor, key: tensor[key],
+}  # fmt: skip
+
+
+def _space(tensor: torch.Tensor) -> Space:
+    if tensor.requires_grad:
+        raise ArgumentError(
+            "A tensor with a history in torch's graph was put into a Variable, where its gradient "
+            "would be lost.",
+            given=f"shape {tuple(tensor.shape)}, grad_fn {tensor.grad_fn!r}",
+            mend="Use from_torch(tensor), or tensor.detach() if it is a constant.",
+        )
+    return TensorSpace(tensor)
+
+
+register_space(torch.Tensor, _space)
+
+
+def call(function: Callable[..., torch.Tensor], *values: Any, number: bool = False) -> Variable:
+    """Call a function of tensors on Variables; exact to any order, as torch is.
+
+    Arguments:
+        function: takes tensors, gives one tensor.
+        values: Variables of tensors or numbers, or plain values.
+        number: whether the result is a number rather than a tensor.
+
+    Example:
+        >>> x = Variable(torch.tensor([1.0, 2.0]), requires_grad=True)
+        >>> call(torch.sum, x * x).backward()
+        >>> x.grad.data
+        tensor([2., 4.])
+    """
+    with torch.set_grad_enabled(mode.get().grad):
+        tensors = [to_torch(value) if isinstance(value, Variable) else value for value in values]
+        result = function(*tensors)
+    if not isinstance(result, torch.Tensor):
+        raise ArgumentTypeError(
+            "The function given to call returned no tensor.", given=type(result).__name__
+        )
+    return from_torch(result, number=number)
+
+
+def from_torch(tensor: torch.Tensor, role: str = "", number: bool = False) -> Variable:
+    """Put a tensor on the tape; a gradient that comes back flows on in torch's graph.
+
+    Arguments:
+        tensor: a tensor, with or without a history.
+        role: the role of the Variable.
+        number: give a number rather than a tensor; the tensor then has one element.
+
+    Raises:
+        ArgumentTypeError: it is no tensor.
+        ArgumentError: it should be a number and has not one element.
+
+    Example:
+        >>> weight = torch.tensor([1.0, 2.0], requires_grad=True)
+        >>> loss = from_torch(weight.pow(2).sum(), number=True) * 3
+        >>> loss.backward()
+        >>> weight.grad
+        tensor([ 6., 12.])
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentTypeError("from_torch was given no tensor.", given=type(tensor).__name__)
+    if number and tensor.numel() != 1:
+        raise ArgumentError(
+            "Only a tensor of one element is a number.", given=f"shape {tuple(tensor.shape)}"
+        )
+    plain = tensor.detach()
+    data = plain.item() if number else plain
+    if not (tensor.requires_grad and mode.get().grad):
+        return wrap(data, role)
+    node = TorchNode(tensor, role, data)
+    return wrap(data, role, node, 0)
+
+
+def to_torch(variable: Variable) -> torch.Tensor:
+    """Take a value off the tape; a gradient that comes back in torch's graph flows on here.
+
+    A number becomes a tensor of no dimensions and float64.
+
+    Arguments:
+        variable: a Variable of a tensor or a number.
+
+    Raises:
+        ArgumentTypeError: it is neither.
+
+    Example:
+        >>> x = Variable(3.0, requires_grad=True)
+        >>> torch.exp(to_torch(x * 2)).log().backward()
+        >>> x.grad
+        Variable(2.0)
+    """
+    if not isinstance(variable, Variable):
+        raise ArgumentTypeError("to_torch was given no Variable.", given=type(variable).__name__)
+    data = variable._data
+    space = space_of(data)
+    if space is NUMBER:
+        tensor = torch.tensor(float(data), dtype=torch.float64)
+    elif isinstance(space, TensorSpace):
+        tensor = data
+    else:
+        raise ArgumentTypeError(
+            f"A {space.name} is no tensor.", given=describe(variable),
+            expected="a Variable of a tensor or a number",
+        )  # fmt: skip
+    now = mode.get()
+    if not variable._requires_grad:
+        return tensor
+    if not now.grad:
+        if now.watch is not None:
+            now.watch.append(variable)
+        return tensor
+    entry = _Entry(variable)
+    with torch.enable_grad():
+        return _Crossing.apply(entry, tensor, _anchor(), *entry.tensors())
+
+
+class _Entry:
+    """Where a value left the tape for torch's graph."""
+
+    def __init__(self, variable: Variable) -> None:
+        self.edge = GradientEdge(*edge_of(variable))  # type: ignore[bad-argument-type]
+        self.space = space_of(variable._data)
+        self.upstream = _torch_nodes(self.edge.node)
+        self.stopped_by: int | None = None
+
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors that went onto the tape upstream of this value."""
+        return [node.tensor for node in self.upstream]
+
+
+class _Crossing(torch.autograd.Function):
+    """A value of the tape in torch's graph."""
+
+    @staticmethod
+    def forward(ctx: Any, entry: _Entry, value: torch.Tensor, *upstream: torch.Tensor) -> Any:
+        ctx.entry = entry
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        entry: _Entry = ctx.entry
+        (gradient,) = gradients
+        nothing = (None, None, None)
+        if entry.stopped_by is not None and (
+            entry.stopped_by == threading.get_ident() or gradient.device.type != "cpu"
+        ):
+            return *nothing, *(None for _ in entry.upstream)
+        recorded = torch.is_grad_enabled()
+        with enable_grad() if recorded else no_grad():
+            arriving = from_torch(gradient, number=entry.space is NUMBER)
+            the_pass = Pass([(entry.edge, arriving)], create_graph=recorded, stops=entry.upstream)
+            the_pass.run_or_drive()
+            the_pass.commit(retain_graph=True)
+            found = [the_pass.captured.get(GradientEdge(node, 0)) for node in entry.upstream]
+            sent = [None if each is None else to_torch(each) for each in found]
+        return *nothing, *sent
+
+
+def _anchor() -> torch.Tensor:
+    """What makes torch record a crossing that no tensor flows into."""
+    return torch.empty(0, requires_grad=True)
+
+
+def _torch_nodes(start: Node) -> list["TorchNode"]:
+    """The nearest nodes upstream where tensors came onto the tape."""
+    found: dict[Node, None] = {}
+    seen = {start}
+    stack = [start]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, TorchNode):
+            found[node] = None
+            continue
+        for following, _ in node._next:
+            if following is not None and following not in seen:
+                seen.add(following)
+                stack.append(following)
+    return list(found)  # type: ignore[bad-return]
+
+
+class TorchNode(Node):
+    """A part of torch's graph as one node of the tape.
+
+    Arguments:
+        tensor: the tensor that came onto the tape.
+        role: its role there.
+        data: its value there.
+    """
+
+    __slots__ = ("edges", "entries", "leaves", "outputs", "tensor")
+
+    def __init__(self, tensor: torch.Tensor, role: str, data: Any) -> None:
+        self._name = "TorchBackward"
+        self.sequence = next(count)
+        self._hooks = self._prehooks = self._retained = None
+        self.tensor = tensor
+        self.outputs = (Output(space_of(data), role, None, True),)
+        self.entries, self.edges, self.leaves = _walk(tensor)
+        self._next = tuple((entry.edge.node, entry.edge.output_nr) for entry in self.entries)
+
+    def pull(self, gradients: Sequence[Any], create_graph: bool) -> tuple[list[Any], list[Any]]:
+        """Pull a gradient through torch's graph, to the tape's values and torch's leaves."""
+        gradient = to_torch(gradients[0]).to(self.tensor).reshape(self.tensor.shape)
+        inputs = [*self.edges, *self.leaves]
+        here = threading.get_ident()
+        for entry in self.entries:
+            entry.stopped_by = here
+        try:
+            pulled: Any = autograd(
+                self.tensor, inputs, gradient, retain_graph=True, create_graph=create_graph,
+                allow_unused=True,
+            )  # fmt: skip
+        finally:
+            for entry in self.entries:
+                entry.stopped_by = None
+        cut = len(self.edges)
+        sent = [
+            None if each is None else from_torch(each, number=entry.space is NUMBER)
+            for each, entry in zip(pulled[:cut], self.entries, strict=True)
+        ]
+        leaves = [
+            functools.partial(accumulate, leaf, each)
+            for leaf, each in zip(self.leaves, pulled[cut:], strict=True)
+            if each is not None
+        ]
+        return sent, leaves
+
+    def push(self, tangents: Sequence[Any]) -> list[Any]:
+        """Push tangents through torch's graph: the transpose of its transpose."""
+        pairs = [(e, t) for e, t in zip(self.edges, tangents, strict=True) if t is not None]
+        with torch.enable_grad():
+            probe = torch.zeros_like(self.tensor, requires_grad=True)
+            try:
+                pulled: Any = autograd(
+                    self.tensor, [edge for edge, _ in pairs], probe, create_graph=True,
+                    allow_unused=True,
+                )  # fmt: skip
+                flowing = [(p, to_torch(t).to(p)) for p, (_, t) in zip(pulled, pairs, strict=True)
+                           if p is not None and p.requires_grad]  # fmt: skip
+                (change,) = autograd(
+                    [p for p, _ in flowing], probe, [t for _, t in flowing],
+                    create_graph=mode.get().grad, allow_unused=True,
+                )  # fmt: skip
+            except RuntimeError as error:
+                raise UnsupportedError(
+                    "torch cannot differentiate a part of its graph twice, which forward mode of "
+                    f"the tape needs: {error}"
+                ) from error
+        number = self.outputs[0].space is NUMBER
+        return [None if change is None else from_torch(change, number=number)]
+
+
+# Its annotations leave out the edges that it takes as inputs.
+autograd: Any = torch.autograd.grad
+
+
+def accumulate(leaf: torch.Tensor, gradient: torch.Tensor) -> None:
+    """Add to the ``.grad`` of a leaf of torch, with its hooks."""
+    torch.autograd.backward([leaf], [gradient])
+
+
+def _walk(tensor: torch.Tensor) -> tuple[list[_Entry], list[TorchEdge], list[torch.Tensor]]:
+    """What torch's graph of a tensor begins with: values of the tape, and torch's own leaves."""
+    if tensor.grad_fn is None:
+        return [], [], [tensor]
+    entries: list[_Entry] = []
+    edges: list[TorchEdge] = []
+    leaves: list[torch.Tensor] = []
+    seen = {tensor.grad_fn}
+    stack: list[Any] = [tensor.grad_fn]
+    while stack:
+        node = stack.pop()
+        entry = getattr(node, "entry", None)
+        if isinstance(entry, _Entry):
+            entries.append(entry)
+            edges.append(TorchEdge(node, 0))
+            continue
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, torch.Tensor) and not node.next_functions:
+            leaves.append(leaf)
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                stack.append(following)
+    return entries, edges, leaves

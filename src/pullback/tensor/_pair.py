@@ -1,0 +1,126 @@
+"""The author's own pair, forward and then backward, run again where autograd sees it.
+
+    P(x, g) = backward(forward(x), g)
+
+Forward is run on a fresh context, and backward reads that context: whatever forward keeps, in
+whatever object, reaches backward with its history, or was refused on the way
+(`pullback.tensor._retrace`).
+"""
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from pullback.errors import UnsupportedError
+from pullback.internal.torch import custom_function_call, pytree
+from pullback.tensor._autocast import scope
+from pullback.tensor._call import Call, differentiable
+from pullback.tensor._context import Context
+from pullback.tensor._definition import Definition
+from pullback.tensor._habits import complete_inner
+from pullback.tensor._preserve import preserved
+from pullback.tensor._random import replaying
+from pullback.tensor._retrace import MEND, Retrace, suspended
+from pullback.tensor._structure import flatten, is_data, is_hole
+
+__all__ = ["engines", "forward_again", "gradient_again"]
+
+Tensors = Sequence[torch.Tensor | None]
+# The engine of each definition; set where it is made.
+engines: weakref.WeakKeyDictionary[Definition, Any] = weakref.WeakKeyDictionary()
+
+
+def gradient_again(
+    call: Call, purpose: str, inputs: Sequence[torch.Tensor], cotangents: Tensors, needs: Any
+) -> list[torch.Tensor | None]:
+    """Run forward and backward on tracked inputs and cotangents."""
+    name = call.definition.name
+    flags: dict[int, bool] = {}
+    retrace = Retrace(name, purpose, MEND, (*inputs, *cotangents), flags)
+    with preserved(call.definition), complete_inner():
+        try:
+            with retrace:
+                context, outputs = forward_again(call, inputs, retrace)
+        except UnsupportedError:
+            context, outputs = forward_unseen(call, inputs, retrace)
+        with retrace:
+            given = fill_in(call, cotangents, outputs)
+            Context.declared(context).needs = needs
+            gradients = call.backward(call.definition.transposable, context, given)
+            retrace.confirm(gradients, "what backward returns")
+            return gradients
+
+
+def forward_unseen(
+    call: Call, inputs: Sequence[torch.Tensor], mode: Retrace
+) -> tuple[Context, list[torch.Tensor]]:
+    """Apply the Function itself where its forward leaves torch; gives its context and outputs.
+
+    Then an input is tracked, an output has the history that the author's own backward gives it,
+    and whatever else forward keeps is refused as soon as backward uses it. A number that it keeps
+    must be one of its arguments.
+    """
+    definition = call.definition
+    twin = Call(definition, call.template, call.names, call.needs, call.autocast, transformed=True)
+    with suspended(), replaying(call.generators), scope(call.autocast):
+        results = custom_function_call(engines[definition], twin, *inputs)
+    _refuse_numbers(twin, mode)
+    saved = dict(enumerate((*inputs, *results)))
+    unseen = [t for t in results[twin.count :] if t.is_floating_point() or t.is_complex()]
+    unseen += [results[i] for i in twin.non_differentiable if results[i].is_floating_point()]
+    mode.forbidden = {id(tensor): tensor for tensor in unseen}
+    mode.flags.update(zip(map(id, inputs), call.needs, strict=True))
+    context = twin.context(saved, call.needs)
+    mode.kept = [*inputs, *results]
+    return context, list(results[: twin.count])
+
+
+def _refuse_numbers(call: Call, mode: Retrace) -> None:
+    """Refuse values on the context that forward may have computed outside of torch."""
+    given = [hole for hole in call.template[0] if not is_hole(hole)]
+    for value in (call.attributes or {}).values():
+        exact = type(value) in (int, bool, str, type(None), torch.dtype, torch.device, torch.Size)
+        if not exact and not any(value is one or value is type(one) for one in given):
+            if isinstance(value, float) and any(
+                isinstance(one, (int, float)) and one == value for one in given
+            ):
+                continue
+            if is_data(value) and not _has_floats(value):
+                continue
+            raise mode.refuse("forward leaves torch and keeps a value on the context")
+
+
+def _has_floats(value: Any) -> bool:
+    return any(isinstance(leaf, (float, complex)) for leaf in pytree.tree_leaves(value))
+
+
+def forward_again(
+    call: Call, inputs: Sequence[torch.Tensor], mode: Retrace
+) -> tuple[Context, list[torch.Tensor]]:
+    """Run forward on copies of the inputs; returns its context and its outputs."""
+    # Copies, since forward may change them in place.
+    copies = [tensor.clone() for tensor in inputs]
+    mode.flags.update(zip(map(id, copies), call.needs, strict=True))
+    mode.kept = copies
+    with replaying(call.generators), scope(call.autocast):
+        context, output = call.forward(copies)
+    single = not isinstance(output, tuple) or hasattr(output, "_fields")
+    _, outputs = flatten((output,) if single else output)
+    flowing = any(call.needs)
+    mode.flags.update((id(t), flowing) for t in outputs if id(t) not in mode.flags)
+    mode.kept = [*copies, *outputs]
+    return context, outputs
+
+
+def fill_in(call: Call, cotangents: Tensors, outputs: Tensors) -> Tensors:
+    """Put zeros where a cotangent is undefined, if the author wants them."""
+    if not call.materialize:
+        return cotangents
+    return [
+        torch.zeros_like(output)
+        if cotangent is None and output is not None and differentiable(output.dtype)
+        else cotangent
+        for cotangent, output in zip(cotangents, outputs, strict=True)
+    ]

@@ -1,0 +1,195 @@
+"""Run rules again and leave everything that they can be seen to write to as it was.
+
+What a rule writes to beside its context and arguments is found from its code: the global names
+and closures that it refers to, and those of the functions it calls by name. Lists, dicts, sets,
+tensors and attributes among them are put back; what happens elsewhere (a file, a queue, another
+process) is not seen.
+"""
+
+import collections
+import contextlib
+import inspect
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from pullback.tensor._definition import Definition
+
+__all__ = ["kept_outside", "names_in_rules", "preserved"]
+
+_DEPTH = 2  # functions that rules call by name, and what these call
+_MEMBERS = 16  # of a list that are looked at
+_LARGE = 1 << 20  # elements of a tensor outside that is not copied
+_plans: weakref.WeakKeyDictionary[Definition, list[Any]] = weakref.WeakKeyDictionary()
+Undo = Callable[[], None]
+
+
+@contextlib.contextmanager
+def preserved(definition: Definition) -> Iterator[None]:
+    """Put back afterwards what the rules of a Function write to outside of their arguments."""
+    undo: list[Undo] = []
+    seen: set[int] = set()
+    for rule in _functions(definition):
+        for cell in rule.__closure__ or ():
+            with contextlib.suppress(ValueError):  # an empty cell
+                undo.append(_rebind_cell(cell, cell.cell_contents))
+                _remember(cell.cell_contents, undo, seen)
+        for name in _names(rule.__code__) & rule.__globals__.keys():
+            value = rule.__globals__[name]
+            undo.append(_rebind(rule.__globals__, name, value))
+            _remember(value, undo, seen)
+    try:
+        yield
+    finally:
+        for step in reversed(undo):
+            step()
+
+
+def kept_outside(definition: Definition) -> list[Any]:
+    """The numbers and tensors that the rules of a Function can reach outside of their arguments.
+
+    Two lists are equal if nothing was written between them. Whole numbers are left out: a count of
+    calls takes no part in a derivative.
+    """
+    found: list[Any] = []
+    seen: set[int] = set()
+    for rule in _functions(definition):
+        cells = [cell.cell_contents for cell in rule.__closure__ or () if _filled(cell)]
+        names = sorted(_names(rule.__code__) & rule.__globals__.keys())
+        for value in (*cells, *(rule.__globals__[name] for name in names), vars(rule)):
+            _collect(value, found, seen)
+    return found
+
+
+def _collect(value: Any, found: list[Any], seen: set[int]) -> None:
+    if isinstance(value, (float, complex)):
+        found.append(repr(value))
+    elif isinstance(value, torch.Tensor):
+        found.append((id(value), -1 if value.is_inference() else value._version))
+    elif id(value) in seen or isinstance(value, (types.ModuleType, torch.nn.Module)):
+        return
+    elif isinstance(value, (list, tuple, set, collections.deque, dict)):
+        seen.add(id(value))
+        for member in list(value.values() if isinstance(value, dict) else value):
+            _collect(member, found, seen)
+    elif isinstance(value, type) or hasattr(value, "__dict__"):
+        seen.add(id(value))
+        if getattr(value, "__module__", "").partition(".")[0] not in ("torch", "pullback"):
+            inside = {k: v for k, v in vars(value).items() if not k.startswith("__")}
+            _collect(inside, found, seen)
+
+
+def names_in_rules(definition: Definition) -> set[str]:
+    """All names that the rules and the functions they call refer to."""
+    return set().union(*(_names(rule.__code__) for rule in _functions(definition)))
+
+
+def _functions(definition: Definition) -> list[types.FunctionType]:
+    if definition not in _plans:
+        rules = (definition.forward, definition.setup_context, definition.backward, definition.jvp)
+        found: dict[types.FunctionType, None] = {}
+        for rule in rules:
+            if rule is not None:
+                _follow(inspect.unwrap(rule), found, _DEPTH)
+                _follow(rule, found, _DEPTH)
+        _plans[definition] = list(found)
+    return _plans[definition]
+
+
+def _follow(function: Any, found: dict[types.FunctionType, None], depth: int) -> None:
+    function = getattr(function, "__func__", function)
+    if not isinstance(function, types.FunctionType) or function in found:
+        return
+    if function.__module__ is not None and function.__module__.partition(".")[0] == "torch":
+        return
+    found[function] = None
+    if depth:
+        inside = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
+        names = _names(function.__code__) & function.__globals__.keys()
+        for value in (*inside, *(function.__globals__[name] for name in names)):
+            _follow(value, found, depth - 1)
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _remember(value: Any, undo: list[Undo], seen: set[int]) -> None:
+    if id(value) in seen or isinstance(value, (types.ModuleType, types.BuiltinFunctionType)):
+        return
+    seen.add(id(value))
+    inside: list[Any] = []
+    if isinstance(value, torch.Tensor):
+        if value.numel() <= _LARGE and type(value) in (torch.Tensor, torch.nn.Parameter):
+            undo.append(_restore(value, value._version, value.detach().clone()))
+    elif isinstance(value, type):
+        attributes = {k: v for k, v in vars(value).items() if not k.startswith("__")}
+        undo.append(_reset(value, attributes))
+        inside = [getattr(v, "__func__", v) for v in attributes.values()]
+    elif isinstance(value, (list, collections.deque)):
+        undo.append(_refill(value, list(value)))
+        inside = list(value)[:_MEMBERS]
+    elif isinstance(value, (dict, set)):
+        undo.append(_replace(value, value.copy()))
+    elif hasattr(value, "__dict__") and not isinstance(value, torch.nn.Module):
+        undo.append(_replace(vars(value), dict(vars(value))))
+    for member in inside:
+        if isinstance(member, (list, dict, set)) or hasattr(member, "__dict__"):
+            _remember(member, undo, seen)
+
+
+def _rebind(space: dict[str, Any], name: str, value: Any) -> Undo:
+    return lambda: space.__setitem__(name, value)
+
+
+def _rebind_cell(cell: Any, value: Any) -> Undo:
+    return lambda: setattr(cell, "cell_contents", value)
+
+
+def _refill(value: Any, before: list[Any]) -> Undo:
+    def undo() -> None:
+        if len(value) != len(before) or any(a is not b for a, b in zip(value, before, strict=True)):
+            value.clear()
+            value.extend(before)
+
+    return undo
+
+
+def _replace(value: Any, before: Any) -> Undo:
+    def undo() -> None:
+        value.clear()
+        value.update(before)
+
+    return undo
+
+
+def _reset(kind: type, before: dict[str, Any]) -> Undo:
+    def undo() -> None:
+        for name in [name for name in vars(kind) if not name.startswith("__")]:
+            if name not in before:
+                delattr(kind, name)
+        for name, value in before.items():
+            if vars(kind).get(name) is not value:
+                setattr(kind, name, value)
+
+    return undo
+
+
+def _restore(tensor: torch.Tensor, version: int, before: torch.Tensor) -> Undo:
+    def undo() -> None:
+        if tensor._version != version:
+            with torch.no_grad():
+                tensor.resize_(before.shape).copy_(before)
+
+    return undo

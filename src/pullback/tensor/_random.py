@@ -1,0 +1,60 @@
+"""Generators of random numbers: known before a Function draws, put back when it runs again."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import torch
+
+__all__ = ["changed", "kept", "replaying", "states"]
+
+# (device, state) of each default generator that a call can draw from.
+States = tuple[tuple[torch.device, torch.Tensor], ...] | None
+
+
+def states(values: Sequence[object]) -> States:
+    """The states of the default generators of the CPU and of the tensors' devices."""
+    devices = {v.device for v in values if isinstance(v, torch.Tensor)}
+    devices = {device for device in devices if device.type not in ("cpu", "meta")}
+    devices = {torch.device("cpu"), *devices}
+    return tuple((device, _get(device)) for device in sorted(devices, key=str))
+
+
+def changed(before: States) -> bool:
+    """Whether random numbers have been drawn since."""
+    return any(not torch.equal(_get(device), state) for device, state in before or ())
+
+
+@contextlib.contextmanager
+def replaying(before: States) -> Iterator[None]:
+    """Draw the same random numbers again, then go on as if nothing had been drawn."""
+    if before is None:
+        yield
+        return
+    with kept(before):
+        for device, state in before:
+            _set(device, state)
+        yield
+
+
+@contextlib.contextmanager
+def kept(like: States) -> Iterator[None]:
+    """Leave generators as they are found."""
+    now = [(device, _get(device)) for device, _ in like or ()]
+    try:
+        yield
+    finally:
+        for device, state in now:
+            _set(device, state)
+
+
+def _get(device: torch.device) -> torch.Tensor:
+    if device.type == "cpu":
+        return torch.default_generator.get_state()
+    return torch.get_device_module(device).get_rng_state(device)
+
+
+def _set(device: torch.device, state: torch.Tensor) -> None:
+    if device.type == "cpu":
+        torch.default_generator.set_state(state)
+    else:
+        torch.get_device_module(device).set_rng_state(state, device)

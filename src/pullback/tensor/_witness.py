@@ -1,0 +1,50 @@
+"""See a value of one run reach another: a queue, a cache or the like, that no rerun can renew."""
+
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import TensorWeakRef
+
+from pullback.internal.torch import pytree
+
+__all__ = ["Witness"]
+
+
+class Witness(TorchFunctionMode):
+    """Watches several runs of the same rules, one ``with`` block each.
+
+    Attributes:
+        remembered: a tensor that one run made was used by a later one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.remembered = False
+        self._earlier: dict[int, TensorWeakRef] = {}
+        self._made: dict[int, TensorWeakRef] = {}
+
+    def __enter__(self) -> "Witness":
+        self._earlier |= self._made
+        self._made = {}
+        return super().__enter__()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        given = set()
+        for leaf in pytree.tree_leaves((args, kwargs)):
+            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+                given.add(id(leaf))
+                reference = self._earlier.get(id(leaf))
+                if reference is not None and reference() is leaf:
+                    self.remembered = True
+        result = func(*args, **(kwargs or {}))
+        for leaf in pytree.tree_leaves(result):
+            if (
+                isinstance(leaf, torch.Tensor)
+                and leaf.is_floating_point()
+                and id(leaf) not in given
+            ):
+                self._made[id(leaf)] = TensorWeakRef(leaf)
+        return result

@@ -1,0 +1,100 @@
+"""The clause `compile`: each way is judged by itself."""
+
+import pytest
+import torch
+from tests.specimens._specimen import normal
+from tests.specimens.wrong.compositions import BatchedReversal, SurrogateTangent
+
+import pullback
+from pullback.conformance import _compiled, check
+from pullback.conformance._arguments import Arguments
+from pullback.conformance._guard import guarded
+from pullback.conformance._intent import infer_intent
+from pullback.conformance._prepare import prepare
+from pullback.conformance._subject import Subject
+from pullback.conformance.clauses import CLAUSES
+
+
+def probe_of(function, *args):
+    return infer_intent(prepare(Subject.of(function), Arguments.of(args), 0))
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (SurrogateTangent, "torch.compile(torch.func.jvp(f))"),
+        (SurrogateTangent, "torch.compile(torch.func.vmap(torch.func.grad(f)))"),
+        (BatchedReversal, "torch.compile(torch.func.vmap(torch.func.grad(f)))"),
+    ],
+)
+def test_a_rule_that_is_dropped_is_seen_though_plain_compilation_is_refused(function, name):
+    probe = probe_of(function, normal(3))
+    with guarded():
+        ways = {way.name: way for way in _compiled.composed_ways(probe)}
+        got, expected = ways[name].run(), ways[name].eager()
+    assert probe.differ(got, expected, 1e4) is not None
+    assert check(function, normal(3), clauses="compile")["compile"].verdict == "broken"
+
+
+def test_a_completed_one_is_right_in_every_way():
+    finding = check(pullback.complete(BatchedReversal), normal(3), clauses="compile")["compile"]
+    assert finding.verdict == "holds"
+    for word in ("vmap", "dynamic=True", "inductor"):
+        assert word in finding.detail
+
+
+def test_without_a_compiler_inductor_is_not_tried_and_that_is_said(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert not _compiled.has_compiler()
+    finding = check(torch.sin, normal(3), clauses="compile")["compile"]
+    assert finding.verdict == "holds"
+    assert "no C++ compiler" in finding.detail
+
+
+def test_compiled_code_of_the_caller_stays():
+    calls = []
+
+    def backend(graph, inputs):
+        calls.append(graph)
+        return graph
+
+    compiled = torch.compile(lambda x: x * 2, backend=backend)
+    x = torch.ones(2)
+    compiled(x)
+    check(torch.sin, normal(3), clauses="compile")
+    compiled(x)
+    assert len(calls) == 1
+
+
+@torch.library.custom_op("pullback_tests::remembers_size", mutates_args=())
+def remembers_size(x: torch.Tensor) -> torch.Tensor:
+    return x * x
+
+
+@remembers_size.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+@torch._dynamo.assume_constant_result
+def count(x):
+    return x.shape[0]
+
+
+def mean_of_squares(x):
+    return remembers_size(x).sum(0) / count(x)
+
+
+remembers_size.register_autograd(
+    lambda ctx, g: 2 * ctx.saved_tensors[0] * g,
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+
+
+def test_a_size_that_is_baked_in_is_found_at_another_size():
+    finding = check(mean_of_squares, normal(4, 3), clauses="compile")["compile"]
+    assert finding.verdict in ("broken", "lacking")  # newer torch refuses the constant
+
+
+def test_the_clause_stands_in_the_table():
+    assert "compile" in [clause.id for clause in CLAUSES]

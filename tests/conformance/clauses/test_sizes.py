@@ -1,0 +1,107 @@
+"""The clause `sizes`: every tail fault is found, whatever it counts in blocks."""
+
+import pytest
+import torch
+from tests.specimens._specimen import normal
+from tests.specimens.wrong.sizes import BLOCKS, FAULTS, PLACES, tail_fault
+
+from pullback.conformance import check
+from pullback.conformance._arguments import Arguments
+from pullback.conformance._resize import resizings
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_fault_beyond_the_last_whole_block_is_found(block, place):
+    fault = FAULTS[(BLOCKS.index(block) + PLACES.index(place)) % len(FAULTS)]
+    shape = {"flat": (block,), "rows": (block, 2), "columns": (2, block)}[place]
+    report = check(tail_fault(block, place, fault), normal(*shape), clauses="sizes")
+    assert report["sizes"].verdict == "broken", f"seed {report.seed}\n{report}"
+
+
+@pytest.mark.parametrize("block", [4, 128])
+def test_a_fault_is_found_in_single_precision(block):
+    inputs = normal(block, dtype=torch.float32)
+
+    class OnlySingle(tail_fault(block, "flat", "zero")):
+        @staticmethod
+        def forward(ctx, x):
+            if x.dtype != torch.float32:
+                raise TypeError("only float32 is supported")
+            ctx.save_for_backward(x)
+            return x.sin()
+
+    assert check(OnlySingle, inputs, clauses="sizes")["sizes"].verdict == "broken"
+
+
+def test_the_function_is_right_at_the_size_that_it_is_given():
+    report = check(tail_fault(8, "flat", "zero"), normal(2, 8), clauses=["derivative", "sizes"])
+    assert report["derivative"].verdict == "holds"
+    assert report["sizes"].verdict == "broken"
+    assert "size" in report["sizes"].detail
+    assert "torch" in report["sizes"].repro or not report["sizes"].repro
+
+
+def test_what_is_wrong_at_every_size_is_left_to_derivative():
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return ctx.saved_tensors[0] * cotangent
+
+    assert check(Wrong, normal(4), clauses="sizes")["sizes"].verdict == "skipped"
+
+
+def resized(*args):
+    generator = torch.Generator().manual_seed(0)
+    return {r.size: r for r in resizings(Arguments.of(args), 1027, 2**14, generator)}
+
+
+def test_dimensions_of_one_size_change_together():
+    found = resized(normal(3, 4), normal(4, 5), torch.ones(5, dtype=torch.bool))
+    assert sorted(found) == [3, 4, 5]
+    shapes = [tuple(value.shape) for value in found[4].at(7).values]
+    assert shapes == [(3, 7), (7, 5), (5,)]
+    assert found[4].where == "dimension 1 of args[0], dimension 0 of args[1]"
+
+
+def test_a_smaller_size_is_a_part_of_a_larger_one_and_the_given_entries_stay():
+    x = normal(5)
+    made = resized(x)[5]
+    small, given, large = (made.at(n).values[0] for n in (3, 5, 131))
+    assert torch.equal(given, x.detach())
+    assert torch.equal(small, large[:3])
+    assert torch.equal(given, large[:5])
+    assert len(torch.unique(large)) == 131
+    assert bool((large.sign() == x.detach().repeat(27)[:131].sign()).all())
+
+
+def test_a_size_that_a_number_may_stand_for_is_left_as_it_is():
+    assert sorted(resized(normal(3, 4), 4)) == [3]
+    assert sorted(resized(normal(6, 2), torch.tensor([0, 2, 3, 6]))) == []
+    assert sorted(resized(normal(3, 5), torch.tensor([2, 0, 1, 1]))) == [3, 5]
+
+
+def test_indices_fit_into_what_has_shrunk():
+    made = resized(normal(6, 9), torch.tensor([5, 0, 3, 3]))[6].at(2)
+    assert made.values[0].shape == (2, 9)
+    assert bool((made.values[1] < 2).all())
+
+
+@pytest.mark.parametrize("keep", [torch.tril, torch.triu])
+def test_triangular_matrices_stay_triangular(keep):
+    a = keep(normal(4, 4).detach())
+    large = resized(a.requires_grad_())[4].at(65).values[0]
+    assert torch.equal(large, keep(large))
+
+
+def test_definite_matrices_stay_definite():
+    a = normal(4, 4).detach()
+    a = a @ a.mT + torch.eye(4)
+    large = resized(a.requires_grad_())[4].at(65).values[0]
+    assert torch.equal(large, large.mT)
+    assert bool((torch.linalg.eigvalsh(large) > 0).all())

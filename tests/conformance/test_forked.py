@@ -1,0 +1,77 @@
+"""What ends a copy of the process is a verdict, and the process goes on."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from tests.specimens._specimen import normal
+
+from pullback.conformance import Verdict, check
+from pullback.conformance._forked import ProcessDied, forked
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no fork elsewhere")
+
+
+class EndsWhenFake(torch.autograd.Function):
+    """Reads the memory of its input, which a fake tensor does not have."""
+
+    @staticmethod
+    def forward(ctx, x):
+        if type(x).__name__ == "FakeTensor":
+            ctypes.string_at(0)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * 2
+
+
+def test_a_forward_that_dies_of_a_fake_tensor_crashes_and_the_check_goes_on():
+    report = check(EndsWhenFake, normal(3), clauses=["fake", "structure", "derivative"])
+    assert report["fake"].verdict is Verdict.CRASHES
+    assert "SIGSEGV" in report["fake"].detail
+    assert report["derivative"].verdict is Verdict.HOLDS
+
+
+def test_answers_and_deaths():
+    assert forked(lambda: {"a": [1, 2]}) == {"a": [1, 2]}
+    with pytest.raises(ProcessDied, match="SIGKILL"):
+        forked(lambda: os.kill(os.getpid(), 9))
+    with pytest.raises(ProcessDied, match="without an answer"):
+        forked(lambda: os._exit(3))
+
+
+def test_nothing_of_the_copy_stays():
+    seen = []
+    forked(lambda: seen.append(1))
+    assert seen == []
+
+
+SCRIPT = """
+import torch
+from pullback import check
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+    @staticmethod
+    def backward(ctx, cotangent):
+        return 2 * cotangent
+
+print(check(Twice, torch.ones(3), isolate=True, clauses="derivative").ok)
+"""
+
+
+def test_an_unguarded_script_is_not_run_again_by_the_process_that_checks(tmp_path):
+    path = tmp_path / "unguarded.py"
+    path.write_text(textwrap.dedent(SCRIPT))
+    done = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "True\n"

@@ -1,0 +1,177 @@
+"""The codec of arguments: plain data and back, and nothing executed in between."""
+
+import enum
+import functools
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.fuzzing import examples
+
+from pullback.errors import RecordingError
+from pullback.recording.codec import Encoder, Loader, NotPlain, decode
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+def shout(text: str) -> str:
+    return text.upper()
+
+
+class Holder:
+    def __init__(self, value) -> None:
+        self.value = value
+
+    def double(self):
+        return self.value * 2
+
+
+def round_trip(*values):
+    encoder = Encoder(2**20)
+    encoded = [encoder.encode(value) for value in values]
+    return decode(encoded, encoder.tensors, Loader())
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
+    max_leaves=12,
+)
+
+
+@given(plain)
+@settings(max_examples=examples(60), deadline=None)
+def test_plain_data_comes_back_equal(value) -> None:
+    assert round_trip(value) == [value]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.float32,
+        torch.device("cpu"),
+        torch.Size([2, 3]),
+        torch.strided,
+        torch.channels_last,
+        slice(1, None, 2),
+        range(3),
+        {1, 2},
+        frozenset("ab"),
+        OrderedDict(a=1),
+        Color.RED,
+        shout,
+        torch.sin,
+        torch.Tensor.add,
+        Path,
+        b"bytes",
+        1 + 2j,
+    ],
+    ids=lambda value: getattr(value, "__name__", type(value).__name__),
+)
+def test_values_come_back(value) -> None:
+    (back,) = round_trip(value)
+    assert back == value
+    assert type(back) is type(value)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 5), (2, 0, 3)])
+@pytest.mark.parametrize("grad", [True, False])
+def test_tensors_come_back_with_their_flags(shape, grad) -> None:
+    value = torch.randn(shape, dtype=torch.float64).requires_grad_(grad)
+    (back,) = round_trip(value)
+    assert torch.equal(back, value)
+    assert back.requires_grad is grad
+    assert back is not value
+
+
+def test_a_tensor_given_twice_is_one_tensor_again() -> None:
+    value = torch.randn(3, requires_grad=True)
+    first, second = round_trip(value, value)
+    assert first is second
+
+
+def test_a_history_is_cut() -> None:
+    (back,) = round_trip(torch.ones(2, requires_grad=True) * 2)
+    assert back.is_leaf
+    assert back.requires_grad
+
+
+def test_partials_methods_and_objects() -> None:
+    part, method, holder = round_trip(
+        functools.partial(shout, "a"), Holder(3).double, Holder(torch.ones(2))
+    )
+    assert part() == "A"
+    assert method() == 6
+    assert holder.value.tolist() == [1.0, 1.0]
+
+
+def test_a_closure_over_a_module_is_remade() -> None:
+    layer = torch.nn.Linear(2, 2)
+    offset = 0.5
+    (again,) = round_trip(lambda x: layer(x) + offset)
+    x = torch.ones(1, 2)
+    assert torch.equal(again(x), layer(x) + 0.5)
+
+
+def test_cycles_are_kept() -> None:
+    holder = Holder(None)
+    holder.value = holder
+    (back,) = round_trip(holder)
+    assert back.value is back
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (open, None),
+        (iter([1]), "list_iterator"),
+        (torch.eye(2).to_sparse(), "layout"),
+        (torch.empty(2, device="meta"), "without data"),
+        (Path("a"), "Path"),
+        (lambda x: handle, "closes over"),
+    ],
+    ids=["builtin", "iterator", "sparse", "meta", "path", "closure"],
+)
+def test_what_has_no_plain_form_is_refused_with_its_reason(value, reason) -> None:
+    if reason is None:
+        assert round_trip(value) == [value]
+        return
+    if reason == "closes over":
+        handle = iter([1])
+        value = lambda x: (x, handle)  # noqa: E731
+    with pytest.raises(NotPlain, match=reason):
+        Encoder(2**20).encode(value)
+
+
+handle = None
+
+
+def test_the_limit_of_bytes_is_kept() -> None:
+    with pytest.raises(NotPlain, match="MiB"):
+        Encoder(100).encode(torch.ones(100))
+
+
+def test_a_class_that_acts_when_dropped_is_neither_taken_nor_remade() -> None:
+    with pytest.raises(NotPlain, match="plain form"):
+        Encoder(100).encode(Dangerous())
+    node = ("object", 0, __name__, "Dangerous", [])
+    with pytest.raises(RecordingError, match="malformed"):
+        decode([node], [], Loader())
+
+
+class Dangerous:
+    def __del__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "node", [("system", "ls"), ["list"], ("tensor", 7, True, "cpu", False), ("named", "os", "nope")]
+)
+def test_malformed_nodes_are_refused(node) -> None:
+    with pytest.raises(RecordingError):
+        decode([node], [], Loader())

@@ -1,0 +1,94 @@
+"""`Locator`: one name for a Function, and one place to find it."""
+
+import functools
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from pullback import complete
+from pullback.errors import ArgumentError
+from pullback.recording import Locator, find, load_script
+
+
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return 3 * ctx.saved_tensors[0] ** 2 * cotangent
+
+
+@pytest.mark.parametrize("target", [torch.sin, torch.nn.functional.relu, pickle.dumps, find])
+def test_what_is_named_is_found(target) -> None:
+    locator = Locator.of(target)
+    assert locator.names(target)
+    assert find(locator) is target
+    assert Locator.from_data(locator.to_data()) == locator
+
+
+def test_a_partial_goes_by_the_name_of_its_function() -> None:
+    assert Locator.of(functools.partial(torch.sin)) == Locator.of(torch.sin)
+
+
+def test_a_completed_function_is_named_after_its_original() -> None:
+    made = complete(Cube)
+    locator = Locator.of(made)
+    assert locator.completed
+    assert locator.name == f"{__name__}:Cube (completed)"
+    assert locator.names(Cube)
+    assert not locator.names(made)
+
+
+def test_a_local_class_is_named_with_its_mend() -> None:
+    class Local(Cube):
+        pass
+
+    assert not Locator.of(Local).names(Local)
+    with pytest.raises(ArgumentError, match="defined inside test_a_local_class"):
+        find(Locator.of(Local))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"module": "a"},
+        {"module": 1, "qualname": "b"},
+        {"module": "a", "qualname": "b", "completed": 1},
+        {"module": "a", "qualname": "b", "other": ""},
+        [],
+    ],
+)
+def test_other_data_is_refused(data) -> None:
+    with pytest.raises(TypeError):
+        Locator.from_data(data)
+
+
+def test_a_script_is_named_by_its_file_in_every_process(tmp_path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from pullback.recording import Locator\n"
+        "class F: pass\n"
+        "print(Locator.of(F).name)\n"
+        "print(Locator.of(F).names(F))\n"
+    )
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == [f"{script}:F", "True"]
+    loaded = load_script(str(script), "F").F
+    assert Locator.of(loaded).name == f"{script}:F"
+    assert Locator.of(loaded).names(loaded)
+    assert find(Locator.of(loaded)) is loaded
+
+
+def test_a_script_whose_definitions_fail_says_so(tmp_path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("import no_such_module_at_all\nclass F(no_such_module_at_all.Base): pass\n")
+    with pytest.raises(ArgumentError, match="cannot be taken out"):
+        load_script(str(path), "F")

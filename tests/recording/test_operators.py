@@ -1,0 +1,77 @@
+"""Operators of torch.library: recorded, discovered, and checked again from what was kept."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pullback.conformance import check
+from pullback.recording import discover
+
+MODULE = """
+import torch
+
+@torch.library.custom_op("{name}::halved", mutates_args=())
+def halved(x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    return x * x * scale
+
+@halved.register_fake
+def _(x, scale=1.0):
+    return torch.empty_like(x)
+
+def setup(ctx, inputs, output):
+    ctx.save_for_backward(inputs[0])
+    ctx.scale = inputs[1]
+
+# The factor 2 is forgotten.
+halved.register_autograd(
+    lambda ctx, g: (ctx.saved_tensors[0] * g * ctx.scale, None), setup_context=setup
+)
+
+@torch.library.custom_op("{name}::kernel", mutates_args=())
+def kernel(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+"""
+PROGRAM = """
+import torch
+from {name} import halved, kernel
+halved(torch.ones(3, requires_grad=True), 3.0).sum().backward()
+kernel(torch.ones(3))
+"""
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch, request):
+    """A module with two operators; operators have names of their own in each test."""
+    name = f"operators_{request.node.name[5:20].strip('_')}"
+    (tmp_path / f"{name}.py").write_text(MODULE.format(name=name))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+def test_discovery_finds_operators_and_inputs_for_them(package):
+    recording = discover(package).recording
+    found = {item.name: item for item in recording}
+    assert sorted(found) == [f"{package}:halved", f"{package}:kernel"]
+    assert "no gradient is registered" in " ".join(found[f"{package}:kernel"].reasons)
+    operator = found[f"{package}:halved"].load()
+    report = check(operator, *found[f"{package}:halved"].arguments(0)[0], clauses="derivative")
+    assert report["derivative"].verdict == "broken"
+    assert report.function == f"{package}:halved"
+
+
+def test_a_program_that_applies_operators_is_recorded_and_checked(package, tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM.format(name=package))
+    done = subprocess.run(
+        [
+            str(Path(sys.executable).with_name("pullback")), "check",
+            "--clauses", "derivative,registration", "--no-isolate", "--",
+            sys.executable, "program.py",
+        ],
+        capture_output=True, text=True, cwd=tmp_path, timeout=250, check=False,
+    )  # fmt: skip
+    assert f"{package}:halved: applied 1 times, 1 kept" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "derivative broken" in done.stdout

@@ -1,0 +1,209 @@
+"""The recorder: what it keeps, what it leaves alone, and its bounds."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pullback.errors import ProgramError
+from pullback.recording import Call, Limits, Record, Recorder, record_program
+from pullback.tensor import Function
+
+ROOT = Path(__file__).parents[2]
+
+
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x * factor
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * ctx.factor, None
+
+
+class InPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * 2
+
+
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        raise ValueError("on purpose")
+
+
+@pytest.fixture
+def kept():
+    """A recorder over both bases, with what it kept; ended afterwards."""
+    calls: list[tuple[type, Call]] = []
+
+    def snapshot(args, keywords, limit):
+        size = sum(a.numel() * a.element_size() for a in args if isinstance(a, torch.Tensor))
+        if size > limit:
+            raise RuntimeError("too large")
+        copied = [a.detach().clone() if isinstance(a, torch.Tensor) else a for a in args]
+        return Call(copied, dict(keywords), [], size)
+
+    def keep(record: Record, call: Call) -> None:
+        calls.append((record.function, call))
+
+    recorder = Recorder(snapshot, keep, Limits(calls=2, call_bytes=1000, total_bytes=1500))
+    recorder.install(torch.autograd.Function, torch.Tensor)
+    recorder.install(Function, torch.Tensor)
+    recorder.calls = calls
+    yield recorder
+    recorder.uninstall()
+    seen = recorder.records[Scale].applied if Scale in recorder.records else 0
+    Scale.apply(torch.ones(1), 1.0)
+    assert seen == (recorder.records[Scale].applied if Scale in recorder.records else 0)
+
+
+def test_calls_of_one_shape_are_kept_once(kept) -> None:
+    for _ in range(5):
+        Scale.apply(torch.ones(3, requires_grad=True), 2.0).sum().backward()
+    assert len(kept.calls) == 1
+    assert kept.records[Scale].applied == 5
+
+
+def test_other_shapes_and_dtypes_are_kept_up_to_the_limit(kept) -> None:
+    for size in (1, 2, 3, 4):
+        Scale.apply(torch.ones(size), 2.0)
+    Scale.apply(torch.ones(2, dtype=torch.float64), 2.0)
+    assert len(kept.calls) == 2
+    assert kept.records[Scale].applied == 5
+    assert kept.records[Scale].full
+
+
+def test_an_in_place_forward_is_recorded_as_it_was_called(kept) -> None:
+    InPlace.apply(torch.ones(3))
+    assert kept.calls[0][1].arguments[0].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_call_that_fails_is_not_kept(kept) -> None:
+    with pytest.raises(ValueError, match="on purpose"):
+        Fails.apply(torch.ones(3))
+    assert kept.calls == []
+
+
+def test_bytes_are_bounded_for_a_call_and_in_all(kept) -> None:
+    Scale.apply(torch.ones(300, dtype=torch.float64), 1.0)
+    assert kept.records[Scale].reasons == {"too large": 1}
+    Scale.apply(torch.ones(100, dtype=torch.float64), 1.0)
+    InPlace.apply(torch.ones(100, dtype=torch.float64))  # 800 + 800 > 1500
+    assert kept.bytes == 800
+    assert kept.records[InPlace].reasons == {"too large": 1}
+
+
+def test_functions_of_torch_itself_are_left_out(kept) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    x = torch.ones(3, requires_grad=True)
+    checkpoint(torch.sin, x, use_reentrant=True).sum().backward()
+    assert kept.calls == []
+
+
+def test_a_pullback_function_is_recorded(kept) -> None:
+    class Twice(Function):
+        @staticmethod
+        def forward(x):
+            return x * 2
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return cotangent * 2
+
+    Twice.apply(torch.ones(3, requires_grad=True)).sum().backward()
+    assert [function for function, _ in kept.calls] == [Twice]
+
+
+def test_what_a_program_computes_does_not_change(kept) -> None:
+    x = torch.randn(5, generator=torch.Generator().manual_seed(3)).requires_grad_()
+    Scale.apply(x, 1.5).sum().backward()
+    recorded = x.grad.clone()
+    kept.uninstall()
+    x.grad = None
+    Scale.apply(x, 1.5).sum().backward()
+    assert torch.equal(recorded, x.grad)
+    kept.install(torch.autograd.Function, torch.Tensor)
+
+
+# torch itself makes an instance while it traces, and warns about it.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_compile_still_sees_the_function(kept) -> None:
+    compiled = torch.compile(lambda x: Scale.apply(x, 2.0), fullgraph=True, backend="aot_eager")
+    x = torch.ones(3, requires_grad=True)
+    compiled(x).sum().backward()
+    assert x.grad.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_the_bootstrap_does_not_import_torch(tmp_path: Path) -> None:
+    """A program that never imports torch, or sets it up first, must not notice the recorder."""
+    environment = {
+        "PYTHONPATH": str(ROOT / "src/pullback/recording/_bootstrap"),
+        "PULLBACK_RECORD_DIRECTORY": str(tmp_path),
+        "PULLBACK_RECORD_LIMITS": "1,1,1",
+    }
+    code = "import sys; print('torch' in sys.modules, '_pullback_recorder' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", "True"], done.stderr
+    assert any(tmp_path.glob("started-*"))
+
+
+def test_a_program_on_a_torch_that_is_not_supported_runs_and_the_reason_is_said(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(
+        "__version__ = '1.13.1'\nclass Tensor: pass\nclass autograd:\n    class Function: pass\n"
+    )
+    code = "import torch, pathlib; pathlib.Path('ran').write_text(torch.__version__)"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", f"import os; os.chdir({str(tmp_path)!r}); {code}"]
+    with pytest.raises(ProgramError, match="its calls could not be recorded") as caught:
+        record_program(command, environment=environment)
+    assert (tmp_path / "ran").read_text() == "1.13.1"
+    assert "torch 1.13.1" in str(caught.value)
+    assert "torch 2.7 or newer" in str(caught.value)
+
+
+def test_the_recorder_needs_no_pullback_in_the_program(tmp_path: Path) -> None:
+    """A program whose Python lacks pullback is recorded, and finds none afterwards either."""
+    (tmp_path / "pullback.py").write_text("raise ImportError('there is no pullback here')")
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import torch\n"
+        "class Twice(torch.autograd.Function):\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, x): return x * 2\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, g): return g * 2\n"
+        "twice = Twice.apply\n"
+        "torch.func.vmap(lambda x: x * 2)(twice(torch.ones(3, requires_grad=True)))\n"
+        "try:\n"
+        "    import pullback.internal.torch\n"
+        "except ImportError:\n"
+        "    print('none')\n"
+        "else:\n"
+        "    raise SystemExit('found one')\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    recording, failure = record_program([sys.executable, str(script)], environment=environment)
+    assert failure is None
+    assert [entry.applied for entry in recording.functions] == [1]

@@ -1,0 +1,163 @@
+"""Recordings: plain data on disk, live arguments again, and nothing executed in between."""
+
+import os
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from pullback.errors import ProgramError, RecordingError
+from pullback.recording import Limits, Recording, load_call, record_program
+
+# Files ----------------------------------------------------------------------------------------
+
+
+class Exploit:
+    def __reduce__(self):
+        return os.system, ("touch pwned",)
+
+
+def test_a_malicious_file_is_not_opened(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"format": "pullback recording", "x": Exploit()}, "calls.pt")
+    with pytest.raises(RecordingError, match="more than plain data"):
+        Recording.load("calls.pt")
+    assert not Path("pwned").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "cannot be read"),
+        (b"not a zip", "not opened|cannot be read"),
+        ({"a": 1}, "not a recording"),
+        ({"format": "pullback recording", "version": 99}, "another version"),
+        ({"format": "pullback recording", "version": 2, "program": [], "functions": [{}]}, "malf"),
+        ([1], "not a recording"),
+    ],
+)
+def test_unreadable_files_are_refused(tmp_path, content, message) -> None:
+    path = tmp_path / "calls.pt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        torch.save(content, path)
+    with pytest.raises(RecordingError, match=message):
+        Recording.load(path)
+
+
+def test_a_missing_file_is_named(tmp_path) -> None:
+    with pytest.raises(RecordingError, match="There is no recording"):
+        Recording.load(tmp_path / "none.pt")
+
+
+# Programs -------------------------------------------------------------------------------------
+
+SCRIPT = """
+import sys
+import torch
+import helper_of_script
+
+FACTOR = 2.0
+
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, pick):
+        return pick(x) * FACTOR * helper_of_script.ONE
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * FACTOR, None
+
+for step in range(3):  # a script without a guard: loading it again must not train again
+    x = torch.ones(3, requires_grad=True)
+    Scale.apply(x, lambda value: value + step).sum().backward()
+    open("ran.txt", "a").write("x")
+
+if __name__ == "__main__":
+    Scale.apply(torch.ones(2, 2), torch.sin)
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    (tmp_path / "helper_of_script.py").write_text("ONE = 1.0\n")
+    return path
+
+
+def test_a_script_is_recorded_and_found_again_without_running_it(script) -> None:
+    recording, failure = record_program([sys.executable, str(script)], Limits(calls=2))
+    assert failure is None
+    (found,) = recording.functions
+    assert found.applied == 4
+    assert len(found.calls) == 2
+    recording.save("calls.pt")
+    again = Recording.load("calls.pt", scripts=["train.py"]).functions[0]
+    function = again.load()
+    args, keywords = again.arguments(0)
+    assert keywords == {}
+    assert function.apply(*args).tolist() == [2.0, 2.0, 2.0]
+    assert args[1](torch.zeros(1)).item() == 0.0  # the lambda reads a variable of the loop
+    assert load_call("calls.pt", again.name, scripts=["train.py"])[0] is function
+    assert Path("ran.txt").read_text() == "xxx"
+
+
+@pytest.mark.parametrize("how", ["module", "pytest", "child"])
+def test_other_ways_to_run_a_program(script, how) -> None:
+    body = textwrap.dedent(SCRIPT.partition("for step")[0])
+    Path("lib_of_program.py").write_text(body)
+    use = (
+        "from lib_of_program import *\nScale.apply(torch.ones(3, requires_grad=True), torch.cos)\n"
+    )
+    if how == "module":
+        Path("entry.py").write_text(use)
+        command = [sys.executable, "-m", "entry"]
+    elif how == "pytest":
+        Path("test_it.py").write_text(use.replace("Scale.apply", "def test_it():\n    Scale.apply"))
+        command = ["pytest", "-q", "-p", "no:cacheprovider", "test_it.py"]
+    else:
+        Path("entry.py").write_text(use)
+        spawn = "import subprocess, sys; subprocess.run([sys.executable, 'entry.py'], check=True)"
+        command = [sys.executable, "-c", spawn]
+    recording, failure = record_program(command)
+    assert failure is None
+    assert [item.name for item in recording] == ["lib_of_program:Scale"]
+
+
+def test_a_program_that_fails_keeps_what_it_applied(script) -> None:
+    script.write_text(SCRIPT + "\nraise SystemExit(7)\n")
+    recording, failure = record_program([sys.executable, str(script)])
+    assert "status 7" in failure.what
+    assert len(recording) == 1
+
+
+def test_a_killed_program_keeps_what_it_applied(script) -> None:
+    script.write_text(SCRIPT + "\nimport os\nos.kill(os.getpid(), 9)\n")
+    recording, failure = record_program([sys.executable, str(script)])
+    assert "SIGKILL" in failure.what
+    assert len(recording.functions[0].calls) == 3 - 1
+
+
+def test_a_python_that_ignores_the_environment_is_named(script) -> None:
+    with pytest.raises(ProgramError, match="did not start the recorder"):
+        record_program([sys.executable, "-I", "-c", "pass"])
+
+
+def test_a_program_that_does_not_exist_is_named() -> None:
+    with pytest.raises(ProgramError, match="does not exist"):
+        record_program(["no-such-program-anywhere"])
+
+
+def test_a_local_function_is_named_with_the_mend(script) -> None:
+    script.write_text(
+        "import torch\ndef main():\n    class Inner(torch.autograd.Function):\n"
+        "        @staticmethod\n        def forward(ctx, x): return x * 2\n"
+        "    Inner.apply(torch.ones(2))\nmain()\n"
+    )
+    recording, _ = record_program([sys.executable, str(script)])
+    with pytest.raises(RecordingError, match="defined inside main"):
+        recording.functions[0].load()

@@ -1,0 +1,59 @@
+"""Reports: verdicts, tables, JSON."""
+
+import pytest
+
+from pullback.errors import ArgumentError, BrokenContractError
+from pullback.report import Finding, Report, Verdict
+
+
+def report(*verdicts):
+    findings = tuple(
+        Finding(f"clause-{k}", verdict, f"[bold]detail {k}[/bold]", input="args[0]['w']")
+        for k, verdict in enumerate(verdicts)
+    )
+    return Report("package.module:Name", "exact", True, findings, 3, 0.5, {"torch": "2"})
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_ok_is_neither_broken_nor_crashes(verdict):
+    assert report(Verdict.HOLDS, verdict).ok == (verdict not in (Verdict.BROKEN, Verdict.CRASHES))
+
+
+def test_json_round_trip():
+    one = report(*Verdict)
+    assert Report.from_json(one.to_json()) == one
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "{}", '{"findings": [{"verdict": "maybe"}]}', "{"])
+def test_other_json_is_refused(text):
+    with pytest.raises(ArgumentError, match="not the JSON of a report"):
+        Report.from_json(text)
+
+
+def test_findings_are_found_by_clause():
+    one = report(Verdict.HOLDS, Verdict.BROKEN)
+    assert one["clause-1"].verdict is Verdict.BROKEN
+    assert "clause-1" in one
+    assert "other" not in one
+    assert len(one) == 2
+    with pytest.raises(KeyError):
+        one["other"]
+
+
+def test_the_table_keeps_brackets_and_colons_as_they_are():
+    text = str(report(Verdict.HOLDS, Verdict.BROKEN))
+    assert "package.module:Name: 1 problem(s), gradient exact (inferred), seed 3" in text
+    assert "[bold]detail 0[/bold]" in text
+    assert "args[0]['w']" in text
+
+
+def test_raising():
+    report(Verdict.HOLDS, Verdict.LACKING, Verdict.SKIPPED).raise_if_broken()
+    with pytest.raises(BrokenContractError, match="clause-1, clause-2"):
+        report(Verdict.HOLDS, Verdict.BROKEN, Verdict.CRASHES).raise_if_broken()
+
+
+def test_the_page_names_the_function_and_its_faults():
+    page = report(Verdict.HOLDS, Verdict.BROKEN).to_html()
+    assert "package.module:Name" in page
+    assert "clause-1" in page

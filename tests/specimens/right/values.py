@@ -1,0 +1,290 @@
+"""Right Functions that special values tempt a false alarm from."""
+
+import torch
+from tests.specimens._specimen import Specimen, normal, positive
+
+
+class Rule(torch.autograd.Function):
+    """Saves its inputs."""
+
+    @classmethod
+    def keep(cls, ctx, *inputs):
+        ctx.save_for_backward(*inputs)
+
+
+class Reciprocal(Rule):
+    """Undefined at zero, and its derivative too."""
+
+    @staticmethod
+    def forward(ctx, x):
+        Rule.keep(ctx, x)
+        return 1 / x
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return -cotangent / (x * x)
+
+
+class SquareRoot(Rule):
+    """An infinite slope at zero, and no value on the other side."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.sqrt()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (y,) = ctx.saved_tensors
+        return cotangent / (2 * y)
+
+
+class Entropy(Rule):
+    """x log x is zero at zero, where its slope is infinite."""
+
+    @staticmethod
+    def forward(ctx, x):
+        Rule.keep(ctx, x)
+        return torch.xlogy(x, x)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return cotangent * (x.log() + 1)
+
+
+class OneSided(Rule):
+    """x to the power of 1.5, right from its one side."""
+
+    @staticmethod
+    def forward(ctx, x):
+        Rule.keep(ctx, x)
+        return x**1.5
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return cotangent * 1.5 * x.sqrt()
+
+
+class RefusesZero(Rule):
+    """Says that it is not defined at zero."""
+
+    @staticmethod
+    def forward(ctx, x):
+        if bool((x == 0).any()):
+            raise ValueError("x must not be zero")
+        Rule.keep(ctx, x)
+        return x.abs().log()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return cotangent / x
+
+
+class Saturating(Rule):
+    """Its slope is zero to the last digit where it saturates."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.tanh(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (y,) = ctx.saved_tensors
+        return cotangent * (1 - y * y)
+
+
+class LeakyRelu(Rule):
+    """At its kink the slope of either side is right."""
+
+    @staticmethod
+    def forward(ctx, x):
+        Rule.keep(ctx, x)
+        return torch.where(x > 0, x, 0.1 * x)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return cotangent * torch.where(x > 0, 1.0, 0.1).to(cotangent.dtype)
+
+
+class Norm(Rule):
+    """Zero is in the subdifferential of the norm at zero."""
+
+    @staticmethod
+    def forward(ctx, x):
+        Rule.keep(ctx, x)
+        return x.norm(dim=-1)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        norm = x.norm(dim=-1, keepdim=True)
+        unit = torch.where(norm > 0, x / norm, 0)
+        return cotangent.unsqueeze(-1) * unit
+
+
+class LargestEntry(Rule):
+    """The first of several largest entries gets the gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        values, index = x.max(-1, keepdim=True)
+        ctx.save_for_backward(index)
+        ctx.size = x.shape
+        return values.squeeze(-1)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (index,) = ctx.saved_tensors
+        return cotangent.new_zeros(ctx.size).scatter(-1, index, cotangent.unsqueeze(-1))
+
+
+class LargestEntries(Rule):
+    """Several largest entries share the gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        Rule.keep(ctx, x)
+        return x.amax(-1)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        ties = (x == x.amax(-1, keepdim=True)).to(x.dtype)
+        return cotangent.unsqueeze(-1) * ties / ties.sum(-1, keepdim=True)
+
+
+class UnitVector(Rule):
+    """An epsilon so small that finite differences step over it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        Rule.keep(ctx, x)
+        return x / (x.norm(dim=-1, keepdim=True) + 1e-12)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        norm = x.norm(dim=-1, keepdim=True)
+        unit = torch.where(norm > 0, x / norm, 0)
+        inner = (cotangent * x).sum(-1, keepdim=True) / (norm + 1e-12)
+        return (cotangent - unit * inner) / (norm + 1e-12)
+
+
+class SmallSquare(Rule):
+    """x * x / (x + 1e-12): slope one everywhere but within 1e-12 of zero, where it is zero."""
+
+    @staticmethod
+    def forward(ctx, x):
+        Rule.keep(ctx, x)
+        return x * x / (x.abs() + 1e-12) * x.sign()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        size = x.abs()
+        return cotangent * (size * size + 2e-12 * size) / (size + 1e-12) ** 2
+
+
+class Overflowing(Rule):
+    """The square overflows in forward too."""
+
+    @staticmethod
+    def forward(ctx, x):
+        Rule.keep(ctx, x)
+        return x * x * x
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return cotangent * 3 * x * x
+
+
+class MaskedSoftmax(Rule):
+    """Minus infinity stands for an entry that is not there."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.softmax(-1)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (y,) = ctx.saved_tensors
+        return y * (cotangent - (y * cotangent).sum(-1, keepdim=True))
+
+
+class RadialBasis(Rule):
+    """exp(-x * x): at infinity its slope is written as infinity times zero."""
+
+    @staticmethod
+    def forward(ctx, x):
+        Rule.keep(ctx, x)
+        return (-x * x).exp()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return -2 * x * (-x * x).exp() * cotangent
+
+
+class RowNorm(Rule):
+    """Layer normalisation, at rows of one value too."""
+
+    @staticmethod
+    def forward(ctx, x):
+        Rule.keep(ctx, x)
+        centred = x - x.mean(-1, keepdim=True)
+        return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        centred = x - x.mean(-1, keepdim=True)
+        scale = 1 / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        unit = centred * scale
+        g = cotangent - cotangent.mean(-1, keepdim=True)
+        return (g - unit * (unit * cotangent).mean(-1, keepdim=True)) * scale
+
+
+class InversePermutation(Rule):
+    """For permutations only, which nobody checks."""
+
+    @staticmethod
+    def forward(ctx, x, order):
+        ctx.save_for_backward(order)
+        return x[order]
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (order,) = ctx.saved_tensors
+        return cotangent[order.argsort()], None
+
+
+SPECIMENS = [
+    Specimen(Reciprocal, lambda: (normal(3, 4),)),
+    Specimen(SquareRoot, lambda: (positive(3, 4),)),
+    Specimen(Entropy, lambda: (positive(3, 4),)),
+    Specimen(OneSided, lambda: (positive(3, 4),)),
+    Specimen(RefusesZero, lambda: (normal(3, 4),)),
+    Specimen(Saturating, lambda: (normal(3, 4),)),
+    Specimen(LeakyRelu, lambda: (normal(3, 4),)),
+    Specimen(Norm, lambda: (normal(3, 4),)),
+    Specimen(LargestEntry, lambda: (normal(3, 4),)),
+    Specimen(LargestEntries, lambda: (normal(3, 4),)),
+    Specimen(UnitVector, lambda: (normal(3, 4),)),
+    Specimen(SmallSquare, lambda: (normal(3, 4),)),
+    Specimen(Overflowing, lambda: (normal(3, 4),)),
+    Specimen(MaskedSoftmax, lambda: (normal(3, 4),)),
+    Specimen(RadialBasis, lambda: (normal(3, 4),)),
+    Specimen(RowNorm, lambda: (normal(3, 4),)),
+    Specimen(InversePermutation, lambda: (normal(4, 2), torch.tensor([2, 0, 3, 1]))),
+]

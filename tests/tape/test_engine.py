@@ -1,0 +1,169 @@
+"""Depth, freeing, graphs to look at, and that torch is never imported."""
+
+import gc
+import json
+import subprocess
+import sys
+import textwrap
+import weakref
+
+import pytest
+
+from pullback.errors import ArgumentError, GraphError
+from pullback.tape import Function, Variable, enable_grad, grad, jvp, no_grad
+from pullback.tape.graph import from_json, summary, to_dot, to_json
+
+
+def test_a_chain_deeper_than_the_stack():
+    depth = 100_000
+    assert sys.getrecursionlimit() <= 1_100
+    x = Variable(1.0, requires_grad=True)
+    c = Variable(0.99999, requires_grad=True)
+    y = x
+    for _ in range(depth):
+        y = y * c
+    last = weakref.ref(y.grad_fn)
+    y.backward()
+    assert x.grad.data == pytest.approx(0.99999**depth)
+    assert c.grad.data == pytest.approx(depth * 0.99999 ** (depth - 1))
+    del y
+    assert last() is None
+
+
+def test_a_deep_chain_goes_forward_and_is_looked_at():
+    def run(x):
+        for _ in range(5_000):
+            x = x * 1.0001
+        return x
+
+    _, change = jvp(run, (Variable(2.0),), (Variable(1.0),))
+    assert change.data == pytest.approx(1.0001**5000)
+    y = run(Variable(2.0, requires_grad=True))
+    assert len(summary(y, limit=50).splitlines()) == 51
+    assert to_json(from_json(to_json(y))) == to_json(y)
+
+
+def test_graphs_are_freed_without_the_collector():
+    class Keeps(Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x * x
+            ctx.save_for_backward(x, y)
+            ctx.kept = {"nested": [y]}
+            return y
+
+        @staticmethod
+        def backward(ctx, g):
+            _, y = ctx.saved_variables
+            return g * y * ctx.kept["nested"][0]
+
+    gc.collect()
+    gc.disable()
+    try:
+        x = Variable(2.0, requires_grad=True)
+        y = Keeps.apply(x)
+        assert grad(y, x, retain_graph=True)[0].data == 16.0
+        (first,) = grad(y, x, create_graph=True)
+        references = [weakref.ref(y), weakref.ref(y.grad_fn), weakref.ref(first)]
+        del y, first
+        assert [reference() for reference in references] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def test_torch_is_never_imported():
+    program = """
+        import sys
+        import pullback
+        from pullback.tape import *
+        from pullback.tape import graph
+
+        x, t = Variable(2.0, requires_grad=True), Variable("a", requires_grad=True)
+        (sin(x) * x + x**2).backward()
+        (t + "b").backward(Variable("short"))
+        jvp(lambda v: v * v, (x,), (Variable(1.0),))
+        vmap(lambda v: v * v)([1.0, 2.0])
+        graph.to_json(x * x), graph.summary(x * x), graph.to_dot(t + t)
+        assert pullback.tape.Variable is Variable
+        try:
+            Variable(object())
+        except TypeError:
+            pass
+        print([name for name in ("torch", "numpy", "numba") if name in sys.modules])
+    """
+    answer = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert answer.stdout.strip() == "[]", answer.stderr
+
+
+def test_the_tape_works_where_torch_is_missing():
+    program = """
+        import sys
+
+        class NoTorch:
+            def find_spec(self, fullname, path=None, target=None):
+                if fullname.partition(".")[0] == "torch":
+                    raise ModuleNotFoundError("No module named 'torch'", name=fullname)
+
+        sys.meta_path.insert(0, NoTorch())
+        import pullback
+        from pullback.errors import MissingExtraError
+        x = pullback.tape.Variable(3.0, requires_grad=True)
+        (x * x).backward()
+        print(x.grad.data)
+        try:
+            import pullback.tape.tensor
+        except MissingExtraError as error:
+            print(error)
+    """
+    answer = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert answer.stdout.startswith("6.0"), answer.stderr
+    assert "pip install 'pullback[tensor]'" in answer.stdout
+
+
+def test_a_picture_holds_what_the_graph_does():
+    x = Variable(2.0, role='a "quoted" \\ weight', requires_grad=True, name="w")
+    t = Variable("a text\nof two lines", role="prompt", requires_grad=True)
+    y = x * x + 1
+    (t + "!").backward(Variable("too short"), retain_graph=True)
+    dot = to_dot([y, t + "!"])
+    assert dot.count("->") == 4
+    assert '\\"quoted\\"' in dot
+    assert "1 note: 'too short'" in dot
+    assert "w: " in summary(y)
+    whole = json.loads(to_json([y, t + "!"]))
+    assert len(whole["nodes"]) == 5
+    assert to_json(from_json(to_json([y, t + "!"]))) == to_json([y, t + "!"])
+    z = Variable(1.0, requires_grad=True) * 1
+    z.grad_fn.next_functions = from_json(to_json(y))
+    with pytest.raises(GraphError, match="no rule to run"):
+        z.backward()
+    for wrong in ("", "{}", "[]", '{"format": 9}', '{"format": 1, "roots": [[3, 0]], "nodes": []}'):
+        with pytest.raises(ArgumentError, match="no JSON of a graph"):
+            from_json(wrong)
+
+
+def test_values_that_are_no_finite_numbers_are_kept_in_json():
+    x = Variable(float("inf"), requires_grad=True)
+    [root] = from_json(to_json(x * 2))
+    assert root.node.outputs[0].data == float("inf")
+
+
+def test_grad_modes_do_not_leak_between_threads():
+    import threading
+
+    from pullback.tape import is_grad_enabled
+
+    seen = []
+    with no_grad():
+        thread = threading.Thread(target=lambda: seen.append(is_grad_enabled()))
+        thread.start()
+        thread.join()
+        with enable_grad():
+            seen.append(is_grad_enabled())
+    assert seen == [True, True]

@@ -1,0 +1,236 @@
+"""Each misuse has an error of our own that names the node, its role, and how to mend it."""
+
+import pytest
+
+from pullback.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DefinitionError,
+    GraphError,
+    PullbackError,
+    UnsupportedError,
+)
+from pullback.tape import Function, Variable, grad, jvp, register_space, stack, vmap
+from pullback.tape.graph import Node
+
+
+def function(forward=None, backward=None, **attributes):
+    body = {
+        "forward": staticmethod(forward or (lambda ctx, x: x * 2)),
+        "backward": staticmethod(backward or (lambda ctx, g: g * 2)),
+        **attributes,
+    }
+    return type("Odd", (Function,), body)
+
+
+def leaf(value=2.0, role="weight"):
+    return Variable(value, role=role, requires_grad=True)
+
+
+def saving(verb, *args):
+    def backward(ctx, g):
+        getattr(ctx, verb)(*args)
+        return g
+
+    return backward
+
+
+def test_backward_twice_names_the_node_and_its_role():
+    y = leaf() * Variable(3.0, role="factor", requires_grad=True)
+    y.role = "product"
+    y.backward()
+    with pytest.raises(GraphError, match=r"second time") as caught:
+        y.backward()
+    assert "MultiplyBackward" in str(caught.value)
+    assert "retain_graph=True" in str(caught.value)
+
+
+def test_a_leaf_changed_in_place():
+    with pytest.raises(GraphError, match=r"leaf.*in place") as caught:
+        leaf().data = 3.0
+    assert "weight" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "returned", [lambda g: (), lambda g: (g, g), lambda g: 2.0, lambda g: Variable("text"),
+                 lambda g: Variable([1.0]), lambda g: [g]],
+)  # fmt: skip
+def test_a_wrong_number_or_kind_of_gradients(returned):
+    y = function(backward=lambda ctx, g: returned(g)).apply(leaf())
+    with pytest.raises(DefinitionError, match=r"OddBackward"):
+        y.backward()
+
+
+def test_an_unregistered_type():
+    with pytest.raises(ArgumentTypeError, match=r"does not know values of the type object") as e:
+        Variable(object())
+    assert "register_space" in str(e.value)
+    with pytest.raises(ArgumentTypeError):
+        register_space("float", lambda value: value)
+
+
+def test_a_cycle_through_user_code():
+    first = Node("First")
+    second = Node("Second", [(first, 0)])
+    first.next_functions = [(second, 0)]
+    y = leaf() * 2
+    y.grad_fn.next_functions = [(first, 0)]
+    with pytest.raises(GraphError, match=r"cycle") as caught:
+        y.backward()
+    assert "First -> Second -> First" in str(caught.value) or "Second -> First" in str(caught.value)
+
+
+def test_a_list_that_contains_itself():
+    endless = []
+    endless.append(endless)
+    with pytest.raises(ArgumentTypeError, match=r"without end"):
+        Variable(endless)
+
+
+@pytest.mark.parametrize(
+    "verb", ["save_for_backward", "save_for_forward", "mark_dirty", "set_materialize_grads",
+             "mark_non_differentiable"],
+)  # fmt: skip
+def test_ctx_misused_in_backward(verb):
+    y = function(backward=saving(verb, True)).apply(leaf())
+    with pytest.raises(DefinitionError, match=rf"Odd calls ctx.{verb} in backward"):
+        y.backward()
+
+
+def test_ctx_misused_in_forward():
+    def twice(ctx, x):
+        ctx.save_for_backward(x)
+        ctx.save_for_backward(x)
+
+    def reads(ctx, x):
+        return ctx.saved_variables
+
+    def dirty(ctx, x):
+        ctx.mark_dirty(Variable(1.0))
+        return x * 2
+
+    def number(ctx, x):
+        ctx.mark_dirty(2.0)
+
+    def mark(ctx, x):
+        ctx.mark_non_differentiable(x * 2)
+        return x * 2
+
+    def materialize(ctx, x):
+        ctx.set_materialize_grads("no")
+
+    for forward, words in (
+        (twice, "twice"), (reads, "before they are saved"), (dirty, "no input"),
+        (mark, "no output"), (number, "no Variable"), (materialize, "truth value"),
+    ):  # fmt: skip
+        with pytest.raises((DefinitionError, ArgumentTypeError), match=words):
+            function(forward=forward).apply(leaf())
+    with pytest.raises(AttributeError, match=r"'nothing'"):
+        function(backward=lambda ctx, g: g * ctx.nothing).apply(leaf()).backward()
+
+
+def test_an_input_changed_in_forward_and_not_declared():
+    def assigned(ctx, x):
+        x.data = 5.0
+        return x * 1
+
+    def appended(ctx, x):
+        x.data.append(1.0)
+        return Variable(2.0)
+
+    with pytest.raises(DefinitionError, match=r"in place and does not say so"):
+        function(forward=assigned).apply(leaf())
+    with pytest.raises(DefinitionError, match=r"in place and does not say so"):
+        function(forward=appended).apply(leaf([1.0]))
+
+
+def test_a_saved_list_changed_since():
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return Variable(sum(x.data))
+
+    def backward(ctx, g):
+        (x,) = ctx.saved_variables
+        return Variable([g.data] * len(x.data))
+
+    x = leaf([1.0, 2.0])
+    y = function(forward, backward).apply(x)
+    x.data.append(3.0)
+    with pytest.raises(GraphError, match=r"changed in place since"):
+        y.backward()
+
+
+def test_a_variable_that_forward_was_not_given():
+    w = leaf(3.0, role="hidden weight")
+    for forward in (lambda ctx, x: x * w, lambda ctx, x: Variable(x.data * w.data)):
+        with pytest.raises(DefinitionError, match=r"none of its arguments") as caught:
+            function(forward).apply(leaf())
+        assert "hidden weight" in str(caught.value)
+
+
+def test_outputs_that_no_gradient_could_come_back_to():
+    for forward in (lambda ctx, x: [x * 2], lambda ctx, x: {"y": x * 2}, lambda ctx, x: x.data):
+        with pytest.raises(DefinitionError, match=r"come back"):
+            function(forward).apply(leaf())
+
+
+def test_definitions_that_contradict_themselves():
+    async def setup(ctx, inputs, output):
+        pass
+
+    static = staticmethod(lambda *args: None)
+    for attributes, words in (
+        ({"vjp": staticmethod(lambda ctx, g: g)}, "both backward and vjp"),
+        ({"gradient": "right"}, "unknown gradient"),
+        ({"vmap": static}, "combined form"),
+        ({"vmap": static, "generate_vmap_rule": True}, "generate_vmap_rule"),
+        ({"setup_context": staticmethod(setup)}, "coroutine"),
+    ):
+        with pytest.raises(DefinitionError, match=words):
+            function(**attributes).apply(leaf())
+    with pytest.raises(DefinitionError, match=r"no forward"):
+        type("Empty", (Function,), {}).apply(leaf())
+    with pytest.raises(DefinitionError, match=r"instance"):
+        function()()
+    with pytest.raises(ArgumentTypeError, match=r"does not take"):
+        function().apply(x=leaf(), y=1)
+
+
+def test_variables_of_the_wrong_kind():
+    with pytest.raises(ArgumentTypeError):
+        Variable(leaf())
+    with pytest.raises(ArgumentTypeError):
+        Variable(1.0, role=3)
+    with pytest.raises(ArgumentError):
+        Variable(True, requires_grad=True)
+    with pytest.raises(ArgumentTypeError, match=r"no add"):
+        leaf() + Variable("text")
+    with pytest.raises(ArgumentTypeError, match=r"plain value"):
+        assert leaf() == 2.0
+    with pytest.raises(ArgumentTypeError):
+        leaf().grad = Variable("text")
+    with pytest.raises(ArgumentTypeError):
+        stack([1.0])
+
+
+def test_forward_mode_and_vmap_refuse_by_name():
+    nonlinear = function(gradient="nonlinear")
+    secretly = function(backward=lambda ctx, g: g * g)
+    for bad in (nonlinear, secretly):
+        with pytest.raises(UnsupportedError, match=r"OddBackward.*not linear"):
+            jvp(bad.apply, (Variable(1.0),), (Variable(1.0),))
+    with pytest.raises(UnsupportedError, match=r"batch inside vmap"):
+        vmap(lambda x: x if x > 0 else -x)([1.0, 2.0])
+    with pytest.raises(UnsupportedError, match=r"random"):
+        vmap(function(random=True).apply)([1.0, 2.0])
+    for wrong in (lambda: vmap(lambda x, y: x)([1.0], [1.0, 2.0]), lambda: vmap(lambda x: x)([]),
+                  lambda: vmap(lambda x: x, in_dims=1)([1.0])):  # fmt: skip
+        with pytest.raises(ArgumentError):
+            wrong()
+
+
+def test_every_error_is_ours():
+    for error in (GraphError, DefinitionError, ArgumentError, UnsupportedError):
+        assert issubclass(error, PullbackError)
+    with pytest.raises(GraphError, match=r"not used"):
+        grad(leaf() * 2, leaf())

@@ -1,0 +1,261 @@
+"""Tensors on the tape, and graphs that go through torch and the tape and back, in one backward."""
+
+import math
+import random
+import threading
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.fuzzing import examples
+
+from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError
+from pullback.tape import Function, Variable, backward, grad, jvp, no_grad, sin
+from pullback.tape.tensor import call, from_torch, to_torch
+
+
+def tensor(*numbers, requires_grad=False):
+    return torch.tensor(numbers, dtype=torch.float64, requires_grad=requires_grad)
+
+
+def test_arithmetic_on_tensors_equals_torch():
+    x, y = Variable(tensor(1.0, 2.0), requires_grad=True), Variable(3.0, requires_grad=True)
+    z = sin(x) * y + x**2 / 2 - abs(-x)
+    z.backward(Variable(tensor(1.0, -1.0)))
+    a, b = tensor(1.0, 2.0, requires_grad=True), torch.tensor(3.0, dtype=torch.float64)
+    b.requires_grad_()
+    (torch.sin(a) * b + a**2 / 2 - abs(-a)).backward(tensor(1.0, -1.0))
+    assert torch.equal(x.grad.data, a.grad)
+    assert y.grad.data == pytest.approx(b.grad.item())
+    assert x[0].data == 1.0
+
+
+# A random program of steps that are each done by torch or by the tape, crossing at random.
+
+STEPS = [
+    lambda m, a, b: a * b,
+    lambda m, a, b: a + b * 2,
+    lambda m, a, b: m.sin(a) - b,
+    lambda m, a, b: a / (b * b + 1),
+]
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    steps=st.lists(st.tuples(*[st.integers(0, 99)] * 4), min_size=1, max_size=10),
+    ends=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_programs_that_cross_at_random_equal_torch(steps, ends, seed):
+    from pullback import tape
+
+    draw = random.Random(seed)
+    numbers = [draw.uniform(-2, 2) for _ in range(3)]
+    plain = [torch.tensor(n, dtype=torch.float64, requires_grad=True) for n in numbers]
+    truth = list(plain)
+    # Half of the leaves are torch's, half are the tape's.
+    leaves = [
+        torch.tensor(n, dtype=torch.float64, requires_grad=True)
+        if i % 2 else Variable(n, requires_grad=True)
+        for i, n in enumerate(numbers)
+    ]  # fmt: skip
+    values = list(leaves)
+
+    def onto(value):
+        return value if isinstance(value, Variable) else from_torch(value, number=True)
+
+    def off(value):
+        return to_torch(value) if isinstance(value, Variable) else value
+
+    for step, first, second, side in steps:
+        rule = STEPS[step % len(STEPS)]
+        i, j = first % len(values), second % len(values)
+        truth.append(rule(torch, truth[i], truth[j]))
+        if side % 2:
+            values.append(rule(tape, onto(values[i]), onto(values[j])))
+        else:
+            values.append(rule(torch, off(values[i]), off(values[j])))
+    total_truth = sum(truth[3:], torch.tensor(0.0, dtype=torch.float64))
+    total_truth.backward()
+    if ends:
+        total = Variable(0.0)
+        for value in values[3:]:
+            total = total + onto(value)
+        assert total.data == pytest.approx(total_truth.item())
+    else:
+        total = sum(map(off, values[3:]), torch.tensor(0.0, dtype=torch.float64))
+    if not total.requires_grad:
+        return
+    total.backward()
+    for leaf, true in zip(leaves, plain, strict=True):
+        mine = None if leaf.grad is None else float(
+            leaf.grad.data if isinstance(leaf, Variable) else leaf.grad
+        )  # fmt: skip
+        theirs = None if true.grad is None else true.grad.item()
+        if theirs is None or mine is None:
+            assert not theirs
+            assert not mine
+        else:
+            assert math.isclose(mine, theirs, rel_tol=1e-9, abs_tol=1e-9)
+
+
+def test_second_order_across_both_bridges():
+    x = Variable(3.0, requires_grad=True)
+    w = tensor(1.0, 2.0, requires_grad=True)
+    h = torch.sin(w)
+    loss = from_torch((to_torch((from_torch(h) * x) ** 2) * h * w).sum(), number=True)
+    (first,) = grad(loss, x, create_graph=True)
+    (second,) = grad(first, x)
+    assert second.data == pytest.approx(2 * (torch.sin(w) ** 3 * w).sum().item())
+
+
+def test_torch_differentiates_twice_through_the_tape():
+    w = tensor(2.0, requires_grad=True)
+    y = to_torch(sin(from_torch(w)) * from_torch(w))
+    (first,) = torch.autograd.grad(y, w, torch.ones(1).double(), create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), w)
+    assert second.item() == pytest.approx(2 * math.cos(2) - 2 * math.sin(2))
+
+
+def test_forward_mode_through_torch():
+    def f(x, y):
+        return call(lambda a, b: torch.exp(a).sum() * b, x, y, number=True)
+
+    x, y = Variable(tensor(0.1, 0.2)), Variable(2.0)
+    out, change = jvp(f, (x, y), (Variable(tensor(1.0, 0.0)), Variable(0.5)))
+    e = torch.exp(tensor(0.1, 0.2))
+    assert out.data == pytest.approx(2 * e.sum().item())
+    assert change.data == pytest.approx(2 * e[0].item() + 0.5 * e.sum().item())
+
+
+def test_a_number_a_tensor_and_a_text_flow_back_together():
+    class Score(Function):
+        @staticmethod
+        def forward(ctx, text, weights, scale):
+            ctx.save_for_backward(text, weights, scale)
+            counts = torch.tensor([len(word) for word in text.data.split()], dtype=torch.float64)
+            ctx.counts = counts
+            return Variable(float(weights.data @ counts) * scale.data)
+
+        @staticmethod
+        def backward(ctx, g):
+            _, weights, scale = ctx.saved_variables
+            score = float(weights.data @ ctx.counts)
+            return (
+                Variable(f"the slope is {g.data}"),
+                Variable(ctx.counts * scale.data * g.data),
+                g * score,
+            )
+
+    text = Variable("one three", role="answer", requires_grad=True)
+    raw = tensor(0.5, 0.25, requires_grad=True)
+    scale = Variable(2.0, requires_grad=True)
+    score = Score.apply(text, from_torch(raw * 2), scale)
+    backward(score * score)
+    assert score.data == 11.0
+    assert scale.grad.data == pytest.approx(2 * 11.0 * 5.5)
+    assert torch.allclose(raw.grad, 2 * 11.0 * 2 * 2 * tensor(3.0, 5.0))
+    assert [note.data for note in text.grad] == ["the slope is 22.0"]
+
+
+def test_shapes_dtypes_and_histories_are_looked_at():
+    class Wrong(Function):
+        @staticmethod
+        def forward(ctx, x, made):
+            ctx.made = made
+            return x * 1.0
+
+        @staticmethod
+        def backward(ctx, g):
+            return ctx.made, None
+
+    x = Variable(tensor(1.0, 2.0), requires_grad=True)
+    with pytest.raises(DefinitionError, match="shape"):
+        Wrong.apply(x, Variable(torch.ones(3))).backward(Variable(torch.ones(2)))
+    with pytest.raises(DefinitionError, match="tensor Variable"):
+        Wrong.apply(x, Variable(1.0)).backward(Variable(torch.ones(2)))
+    with pytest.raises(ArgumentError, match="history in torch"):
+        Variable(tensor(1.0, requires_grad=True) * 2)
+    with pytest.raises(ArgumentError):
+        Variable(torch.tensor([1]), requires_grad=True)
+    with pytest.raises(ArgumentTypeError):
+        to_torch(Variable("text"))
+    with pytest.raises(ArgumentTypeError):
+        from_torch(1.0)
+    with pytest.raises(ArgumentError):
+        from_torch(tensor(1.0, 2.0), number=True)
+    single = Variable(torch.ones(2), requires_grad=True)
+    (single * Variable(tensor(1.0, 2.0))).backward(Variable(tensor(1.0, 1.0)))
+    assert single.grad.data.dtype is torch.float32
+
+
+def test_a_tensor_changed_in_place_since_it_was_saved():
+    class Save(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * 2.0
+
+        @staticmethod
+        def backward(ctx, g):
+            ctx.saved_variables
+            return g * 2.0
+
+    x = Variable(tensor(1.0), requires_grad=True)
+    y = Save.apply(x)
+    x.data.add_(1.0)
+    with pytest.raises(RuntimeError, match="changed in place"):
+        y.backward()
+
+
+def test_a_failure_on_the_tape_gives_torch_nothing_and_can_be_retried():
+    fails = [True]
+
+    class Once(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            if fails.pop():
+                raise ValueError("once")
+            return g
+
+    w = tensor(2.0, requires_grad=True)
+    x = Variable(1.0, requires_grad=True)
+    y = from_torch((w * w).sum(), number=True) * Once.apply(x)
+    with pytest.raises(ValueError, match="once"):
+        y.backward()
+    assert w.grad is None
+    fails.append(False)
+    y.backward()
+    assert (w.grad.item(), x.grad.data) == (4.0, 4.0)
+
+
+def test_threads_cross_at_the_same_time():
+    w = tensor(2.0, requires_grad=True)
+    results = []
+
+    def run():
+        x = Variable(3.0, requires_grad=True)
+        h = torch.sin(w)
+        y = from_torch((to_torch(from_torch(h) * x) * h).sum(), number=True)
+        for _ in range(10):
+            (g,) = grad(y, x, retain_graph=True)
+            results.append(g.data)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [pytest.approx(math.sin(2) ** 2)] * 40
+
+
+def test_nothing_is_recorded_where_nothing_is_wanted():
+    with no_grad():
+        x = Variable(tensor(1.0), requires_grad=True)
+        assert not to_torch(x).requires_grad
+        assert not from_torch(tensor(1.0, requires_grad=True)).requires_grad

@@ -1,0 +1,103 @@
+"""A batch equals a loop, in value and gradient, whatever the Function has of a rule."""
+
+import pytest
+
+from pullback.errors import DefinitionError
+from pullback.tape import Function, Variable, grad, jvp, sin, vmap
+
+
+class Loop(Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_variables
+        return g * y, g * x
+
+
+calls = []
+
+
+class Rule(Loop):
+    @staticmethod
+    def forward(x, y):
+        return x * y
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def vmap(info, in_dims, x, y):
+        calls.append((info.batch_size, in_dims))
+        rows = [
+            (x[i] if in_dims[0] == 0 else x) * (y[i] if in_dims[1] == 0 else y)
+            for i in range(info.batch_size)
+        ]
+        from pullback.tape import stack
+
+        return stack(rows), 0
+
+
+class Generated(Loop):
+    generate_vmap_rule = True
+
+
+@pytest.mark.parametrize("function", [Loop, Rule, Generated])
+@pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 0)])
+def test_a_batch_equals_a_loop(function, in_dims):
+    xs = Variable([1.0, 2.0, 3.0], requires_grad=True)
+    y = Variable(5.0, requires_grad=True)
+    ys = Variable([4.0, 5.0, 6.0], requires_grad=True)
+    args = [xs if in_dims[0] == 0 else y, ys if in_dims[1] == 0 else y]
+    out = vmap(lambda a, b: sin(function.apply(a, b)), in_dims=in_dims)(*args)
+    first = [args[0][i] if in_dims[0] == 0 else args[0] for i in range(3)]
+    second = [args[1][i] if in_dims[1] == 0 else args[1] for i in range(3)]
+    loop = [sin(Loop.apply(a, b)) for a, b in zip(first, second, strict=True)]
+    assert out.data == [v.data for v in loop]
+    seed = [1.0, -2.0, 0.5]
+    batched = grad(out, args, Variable(seed))
+    looped = grad(loop, args, [Variable(s) for s in seed])
+    for a, b in zip(batched, looped, strict=True):
+        assert a.data == pytest.approx(b.data)
+
+
+def test_the_rule_of_an_author_is_used_once_for_the_batch():
+    calls.clear()
+    vmap(Rule.apply, in_dims=(0, None))([1.0, 2.0], Variable(3.0))
+    assert calls == [(2, (0, None))]
+
+
+def test_nested_batches():
+    rows = Variable([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    out = vmap(vmap(lambda x: x * x))(rows)
+    assert out.data == [[1.0, 4.0], [9.0, 16.0]]
+    out.backward(Variable([[1.0, 1.0], [1.0, 1.0]]))
+    assert rows.grad.data == [[2.0, 4.0], [6.0, 8.0]]
+    outer = vmap(lambda a: vmap(lambda b: a * b)([10.0, 20.0]))([1.0, 2.0])
+    assert outer.data == [[10.0, 20.0], [20.0, 40.0]]
+
+
+def test_derivatives_inside_a_batch_and_around_it():
+    xs = [Variable(v, requires_grad=True) for v in (1.0, 2.0)]
+    slopes = vmap(lambda x: grad(sin(x) * x, x, create_graph=True)[0])(xs)
+    loop = [grad(sin(x) * x, x, create_graph=True)[0] for x in xs]
+    assert slopes.data == [v.data for v in loop]
+    _, changes = vmap(lambda x, t: jvp(lambda v: v * v, (x,), (t,)))([1.0, 2.0], [1.0, 3.0])
+    assert changes.data == [2.0, 12.0]
+    squares = vmap(lambda v: v * v)
+    _, change = jvp(squares, (Variable([1.0, 2.0]),), (Variable([1.0, 3.0]),))
+    assert change.data == [2.0, 12.0]
+
+
+def test_a_rule_that_gives_another_size():
+    class Short(Rule):
+        @staticmethod
+        def vmap(info, in_dims, x, y):
+            return x[:1], 0
+
+    with pytest.raises(DefinitionError, match="another size"):
+        vmap(Short.apply)([1.0, 2.0], [1.0, 2.0])

@@ -1,0 +1,217 @@
+"""Put many questions to many Functions, and count."""
+
+import collections
+import inspect
+import linecache
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from tests.tensor.hidden.judge import Answer, Verdict, answer, compare, is_refusal, leak
+from tests.tensor.hidden.questions import QUESTIONS, Question, every, inner, leaves, loss, stacked
+from tests.tensor.hidden.source import Sample, draw, load, plain
+
+__all__ = ["Counts", "Failure", "run"]
+
+_EAGER = [q for q in QUESTIONS if q.kind != "compiled"]
+_COMPILED = [q for q in QUESTIONS if q.kind == "compiled"]
+_FIRST = next(q for q in QUESTIONS if q.name == "first_order")
+_EACH = 5  # questions to one Function
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An answer that is neither right nor refused by name."""
+
+    verdict: Verdict
+    seed: str
+    sample: Sample
+    question: Question
+    args: tuple[torch.Tensor, ...]
+    directions: tuple[torch.Tensor, ...]
+    got: str
+    want: str
+
+    def script(self) -> str:
+        """A program of its own that shows it."""
+        helpers = "\n".join(inspect.getsource(f) for f in (loss, inner, leaves, every, stacked))
+        asked = inspect.getsource(self.question.ask)
+        asked = asked[asked.index("def ") :]
+        dtype = self.sample.dtype
+        args = ", ".join(f"torch.tensor({a.tolist()}, dtype={dtype})" for a in self.args)
+        directions = ", ".join(
+            f"torch.tensor({a.tolist()}, dtype={dtype})" for a in self.directions
+        )
+        return (
+            f"{self.sample.source()}\n"
+            "from torch.autograd import forward_ad\n"
+            "from torch.func import grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap\n"
+            "Any, Tensors = object, object\n"
+            f"{helpers}\n{asked}\n"
+            "def f(*args):\n    y = F.apply(*args)\n"
+            "    return y[0] if isinstance(y, tuple) else y\n\n"
+            f"print({self.question.name}(f, ({args},), ({directions},)))\n"
+            f"# got      {self.got}\n# expected {self.want}\n"
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.verdict}: {self.sample.place}, {self.sample.way}, {self.sample.maths.name}, "
+            f"{self.sample.dtype}, {self.question.name} (seed {self.seed})"
+        )
+
+
+@dataclass
+class Counts:
+    """Answers by hiding place, by question and by way, and those that failed."""
+
+    by_place: dict[str, collections.Counter[str]] = field(default_factory=dict)
+    by_question: dict[str, collections.Counter[str]] = field(default_factory=dict)
+    by_way: dict[str, collections.Counter[str]] = field(default_factory=dict)
+    ordinary: collections.Counter[str] = field(default_factory=collections.Counter)
+    failures: list[Failure] = field(default_factory=list)
+
+    def add(self, sample: Sample, question: Question, verdict: Verdict) -> None:
+        """Count one answer."""
+        for table, key in (
+            (self.by_place, sample.place),
+            (self.by_question, question.name),
+            (self.by_way, sample.way),
+        ):
+            table.setdefault(key, collections.Counter())[verdict] += 1
+        if sample.is_ordinary() and question.kind != "compiled":
+            possible = sample.maths.formula is not None or question.kind == "reverse"
+            self.ordinary[verdict] += possible
+
+    def total(self, verdict: Verdict | None = None) -> int:
+        """How many answers, of one verdict or of all."""
+        return sum(
+            count
+            for counter in self.by_way.values()
+            for name, count in counter.items()
+            if verdict in (None, name)
+        )
+
+    def report(self) -> str:
+        """The counts as a table."""
+        lines = []
+        for title, table in (
+            ("place", self.by_place),
+            ("question", self.by_question),
+            ("way", self.by_way),
+        ):
+            lines.append(f"{title:<58}{'right':>8}{'refused':>9}{'wrong':>8}{'foreign':>9}")
+            for key in sorted(table):
+                row = table[key]
+                lines.append(
+                    f"{key:<58}{row['right']:>8}{row['refused']:>9}"
+                    f"{row['wrong']:>8}{row['foreign']:>9}"
+                )
+            lines.append("")
+        summary = ", ".join(
+            f"{self.total(v)} {v}" for v in ("right", "refused", "wrong", "foreign")
+        )
+        usual = ", ".join(f"{count} {verdict}" for verdict, count in self.ordinary.items())
+        return "\n".join([*lines, f"ordinary code: {usual}", f"{self.total()} answers: {summary}"])
+
+
+def run(answers: int, seed: int | str, *, compiled: float = 0.01, keep: int = 200) -> Counts:
+    """Ask until there are as many answers.
+
+    Arguments:
+        answers: how many.
+        seed: of everything that is drawn.
+        compiled: the part of the questions that compiles, which takes a hundred times as long.
+        keep: how many failures to keep.
+    """
+    counts = Counts()
+    number = 0
+    while counts.total() < answers:
+        mark = f"{seed}:{number}"
+        number += 1
+        rng = random.Random(mark)
+        sample = draw(rng)
+        questions = [_FIRST] if rng.random() < 0.2 else []
+        while len(questions) < _EACH:
+            questions.append(rng.choice(_COMPILED if rng.random() < compiled else _EAGER))
+        for failure in ask(sample, questions, mark, counts):
+            if len(counts.failures) < keep:
+                counts.failures.append(failure)
+    return counts
+
+
+def ask(sample: Sample, questions: list[Question], seed: str, counts: Counts) -> list[Failure]:
+    """Put some questions to one Function."""
+    module = load(sample.source())
+    apply = module.F.apply
+    rng = random.Random(seed)
+
+    def f(*args: Any) -> Any:
+        y = apply(*args)
+        return y[0] if isinstance(y, tuple) else y
+
+    failures = []
+    for question in questions:
+        args, directions = (_values(sample, rng) for _ in range(2))
+        reference = plain(sample.maths)
+        want, same = _expected(question, reference, args, directions, sample.dtype)
+        if sample.maths.formula is None and want.values is None:
+            want = Answer(None, None)
+        elif want.values is None:
+            raise RuntimeError(f"{question.name} of {sample.maths.name}: {want}")
+        elif sample.dtype != torch.float64 and same.values is None:
+            continue  # torch has no such kernel
+        got = answer(question, f, args, directions)
+        verdict = judge(got, want, same, sample, question)
+        left = leak()
+        if left:
+            verdict, got = "foreign", Answer(None, RuntimeError(f"left behind: {left}"))
+        counts.add(sample, question, verdict)
+        if verdict in ("wrong", "foreign"):
+            failures.append(
+                Failure(verdict, seed, sample, question, args, directions, str(got), str(want))
+            )
+    linecache.cache.pop(f"<{module.__name__}>", None)
+    return failures
+
+
+def judge(got: Answer, want: Answer, same: Answer, sample: Sample, question: Question) -> Verdict:
+    """The verdict of one answer."""
+    if got.error is not None:
+        refused = is_refusal(got.error, question)
+        return "refused" if refused and question.name != "first_order" else "foreign"
+    return "right" if compare(got, want, same, sample.dtype) else "wrong"
+
+
+def _expected(
+    question: Question, reference: Any, args: Any, directions: Any, dtype: torch.dtype
+) -> tuple[Answer, Answer]:
+    if question.kind == "compiled":
+        eager = dict(_EAGER_OF)[question.name]
+        question = next(q for q in QUESTIONS if q.name == eager)
+    wide = [tuple(t.double() for t in tensors) for tensors in (args, directions)]
+    want = answer(question, reference, *wide)
+    if dtype == torch.float64:
+        return want, want
+    return want, answer(question, reference, args, directions)
+
+
+# A compiled question and the one whose answer it has to equal.
+_EAGER_OF = (
+    ("compile_forward_and_backward", "first_order"),
+    ("compile_grad", "func_grad"),
+    ("compile_grad_of_grad", "func_grad_of_grad"),
+    ("compile_jvp", "func_jvp"),
+    ("compile_jacfwd", "func_jacfwd"),
+    ("compile_hessian", "func_hessian"),
+    ("compile_vmap_of_grad", "vmap_of_grad"),
+    ("compile_then_twice", "grad_of_grad"),
+)
+
+
+def _values(sample: Sample, rng: random.Random) -> tuple[torch.Tensor, ...]:
+    return tuple(
+        torch.tensor([rng.uniform(0.55, 1.45) for _ in range(3)], dtype=sample.dtype)
+        for _ in sample.maths.arguments
+    )

@@ -1,0 +1,155 @@
+"""The audit of derived rules: what it refuses, what it leaves out, how it is switched off."""
+
+import pytest
+import torch
+
+import pullback
+from pullback.errors import UnsupportedError
+
+X = torch.tensor([0.7, 1.3, 0.9], dtype=torch.float64)
+
+
+def make(**attributes):
+    """x ** 3; its derivative waits where autograd does not see it: as whole numbers."""
+
+    class Hidden(pullback.Function):
+        runs = 0
+
+        @staticmethod
+        def forward(ctx, x):
+            Hidden.runs += 1
+            ctx.derivative = (3 * x * x * 2**40).long()
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            return ctx.derivative.double() / 2**40 * g
+
+    return type("Hidden", (Hidden,), attributes)
+
+
+def second(function):
+    return torch.func.jacrev(torch.func.grad(lambda x: function.apply(x).sum()))(X)
+
+
+def records(name="Hidden"):
+    return [record for record in pullback.audits() if record.function == name]
+
+
+def test_a_disagreement_is_refused_with_both_numbers_each_time():
+    function = make()
+    for _ in range(2):
+        with pytest.raises(UnsupportedError, match="disagrees with what") as caught:
+            second(function)
+        assert "derived 0, measured" in str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["globally", "block", "class"])
+def test_it_can_be_switched_off(how):
+    function = make(audited=False) if how == "class" else make()
+    if how == "block":
+        with pullback.audit(False):
+            assert not second(function).any()
+    elif how == "globally":
+        switch = pullback.audit(False)
+        try:
+            assert not second(function).any()
+        finally:
+            switch.__exit__()
+    else:
+        assert not second(function).any()
+
+
+def test_it_costs_a_bounded_number_of_calls_once(tmp_path):
+    file = tmp_path / "calls"  # what a rule appends to a list of its own is taken back
+
+    class Counted(pullback.Function):
+        @staticmethod
+        def forward(ctx, x):
+            with file.open("a") as stream:
+                stream.write("x")
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            return 3 * ctx.saved_tensors[0] ** 2 * g
+
+    def calls():
+        file.write_text("")
+        torch.testing.assert_close(second(Counted), torch.diag(6 * X))
+        return len(file.read_text())
+
+    first = calls()
+    with pullback.audit(False):
+        plain = calls()
+    assert calls() == plain < first < plain + 60
+    assert [record.verdict for record in records("Counted")] == ["agrees"]
+
+
+def test_state_outside_is_as_before():
+    log = []
+
+    class Logged(pullback.Function):
+        calls = 0
+
+        @staticmethod
+        def forward(ctx, x):
+            log.append("forward")
+            Logged.calls += 1
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            return 3 * ctx.saved_tensors[0] ** 2 * g
+
+    x = X.clone().requires_grad_()
+    state = torch.get_rng_state()
+    (first,) = torch.autograd.grad(Logged.apply(x).sum(), x, create_graph=True)
+    torch.autograd.grad(first.sum(), x)
+    assert log == ["forward"]
+    assert Logged.calls == 1
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_a_function_that_communicates_is_left_out():
+    class Reduced(pullback.Function):
+        @staticmethod
+        def forward(ctx, x):
+            if torch.distributed.is_initialized():
+                torch.distributed.all_reduce(x.clone())
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            return 3 * ctx.saved_tensors[0] ** 2 * g
+
+    torch.testing.assert_close(second(Reduced), torch.diag(6 * X))
+    (record,) = records("Reduced")
+    assert record.verdict == "skipped"
+    assert "communicate" in record.reason
+
+
+def test_code_that_is_compiled_is_audited_on_stand_in_values():
+    function = make()
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="disagrees with what"):
+        torch.compile(torch.func.hessian(lambda x: function.apply(x).sum()), backend="eager")(X)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_nonlinear_backward_in_low_precision_has_no_tangent(dtype):
+    class Clipped(pullback.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            return g.clamp(-1, 1)
+
+    x = torch.ones(3, dtype=dtype)
+    with pytest.raises(UnsupportedError, match="not linear in the cotangent"):
+        torch.func.jvp(Clipped.apply, (x,), (4 * x,))

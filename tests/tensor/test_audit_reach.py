@@ -1,0 +1,118 @@
+"""What the first use looks like must not blind the audit to what later uses do.
+
+The vehicle is a derivative that goes through fixed-point integers: each step is piecewise constant,
+so that no rule about operations can refuse it; finite differences alone tell its history is lost.
+"""
+
+import pytest
+import torch
+
+import pullback
+from pullback.errors import PullbackError
+
+X = torch.tensor([0.7, 1.3, 0.9], dtype=torch.float64)
+
+
+def through_integers(t):
+    return ((t.double() * 2**40).long().double() / 2**40).to(t.dtype)
+
+
+def cube(keep):
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.derivative = keep(x, 3 * x * x)
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            return ctx.derivative * g
+
+    return pullback.complete(Cube)
+
+
+def hidden():
+    return cube(lambda x, derivative: through_integers(derivative))
+
+
+def second(function, x, cotangent=None):
+    x = x.clone().requires_grad_()
+    y = function.apply(x)
+    cotangent = torch.ones_like(y) if cotangent is None else cotangent
+    (first,) = torch.autograd.grad(y, x, cotangent, create_graph=True)
+    return torch.autograd.grad(first.sum() + 0 * x.sum(), x)[0]
+
+
+def right_or_refused(function, x):
+    try:
+        got = second(function, x)
+    except PullbackError:
+        return
+    torch.testing.assert_close(got, 6 * x)
+
+
+def try_to(ask, *args):
+    try:
+        return ask(*args)
+    except PullbackError:
+        return None
+
+
+def test_the_vehicle_is_refused():
+    with pytest.raises(PullbackError):
+        second(hidden(), X)
+
+
+FIRST = {
+    "zeros": 0 * X,
+    "nan": X * float("nan"),
+    "infinity": X * float("inf"),
+    "nothing": X[:0],
+    "tiny": X * 1e-30,
+    "huge": X * 1e100,
+}
+
+
+@pytest.mark.parametrize("first", FIRST.values(), ids=FIRST)
+def test_a_first_use_that_tells_nothing(first):
+    function = hidden()
+    try_to(second, function, first)
+    right_or_refused(function, X)
+
+
+def test_a_first_cotangent_of_zeros():
+    function = hidden()
+    try_to(second, function, X, torch.zeros_like(X))
+    right_or_refused(function, X)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_path_of_one_dtype(before):
+    function = cube(
+        lambda x, derivative: (
+            through_integers(derivative) if x.dtype == torch.float32 else derivative
+        )
+    )
+    if before:
+        right_or_refused(function, X)
+    right_or_refused(function, X.float())
+
+
+@pytest.mark.parametrize("part", [0.1, 0.01, 0.001])
+def test_a_small_part(part):
+    right_or_refused(
+        cube(lambda x, d: (1 - part) * d + part * through_integers(d)),
+        X,
+    )
+
+
+def test_one_entry_of_many():
+    x = torch.linspace(0.5, 1.5, 20000, dtype=torch.float64)
+    right_or_refused(cube(lambda x, d: torch.cat([d[:-1], through_integers(d[-1:])])), x)
+
+
+def test_another_number_of_dimensions():
+    function = cube(lambda x, d: through_integers(d) if x.dim() == 2 else d)
+    right_or_refused(function, X)
+    right_or_refused(function, X.reshape(1, 3))

@@ -1,0 +1,342 @@
+"""torch.compile(fullgraph=True) reaches as far with our Function as with torch's own."""
+
+import dataclasses
+import enum
+
+import pytest
+import torch
+from tests.tensor.helpers import agree
+
+import pullback
+from pullback.errors import PullbackError
+
+# Dynamo's own doing.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def both(make):
+    own = make(pullback.Function)
+    third = pullback.complete(make(torch.autograd.Function))
+    return pytest.mark.parametrize("function", [own, third], ids=["Function", "complete"])
+
+
+def leaf():
+    return torch.tensor([0.5, 1.5, 2.5], requires_grad=True)
+
+
+def same_as_eager(call, backend="aot_eager"):
+    """The value and the gradient of a call, eager and compiled."""
+    found = []
+    for run in (call, torch.compile(call, fullgraph=True, backend=backend)):
+        x = leaf()
+        y = run(x)
+        found.append((y, torch.autograd.grad(y.square().sum(), x)[0]))
+    torch.testing.assert_close(found[1], found[0])
+
+
+SCALE = torch.tensor([1.0, 2.0, 3.0])
+
+
+def uses_a_global(base):
+    class UsesGlobal(base):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x * SCALE
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return 2 * x * SCALE * g
+
+    return UsesGlobal
+
+
+def uses_a_cell(base):
+    scale = torch.tensor([1.0, 2.0, 3.0])
+
+    class UsesCell(base):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x * scale
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return 2 * x * scale * g
+
+    return UsesCell
+
+
+@torch.compile(backend="eager")
+def squared(x):
+    return x * x
+
+
+def uses_a_compiled_helper(base):
+    class UsesCompiled(base):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return squared(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return 2 * x * g
+
+    return UsesCompiled
+
+
+def uses_a_global_split(base):
+    class UsesGlobalSplit(base):
+        @staticmethod
+        def forward(x):
+            return x * x * SCALE
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(inputs[0])
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return 2 * x * SCALE * g
+
+    return UsesGlobalSplit
+
+
+MAKERS = [uses_a_global, uses_a_cell, uses_a_compiled_helper, uses_a_global_split]
+FUNCTIONS = {
+    f"{make.__name__}-{way}": function
+    for make in MAKERS
+    for way, function in (
+        ("Function", make(pullback.Function)),
+        ("complete", pullback.complete(make(torch.autograd.Function))),
+    )
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+@pytest.mark.parametrize("direct", [True, False], ids=["apply", "lambda"])
+def test_what_forward_reads_beside_its_arguments(function, direct):
+    same_as_eager(function.apply if direct else lambda x: function.apply(x))  # noqa: PLW0108
+
+
+@pytest.mark.parametrize("way", ["Function", "complete"])
+def test_a_global_that_changes_later_is_read_anew(way, monkeypatch):
+    function = FUNCTIONS[f"uses_a_global-{way}"]
+    run = torch.compile(lambda x: function.apply(x), fullgraph=True, backend="aot_eager")  # noqa: PLW0108
+    run(leaf())
+    monkeypatch.setitem(globals(), "SCALE", torch.tensor([3.0, 4.0, 5.0]))
+    agree(run(leaf()), leaf().detach() ** 2 * SCALE)
+    agree(torch.autograd.grad(run(x := leaf()).sum(), x)[0], 2 * x.detach() * SCALE)
+
+
+class Store:
+    scale = SCALE
+
+
+def reads_an_attribute(base):
+    class ReadsAttribute(base):
+        @staticmethod
+        def forward(ctx, x):
+            return x * Store.scale
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * Store.scale
+
+    return ReadsAttribute
+
+
+@both(reads_an_attribute)
+def test_a_tensor_that_is_found_at_the_call_only_is_refused_by_name(function):
+    run = torch.compile(function.apply, fullgraph=True, backend="aot_eager")
+    with pytest.raises(
+        torch._dynamo.exc.TorchDynamoException, match="ReadsAttribute reads a tensor"
+    ):
+        run(leaf())
+
+
+@both(uses_a_global)
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.hessian, torch.func.jacfwd])
+def test_a_transform_of_what_is_traced_is_refused_by_name(function, transform):
+    run = torch.compile(
+        transform(lambda x: function.apply(x).sum()), fullgraph=True, backend="aot_eager"
+    )
+    with pytest.raises(torch._dynamo.exc.TorchDynamoException, match="UsesGlobal is refused"):
+        run(leaf().detach())
+    torch._dynamo.reset()
+    x = leaf().detach()
+    scalar = transform(lambda x: function.apply(x).sum())
+    agree(torch.compile(scalar, backend="aot_eager")(x), scalar(x))
+
+
+@dataclasses.dataclass
+class Options:
+    power: int = 2
+    scale: float = 3.0
+
+
+class Mode(enum.Enum):
+    SQUARE = 2
+    CUBE = 3
+
+
+class Plain:
+    def __init__(self, power):
+        self.power = power
+
+
+def takes_anything(base):
+    class Takes(base):
+        @staticmethod
+        def forward(ctx, x, option):
+            ctx.save_for_backward(x)
+            ctx.power = getattr(option, "power", None) or getattr(option, "value", None) or 2
+            return x**ctx.power
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return ctx.power * x ** (ctx.power - 1) * g, None
+
+    return Takes
+
+
+OPTIONS = {
+    "dataclass": Options(),
+    "object": Plain(3),
+    "enum": Mode.CUBE,
+    "string": "text",
+    "none": None,
+    "dtype": torch.float64,
+    "device": torch.device("cpu"),
+    "list": [1, 2],
+    "dict": {"a": 1},
+    "size": torch.Size([3]),
+    "slice": slice(0, 2),
+    "class": Plain,
+    "ellipsis": ...,
+}
+
+
+OPEN = pytest.mark.xfail(
+    strict=True,
+    raises=torch._dynamo.exc.TorchDynamoException,
+    reason="a pullback.Function goes into the graph whole, and Dynamo takes no object along",
+)
+KINDS = [
+    pytest.param(
+        function,
+        option,
+        marks=OPEN if way == "Function" and name in ("dataclass", "object", "class") else (),
+        id=f"{name}-{way}",
+    )
+    for way, function in (
+        ("Function", takes_anything(pullback.Function)),
+        ("complete", pullback.complete(takes_anything(torch.autograd.Function))),
+    )
+    for name, option in OPTIONS.items()
+]
+
+
+@pytest.mark.parametrize(("function", "option"), KINDS)
+def test_an_argument_of_any_kind(function, option):
+    same_as_eager(lambda x: function.apply(x, option))
+
+
+def test_a_helper_that_was_compiled_before():
+    function = uses_a_compiled_helper(pullback.Function)
+    function.apply(leaf())  # compiles the helper
+    same_as_eager(lambda x: function.apply(x).sin())
+
+
+def saves_a_residual(base):
+    class Cube(base):
+        @staticmethod
+        def forward(ctx, x):
+            square = x * x
+            ctx.save_for_backward(square)
+            ctx.shape = x.shape
+            return square * x
+
+        @staticmethod
+        def backward(ctx, g):
+            (square,) = ctx.saved_tensors
+            return (3 * square * g).reshape(ctx.shape)
+
+    return Cube
+
+
+@both(saves_a_residual)
+def test_without_gradients(function):
+    x = leaf()
+    run = torch.compile(function.apply, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        agree(run(x), function.apply(x))
+    agree(run(x.detach()), function.apply(x.detach()))
+
+
+@both(saves_a_residual)
+def test_of_every_size(function):
+    run = torch.compile(
+        lambda x: function.apply(x).clone(), fullgraph=True, backend="aot_eager", dynamic=True
+    )
+    for size in (1, 2, 3, 7, 65):
+        x = torch.linspace(0.5, 1.5, size, requires_grad=True)
+        agree(torch.autograd.grad(run(x).sum(), x)[0], 3 * x.detach() ** 2)
+
+
+@both(saves_a_residual)
+def test_inside_a_module_with_two_uses(function):
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            return function.apply(function.apply(x * self.weight) + 1)
+
+    net = Net()
+    same_as_eager(net)
+
+
+def changes_in_place(base):
+    class Double(base):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.mark_dirty(x)
+            return x.mul_(2)
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * g
+
+    return Double
+
+
+@both(changes_in_place)
+def test_in_place_on_an_input_of_the_graph_is_right_or_refused(function):
+    x = leaf()
+    y = x * 1
+    try:
+        z = torch.compile(lambda t: function.apply(t).clone(), fullgraph=True, backend="aot_eager")(
+            y
+        )
+        (g,) = torch.autograd.grad(z.sum(), x)
+    except (PullbackError, torch._dynamo.exc.TorchDynamoException):
+        return
+    agree(g, torch.full_like(x, 2))

@@ -1,0 +1,147 @@
+"""Answers that a search found silently wrong, each reduced to a few lines: right or refused."""
+
+import pytest
+import torch
+from tests.tensor.helpers import agree
+
+import pullback
+from pullback.errors import PullbackError
+
+func = torch.func
+X = torch.tensor([0.6, 1.1, 1.4], dtype=torch.float64)
+ROWS = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], dtype=torch.float64)
+
+
+def right_or_refused(ask, function, formula):
+    want = ask(formula)
+    try:
+        got = ask(function)
+    except PullbackError:
+        return
+    agree(got, want)
+
+
+class Total(torch.autograd.Function):
+    """x * sum(x), with the sum kept as a number: item by item, each item has its own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        ctx.total = x.sum().item()
+        return x * x.sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return ctx.total * g + (g * x).sum()
+
+
+class Listed(torch.autograd.Function):
+    """x ** 2, with its derivative kept as a list of numbers."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.derivative = (2 * x).tolist()
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * torch.tensor(ctx.derivative, dtype=g.dtype)
+
+
+BATCHED = {
+    "vmap of grad": lambda f: func.vmap(func.grad(lambda x: f(x).sum()))(ROWS),
+    "grad of vmap": lambda f: func.grad(lambda x: func.vmap(f)(x).sum())(ROWS),
+    "over columns": lambda f: func.vmap(func.grad(lambda x: f(x).sum()), in_dims=1)(ROWS),
+    "vmap of jvp": lambda f: func.vmap(lambda x: func.jvp(f, (x,), (x,))[1])(ROWS),
+    "vmap of vjp": lambda f: func.vmap(lambda x: func.vjp(f, x)[1](x)[0])(ROWS),
+}
+
+
+@pytest.mark.parametrize("ask", BATCHED.values(), ids=BATCHED)
+@pytest.mark.parametrize("batching", ["auto", "loop"])
+def test_a_number_on_the_context_item_by_item(ask, batching):
+    total = pullback.complete(Total, batching=batching).apply
+    right_or_refused(ask, total, lambda x: x * x.sum())
+    listed = pullback.complete(Listed, batching=batching).apply
+    right_or_refused(ask, listed, lambda x: x * x)
+
+
+class Paired(torch.autograd.Function):
+    """x * sum(x), with the sum kept in a tuple beside the tensor."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.pair = (x, x.sum().item())
+        return x * x.sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, total = ctx.pair
+        return total * g + (g * x).sum()
+
+
+class Swapped(torch.autograd.Function):
+    """x ** 2, which saves its two tensors in an order that depends on the values."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(*((x, 2 * x) if x.sum().item() > 8 else (2 * x, x)))
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        first, second = ctx.saved_tensors
+        return g * torch.where(first.abs() > second.abs(), first, second)
+
+
+class Chosen(torch.autograd.Function):
+    """x ** 2, or half of it, by the values: what is saved first tells which."""
+
+    @staticmethod
+    def forward(ctx, x):
+        positive = x.sum().item() > 8
+        ctx.save_for_backward(*((2 * x, x) if positive else (x, 2 * x)))
+        return x * x if positive else x * x / 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0]
+
+
+FORMULAS = {
+    Paired: lambda x: x * x.sum(),
+    Swapped: lambda x: x * x,
+    Chosen: lambda x: x * x * torch.where(x.sum() > 8, 1.0, 0.5),
+}
+
+
+@pytest.mark.parametrize("ask", BATCHED.values(), ids=BATCHED)
+@pytest.mark.parametrize("batching", ["auto", "loop"])
+@pytest.mark.parametrize("kind", FORMULAS)
+def test_another_place_for_each_item(kind, ask, batching):
+    right_or_refused(ask, pullback.complete(kind, batching=batching).apply, FORMULAS[kind])
+
+
+def test_the_name_of_a_custom_operator_says_nothing():
+    @torch.library.custom_op("pullback_found::sign", mutates_args=())
+    def sign(x: torch.Tensor) -> torch.Tensor:
+        return 3 * x
+
+    class Kept(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(torch.ops.pullback_found.sign(x * x))
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.saved_tensors[0]
+
+    def second():
+        x = X.clone().requires_grad_()
+        (g,) = torch.autograd.grad(pullback.complete(Kept).apply(x).sum(), x, create_graph=True)
+        return torch.autograd.grad(g.sum(), x)
+
+    with pullback.audit(False), pytest.raises(PullbackError):
+        second()

@@ -1,0 +1,194 @@
+"""Inputs that forward changes in place, and tensors that the caller changes later."""
+
+import pytest
+import torch
+from tests.tensor.helpers import agree
+
+import pullback
+from pullback.errors import PullbackError
+
+func = torch.func
+
+
+def both(make):
+    own = make(pullback.Function)
+    third = pullback.complete(make(torch.autograd.Function))
+    return pytest.mark.parametrize("function", [own, third], ids=["Function", "complete"])
+
+
+def start():
+    return torch.tensor([0.5, 1.5, 2.5], dtype=torch.float64, requires_grad=True)
+
+
+def doubles(base):
+    class Double(base):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.mark_dirty(x)
+            return x.mul_(2)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2
+
+    return Double
+
+
+@both(doubles)
+def test_twice_in_place(function):
+    x = start()
+    y = x * 1
+    function.apply(y)
+    function.apply(y)
+    agree(y, 4 * x)
+    agree(torch.autograd.grad(y.sum(), x)[0], torch.full_like(x, 4))
+
+
+@both(doubles)
+def test_in_place_and_then_changed_by_torch(function):
+    x = start()
+    y = x * 1
+    function.apply(y)
+    y.add_(1)
+    agree(torch.autograd.grad((y * y).sum(), x)[0], 2 * (2 * x + 1) * 2)
+
+
+def scales_with_residual(base):
+    class Squashed(base):
+        """y = x * x in place, whose derivative is kept before."""
+
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(2 * x)
+            ctx.mark_dirty(x)
+            return x.mul_(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            (derivative,) = ctx.saved_tensors
+            return g * derivative
+
+    return Squashed
+
+
+@both(scales_with_residual)
+def test_in_place_with_a_residual(function):
+    x = start()
+    y = x * 1
+    function.apply(y)
+    function.apply(y)
+    (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    agree(g, 4 * x**3)
+    try:
+        (h,) = torch.autograd.grad(g.sum(), x)
+    except PullbackError:
+        return
+    agree(h, 12 * x**2)
+
+
+def with_a_jvp(base):
+    class Doubled(base):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.mark_dirty(x)
+            return x.mul_(2)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2
+
+        @staticmethod
+        def jvp(ctx, t):
+            return t.mul_(2)
+
+    return Doubled
+
+
+@both(with_a_jvp)
+def test_mark_dirty_beside_the_jvp_of_the_author(function):
+    with torch.autograd.forward_ad.dual_level():
+        x = start().detach()
+        dual = torch.autograd.forward_ad.make_dual(x * 1, x * 3)
+        y = function.apply(dual)
+        value, tangent = torch.autograd.forward_ad.unpack_dual(y)
+        agree(value, 2 * x)
+        agree(tangent, 6 * x)
+
+
+def saves_a_residual(base):
+    class Cube(base):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(3 * x * x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            (derivative,) = ctx.saved_tensors
+            return derivative * g
+
+    return Cube
+
+
+@both(saves_a_residual)
+def test_an_input_that_is_not_saved_may_change_before_backward(function):
+    x = start()
+    y = x * 1
+    z = function.apply(y)
+    with torch.no_grad():
+        y.zero_()
+    agree(torch.autograd.grad(z.sum(), x)[0], 3 * x**2)
+
+
+@both(saves_a_residual)
+def test_an_input_that_changed_is_noticed_at_second_order(function):
+    x = start()
+    y = x * 1
+    z = function.apply(y)
+    with torch.no_grad():
+        y.zero_()
+    try:
+        (g,) = torch.autograd.grad(z.sum(), x, create_graph=True)
+        (h,) = torch.autograd.grad(g.sum(), x)
+    except RuntimeError:  # pullback's, or torch's for a saved tensor that has changed
+        return
+    agree(h, 6 * x)
+
+
+def keeps_a_small_one(base):
+    class Norm(base):
+        """The input is large, what backward needs is one number."""
+
+        keep_inputs = False
+
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.save_for_backward(x.sum().exp())
+            return x.sum().exp() + y.sum()
+
+        @staticmethod
+        def backward(ctx, g):
+            (e,) = ctx.saved_tensors
+            return (g * e).expand(1000), g.expand(1000)
+
+    return Norm
+
+
+@both(keeps_a_small_one)
+def test_inputs_that_nobody_saved_are_not_kept_alive(function):
+    import weakref
+
+    x = torch.zeros(1000, requires_grad=True)
+    y = x * 1
+    z = x * 1
+    alive = [weakref.ref(y), weakref.ref(z)]
+    storage = [y.untyped_storage()._weak_ref(), z.untyped_storage()._weak_ref()]
+    total = function.apply(y, z)
+    del y, z
+    assert [reference() for reference in alive] == [None, None]
+    expired = [torch.UntypedStorage._expired(reference) for reference in storage]
+    for reference in storage:
+        torch.UntypedStorage._free_weak_ref(reference)
+    assert expired == [True, True]
+    total.backward()
+    assert x.grad.eq(2).all()

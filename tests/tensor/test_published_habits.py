@@ -1,0 +1,516 @@
+"""What published code does and torch takes: no less of it works with our Function or completed."""
+
+import functools
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from tests.tensor.helpers import agree
+from torch.autograd import Variable
+from torch.autograd.function import once_differentiable
+
+import pullback
+from pullback.errors import PullbackError
+
+func = torch.func
+
+
+def leaf(*values):
+    return torch.tensor(values or (0.5, 1.5, 2.5), dtype=torch.float64, requires_grad=True)
+
+
+def both(make):
+    """The Function that ``make`` writes on a base: ours, and torch's completed."""
+    own = make(pullback.Function)
+    third = pullback.complete(make(torch.autograd.Function))
+    return pytest.mark.parametrize("function", [own, third], ids=["Function", "complete"])
+
+
+def returns_an_array(base):
+    class ReturnsAnArray(base):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2, np.arange(3), "text"
+
+        @staticmethod
+        def backward(ctx, g, *rest):
+            return g * 2
+
+    return ReturnsAnArray
+
+
+@both(returns_an_array)
+def test_an_output_that_is_an_array(function):
+    x = leaf()
+    y, array, text = function.apply(x)
+    assert array.tolist() == [0, 1, 2]
+    assert text == "text"
+    agree(torch.autograd.grad(y.sum(), x)[0], torch.full_like(x, 2))
+    agree(func.grad(lambda x: function.apply(x)[0].sum())(x.detach()), torch.full_like(x, 2))
+
+
+def applies_itself(base):
+    class Sine(base):
+        """Its derivative is itself, shifted, as an LPC filter's is."""
+
+        @staticmethod
+        def forward(ctx, x, shift):
+            ctx.save_for_backward(x)
+            ctx.shift = shift
+            return torch.sin(x + shift)
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return g * Sine.apply(x, ctx.shift + torch.pi / 2), None
+
+    return Sine
+
+
+@both(applies_itself)
+def test_a_backward_that_applies_its_own_function(function):
+    x = leaf()
+    assert torch.autograd.gradcheck(lambda x: function.apply(x, 0.0), x)
+    assert torch.autograd.gradgradcheck(lambda x: function.apply(x, 0.0), x)
+    plain = x.detach()
+    agree(func.hessian(lambda x: function.apply(x, 0.0).sum())(plain), -plain.sin().diag())
+
+
+def filters(base):
+    class Filter(base):
+        """An all-pole filter in numpy; its backward is the same filter run backwards in time."""
+
+        @staticmethod
+        def forward(ctx, x, a):
+            y = x.detach().numpy().copy()
+            for t in range(1, len(y)):
+                y[t] -= a.detach().numpy() * y[t - 1]
+            out = torch.from_numpy(y)
+            ctx.save_for_backward(a, out)
+            return out
+
+        @staticmethod
+        def backward(ctx, g):
+            a, y = ctx.saved_tensors
+            gx = Filter.apply(g.flip(0), a).flip(0)
+            shifted = torch.cat([y.new_zeros(1), y[:-1]])
+            return gx, -(gx * shifted).sum()
+
+    return Filter
+
+
+@both(filters)
+def test_a_filter_differentiated_twice_as_published(function):
+    a = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
+    x = leaf(0.3, -0.2, 0.9, 0.1)
+    assert torch.autograd.gradcheck(function.apply, (x, a))
+    assert torch.autograd.gradgradcheck(function.apply, (x, a))
+
+
+def asks_requires_grad(base):
+    class Asks(base):
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.save_for_backward(x, y)
+            return x * x * y
+
+        @staticmethod
+        def backward(ctx, g):
+            x, y = ctx.saved_tensors
+            return (
+                2 * x * y * g if x.requires_grad else None,
+                x * x * g if y.requires_grad else None,
+            )
+
+    return Asks
+
+
+def right_or_refused(ask, function, formula, *args):
+    want = ask(formula, *args)
+    try:
+        got = ask(function, *args)
+    except PullbackError:
+        return
+    agree(got, want)
+
+
+ASKED = {
+    "jvp": lambda f, *args: func.jvp(f, args, args)[1],
+    "jacfwd": lambda f, *args: func.jacfwd(f, (0, 1))(*args),
+    "grad": lambda f, *args: func.grad(lambda *a: f(*a).sum(), (0, 1))(*args),
+    "hessian": lambda f, *args: func.hessian(lambda *a: f(*a).sum(), (0, 1))(*args),
+    "vmap": lambda f, *args: func.vmap(f)(*(torch.stack([a, a + 1]) for a in args)),
+    "vmap of grad": lambda f, *args: func.vmap(func.grad(lambda *a: f(*a).sum(), (0, 1)))(
+        *(torch.stack([a, a + 1]) for a in args)
+    ),
+}
+every_ask = pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
+
+
+@both(asks_requires_grad)
+@every_ask
+def test_a_backward_that_asks_a_saved_input_for_requires_grad(function, ask):
+    x, y = leaf().detach(), leaf(3.0, 2.0, 1.0).detach()
+    right_or_refused(ask, function.apply, lambda x, y: x * x * y, x, y)
+
+
+def wraps_variables(base):
+    class Wraps(base):
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.save_for_backward(x, y)
+            return x * x * y
+
+        @staticmethod
+        def backward(ctx, g):
+            x, y = ctx.saved_tensors
+            x, y = Variable(x), Variable(y.data)
+            return 2 * x * y * g, x * x * g
+
+    return Wraps
+
+
+@both(wraps_variables)
+@every_ask
+def test_variable_in_backward(function, ask):
+    x, y = leaf().detach(), leaf(3.0, 2.0, 1.0).detach()
+    right_or_refused(ask, function.apply, lambda x, y: x * x * y, x, y)
+
+
+def relies_on_once(base):
+    class Once(base):
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.save_for_backward(x, y)
+            return x * x * y
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, g):
+            x, y = ctx.saved_tensors
+            assert not g.requires_grad
+            gx, gy = torch.empty_like(x), torch.empty_like(y)
+            torch.mul(x * y * 2, g, out=gx)  # legal below once_differentiable alone
+            torch.mul(x * x, g, out=gy)
+            return gx, gy
+
+    return Once
+
+
+@both(relies_on_once)
+@every_ask
+def test_a_backward_that_relies_on_once_differentiable(function, ask):
+    x, y = leaf().detach(), leaf(3.0, 2.0, 1.0).detach()
+    right_or_refused(ask, function.apply, lambda x, y: x * x * y, x, y)
+
+
+def other_defaults(rule):
+    @functools.wraps(rule)
+    def wrapper(ctx, x, factor=10.0):
+        return rule(ctx, x, factor)
+
+    return wrapper
+
+
+def decorated(base):
+    class Decorated(base):
+        @staticmethod
+        @other_defaults
+        def forward(ctx, x, factor=2.0):
+            ctx.factor = factor
+            return x * factor
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.factor, None
+
+    return Decorated
+
+
+@both(decorated)
+def test_the_defaults_are_those_of_the_wrapper_that_is_called(function):
+    x = leaf(1.0)
+    y = function.apply(x)
+    assert y.item() == 10.0
+    assert torch.autograd.grad(y, x)[0].item() == 10.0
+    assert function.apply(x, 3.0).item() == 3.0
+
+
+def replaceable(base):
+    class Replaceable(base):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 3
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 3
+
+    return Replaceable
+
+
+def test_rules_that_are_replaced_after_the_first_use():
+    function = replaceable(pullback.Function)
+    x = leaf(1.0)
+    function.apply(x)
+    function.forward = staticmethod(lambda ctx, x: x * 5)
+    function.backward = staticmethod(lambda ctx, g: g * 5)
+    y = function.apply(x)
+    assert y.item() == 5.0
+    assert torch.autograd.grad(y, x)[0].item() == 5.0
+    assert func.grad(lambda x: function.apply(x).sum())(x.detach()).item() == 5.0
+
+
+def test_rules_of_an_original_that_are_replaced_after_it_was_completed():
+    original = replaceable(torch.autograd.Function)
+    function = pullback.complete(original)
+    x = leaf(1.0)
+    function.apply(x)
+    original.forward = staticmethod(lambda ctx, x: x * 5)
+    original.backward = staticmethod(lambda ctx, g: g * 5)
+    y = pullback.complete(original).apply(x)
+    assert y.item() == 5.0
+    assert torch.autograd.grad(y, x)[0].item() == 5.0
+
+
+def private_names(base):
+    class Private(base):
+        @staticmethod
+        def forward(ctx, x):
+            ctx._needs = ctx._saved = ctx._dirty = ctx._by_argument = ctx._materialize = x.numel()
+            ctx.call = ctx.saved = ctx.needs = ctx.inputs = ctx.kept = 7
+            ctx.save_for_backward(x)
+            return x**2
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            assert ctx._needs == ctx._dirty == ctx._by_argument == ctx._materialize == 3
+            assert ctx.call == ctx.saved == ctx.needs == ctx.inputs == 7
+            assert ctx.needs_input_grad == (True,)
+            return 2 * x * g
+
+    return Private
+
+
+@both(private_names)
+def test_any_attribute_may_be_set_on_the_context(function):
+    x = leaf()
+    agree(torch.autograd.grad(function.apply(x).sum(), x)[0], 2 * x.detach())
+    agree(func.hessian(lambda x: function.apply(x).sum())(x.detach()), 2 * torch.eye(3).double())
+
+
+def keyword_batching(base):
+    class Scaled(base):
+        @staticmethod
+        def forward(x, *, factor=2.0):
+            return x * factor
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.factor = inputs[1]
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.factor, None
+
+        @staticmethod
+        def vmap(info, in_dims, x, *, factor=2.0):
+            return Scaled.apply(x, factor=factor), in_dims[0]
+
+    return Scaled
+
+
+def test_a_vmap_rule_with_keyword_only_arguments():
+    function = keyword_batching(pullback.Function)
+    x = leaf().detach()
+    agree(func.vmap(lambda t: function.apply(t, factor=5.0))(x), x * 5)
+    agree(func.vmap(function.apply)(x), x * 2)
+
+
+def one_tuple_batching(base):
+    class One(base):
+        @staticmethod
+        def forward(x):
+            return (x * 2,)
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2
+
+        @staticmethod
+        def vmap(info, in_dims, x):
+            return One.apply(x), in_dims
+
+    return One
+
+
+@both(one_tuple_batching)
+def test_a_vmap_rule_of_a_tuple_of_one(function):
+    x = leaf().detach()
+    (y,) = func.vmap(function.apply)(x)
+    agree(y, x * 2)
+
+
+def bad_batching(base):
+    class Bad(one_tuple_batching(base)):
+        @staticmethod
+        def vmap(info, in_dims, x):
+            return x * 2
+
+    return Bad
+
+
+@both(bad_batching)
+def test_a_vmap_rule_that_returns_one_value_is_refused_by_name(function):
+    with pytest.raises(PullbackError, match="Bad"):
+        func.vmap(function.apply)(leaf().detach())
+
+
+def eight_bits(base):
+    class Cast(base):
+        @staticmethod
+        def forward(ctx, x):
+            return x.to(torch.float8_e4m3fn), x * 2
+
+        @staticmethod
+        def backward(ctx, g8, g):
+            return g * 2
+
+    return Cast
+
+
+@both(eight_bits)
+def test_outputs_of_eight_bits_in_forward_mode(function):
+    x = torch.tensor([1.0, 2.0])
+
+    def second(x):
+        return function.apply(x)[1]
+
+    try:
+        _, tangent = func.jvp(second, (x,), (x,))
+    except PullbackError:
+        return
+    agree(tangent, 2 * x)
+
+
+def cube(base):
+    class Cube(base):
+        @staticmethod
+        def forward(ctx, x):
+            square = x * x
+            ctx.save_for_backward(square)
+            return square * x
+
+        @staticmethod
+        def backward(ctx, g):
+            (square,) = ctx.saved_tensors
+            return 3 * square * g
+
+    return Cube
+
+
+@both(cube)
+def test_what_is_batched_is_not_run_item_by_item(function):
+    calls = []
+    forward = function.forward
+    function.forward = staticmethod(lambda *args: (calls.append(1), forward(*args))[1])
+    x = torch.rand(1000, 2)
+    agree(func.vmap(function.apply)(x), x**3)
+    assert len(calls) < 5
+
+
+def test_item_by_item_is_said_or_refused():
+    class Branching(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2 if x.sum() > 0 else x
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2
+
+    function = pullback.complete(Branching)
+    with pytest.warns(UserWarning, match=r"Branching.*item by item"):
+        func.vmap(function.apply)(torch.rand(1000, 2))
+    asked = pullback.complete(Branching, batching="loop")
+    func.vmap(asked.apply)(torch.rand(3, 2))  # said by the caller, so no warning: it is an error
+
+
+def test_completed_classes_are_freed():
+    def once():
+        original = cube(torch.autograd.Function)
+        function = pullback.complete(original)
+        x = leaf()
+        torch.autograd.grad(function.apply(x).sum(), x)
+        func.hessian(lambda x: function.apply(x).sum())(x.detach())
+        return weakref.ref(original), weakref.ref(function)
+
+    references = once()
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]
+
+
+def test_functions_that_are_defined_in_a_loop_are_freed():
+    def once():
+        function = cube(pullback.Function)
+        function.apply(leaf())
+        return weakref.ref(function)
+
+    reference = once()
+    gc.collect()
+    assert reference() is None
+
+
+def test_vjp_called_as_such_is_backward():
+    for function in (cube(pullback.Function), pullback.complete(cube(torch.autograd.Function))):
+
+        class Context:
+            saved_tensors = (torch.tensor(4.0),)
+
+        assert function.vjp(Context, torch.tensor(1.0)) == 12
+        assert function.backward(Context, torch.tensor(1.0)) == 12
+
+    class Written(pullback.Function):
+        @staticmethod
+        def forward(x):
+            return x
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+        @staticmethod
+        def vjp(ctx, g):
+            return g * 7
+
+    assert Written.backward(None, 1) == Written.vjp(None, 1) == 7
+
+
+def test_threads_apply_one_function():
+    function = pullback.complete(cube(torch.autograd.Function))
+    failed = []
+    # Not hessian: levels of forward mode are one for all threads, in torch too.
+    twice = func.jacrev(func.jacrev(lambda x: function.apply(x).sum()))
+
+    def work(seed):
+        try:
+            x = torch.rand(3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+            for _ in range(10):
+                agree(twice(x), (6 * x).diag())
+        except BaseException as error:  # a thread has no other way to tell
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
