@@ -7,6 +7,7 @@ import pytest
 import scipy.optimize
 import torch
 
+import pullback
 from pullback.trajectory.kernels.programs import (
     KeepLimits,
     Problem,
@@ -229,8 +230,8 @@ def test_threads_do_not_change_a_bit():
         assert torch.equal(a, b)
 
 
-def tensors(asked):
-    return tuple(part.detach().clone().requires_grad_() for part in asked[:3])
+def tensors(asked, count=3):
+    return tuple(part.detach().clone().requires_grad_() for part in asked[:count])
 
 
 def applied(asked):
@@ -238,8 +239,8 @@ def applied(asked):
     units = [part.abs().max() for part in _cpu.solve_problems(asked)[0]]
     kinds = ",".join(asked.kinds)
 
-    def run(level, scale, conditions):
-        given = (level, scale, conditions, asked.energy, asked.order, kinds, False)
+    def run(level, scale, conditions, energy):
+        given = (level, scale, conditions, energy, asked.order, kinds, False)
         *parts, _ = KeepLimits.apply(*given)
         return tuple(part / unit for part, unit in zip(parts, units, strict=True))
 
@@ -252,11 +253,15 @@ def test_every_derivative(kinds, each):
     asked = problem(kinds, 3, samples=8, batch=(2,), each=each, tight=0.8)
     first = {name: getattr(asked, name)[:1] for name in ("level", "scale", "conditions", "energy")}
     asked = asked._replace(**first)
-    run, used = applied(asked), tensors(asked)
-    assert torch.autograd.gradcheck(run, used, atol=1e-6, check_forward_ad=True)
+    run, used = applied(asked), tensors(asked, 4)
+    options = {"atol": 1e-6, "fast_mode": True}
+    assert torch.autograd.gradcheck(run, used, check_forward_ad=True, **options)
     # A gradient rounds at 1e-11 where rows are stiff, which a smaller step would magnify.
     options = {"eps": 1e-4, "atol": 1e-3, "rtol": 1e-4, "fast_mode": True}
     assert torch.autograd.gradgradcheck(lambda *inputs: run(*inputs)[0], used, **options)
+    found = [record for record in pullback.audits() if record.function == "KeepLimits"]
+    assert any(record.rule == "second derivative" for record in found)
+    assert {record.verdict for record in found} == {"agrees"}
 
 
 @pytest.mark.parametrize("kinds", KINDS)

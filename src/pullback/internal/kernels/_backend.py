@@ -127,7 +127,10 @@ def is_plain(*tensors: Tensor) -> bool:
         or are_functorch_transforms_active()
     ):
         return False
-    return all(type(tensor) is Tensor and not tensor._is_zerotensor() for tensor in tensors)
+    return all(
+        type(tensor) is Tensor and not tensor._is_zerotensor() and not tensor.is_neg()
+        for tensor in tensors
+    )
 
 
 def keep_results(function: Callable[P, Tensor]) -> Callable[P, Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._backend import choose_backend, implementation
+from pullback.internal.kernels._kernel import register_kernel
 
 __all__ = ["backend_used", "factor_operator", "solve_operator", "substitute_operator"]
 
@@ -32,7 +33,7 @@ def _kernels(tensor: Tensor) -> ModuleType:
     return implementation(_PACKAGE, backend_used(tensor.device, tensor.dtype))
 
 
-@torch.library.custom_op("pullback_trajectory::banded_solve", mutates_args=())
+@register_kernel("pullback_trajectory::banded_solve")
 def solve_operator(band: Tensor, right: Tensor, strict: bool) -> Tensor:
     """Solve ``A X = B`` for ``band [..., n, width + 1]`` and ``right [..., n, columns]``.
 
@@ -65,14 +66,14 @@ def _fold(
     return x.reshape(*batch, size, columns).contiguous()
 
 
-@torch.library.custom_op("pullback_trajectory::banded_factor", mutates_args=())
+@register_kernel("pullback_trajectory::banded_factor")
 def factor_operator(band: Tensor) -> Tensor:
     """The Cholesky factor of ``band [..., n, width + 1]``; NaN where it is not definite."""
     bands = band.detach().reshape(band.shape[:-2].numel(), *band.shape[-2:])
     return _kernels(band).factorise(bands).reshape(band.shape)
 
 
-@torch.library.custom_op("pullback_trajectory::banded_substitute", mutates_args=())
+@register_kernel("pullback_trajectory::banded_substitute")
 def substitute_operator(factor: Tensor, right: Tensor, transposed: bool) -> Tensor:
     """Solve ``L X = B``, or ``L' X = B`` if transposed; batch dimensions are broadcast."""
     batch = torch.broadcast_shapes(factor.shape[:-2], right.shape[:-2])

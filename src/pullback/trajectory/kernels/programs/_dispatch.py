@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._backend import choose_backend, implementation
+from pullback.internal.kernels._kernel import register_kernel
 from pullback.trajectory.kernels.programs._decide import solve_hard
 from pullback.trajectory.kernels.programs._problem import Problem, Unknowns
 
@@ -31,7 +32,7 @@ def solve_problems(problem: Problem) -> tuple[Unknowns, Tensor]:
     return solve_hard(problem, *kernels.solve_problems(problem))
 
 
-@torch.library.custom_op("pullback_trajectory::keep_limits", mutates_args=())
+@register_kernel("pullback_trajectory::keep_limits")
 # Operators take their arguments by position.
 def keep_limits_operator(
     level: Tensor,

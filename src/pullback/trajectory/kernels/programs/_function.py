@@ -10,8 +10,10 @@ from pullback.trajectory.kernels.programs._dispatch import keep_limits_operator
 from pullback.trajectory.kernels.programs._problem import (
     Problem,
     Unknowns,
+    apply_conditions,
     apply_metric,
     apply_rows,
+    pull_conditions,
     pull_rows,
     sides,
     solve_saddle,
@@ -45,14 +47,10 @@ class KeepLimits(Function):
     ``-(dF/dp)' (dF/du)'^-1 c``: one more solve with the matrix of the last Newton step. As that is
     written in terms of the solution, whose derivative this is, it holds for every order. The
     derivatives are those of the problem with the gap of the solution, so they follow which limits
-    are active. The energy is a unit: its derivative would move the solution by the gap alone.
+    are active. The energy is a unit: it scales the multipliers, and moves ``x`` by the gap alone.
 
     Source: Amos and Kolter, OptNet, 2017, section 3.
     """
-
-    # The audit's finite differences disagree with the second derivative here, and why is open;
-    # gradgradcheck agrees with it, in tests/trajectory/programs.
-    audited = False
 
     @staticmethod
     # A rule takes its arguments by position.
@@ -87,7 +85,7 @@ class KeepLimits(Function):
         slope = pull_rows(problem, (sign * bent).sum(-2)) - of_x
         by_x, by_y, force = _solve(problem, stiff.sum(-2), slope, -of_y)
         of_level = force - (sign * bent).sum(-2)
-        of_scale = of_conditions = None
+        of_scale = of_conditions = of_energy = None
         if ctx.needs_input_grad[1]:
             unit = problem._replace(scale=torch.ones_like(problem.scale))
             push = (sign * now.push).sum(-2)
@@ -97,7 +95,10 @@ class KeepLimits(Function):
             outer = now.y.unsqueeze(-1) * by_x.unsqueeze(-2)
             outer = outer + by_y.unsqueeze(-1) * now.x.unsqueeze(-2)
             of_conditions = outer.sum_to_size(problem.conditions.shape)
-        return of_level, of_scale, of_conditions, None, None, None, None
+        if ctx.needs_input_grad[3]:
+            of_energy = -(apply_metric(problem, now.x) * by_x).sum(-1) / problem.energy
+            of_energy = of_energy.sum_to_size(problem.energy.shape)
+        return of_level, of_scale, of_conditions, of_energy, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor | None, ...]:
@@ -105,17 +106,18 @@ class KeepLimits(Function):
         # Written out: the derived rule compares <w, Jv> with <J'w, v> to a few rounding errors,
         # and a badly conditioned system differs by its condition.
         problem, now = _restore(ctx)
-        of_level, of_scale, of_conditions = (
+        of_level, of_scale, of_conditions, of_energy = (
             torch.zeros_like(part) if tangent is None else tangent
-            for part, tangent in zip(problem[:3], tangents[:3], strict=True)
+            for part, tangent in zip(problem[:4], tangents[:4], strict=True)
         )
         sign, stiff = sides(problem.level), now.push / now.slack
         turned = problem._replace(scale=of_scale)
         moved = -sign * (of_level + apply_rows(turned, now.x)).unsqueeze(-2)
         slope = pull_rows(problem, (sign * stiff * moved).sum(-2))
         slope = slope - pull_rows(turned, (sign * now.push).sum(-2))
-        slope = slope - (now.y.unsqueeze(-2) @ of_conditions).squeeze(-2)
-        gap = -(of_conditions @ now.x.unsqueeze(-1)).squeeze(-1)
+        slope = slope - pull_conditions(of_conditions, now.y)
+        slope = slope + apply_metric(problem, now.x) * (of_energy / problem.energy).unsqueeze(-1)
+        gap = -apply_conditions(of_conditions, now.x)
         x, y, _ = _solve(problem, stiff.sum(-2), slope, gap)
         slack = moved - sign * apply_rows(problem, x).unsqueeze(-2)
         return x, y, slack, -stiff * slack, None
@@ -135,8 +137,8 @@ def _solve(
     x, y = solve_saddle(problem, stiff, slope, gap)
     force = stiff * apply_rows(problem, x)
     balance = apply_metric(problem, x) + pull_rows(problem, force)
-    balance = balance + (y.unsqueeze(-2) @ problem.conditions).squeeze(-2)
-    gone = gap - (problem.conditions @ x.unsqueeze(-1)).squeeze(-1)
+    balance = balance + pull_conditions(problem.conditions, y)
+    gone = gap - apply_conditions(problem.conditions, x)
     more_x, more_y = solve_saddle(problem, stiff, slope - balance, gone)
     return x + more_x, y + more_y, force + stiff * apply_rows(problem, more_x)
 

@@ -63,10 +63,12 @@ def solve_conditioned(
     5 and 6.
     """
     rows = conditions.shape[-2]
-    right = slope + weight * (gap @ conditions)
-    batch = torch.broadcast_shapes(conditions.shape[:-2], right.shape[:-2])
-    both = [part.expand(*batch, *part.shape[-2:]) for part in (conditions, right)]
-    solved = banded_solve(band, torch.cat(both, dim=-2).mT, strict=strict).mT
+    batch = torch.broadcast_shapes(*(part.shape[:-2] for part in (band, conditions, slope, gap)))
+    # Expanded, so that products round alike whether or not a gradient is needed: see
+    # `apply_conditions`.
+    conditions = conditions.expand(*batch, *conditions.shape[-2:])
+    right = (slope + weight * (gap @ conditions)).expand(*batch, *slope.shape[-2:])
+    solved = banded_solve(band, torch.cat([conditions, right], dim=-2).mT, strict=strict).mT
     spread, plain = solved[..., :rows, :], solved[..., rows:, :]
     schur = conditions @ spread.mT
     rest = plain @ conditions.mT - gap

@@ -40,10 +40,12 @@ __all__ = [
     "TOLERANCE",
     "Problem",
     "Unknowns",
+    "apply_conditions",
     "apply_metric",
     "apply_rows",
     "gap_of",
     "goal_of",
+    "pull_conditions",
     "pull_rows",
     "sides",
     "solve_saddle",
@@ -134,6 +136,18 @@ def pull_rows(problem: Problem, rows: Tensor) -> Tensor:
     parts = _split_rows(problem, problem.scale * rows)
     pulled = [pull_form(ROWS[kind], part, problem.samples + 2) for kind, part in parts.items()]
     return sum(pulled[1:], pulled[0])
+
+
+def apply_conditions(conditions: Tensor, x: Tensor) -> Tensor:
+    """``A x``, ``[..., few]``."""
+    # Not `@`: torch's product of a batch with one matrix rounds otherwise where that needs a
+    # gradient, stiff rows make 1e-12 of it, and a run for a second derivative has other values.
+    return torch.einsum("...fs,...s->...f", conditions, x)
+
+
+def pull_conditions(conditions: Tensor, y: Tensor) -> Tensor:
+    """``A' y``, the transpose of `apply_conditions`."""
+    return torch.einsum("...fs,...f->...s", conditions, y)
 
 
 def gap_of(problem: Problem, push: Tensor) -> Tensor:

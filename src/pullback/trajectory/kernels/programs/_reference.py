@@ -13,9 +13,11 @@ from pullback.trajectory.kernels.programs._problem import (
     TOLERANCE,
     Problem,
     Unknowns,
+    apply_conditions,
     apply_metric,
     apply_rows,
     gap_of,
+    pull_conditions,
     pull_rows,
     sides,
     solve_saddle,
@@ -61,7 +63,7 @@ def residuals(problem: Problem, now: Unknowns) -> tuple[Tensor, Tensor]:
     """What is missed of stationarity, and of the definitions of both slacks."""
     sign = sides(problem.level)
     dual = apply_metric(problem, now.x) + pull_rows(problem, (sign * now.push).sum(-2))
-    dual = dual + (now.y.unsqueeze(-2) @ problem.conditions).squeeze(-2)
+    dual = dual + pull_conditions(problem.conditions, now.y)
     reached = problem.level + apply_rows(problem, now.x)
     return dual, sign * reached.unsqueeze(-2) + now.slack - 1
 
@@ -107,7 +109,7 @@ def _newton(problem: Problem, now: Unknowns, wanted: Tensor) -> Unknowns:
     sign = sides(problem.level)
     pull = sign * (wanted + now.push * missed) / now.slack
     slope = -dual - pull_rows(problem, pull.sum(-2))
-    gap = -(problem.conditions @ now.x.unsqueeze(-1)).squeeze(-1)
+    gap = -apply_conditions(problem.conditions, now.x)
     x, y = solve_saddle(problem, (now.push / now.slack).sum(-2), slope, gap)
     slack = -missed - sign * apply_rows(problem, x).unsqueeze(-2)
     return Unknowns(x, y, slack, (wanted - now.push * slack) / now.slack)
