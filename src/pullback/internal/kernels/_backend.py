@@ -12,7 +12,11 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, MissingExtraError, UnsupportedError
-from pullback.internal.torch import are_functorch_transforms_active, len_torch_dispatch_stack
+from pullback.internal.torch import (
+    are_functorch_transforms_active,
+    is_legacy_batchedtensor,
+    len_torch_dispatch_stack,
+)
 
 __all__ = [
     "Backend",
@@ -127,10 +131,12 @@ def is_plain(*tensors: Tensor) -> bool:
         or are_functorch_transforms_active()
     ):
         return False
-    return all(
-        type(tensor) is Tensor and not tensor._is_zerotensor() and not tensor.is_neg()
-        for tensor in tensors
-    )
+    return all(type(tensor) is Tensor and _has_memory(tensor) for tensor in tensors)
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    # A batch of `is_grads_batched`, a zero of forward mode and a negated view have none.
+    return not (tensor._is_zerotensor() or tensor.is_neg() or is_legacy_batchedtensor(tensor))
 
 
 def keep_results(function: Callable[P, Tensor]) -> Callable[P, Tensor]:

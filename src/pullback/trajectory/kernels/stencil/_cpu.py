@@ -1,197 +1,436 @@
-"""The stencil on the CPU, compiled by numba: a trajectory at a time, within a core's caches.
+"""The stencil on the CPU: one pass over memory forwards, one backwards, in explicit vectors.
 
 Where inside rows share one set of weights, samples and joints of a trajectory are one flat
-sequence, whose derivatives are sums of shifted copies of it: loops that compilers make vectors of.
-The few rows at the ends, and all rows where steps differ, go one by one. Backwards each sample
-gathers from the rows that read it, so that nothing is written twice.
+sequence, and a vector of it takes part of several samples. The few rows at the ends, and all rows
+where steps differ, go one by one, their joints in a vector. Backwards each sample gathers from
+the rows that read it, so that nothing is written twice.
+
+Kernels index flat memory: ``table`` is where the weights of a trajectory begin, ``row`` where
+those of one row do; the weights of the next order of derivative lie ``columns`` further on.
+``several`` are the first and after the last of some trajectories.
+
+Explicit vectors store past the caches what does not fit them, which no plain loop can ask for:
+plain loops take twice as long on the whole operation (benchmarks/results/kernels.csv).
 """
 
-import functools
+# Long: one kernel and its transpose, which share how rows and windows are found.
 
+import functools
+from typing import Any
+
+import numpy as np
 import torch
+from numba import literally
 from torch import Tensor
 
 from pullback.internal.kernels._cpu import compile_kernel
 from pullback.internal.kernels._threads import count_threads, in_memory, run_slices
+from pullback.internal.kernels.vectors._cpu import (
+    VECTOR_BYTES,
+    count_lanes,
+    fence,
+    load,
+    load_first,
+    pointer_to,
+    splat,
+    store,
+    store_first,
+    store_past_caches,
+)
 
 __all__ = ["apply_stencil", "apply_stencil_adjoint"]
+
+# What this many numbers are computed from, and they, do not fit the caches together.
+_MANY = 1 << 21
+
+# Trajectories that are worked on together: as many as have about so many numbers, so that what a
+# loop prepares serves them all and their numbers stay in the second-level cache.
+_TOGETHER = 1 << 13
 
 _compile = compile_kernel(nogil=True)
 
 
 @_compile
-def _row_of(h, horizon, rows, geometry):
-    """The row of weights of sample h: all inside samples may share one."""
-    if rows == horizon or h < geometry[2]:
-        return h
-    return h - horizon + rows if h >= horizon - geometry[3] else geometry[2]
+def _find_row(h, sizes, geometry):
+    # Where the weights of row h begin in its table, which may hold one row for all inside rows.
+    horizon, rows, columns = sizes[1], sizes[4], sizes[5]
+    if rows != horizon and h >= geometry[2]:
+        h = h - horizon + rows if h >= horizon - geometry[3] else geometry[2]
+    return h * 3 * columns
 
 
 @_compile
-def _window_of(h, horizon, geometry):
+def _find_window(h, horizon, geometry):
     return min(max(h - geometry[0], 0), horizon - geometry[1])
 
 
 @_compile
-def _is_flat(table, horizon, geometry):
-    """Whether inside rows share weights, and weigh no boundary value: a derivative of them may."""
-    if table.shape[0] == horizon:
+def _whole_weight(weights, row, own, width):
+    # The weight of a row's own sample: differences are relative to it.
+    total = weights[row] - weights[row]
+    for n in range(width):
+        if n != own:
+            total -= weights[row + n]
+    return total
+
+
+@_compile
+def _is_flat(weights, sizes, geometry, inside):
+    """Whether inside rows can go as one flat sequence.
+
+    They must share weights, which must be zero wherever those of every layout are: weights that
+    are themselves a derivative may not be. The sequence must fill a vector.
+    """
+    _, horizon, _, tables, rows, columns = sizes
+    if rows >= horizon or inside < count_lanes(weights):
         return False
-    for k in range(3):
-        for n in range(geometry[1], table.shape[2]):
-            if table[geometry[2], k, n] != 0:
+    for t in range(tables):
+        v = t * rows * 3 * columns + _find_row(geometry[2], sizes, geometry)
+        a, j = v + columns, v + 2 * columns
+        if geometry[1] == 5:
+            far = abs(weights[v]) + abs(weights[v + 4]) + abs(weights[a]) + abs(weights[a + 4])
+            own = abs(weights[v + 1] + weights[v + 3]) + abs(weights[j] + weights[j + 4])
+            if far + own + abs(weights[j + 1] + weights[j + 3]) != 0:
+                return False
+        elif abs(weights[v]) + abs(weights[v + 1]) + abs(weights[a]) != 0:
+            return False
+        for n in range(geometry[1], columns):
+            if abs(weights[v + n]) + abs(weights[a + n]) + abs(weights[j + n]) != 0:
                 return False
     return True
 
 
 @_compile
-def _shifted(flat, begin, end, shift):
-    return flat[begin + shift : end + shift]
+def _put(pointer, index, vector, past_caches):
+    if past_caches:
+        store_past_caches(pointer, index, vector)
+    else:
+        store(pointer, index, vector)
 
 
 @_compile
-def _inside(line, out, weights, width, dof, begin, end):
-    """A derivative of inside samples, flat: differences to a sample, weighed."""
-    here, result = line[begin:end], out[begin:end]
-    if width == 5:
-        w0, w1, w3, w4 = weights[0], weights[1], weights[3], weights[4]
-        b2, b1 = _shifted(line, begin, end, -2 * dof), _shifted(line, begin, end, -dof)
-        a1, a2 = _shifted(line, begin, end, dof), _shifted(line, begin, end, 2 * dof)
-        # Mirrored weights in pairs, so that what is symmetric cancels exactly.
-        for i in range(result.shape[0]):
-            x = here[i]
-            far, near = w0 * (b2[i] - x) + w4 * (a2[i] - x), w1 * (b1[i] - x) + w3 * (a1[i] - x)
-            result[i] = far + near
-        return
-    w0, w1, w2 = weights[0], weights[1], weights[2]
-    b3, b2 = _shifted(line, begin, end, -3 * dof), _shifted(line, begin, end, -2 * dof)
-    b1 = _shifted(line, begin, end, -dof)
-    for i in range(result.shape[0]):
-        x = here[i]
-        result[i] = (w0 * (b3[i] - x) + w1 * (b2[i] - x)) + w2 * (b1[i] - x)
+def _step(i, last, lanes):
+    # The next vector lies on whole vectors of memory; the last one ends where the region does.
+    return min(i + lanes - i % lanes, last)
 
 
 @_compile
-def _row(line, known, out, weights, h, begin, width):
-    """A derivative at one sample, from its window and the boundary values."""
-    for d in range(line.shape[1]):
-        total = weights[0] * (line[begin, d] - line[h, d])
-        for n in range(1, width):
-            total += weights[n] * (line[begin + n, d] - line[h, d])
-        for n in range(known.shape[0]):
-            total += weights[width + n] * known[n, d]
-        out[h, d] = total
+def _forward_row(h, width, known, outputs, several, weights, table, layout):
+    # Samples are read from x, where trajectories lie ``shift`` before those of the outputs.
+    literally(width)
+    (x, shift, conditions), (sizes, geometry) = known, layout
+    horizon, dof, columns, lanes = sizes[1], sizes[2], sizes[5], count_lanes(x)
+    v_row = table + _find_row(h, sizes, geometry)
+    a_row, j_row = v_row + columns, v_row + 2 * columns
+    window = (_find_window(h, horizon, geometry) - h) * dof
+    for d in range(0, dof, lanes):
+        count = min(lanes, dof - d)
+        for b in range(several[0], several[1]):
+            i, first = (b * horizon + h) * dof + d, b * (columns - width) * dof + d
+            here = load_first(x, i - shift, count)
+            begin = i - shift + window
+            away = load_first(x, begin, count) - here
+            v, a = splat(weights[v_row]) * away, splat(weights[a_row]) * away
+            j = splat(weights[j_row]) * away
+            for n in range(1, width):
+                away = load_first(x, begin + n * dof, count) - here
+                v += splat(weights[v_row + n]) * away
+                a += splat(weights[a_row + n]) * away
+                j += splat(weights[j_row + n]) * away
+            for n in range(width, columns):
+                given = load_first(conditions, first + (n - width) * dof, count)
+                v += splat(weights[v_row + n]) * given
+                a += splat(weights[a_row + n]) * given
+                j += splat(weights[j_row + n]) * given
+            store_first(outputs[0], i, here, count)
+            store_first(outputs[1], i, v, count)
+            store_first(outputs[2], i, a, count)
+            store_first(outputs[3], i, j, count)
+
+
+# Pairs of mirrored weights come first in each sum, so that what is symmetric cancels exactly.
 
 
 @_compile
-def _forward(x, conditions, weights, geometry, position, velocity, acceleration, jerk, first, last):
-    _, horizon, dof = x.shape
-    tables, rows = weights.shape[:2]
+def _forward_central(x, shift, outputs, several, weights, row, sizes, region, past_caches):
+    _, horizon, dof, _, _, columns = sizes
+    v1, v3 = splat(weights[row + 1]), splat(weights[row + 3])
+    a1, a3 = splat(weights[row + columns + 1]), splat(weights[row + columns + 3])
+    j = row + 2 * columns
+    j0, j1, j3, j4 = (
+        splat(weights[j]),
+        splat(weights[j + 1]),
+        splat(weights[j + 3]),
+        splat(weights[j + 4]),
+    )
+    lanes = count_lanes(x)
+    for b in range(several[0], several[1]):
+        i, last = b * horizon * dof + region[0], b * horizon * dof + region[1] - lanes
+        while True:
+            c = i - shift
+            here = load(x, c)
+            before2, before1 = load(x, c - 2 * dof) - here, load(x, c - dof) - here
+            after1, after2 = load(x, c + dof) - here, load(x, c + 2 * dof) - here
+            past = past_caches and i % lanes == 0
+            _put(outputs[0], i, here, past)
+            _put(outputs[1], i, v1 * before1 + v3 * after1, past)
+            _put(outputs[2], i, a1 * before1 + a3 * after1, past)
+            jerk = (j0 * before2 + j4 * after2) + (j1 * before1 + j3 * after1)
+            _put(outputs[3], i, jerk, past)
+            if i == last:
+                break
+            i = _step(i, last, lanes)
+
+
+@_compile
+def _forward_backward_scheme(x, shift, outputs, several, weights, row, sizes, region, past_caches):
+    _, horizon, dof, _, _, columns = sizes
+    v2 = splat(weights[row + 2])
+    a1, a2 = splat(weights[row + columns + 1]), splat(weights[row + columns + 2])
+    j = row + 2 * columns
+    j0, j1, j2 = splat(weights[j]), splat(weights[j + 1]), splat(weights[j + 2])
+    lanes = count_lanes(x)
+    for b in range(several[0], several[1]):
+        i, last = b * horizon * dof + region[0], b * horizon * dof + region[1] - lanes
+        while True:
+            c = i - shift
+            here = load(x, c)
+            before3, before2 = load(x, c - 3 * dof) - here, load(x, c - 2 * dof) - here
+            before1 = load(x, c - dof) - here
+            past = past_caches and i % lanes == 0
+            _put(outputs[0], i, here, past)
+            _put(outputs[1], i, v2 * before1, past)
+            _put(outputs[2], i, a1 * before2 + a2 * before1, past)
+            _put(outputs[3], i, (j0 * before3 + j1 * before2) + j2 * before1, past)
+            if i == last:
+                break
+            i = _step(i, last, lanes)
+
+
+@_compile
+def _replace_ends(x, conditions, lines, several, sizes, geometry):
+    # The trajectories with the positions that are given at their ends, which is what rows read.
+    horizon, dof = sizes[1:3]
+    begin = several[0] * horizon * dof
+    for i in range(begin, several[1] * horizon * dof):
+        lines[i - begin] = x[i]
+    for b in range(several[0], several[1]):
+        for end in range(2):
+            column, i = geometry[4 + end], (b * horizon + end * (horizon - 1)) * dof - begin
+            known = (b * (sizes[5] - geometry[1]) + column) * dof
+            for d in range(dof if column >= 0 else 0):
+                lines[i + d] = conditions[known + d]
+
+
+@_compile
+def _count_together(sizes):
+    # Weights of their own part them.
+    _, horizon, dof, tables = sizes[:4]
+    return 1 if tables > 1 else max(1, _TOGETHER // (horizon * dof))
+
+
+@_compile
+def _sizes_of(array, weights):
+    return (*array.shape, *weights.shape[:2], weights.shape[3])
+
+
+@_compile
+def _forward(
+    positions, known_ends, table_of_weights, geometry, past_caches, q, v, a, j, first, last
+):
+    sizes = _sizes_of(positions, table_of_weights)
+    _, horizon, dof, tables, rows, columns = sizes
     width, left, right, head, tail = geometry[1:]
-    for b in range(first, last):
-        table, line, known = weights[b if tables > 1 else 0], position[b], conditions[b]
-        shared = _is_flat(table, horizon, geometry)
-        line[:] = x[b]
-        if head >= 0:
-            line[0] = known[head]
-        if tail >= 0:
-            line[horizon - 1] = known[tail]
-        for k in range(3):
-            out = velocity[b] if k == 0 else (acceleration[b] if k == 1 else jerk[b])
-            h = 0
-            while h < horizon:
-                row = table[_row_of(h, horizon, rows, geometry), k]
-                _row(line, known, out, row, h, _window_of(h, horizon, geometry), width)
-                h = horizon - right if shared and h == left - 1 else h + 1
-            if shared:
-                begin, end = left * dof, (horizon - right) * dof
-                _inside(line.reshape(-1), out.reshape(-1), table[left, k], width, dof, begin, end)
+    # What the given ends replace is read from here.
+    count = (horizon * dof + _TOGETHER) if head >= 0 or tail >= 0 else 1
+    copies = np.empty(count, positions.dtype)
+    x, conditions, lines = pointer_to(positions), pointer_to(known_ends), pointer_to(copies)
+    weights = pointer_to(table_of_weights)
+    outputs = (pointer_to(q), pointer_to(v), pointer_to(a), pointer_to(j))
+    region = (left * dof, (horizon - right) * dof)
+    flat = _is_flat(weights, sizes, geometry, region[1] - region[0])
+    together = _count_together(sizes)
+    for b in range(first, last, together):
+        several, source, shift = (b, min(b + together, last)), x, 0
+        table = (b if tables > 1 else 0) * rows * 3 * columns
+        if head >= 0 or tail >= 0:
+            _replace_ends(x, conditions, lines, several, sizes, geometry)
+            source, shift = lines, b * horizon * dof
+        known, layout = (source, shift, conditions), (sizes, geometry)
+        h = 0
+        while h < horizon:
+            if width == 5:
+                _forward_row(h, 5, known, outputs, several, weights, table, layout)
+            else:
+                _forward_row(h, 4, known, outputs, several, weights, table, layout)
+            h = horizon - right if flat and h == left - 1 else h + 1
+        row = table + _find_row(left, sizes, geometry)
+        inside = (source, shift, outputs, several, weights, row, sizes, region, past_caches)
+        if flat and width == 5:
+            _forward_central(*inside)
+        elif flat:
+            _forward_backward_scheme(*inside)
+    copies[0] = 0  # alive until here: of it, a pointer was used
+    if past_caches:
+        fence()
 
 
 @_compile
-def _inside_adjoint(gradient, out, weights, width, dof, begin, end):
-    """Add what inside samples get from one derivative: the transpose of `_inside`."""
-    result, here = out[begin:end], gradient[begin:end]
-    if width == 5:
-        w0, w1, w3, w4 = weights[0], weights[1], weights[3], weights[4]
-        own = -(w0 + w4) - (w1 + w3)
-        a2, a1 = _shifted(gradient, begin, end, 2 * dof), _shifted(gradient, begin, end, dof)
-        b1, b2 = _shifted(gradient, begin, end, -dof), _shifted(gradient, begin, end, -2 * dof)
-        for i in range(result.shape[0]):
-            far, near = w0 * a2[i] + w4 * b2[i], w1 * a1[i] + w3 * b1[i]
-            result[i] += (far + near) + own * here[i]
-        return
-    w0, w1, w2 = weights[0], weights[1], weights[2]
-    own = -(w0 + w1) - w2
-    a3, a2 = _shifted(gradient, begin, end, 3 * dof), _shifted(gradient, begin, end, 2 * dof)
-    a1 = _shifted(gradient, begin, end, dof)
-    for i in range(result.shape[0]):
-        result[i] += (w0 * a3[i] + w1 * a2[i]) + (w2 * a1[i] + own * here[i])
-
-
-@_compile
-def _sample_adjoint(gradient, out, table, k, m, geometry):
-    """Add what one sample gets from one derivative: from all rows whose window holds it."""
-    horizon, dof = gradient.shape
-    rows, before, width = table.shape[0], geometry[0], geometry[1]
+def _find_readers(m, horizon, geometry):
+    # The rows that read sample m, from the first to before the last.
+    before, width = geometry[:2]
     first = 0 if m < width else m - width + 1 + before
-    last = horizon if m >= horizon - width else m + before + 1
+    return first, horizon if m >= horizon - width else m + before + 1
+
+
+@_compile
+def _collect_weights(m, weights, table, readers, sizes, geometry):
+    # Those with which rows read sample m, three for each of at most 2 * width rows.
+    width, columns = geometry[1], sizes[5]
+    first, last = _find_readers(m, sizes[1], geometry)
     for h in range(first, last):
-        n = m - _window_of(h, horizon, geometry)
-        row = table[_row_of(h, horizon, rows, geometry), k]
-        if 0 <= n < width and h != m:
-            for d in range(dof):
-                out[m, d] += row[n] * gradient[h, d]
-        elif h == m:  # differences are relative to it
-            for i in range(width):
-                if i != n:
-                    for d in range(dof):
-                        out[m, d] -= row[i] * gradient[m, d]
-
-
-@_compile
-def _known_adjoint(gradient, values, table, k, geometry, shared):
-    """Add what boundary values get from one derivative."""
-    horizon, dof = gradient.shape
-    rows, width, left, right = table.shape[0], geometry[1], geometry[2], geometry[3]
-    h = 0
-    while h < horizon:
-        row = table[_row_of(h, horizon, rows, geometry), k]
-        for n in range(values.shape[0]):
-            for d in range(dof):
-                values[n, d] += row[width + n] * gradient[h, d]
-        h = horizon - right if shared and h == left - 1 else h + 1
-
-
-@_compile
-def _adjoint(position, velocity, acceleration, jerk, weights, geometry, out, values, first, last):
-    _, horizon, dof = position.shape
-    tables = weights.shape[0]
-    width, left, _, head, tail = geometry[1:]
-    # Samples further from the ends than a window are read by inside rows only.
-    begin, end = width * dof, (horizon - width) * dof
-    for b in range(first, last):
-        table, line = weights[b if tables > 1 else 0], out[b]
-        shared = _is_flat(table, horizon, geometry)
-        flat = shared and end > begin
-        line[:] = position[b]
+        n = m - _find_window(h, sizes[1], geometry)
+        row = table + _find_row(h, sizes, geometry)
         for k in range(3):
-            gradient = velocity[b] if k == 0 else (acceleration[b] if k == 1 else jerk[b])
-            m = 0
-            while m < horizon:
-                _sample_adjoint(gradient, line, table, k, m, geometry)
-                m = horizon - width if flat and m == width - 1 else m + 1
-            if flat:
-                sums, inner = line.reshape(-1), gradient.reshape(-1)
-                _inside_adjoint(inner, sums, table[left, k], width, dof, begin, end)
-            _known_adjoint(gradient, values[b], table, k, geometry, shared)
-        # A sample that is replaced has no say; its gradient belongs to what replaces it.
-        if head >= 0:
-            values[b, head] += line[0]
-            line[0] = 0
-        if tail >= 0:
-            values[b, tail] += line[horizon - 1]
-            line[horizon - 1] = 0
+            of_order = row + k * columns
+            weight = _whole_weight(weights, of_order, n, width) if h == m else weights[of_order + n]
+            readers[3 * (h - first) + k] = weight
+
+
+@_compile
+def _adjoint_sample(m, gradients, out, several, readers, sizes, geometry):
+    position, velocity, acceleration, jerk = gradients
+    _, horizon, dof = sizes[:3]
+    lanes = count_lanes(out)
+    first, last = _find_readers(m, horizon, geometry)
+    for d in range(0, dof, lanes):
+        count = min(lanes, dof - d)
+        for b in range(several[0], several[1]):
+            i, c, w = (b * horizon + m) * dof + d, (b * horizon + first) * dof + d, 0
+            total = load_first(position, i, count)
+            for _ in range(first, last):
+                v = splat(readers[w]) * load_first(velocity, c, count)
+                a = splat(readers[w + 1]) * load_first(acceleration, c, count)
+                total += (v + a) + splat(readers[w + 2]) * load_first(jerk, c, count)
+                c, w = c + dof, w + 3
+            store_first(out, i, total, count)
+
+
+@_compile
+def _adjoint_known(gradients, values, b, weights, table, sizes, geometry, flat):
+    _, velocity, acceleration, jerk = gradients
+    _, horizon, dof, _, _, columns = sizes
+    width, left, right = geometry[1:4]
+    lanes, at, known = count_lanes(values), b * horizon * dof, b * (columns - width) * dof
+    for n in range(width, columns):
+        for d in range(0, dof, lanes):
+            count = min(lanes, dof - d)
+            total = splat(weights[table] - weights[table])
+            for end in range(left + right if flat else horizon):
+                h = end if end < left or not flat else horizon - right + (end - left)
+                row, c = table + _find_row(h, sizes, geometry) + n, at + h * dof + d
+                v = splat(weights[row]) * load_first(velocity, c, count)
+                a = splat(weights[row + columns]) * load_first(acceleration, c, count)
+                j = splat(weights[row + 2 * columns]) * load_first(jerk, c, count)
+                total += (v + a) + j
+            store_first(values, known + (n - width) * dof + d, total, count)
+
+
+@_compile
+def _adjoint_central(gradients, out, several, weights, row, sizes, region, past_caches):
+    position, velocity, acceleration, jerk = gradients
+    _, horizon, dof, _, _, columns = sizes
+    v1, v3 = splat(weights[row + 1]), splat(weights[row + 3])
+    a1, a3 = splat(weights[row + columns + 1]), splat(weights[row + columns + 3])
+    a2, j = splat(_whole_weight(weights, row + columns, 2, 5)), row + 2 * columns
+    j0, j1 = splat(weights[j]), splat(weights[j + 1])
+    j3, j4 = splat(weights[j + 3]), splat(weights[j + 4])
+    lanes, far = count_lanes(out), 2 * dof
+    for b in range(several[0], several[1]):
+        i, last = b * horizon * dof + region[0], b * horizon * dof + region[1] - lanes
+        while True:
+            total = load(position, i)
+            total += v1 * load(velocity, i + dof) + v3 * load(velocity, i - dof)
+            total += a1 * load(acceleration, i + dof) + a3 * load(acceleration, i - dof)
+            total += a2 * load(acceleration, i)
+            total += j1 * load(jerk, i + dof) + j3 * load(jerk, i - dof)
+            total += j0 * load(jerk, i + far) + j4 * load(jerk, i - far)
+            _put(out, i, total, past_caches and i % lanes == 0)
+            if i == last:
+                break
+            i = _step(i, last, lanes)
+
+
+@_compile
+def _adjoint_backward_scheme(gradients, out, several, weights, row, sizes, region, past_caches):
+    position, velocity, acceleration, jerk = gradients
+    _, horizon, dof, _, _, columns = sizes
+    v2, v3 = splat(weights[row + 2]), splat(_whole_weight(weights, row, 3, 4))
+    a1, a2 = splat(weights[row + columns + 1]), splat(weights[row + columns + 2])
+    a3, j = splat(_whole_weight(weights, row + columns, 3, 4)), row + 2 * columns
+    j0, j1, j2 = splat(weights[j]), splat(weights[j + 1]), splat(weights[j + 2])
+    j3 = splat(_whole_weight(weights, j, 3, 4))
+    lanes = count_lanes(out)
+    for b in range(several[0], several[1]):
+        i, last = b * horizon * dof + region[0], b * horizon * dof + region[1] - lanes
+        while True:
+            total = load(position, i)
+            total += v2 * load(velocity, i + dof) + v3 * load(velocity, i)
+            total += a1 * load(acceleration, i + 2 * dof) + a2 * load(acceleration, i + dof)
+            total += a3 * load(acceleration, i)
+            total += j0 * load(jerk, i + 3 * dof) + j1 * load(jerk, i + 2 * dof)
+            total += j2 * load(jerk, i + dof) + j3 * load(jerk, i)
+            _put(out, i, total, past_caches and i % lanes == 0)
+            if i == last:
+                break
+            i = _step(i, last, lanes)
+
+
+@_compile
+def _free_ends(out, values, b, sizes, geometry):
+    # A sample that is replaced has no say; its gradient belongs to what replaces it.
+    horizon, dof = sizes[1:3]
+    for end in range(2):
+        column, i = geometry[4 + end], (b * horizon + end * (horizon - 1)) * dof
+        known = (b * (sizes[5] - geometry[1]) + column) * dof
+        for d in range(dof if column >= 0 else 0):
+            values[known + d] += out[i + d]
+            out[i + d] = 0
+
+
+@_compile
+def _adjoint(q, v, a, j, table_of_weights, geometry, past_caches, gradient, of_known, first, last):
+    sizes = _sizes_of(q, table_of_weights)
+    _, horizon, dof, tables, rows, columns = sizes
+    width, left = geometry[1:3]
+    weights_read = np.empty(6 * width, q.dtype)
+    readers, weights = pointer_to(weights_read), pointer_to(table_of_weights)
+    gradients = (pointer_to(q), pointer_to(v), pointer_to(a), pointer_to(j))
+    out, values = pointer_to(gradient), pointer_to(of_known)
+    # Samples further from the ends than a window are read by inside rows only.
+    region = (width * dof, (horizon - width) * dof)
+    flat = _is_flat(weights, sizes, geometry, region[1] - region[0])
+    together = _count_together(sizes)
+    for b in range(first, last, together):
+        several = (b, min(b + together, last))
+        table = (b if tables > 1 else 0) * rows * 3 * columns
+        m = 0
+        while m < horizon:
+            _collect_weights(m, weights, table, readers, sizes, geometry)
+            _adjoint_sample(m, gradients, out, several, readers, sizes, geometry)
+            m = horizon - width if flat and m == width - 1 else m + 1
+        row = table + _find_row(left, sizes, geometry)
+        inside = (gradients, out, several, weights, row, sizes, region, past_caches)
+        if flat and width == 5:
+            _adjoint_central(*inside)
+        elif flat:
+            _adjoint_backward_scheme(*inside)
+        for one in range(several[0], several[1]):
+            _adjoint_known(gradients, values, one, weights, table, sizes, geometry, flat)
+            _free_ends(out, values, one, sizes, geometry)
+    weights_read[0] = 0  # alive until here
+    if past_caches:
+        fence()
 
 
 def apply_stencil(
@@ -203,9 +442,8 @@ def apply_stencil(
     new = torch.empty_like
     outputs = (new(x), new(x), new(x), new(x))
     if x.numel() > 0:
-        inputs = [in_memory(part, dtype).numpy() for part in (x, conditions, weights)]
-        kernel = functools.partial(_forward, *inputs, geometry, *(out.numpy() for out in outputs))
-        run_slices(kernel, x.shape[0], count_threads(x.shape[0], x.numel()))
+        inputs = (x, in_memory(conditions, dtype), in_memory(weights, dtype))
+        _run(_forward, inputs, geometry, outputs)
     if dtype != wanted:
         position, velocity, acceleration, jerk = outputs
         return position.to(wanted), velocity.to(wanted), acceleration.to(wanted), jerk.to(wanted)
@@ -222,9 +460,20 @@ def apply_stencil_adjoint(
     gradient = torch.empty_like(given[0])
     values = given[0].new_zeros(batch, weights.shape[3] - geometry[1], dof)
     if gradient.numel() > 0:
-        inputs = [part.numpy() for part in (*given, in_memory(weights, dtype))]
-        kernel = functools.partial(_adjoint, *inputs, geometry, gradient.numpy(), values.numpy())
-        run_slices(kernel, batch, count_threads(batch, gradient.numel()))
+        _run(_adjoint, (*given, in_memory(weights, dtype)), geometry, (gradient, values))
     if dtype != wanted:
         return gradient.to(wanted), values.to(wanted)
     return gradient, values
+
+
+def _run(
+    kernel: Any, inputs: tuple[Tensor, ...], geometry: tuple[int, ...], outputs: tuple[Tensor, ...]
+) -> None:
+    """Run a kernel over all trajectories."""
+    batch, elements = inputs[0].shape[0], inputs[0].numel()
+    # Vectors are stored past the caches whole, from where they may begin.
+    aligned = all(output.data_ptr() % VECTOR_BYTES == 0 for output in outputs)
+    given = [part.numpy() for part in inputs]
+    written = [output.numpy() for output in outputs]
+    work = functools.partial(kernel, *given, geometry, elements >= _MANY and aligned, *written)
+    run_slices(work, batch, count_threads(batch, elements))
