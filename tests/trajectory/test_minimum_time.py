@@ -31,7 +31,7 @@ def test_one_limit_is_met_and_none_exceeded(limits: Limits, order: int) -> None:
     for kind in limits.given:
         value = getattr(motion, kind)
         if kind == "velocity":  # at every instant: by the control points of each step
-            ahead = motion.acceleration * motion.dt[..., None, None] / 2
+            ahead = motion.acceleration * motion.dt[:, :1, None] / 2
             value = torch.cat([value[:, :1] - ahead[:, :1], value + ahead], dim=-2)[:, 1:-1]
         parts = value.abs() / torch.as_tensor(getattr(limits, kind))
         assert (parts <= 1).all()
