@@ -126,7 +126,7 @@ def _shade(axes: Any, ends: tuple[Tensor, Tensor], values: Tensor) -> None:
     room = _BEYOND * max(high - low, 1e-12) / 2
     low, high = low - room, high + room
     narrow = False
-    for bounds, outer, far in ((lower, widest[0], low), (upper, widest[1], high)):
+    for bounds, outer, far in ((upper, widest[1], high), (lower, widest[0], low)):
         axes.axhspan(*sorted((outer, far)), color=_FORBIDDEN, alpha=0.12, linewidth=0)
         axes.axhline(outer, color=_FORBIDDEN, linewidth=0.9, alpha=0.7)
         for joint, bound in enumerate(bounds.tolist()):
