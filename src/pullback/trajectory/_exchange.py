@@ -42,7 +42,7 @@ def write_csv(motion: Motion, path: str | Path) -> None:
     Example:
         >>> import tempfile, torch
         >>> from pullback.trajectory import minimum_jerk, read_csv, write_csv
-        >>> motion = minimum_jerk(torch.tensor([[0.0], [1.0]]), 1.0, samples=5)
+        >>> motion = minimum_jerk(torch.tensor([[0.0], [1.0]]), 1.0, samples=9)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     write_csv(motion, folder + "/motion.csv")
         ...     again = read_csv(folder + "/motion.csv", dtype=torch.float32)
@@ -121,7 +121,7 @@ def to_joint_trajectory(
     Example:
         >>> import torch
         >>> from pullback.trajectory import minimum_jerk, to_joint_trajectory
-        >>> motion = minimum_jerk(torch.tensor([[0.0], [1.0]]), 1.5, samples=4)
+        >>> motion = minimum_jerk(torch.tensor([[0.0], [1.0]]), 4.0, samples=9)
         >>> message = to_joint_trajectory(motion, ["elbow"])
         >>> message["joint_names"], message["points"][1]["time_from_start"]
         (['elbow'], {'sec': 0, 'nanosec': 500000000})
