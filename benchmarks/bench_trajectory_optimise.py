@@ -22,7 +22,8 @@ import torch
 
 from benchmarks.markers import check_or_write
 from pullback.trajectory import Limits, minimum_jerk
-from pullback.trajectory._cubic import (
+from pullback.trajectory._state import rest
+from pullback.trajectory.kernels.programs._cubic import (
     ACCELERATION,
     JERK,
     VELOCITY,
@@ -30,9 +31,8 @@ from pullback.trajectory._cubic import (
     apply_form,
     metric_band,
 )
-from pullback.trajectory._least import condition_band
-from pullback.trajectory._plan import make_plan
-from pullback.trajectory._state import rest
+from pullback.trajectory.kernels.programs._least import condition_band
+from pullback.trajectory.plans._plan import make_plan
 
 RESULTS = Path(__file__).parent / "results" / "trajectory_optimise.csv"
 PAGE = Path(__file__).parents[1] / "docs" / "trajectory-optimise.md"

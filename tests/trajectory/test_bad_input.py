@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-import pullback.trajectory.accumulate._dispatch as accumulate
-import pullback.trajectory.banded._dispatch as banded
-import pullback.trajectory.limited._dispatch as limited
-import pullback.trajectory.stencil._dispatch as stencil
+import pullback.trajectory.kernels.accumulate._dispatch as accumulate
+import pullback.trajectory.kernels.banded._dispatch as banded
+import pullback.trajectory.kernels.programs._dispatch as limited
+import pullback.trajectory.kernels.stencil._dispatch as stencil
 from pullback.errors import ArgumentError, ArgumentTypeError, PullbackError, UnsupportedError
 from pullback.trajectory import (
     Limits,

@@ -12,10 +12,16 @@ import torch
 
 from pullback.errors import MissingExtraError, UnsupportedError
 from pullback.trajectory import State, backend_used, differentiate, integrate
-from pullback.trajectory.accumulate import METHODS, step_table
-from pullback.trajectory.accumulate import _cpu as accumulate_cpu
-from pullback.trajectory.accumulate import _reference as accumulate
-from pullback.trajectory.stencil import Layout, _cpu, _reference, nonuniform_table, uniform_table
+from pullback.trajectory.kernels.accumulate import METHODS, step_table
+from pullback.trajectory.kernels.accumulate import _cpu as accumulate_cpu
+from pullback.trajectory.kernels.accumulate import _reference as accumulate
+from pullback.trajectory.kernels.stencil import (
+    Layout,
+    _cpu,
+    _reference,
+    nonuniform_table,
+    uniform_table,
+)
 
 BOUNDARIES = [((), ()), ((0, 1, 2), (0,)), ((1,), (1, 2, 3)), ((0, 1, 2, 3), (2,))]
 
@@ -151,8 +157,8 @@ def test_triton_through_its_interpreter():
 import torch
 from tests.trajectory.test_kernels import same_accumulate, same_stencil
 from pullback.trajectory import State, differentiate, integrate
-from pullback.trajectory.accumulate import _triton as accumulate
-from pullback.trajectory.stencil import _triton as stencil
+from pullback.trajectory.kernels.accumulate import _triton as accumulate
+from pullback.trajectory.kernels.stencil import _triton as stencil
 torch.manual_seed(0)
 same_stencil(stencil, (5, 9, 300))
 same_accumulate(accumulate)

@@ -19,7 +19,7 @@ def motion(*shape, dt=None):
 
 
 def test_the_fields_are_those_of_the_issue():
-    assert [field.name for field in dataclasses.fields(Motion)] == [*PARTS, "dt"]
+    assert [field.name for field in dataclasses.fields(Motion)] == [*PARTS, "dt", "start_time"]
     assert [field.name for field in dataclasses.fields(State)] == list(PARTS)
 
 

@@ -5,7 +5,7 @@ import torch
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory import Preconditioner
-from pullback.trajectory.banded import (
+from pullback.trajectory.kernels.banded import (
     banded_factor,
     banded_product,
     triangular_product,

@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from pullback.internal._cpu import compile_kernel
+from pullback.internal.kernels._cpu import compile_kernel
 from pullback.tracking._exponents._cpu import (
     BLOCK,
     PLANES,

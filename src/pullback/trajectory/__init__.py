@@ -3,20 +3,27 @@
 A trajectory is sampled joint positions ``[..., horizon, dof]`` with steps ``dt`` in seconds.
 """
 
-from pullback.trajectory._backend import Backend, backend_used
-from pullback.trajectory._bspline import bspline
-from pullback.trajectory._differentiate import differentiate
-from pullback.trajectory._integrate import integrate
-from pullback.trajectory._limits import Limits
-from pullback.trajectory._minimum_jerk import minimum_acceleration, minimum_jerk
-from pullback.trajectory._minimum_time import minimum_time
-from pullback.trajectory._motion import Motion
+from pullback.internal.kernels._backend import Backend, backend_used
+from pullback.trajectory._exchange import (
+    from_joint_trajectory,
+    read_csv,
+    to_joint_trajectory,
+    write_csv,
+)
+from pullback.trajectory._motion import Motion, concatenate
 from pullback.trajectory._plot import plot
-from pullback.trajectory._preconditioner import Preconditioner
-from pullback.trajectory._quintic import quintic
-from pullback.trajectory._resample import resample
-from pullback.trajectory._spline import Spline
 from pullback.trajectory._state import State, free, hold, rest
+from pullback.trajectory.curves._bspline import bspline
+from pullback.trajectory.curves._differentiate import differentiate
+from pullback.trajectory.curves._integrate import integrate
+from pullback.trajectory.curves._quintic import quintic
+from pullback.trajectory.curves._resample import resample
+from pullback.trajectory.curves._spline import Spline
+from pullback.trajectory.curves._unwrap import unwrap
+from pullback.trajectory.plans._limits import Limits
+from pullback.trajectory.plans._minimum_jerk import minimum_acceleration, minimum_jerk
+from pullback.trajectory.plans._minimum_time import minimum_time
+from pullback.trajectory.plans._preconditioner import Preconditioner
 
 __all__ = [
     "Backend",
@@ -27,8 +34,10 @@ __all__ = [
     "State",
     "backend_used",
     "bspline",
+    "concatenate",
     "differentiate",
     "free",
+    "from_joint_trajectory",
     "hold",
     "integrate",
     "minimum_acceleration",
@@ -36,6 +45,10 @@ __all__ = [
     "minimum_time",
     "plot",
     "quintic",
+    "read_csv",
     "resample",
     "rest",
+    "to_joint_trajectory",
+    "unwrap",
+    "write_csv",
 ]

@@ -12,6 +12,7 @@ from pullback.internal.torch import (
     is_functorch_wrapped_tensor,
     len_torch_dispatch_stack,
 )
+from pullback.trajectory._knots import from_numbers
 from pullback.trajectory._state import PARTS, State
 
 __all__ = [
@@ -186,7 +187,7 @@ def check_index(index: Any, state: State, batch: torch.Size, device: torch.devic
             )
 
 
-def gather_part(name: str, part: Tensor | float, samples: Tensor, index: Tensor | None) -> Tensor:
+def gather_part(name: str, part: Any, samples: Tensor, index: Tensor | None) -> Tensor:
     """Return one part of a state as ``[*batch, dof]`` in the dtype of the samples.
 
     Arguments:
@@ -196,8 +197,10 @@ def gather_part(name: str, part: Tensor | float, samples: Tensor, index: Tensor 
         index: ``[*batch]`` rows of the table, or ``None``.
     """
     shape = (*samples.shape[:-2], samples.shape[-1])
-    if not isinstance(part, Tensor):
+    if isinstance(part, (int, float)):
         return torch.full(shape, float(part), dtype=samples.dtype, device=samples.device)
+    if not isinstance(part, Tensor):
+        part = from_numbers(name, part, samples)
     if part.device != samples.device:
         raise ArgumentError(
             f"The {name} is on another device than the samples.",

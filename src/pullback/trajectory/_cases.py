@@ -8,11 +8,11 @@ from torch import Tensor
 
 from pullback.tensor import Case
 from pullback.trajectory._cases_splines import spline_cases
-from pullback.trajectory._differentiate import differentiate
-from pullback.trajectory._integrate import Order, integrate
 from pullback.trajectory._motion import Motion
 from pullback.trajectory._state import State, rest
-from pullback.trajectory.stencil import Scheme
+from pullback.trajectory.curves._differentiate import differentiate
+from pullback.trajectory.curves._integrate import Order, integrate
+from pullback.trajectory.kernels.stencil import Scheme
 
 __all__ = ["cases"]
 

@@ -16,6 +16,7 @@ __all__ = [
     "check_points",
     "check_state",
     "concrete",
+    "from_numbers",
     "normalise_duration",
     "normalise_times",
     "state_part",
@@ -145,6 +146,8 @@ def check_state(name: str, state: Any, like: Tensor) -> None:
         )
     for part in state.given:
         value = getattr(state, part)
+        if isinstance(value, tuple):
+            value = from_numbers(f"{part} of the {name}", value, like)
         if not isinstance(value, Tensor):
             if not isinstance(value, (int, float)) or not math.isfinite(value):
                 raise ArgumentError(f"The {part} of the {name} is not finite.", given=repr(value))
@@ -167,10 +170,28 @@ def check_state(name: str, state: Any, like: Tensor) -> None:
 def state_part(state: State, part: str, like: Tensor) -> Tensor:
     """A part of a state, which must be given, as float64 ``[..., 1, dof]`` beside the points."""
     value = getattr(state, part)
+    if isinstance(value, tuple):
+        value = from_numbers(part, value, like)
     if not isinstance(value, Tensor):
         value = torch.full((), float(value), dtype=torch.float64, device=like.device)
     value = value.to(torch.float64)
     return (value if value.dim() else value.unsqueeze(-1)).unsqueeze(-2)
+
+
+def from_numbers(name: str, numbers: Any, like: Tensor) -> Tensor:
+    """Numbers in nested tuples as a tensor of the dtype and on the device of another.
+
+    Raises:
+        ArgumentError: the rows differ in length.
+    """
+    try:
+        return torch.tensor(numbers, dtype=like.dtype, device=like.device)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"The {name} is no tensor of numbers.",
+            given=repr(numbers),
+            expected="a list [dof], or nested ones of equal lengths",
+        ) from error
 
 
 def broadcast_batch(what: str, batch: torch.Size, like: Tensor) -> torch.Size:

@@ -1,18 +1,21 @@
 """`Motion`: positions and their time derivatives at the samples of a trajectory."""
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.torch import pytree
+from pullback.trajectory._knots import concrete
 
-__all__ = ["Motion"]
+__all__ = ["Motion", "concatenate", "time_dtype"]
 
-_FIELDS = ("position", "velocity", "acceleration", "jerk", "dt")
+_PARTS = ("position", "velocity", "acceleration", "jerk")
+_FIELDS = (*_PARTS, "dt", "start_time")
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +32,7 @@ class Motion:
         jerk: the same shape, per second cubed.
         dt: seconds between neighbouring samples: a scalar, ``[horizon - 1]`` or
             ``[..., horizon - 1]``.
+        start_time: seconds at sample 0, a scalar or ``[...]``; zero if left out.
 
     Raises:
         ArgumentError: the four sequences do not have one shape.
@@ -40,6 +44,8 @@ class Motion:
         >>> motion = Motion(still, still, still, still, torch.tensor(0.5))
         >>> motion.horizon, motion.dof, motion.times.tolist()
         (5, 7, [0.0, 0.5, 1.0, 1.5, 2.0])
+        >>> motion[2:].times.tolist(), motion[:3].to(dtype=torch.float64).dt.dtype
+        ([1.0, 1.5, 2.0], torch.float64)
     """
 
     position: Tensor
@@ -47,6 +53,7 @@ class Motion:
     acceleration: Tensor
     jerk: Tensor
     dt: Tensor
+    start_time: Tensor | None = None
 
     def __post_init__(self) -> None:
         # Inside a pytree a leaf may be anything (an in_dim, a marker): only tensors are compared.
@@ -72,19 +79,132 @@ class Motion:
 
     @property
     def times(self) -> Tensor:
-        """Seconds since sample 0, ``[horizon]`` or ``[..., horizon]``."""
+        """Seconds at each sample, ``[horizon]`` or ``[..., horizon]``."""
         if self.dt.ndim == 0:
             steps = torch.arange(self.horizon, dtype=self.dt.dtype, device=self.dt.device)
-            return steps * self.dt
-        return torch.nn.functional.pad(self.dt.cumsum(-1), (1, 0))
+            since = steps * self.dt
+        else:
+            since = torch.nn.functional.pad(self.dt.cumsum(-1), (1, 0))
+        return since if self.start_time is None else self.start_time.unsqueeze(-1) + since
+
+    def __len__(self) -> int:
+        return self.horizon
+
+    def __getitem__(self, samples: slice) -> "Motion":
+        """Some samples in a row, at the times that they have: ``motion[10:20]``."""
+        if not isinstance(samples, slice) or samples.step not in (None, 1):
+            raise ArgumentTypeError(
+                "A motion is cut by a slice of its samples.",
+                given=repr(samples),
+                expected="motion[first:last], all samples in between",
+                mend="Index its parts, or call resample for other steps.",
+            )
+        first, last, _ = samples.indices(self.horizon)
+        if last <= first:
+            raise ArgumentError("No sample is left.", given=f"{samples} of {self.horizon} samples")
+        parts = [getattr(self, name)[..., first:last, :] for name in _PARTS]
+        dt = self.dt[..., first : last - 1] if self.dt.ndim else self.dt
+        since = self.start_time if not first else self.times[..., first]
+        return Motion(*parts, dt=dt, start_time=since)
+
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> "Motion":
+        """The motion on another device, or of another dtype.
+
+        Arguments:
+            device: where its tensors go; where they are if left out.
+            dtype: a floating dtype; theirs if left out.
+        """
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise ArgumentTypeError(
+                "A motion has a floating dtype.", given=repr(dtype), expected="torch.float32, ..."
+            )
+        tensors = {name: getattr(self, name) for name in _FIELDS}
+        moved = {k: v.to(device=device, dtype=dtype) for k, v in tensors.items() if v is not None}
+        return replace(self, **moved)
+
+
+def time_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of times beside samples: halves are too coarse to tell a thousand of them apart."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def concatenate(motions: Sequence[Motion]) -> Motion:
+    """Motions one after another: each begins at the instant and place where the last one ends.
+
+    The sample that two of them share is that of the later one. The start time is that of the first.
+
+    Arguments:
+        motions: of one batch shape, dof, dtype and device.
+
+    Raises:
+        ArgumentError: none, or one that begins elsewhere than the one before it ends.
+        ArgumentTypeError: something that is not a motion.
+
+    Example:
+        >>> import torch
+        >>> from pullback.trajectory import concatenate, minimum_jerk
+        >>> there = minimum_jerk(torch.tensor([[0.0], [1.0]]), 1.0, samples=11)
+        >>> back = minimum_jerk(torch.tensor([[1.0], [0.0]]), 2.0, samples=11)
+        >>> both = concatenate([there, back])
+        >>> both.horizon, round(both.times[-1].item(), 6)
+        (21, 3.0)
+    """
+    if not motions or not all(isinstance(motion, Motion) for motion in motions):
+        raise ArgumentTypeError(
+            "Only motions can be concatenated.",
+            given=repr([type(motion).__name__ for motion in motions]),
+            expected="a sequence of Motion, one at least",
+        )
+    for before, after in itertools.pairwise(motions):
+        _check_meeting(before, after)
+    kept = [(motion[:-1] if motion.horizon > 1 else None) for motion in motions[:-1]]
+    pieces = [*(motion for motion in kept if motion is not None), motions[-1]]
+    parts = [torch.cat([getattr(piece, name) for piece in pieces], dim=-2) for name in _PARTS]
+    batch = motions[0].position.shape[:-2]
+    steps = [_all_steps(motion) for motion in motions]
+    together = (
+        [step.expand(*batch, -1) for step in steps] if any(s.ndim > 1 for s in steps) else steps
+    )
+    return Motion(*parts, dt=torch.cat(together, dim=-1), start_time=motions[0].start_time)
+
+
+def _all_steps(motion: Motion) -> Tensor:
+    return motion.dt.expand(motion.horizon - 1) if motion.dt.ndim == 0 else motion.dt
+
+
+def _check_meeting(before: Motion, after: Motion) -> None:
+    end, begin = before.position[..., -1, :].detach(), after.position[..., 0, :].detach()
+    alike = end.shape == begin.shape and end.dtype == begin.dtype and end.device == begin.device
+    if not alike:
+        raise ArgumentError(
+            "Motions of different kinds cannot be concatenated.",
+            given=f"{tuple(end.shape)} {end.dtype} on {end.device} before "
+            f"{tuple(begin.shape)} {begin.dtype} on {begin.device}",
+            expected="one batch shape, dof, dtype and device",
+        )
+    apart = concrete((end - begin).abs())
+    room = 64 * torch.finfo(end.dtype).eps * (1 + end.abs())
+    reach = concrete(room)
+    if apart is not None and reach is not None and bool((apart > reach).any()):
+        raise ArgumentError(
+            "A motion begins elsewhere than the one before it ends.",
+            given=f"up to {float(apart.max()):.3g} apart",
+            mend="Plan the later motion from the last position of the earlier one.",
+        )
+
+
+def _names(motion: Motion) -> list[str]:
+    return [name for name in _FIELDS if name != "start_time" or motion.start_time is not None]
 
 
 def _flatten(motion: Motion) -> tuple[list[Any], None]:
-    return [getattr(motion, name) for name in _FIELDS], None
+    return [getattr(motion, name) for name in _names(motion)], None
 
 
 def _flatten_with_keys(motion: Motion) -> tuple[list[tuple[Any, Any]], None]:
-    return [(pytree.GetAttrKey(name), getattr(motion, name)) for name in _FIELDS], None
+    return [(pytree.GetAttrKey(name), getattr(motion, name)) for name in _names(motion)], None
 
 
 def _unflatten(parts: Sequence[Any], _context: None) -> Motion:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._extras import require
-from pullback.trajectory._limits import Limits, check_limits, limit_of
 from pullback.trajectory._motion import Motion
+from pullback.trajectory.plans._limits import Limits, check_limits, range_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,7 +89,7 @@ def plot(
                 drawstyle=style,
             )
         if limits is not None and kind in limits.given:
-            _shade(axes, limit_of(limits, kind, motion.position), values)
+            _shade(axes, range_of(limits, kind, motion.position), values)
         _dress(axes, kind, float(seconds[-1]))
     if points is not None:
         _mark(panels[0], points, times)
@@ -119,23 +119,24 @@ def _dress(axes: Any, kind: str, end: float) -> None:
         axes.spines[side].set_visible(False)
 
 
-def _shade(axes: Any, limit: Tensor, values: Tensor) -> None:
-    bounds = limit.detach().cpu().double().expand(values.shape[-1])
-    widest = float(bounds.max())
-    top = (1 + _BEYOND) * max(widest, float(values.abs().max()))
-    for sign in (1, -1):
-        axes.axhspan(sign * widest, sign * top, color=_FORBIDDEN, alpha=0.12, linewidth=0)
-        axes.axhline(sign * widest, color=_FORBIDDEN, linewidth=0.9, alpha=0.7)
+def _shade(axes: Any, ends: tuple[Tensor, Tensor], values: Tensor) -> None:
+    lower, upper = (end.detach().cpu().double().expand(values.shape[-1]) for end in ends)
+    widest = float(lower.min()), float(upper.max())
+    low, high = min(widest[0], float(values.min())), max(widest[1], float(values.max()))
+    room = _BEYOND * max(high - low, 1e-12) / 2
+    low, high = low - room, high + room
+    narrow = False
+    for bounds, outer, far in ((upper, widest[1], high), (lower, widest[0], low)):
+        axes.axhspan(*sorted((outer, far)), color=_FORBIDDEN, alpha=0.12, linewidth=0)
+        axes.axhline(outer, color=_FORBIDDEN, linewidth=0.9, alpha=0.7)
         for joint, bound in enumerate(bounds.tolist()):
-            if bound < widest:
-                axes.axhline(
-                    sign * bound, color=_colour(joint), linewidth=0.9, linestyle="--", alpha=0.7
-                )
-    axes.set_ylim(-top, top)
-    narrow = bool((bounds < widest).any())
+            if bound != outer:
+                narrow = True
+                axes.axhline(bound, color=_colour(joint), linewidth=0.9, linestyle="--", alpha=0.7)
+    axes.set_ylim(low, high)
     axes.annotate(
-        f"{'widest limit' if narrow else 'limit'} {widest:.6g}",
-        (0.995, widest + (top - widest) / 2),
+        f"{'widest limit' if narrow else 'limit'} {widest[1]:.6g}",
+        (0.995, (widest[1] + high) / 2),
         xycoords=axes.get_yaxis_transform(),
         ha="right",
         va="center_baseline",
@@ -145,7 +146,7 @@ def _shade(axes: Any, limit: Tensor, values: Tensor) -> None:
 
 
 def _mark(axes: Any, points: Tensor, times: Tensor | Sequence[float] | None) -> None:
-    at = torch.as_tensor(times).detach().cpu().double()
+    at = torch.as_tensor(times, device="cpu").detach().double()
     for joint, column in enumerate(points.detach().cpu().double().unbind(-1)):
         axes.plot(
             at,
@@ -183,14 +184,13 @@ def _check(
         check_limits(limits, motion.position)
     if (points is None) != (times is None):
         raise ArgumentError("Points are marked at their times: give both or neither.")
+    marks = torch.as_tensor(() if times is None else times, device="cpu")
     if points is not None and (
-        points.dim() != 2
-        or points.shape[-1] != motion.dof
-        or torch.as_tensor(times).shape != points.shape[:1]
+        points.dim() != 2 or points.shape[-1] != motion.dof or marks.shape != points.shape[:1]
     ):
         raise ArgumentError(
             "The points do not fit the motion.",
-            given=f"points {tuple(points.shape)}, times {tuple(torch.as_tensor(times).shape)}",
+            given=f"points {tuple(points.shape)}, times {tuple(marks.shape)}",
             expected=f"[count, {motion.dof}] and [count]",
         )
     names = [f"joint {i + 1}" for i in range(motion.dof)] if labels is None else list(labels)

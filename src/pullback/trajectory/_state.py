@@ -1,5 +1,6 @@
 """`State`: what is known of a trajectory at one end, at one instant."""
 
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,23 @@ __all__ = ["State", "free", "hold", "rest"]
 PARTS = ("position", "velocity", "acceleration", "jerk")
 
 
+def _wrong_part(name: str, part: object) -> ArgumentTypeError:
+    return ArgumentTypeError(
+        f"The {name} of a state cannot be a {type(part).__name__}.",
+        given=repr(part),
+        expected="a number, numbers in a list, a tensor or None",
+    )
+
+
+def _constant(name: str, part: Any) -> Any:
+    """Numbers in lists as tuples, which are constants of the structure."""
+    if isinstance(part, (list, tuple)):
+        return tuple(_constant(name, inner) for inner in part)
+    if isinstance(part, numbers.Real) and not isinstance(part, bool):
+        return float(part)
+    raise _wrong_part(name, part)
+
+
 @dataclass(frozen=True, eq=False)
 class State:
     """Position, velocity, acceleration and jerk at one instant; a part left out is free.
@@ -22,13 +40,14 @@ class State:
     is a pytree whose leaves are its tensors.
 
     Arguments:
-        position: a number, ``[dof]`` or ``[..., dof]``, in the unit of a joint, or ``None``.
+        position: a number, ``[dof]`` or ``[..., dof]``, a tensor or a list, in the unit of a joint,
+            or ``None``.
         velocity: the same, per second.
         acceleration: the same, per second squared.
         jerk: the same, per second cubed.
 
     Raises:
-        ArgumentTypeError: a part is neither a number, a tensor nor ``None``.
+        ArgumentTypeError: a part is neither a number, a list of them, a tensor nor ``None``.
 
     Example:
         >>> import torch
@@ -41,29 +60,27 @@ class State:
         ('position', 'velocity', 'acceleration')
     """
 
-    position: Tensor | float | None = None
-    velocity: Tensor | float | None = None
-    acceleration: Tensor | float | None = None
-    jerk: Tensor | float | None = None
+    position: Tensor | float | Sequence[Any] | None = None
+    velocity: Tensor | float | Sequence[Any] | None = None
+    acceleration: Tensor | float | Sequence[Any] | None = None
+    jerk: Tensor | float | Sequence[Any] | None = None
 
     def __post_init__(self) -> None:
         for name in PARTS:
             part = getattr(self, name)
+            if isinstance(part, (list, tuple)):
+                object.__setattr__(self, name, _constant(name, part))
             # Text is the one mistake that would otherwise fail far from here; other objects may
             # stand for a tensor while a pytree is rebuilt.
             if isinstance(part, (str, bytes, bool)):
-                raise ArgumentTypeError(
-                    f"The {name} of a state cannot be a {type(part).__name__}.",
-                    given=repr(part),
-                    expected="a number, a tensor or None",
-                )
+                raise _wrong_part(name, part)
 
     @property
     def given(self) -> tuple[str, ...]:
         """The names of the parts that are given."""
         return tuple(name for name in PARTS if getattr(self, name) is not None)
 
-    def at(self, position: Tensor | float) -> "State":
+    def at(self, position: Tensor | float | Sequence[Any]) -> "State":
         """Return this state at a position: ``rest.at(q)`` stands still at ``q``.
 
         Arguments:
@@ -84,7 +101,7 @@ hold = State(velocity=0.0, acceleration=0.0, jerk=0.0)
 
 def _is_leaf(part: Any) -> bool:
     # Numbers and None are constants of the structure, so that vmap and grad see tensors only.
-    return part is not None and not isinstance(part, (int, float))
+    return part is not None and not isinstance(part, (int, float, tuple))
 
 
 def _context(state: State) -> tuple[Any, ...]:

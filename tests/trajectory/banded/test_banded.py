@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 from tests.fuzzing import examples
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.trajectory.banded import BandedSolve, backend_used, banded_product, banded_solve
-from pullback.trajectory.banded._reference import factorise, solve
+from pullback.trajectory.kernels.banded import (
+    BandedSolve,
+    backend_used,
+    banded_product,
+    banded_solve,
+)
+from pullback.trajectory.kernels.banded._reference import factorise, solve
 
 
 def make_band(

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from pullback.internal._cpu import compile_kernel
+from pullback.internal.kernels._cpu import compile_kernel
 from pullback.tracking._layout import BELOW, FIRST_BIN
 
 __all__ = ["BLOCK", "PLANES", "WORDS", "histogram", "subnormals"]

@@ -82,7 +82,7 @@ class NumberFormat:
     @property
     def largest_exponent(self) -> int:
         """The exponent, to base 2, of the largest value."""
-        return int(torch.tensor(self.largest, dtype=torch.float64).log2().floor())
+        return int(torch.tensor(self.largest, dtype=torch.float64, device="cpu").log2().floor())
 
     @property
     def smallest_normal(self) -> float:

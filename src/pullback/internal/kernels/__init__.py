@@ -1,0 +1,1 @@
+"""How kernels are chosen, compiled, folded and run on threads, in one way for all rooms."""

@@ -1,0 +1,157 @@
+"""Which implementation of a kernel runs, asked for or chosen."""
+
+import functools
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Literal, ParamSpec
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError, MissingExtraError, UnsupportedError
+from pullback.internal.torch import (
+    are_functorch_transforms_active,
+    is_legacy_batchedtensor,
+    len_torch_dispatch_stack,
+)
+
+__all__ = [
+    "Backend",
+    "backend_used",
+    "choose_backend",
+    "implementation",
+    "is_plain",
+    "keep_results",
+]
+
+P = ParamSpec("P")
+Backend = Literal["auto", "reference", "cpu", "triton"]
+
+
+_BACKENDS = ("auto", "reference", "cpu", "triton")
+_HAS_NUMBA = importlib.util.find_spec("numba") is not None
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
+
+
+def backend_used(position: Tensor, backend: Backend = "auto") -> str:
+    """Return the backend that `differentiate` and `integrate` use for a tensor.
+
+    ``"auto"`` is numba's ``"cpu"`` for CPU tensors and ``"triton"`` for CUDA tensors; where the
+    package is not installed, and on any other device, it is ``"reference"``, plain torch.
+
+    Arguments:
+        position: the tensor that the function is given.
+        backend: what the function is asked for.
+
+    Raises:
+        ArgumentError: the backend is unknown.
+        MissingExtraError: the backend asked for is not installed.
+        UnsupportedError: the backend asked for does not run on the tensor's device.
+
+    Example:
+        >>> import torch
+        >>> from pullback.trajectory import backend_used
+        >>> backend_used(torch.zeros(5, 7)), backend_used(torch.zeros(5, 7), "reference")
+        ('cpu', 'reference')
+    """
+    return choose_backend(position.device, backend)
+
+
+def choose_backend(device: torch.device, backend: str) -> str:
+    """Return the backend for a device, or refuse the one that was asked for.
+
+    Arguments:
+        device: where the tensors are.
+        backend: one of ``"auto"``, ``"reference"``, ``"cpu"``, ``"triton"``.
+    """
+    if backend not in _BACKENDS:
+        raise ArgumentError(
+            "The backend is unknown.", given=repr(backend), expected=f"one of {_BACKENDS}"
+        )
+    if backend == "auto":
+        if device.type == "cpu" and _HAS_NUMBA:
+            return "cpu"
+        return "triton" if device.type == "cuda" and _HAS_TRITON else "reference"
+    if backend == "cpu":
+        _require(_HAS_NUMBA, "numba", "cpu")
+        _accept(device.type == "cpu", backend, device, "tensors on the CPU")
+    if backend == "triton":
+        _require(_HAS_TRITON, "triton", "triton")
+        runs = device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
+        _accept(runs, backend, device, "tensors on a CUDA device, or TRITON_INTERPRET=1")
+    return backend
+
+
+@functools.cache
+def implementation(package: str, backend: str) -> ModuleType:
+    """Return the module with the kernels of a package, such as ``stencil._cpu``.
+
+    It is imported late: numba alone costs half a second, triton is often not installed.
+
+    Arguments:
+        package: the package of the kernels.
+        backend: as `choose_backend` returns it.
+    """
+    return importlib.import_module(f"{package}._{backend}")
+
+
+def _require(installed: bool, package: str, backend: str) -> None:
+    if not installed:
+        raise MissingExtraError(
+            f"The backend {backend!r} needs the package {package}, which is not installed.",
+            mend=f"pip install {package}, or pass backend='auto'.",
+        )
+
+
+def _accept(accepted: bool, backend: str, device: torch.device, expected: str) -> None:
+    if not accepted:
+        raise UnsupportedError(
+            f"The backend {backend!r} does not run on this device.",
+            given=f"device={device}",
+            expected=expected,
+            mend="Pass backend='auto'.",
+        )
+
+
+def is_plain(*tensors: Tensor) -> bool:
+    """Return whether a kernel may read the tensors' memory as it is.
+
+    It may not while a graph is traced, under a transform, or under a mode such as fake tensors;
+    then the registered operator must be called.
+
+    Arguments:
+        tensors: the inputs of the kernel.
+    """
+    if (
+        torch.compiler.is_compiling()
+        or len_torch_dispatch_stack()
+        or are_functorch_transforms_active()
+    ):
+        return False
+    return all(type(tensor) is Tensor and _has_memory(tensor) for tensor in tensors)
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    # A batch of `is_grads_batched`, a zero of forward mode and a negated view have none.
+    return not (tensor._is_zerotensor() or tensor.is_neg() or is_legacy_batchedtensor(tensor))
+
+
+def keep_results(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """Return the function with its last results kept, for arguments without tensors.
+
+    Nothing is kept that a graph being traced, a transform or inference mode would own.
+
+    Arguments:
+        function: makes a tensor that nobody writes into.
+    """
+    kept: Any = functools.lru_cache(maxsize=64)(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        own = not is_plain() or torch.is_inference_mode_enabled()
+        return function(*args, **kwargs) if own else kept(*args, **kwargs)
+
+    return call

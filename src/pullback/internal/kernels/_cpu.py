@@ -1,0 +1,81 @@
+"""Functions compiled for the CPU with numba, kept on disk until a file that they use changes."""
+
+import ast
+import functools
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+
+__all__ = ["compile_kernel"]
+
+_SHARED = "pullback.internal."
+
+
+def compile_kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator that compiles a function with numba.
+
+    Compiling takes seconds, so that the result is kept on disk. Where no place for it can be
+    written, in a container with a read-only root for example, each process compiles anew. numba
+    looks at the file that a function is in; here the name under which a result is kept also stands
+    for the files of its room that this one imports.
+
+    Arguments:
+        options: of `numba.njit`; division by zero follows IEEE 754, as in torch.
+
+    Example:
+        >>> from pullback.internal.kernels._cpu import compile_kernel
+        >>> @compile_kernel(nogil=True)
+        ... def double(x):
+        ...     return x + x
+        >>> double(2.0)
+        4.0
+    """
+    options = {"error_model": "numpy", **options}
+
+    def compile_(function: Callable[..., Any]) -> Any:
+        module = sys.modules.get(function.__module__)
+        if getattr(module, "__file__", None) is not None:
+            function.__qualname__ += f"_{_stamp(function.__module__)}"
+        try:
+            return numba.njit(cache=True, **options)(function)
+        except RuntimeError:  # numba found no place that can be written
+            return numba.njit(**options)(function)
+
+    return compile_
+
+
+@functools.cache
+def _stamp(module: str) -> str:
+    """What the sources are that a module's kernels are made of, in eight digits."""
+    digest = hashlib.sha256()
+    for path in _sources(module):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+def _sources(module: str) -> list[Path]:
+    """The file of a module and those of its room that it imports, directly or not.
+
+    A room is the package above the module's own. What lies beyond it, such as the engine of the
+    contract, has no part in what is compiled.
+    """
+    room = module.rpartition(".")[0].rpartition(".")[0] + "."
+    found: dict[str, Path] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name in found or (name != module and not name.startswith((room, _SHARED))):
+            continue
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+            continue
+        found[name] = Path(spec.origin)
+        for node in ast.walk(ast.parse(found[name].read_bytes())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                waiting.append(node.module)
+    return [found[name] for name in sorted(found)]

@@ -1,0 +1,112 @@
+"""Run a compiled kernel over slices of a batch, on the threads of one pool.
+
+Kernels release the interpreter's lock, so that Python's own threads will do, on every system. The
+threads of torch's library are awake after an operation of torch's, but wait for one another without
+letting go of their cores: where other work ran beside them they were many times slower.
+numba's own threads compile for seconds, and its default layer aborts when two threads call it.
+"""
+
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+__all__ = ["count_threads", "in_memory", "run_slices"]
+
+# The elements of one thread at least: handing work to a thread costs a tenth of a millisecond.
+_LEAST = 1 << 17
+
+# A thread that the system holds up leaves its share to the others.
+_SLICES_OF_A_THREAD = 4
+
+_pool: tuple[int, ThreadPoolExecutor] | None = None
+_lock = threading.Lock()
+
+
+def in_memory(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a detached tensor whose memory holds the values one after the other.
+
+    Arguments:
+        tensor: any shape; a view of it where that holds already.
+        dtype: what the values are converted to.
+    """
+    if tensor.dtype != dtype:
+        tensor = tensor.to(dtype)
+    return tensor.detach().resolve_neg().contiguous()
+
+
+def count_threads(items: int, elements: int) -> int:
+    """Return how many threads work is worth, at most as many as torch's.
+
+    Arguments:
+        items: the number of independent items.
+        elements: the size of the whole work.
+    """
+    return max(1, min(torch.get_num_threads(), items, elements // _LEAST))
+
+
+def run_slices(kernel: Callable[[int, int], object], items: int, threads: int) -> None:
+    """Call a kernel with the first and after the last of the items of each slice.
+
+    Returns when all slices are done, an interruption notwithstanding: threads write into buffers
+    that nobody keeps for them.
+
+    Arguments:
+        kernel: releases the interpreter's lock.
+        items: the number of independent items.
+        threads: as `count_threads` returned it.
+    """
+    if threads <= 1:
+        kernel(0, items)
+        return
+    slices, numbers = min(items, _SLICES_OF_A_THREAD * threads), itertools.count()
+
+    def work() -> None:
+        for number in numbers:  # the interpreter counts for one thread at a time
+            if number >= slices:
+                return
+            kernel(items * number // slices, items * (number + 1) // slices)
+
+    others = _submit(work, threads - 1)
+    try:
+        work()
+    finally:
+        _wait(others)
+
+
+def _submit(work: Callable[[], None], count: int) -> list[Future[None]]:
+    global _pool  # noqa: PLW0603  # one pool for the process, replaced when more are asked for
+    with _lock:
+        if _pool is None or _pool[0] < count:
+            if _pool is not None:
+                _pool[1].shutdown(wait=False)
+            _pool = count, ThreadPoolExecutor(count, thread_name_prefix="pullback")
+        return [_pool[1].submit(work) for _ in range(count)]
+
+
+def _wait(others: list[Future[None]]) -> None:
+    interruption: BaseException | None = None
+    for other in others:
+        while not other.done():
+            try:
+                other.exception()
+            except BaseException as error:  # an interruption waits, too
+                interruption = error
+    if interruption is not None:
+        raise interruption
+    for other in others:
+        other.result()
+
+
+def _start_anew() -> None:
+    # A forked child has the pool but not its threads, and may have it locked.
+    global _pool, _lock
+    _pool, _lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_anew)

@@ -1,0 +1,1 @@
+"""Explicit vectors for the CPU kernels: see `pullback.internal.kernels.vectors._cpu`."""

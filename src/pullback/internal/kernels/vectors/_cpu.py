@@ -1,0 +1,229 @@
+"""Vectors of 64 bytes inside numba kernels: loads, stores and arithmetic, as they are written.
+
+A compiler makes vector instructions of a plain loop only if it can prove much about it: few
+arrays, no index that could be negative, no stores that could meet a load. A kernel written with
+these vectors does not depend on that. They are LLVM's own vectors, so that any CPU runs them, one
+instruction for each of its widest registers; sums are not fused with products nor reordered.
+
+Everything here is used inside functions that `compile_kernel` compiles.
+Nothing checks bounds.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.datamodel import models
+from numba.core.typing import signature
+from numba.core.typing.templates import AbstractTemplate, infer_global
+from numba.extending import intrinsic, lower_builtin, register_model
+
+__all__ = [
+    "VECTOR_BYTES",
+    "count_lanes",
+    "fence",
+    "load",
+    "load_first",
+    "pointer_to",
+    "splat",
+    "store",
+    "store_first",
+    "store_past_caches",
+]
+
+# Callers do not pass the first argument, which is the compiler's; type checkers cannot know that.
+_intrinsic: Any = intrinsic
+
+VECTOR_BYTES = 64
+_INDEX = ir.IntType(32)
+
+
+class _Vector(types.Type):
+    """As many numbers of one type as fit 64 bytes."""
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+        super().__init__(name=f"Vector({item})")
+
+    @property
+    def lanes(self) -> int:
+        return VECTOR_BYTES * 8 // self.item.bitwidth
+
+
+@register_model(_Vector)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, vector: _Vector) -> None:
+        item = manager.lookup(vector.item).get_value_type()
+        super().__init__(manager, vector, ir.VectorType(item, vector.lanes))
+
+
+def _place(context: Any, builder: Any, given: Any, arguments: Any) -> tuple[Any, Any, int]:
+    """Where a vector begins, the vector's type, and the bytes of one number."""
+    item = given.args[0].dtype
+    vector = context.get_value_type(_Vector(item))
+    place = builder.gep(arguments[0], [arguments[1]])
+    return builder.bitcast(place, vector.as_pointer()), vector, item.bitwidth // 8
+
+
+def _fill(builder: Any, vector: Any, value: Any) -> Any:
+    """Return a vector with one value in all lanes."""
+    nothing = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(nothing, value, ir.Constant(_INDEX, 0))
+    return builder.shuffle_vector(
+        first, nothing, ir.Constant(ir.VectorType(_INDEX, vector.count), [0] * vector.count)
+    )
+
+
+def _mask(builder: Any, vector: Any, count: Any) -> Any:
+    """Return a vector of bits that is true in the first ``count`` lanes."""
+    numbers = ir.VectorType(ir.IntType(64), vector.count)
+    lanes = ir.Constant(numbers, list(range(vector.count)))
+    return builder.icmp_signed("<", lanes, _fill(builder, numbers, count))
+
+
+def _call_masked(builder: Any, verb: str, vector: Any, result: Any, arguments: list[Any]) -> Any:
+    kind = ir.FunctionType(result, [argument.type for argument in arguments])
+    name = f"llvm.masked.{verb}.v{vector.count}{vector.element.intrinsic_name}.p0"
+    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    return builder.call(function, arguments)
+
+
+@_intrinsic
+def count_lanes(_context: Any, pointer: Any) -> Any:
+    """``count_lanes(pointer)``: how many numbers of its type a vector holds."""
+    lanes = _Vector(pointer.dtype).lanes
+
+    def generate(context: Any, _builder: Any, given: Any, _arguments: Any) -> Any:
+        return context.get_constant(given.return_type, lanes)
+
+    return types.intp(pointer), generate
+
+
+@_intrinsic
+def pointer_to(_context: Any, array: Any) -> Any:
+    """``pointer_to(array)``: the memory of a contiguous array, which the caller keeps alive.
+
+    Arrays would be counted whenever a function takes them, in the innermost loops too.
+    """
+
+    def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
+        return context.make_array(given.args[0])(context, builder, arguments[0]).data
+
+    return types.CPointer(array.dtype)(array), generate
+
+
+@_intrinsic
+def load(_context: Any, pointer: Any, index: Any) -> Any:
+    """``load(pointer, index)``: the vector that begins at ``pointer[index]``."""
+
+    def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
+        place, _, size = _place(context, builder, given, arguments)
+        return builder.load(place, align=size)
+
+    return _Vector(pointer.dtype)(pointer, types.intp), generate
+
+
+@_intrinsic
+def load_first(_context: Any, pointer: Any, index: Any, count: Any) -> Any:
+    """``load_first(pointer, index, count)``: its first ``count`` lanes, zero in all others."""
+
+    def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
+        place, vector, size = _place(context, builder, given, arguments)
+        zero = ir.Constant(vector, None)
+        values = [place, ir.Constant(_INDEX, size), _mask(builder, vector, arguments[2]), zero]
+        return _call_masked(builder, "load", vector, vector, values)
+
+    return _Vector(pointer.dtype)(pointer, types.intp, types.intp), generate
+
+
+def _storing(align: int | None, *, past_caches: bool) -> Callable[..., Any]:
+    def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
+        place, _, size = _place(context, builder, given, arguments)
+        stored = builder.store(arguments[2], place, align=align or size)
+        if past_caches:
+            hint = builder.module.add_metadata([ir.Constant(_INDEX, 1)])
+            stored.set_metadata("nontemporal", hint)
+        return context.get_dummy_value()
+
+    return generate
+
+
+@_intrinsic
+def store(_context: Any, pointer: Any, index: Any, vector: Any) -> Any:
+    """``store(pointer, index, vector)``: write all lanes from ``pointer[index]`` on."""
+    return types.void(pointer, types.intp, vector), _storing(None, past_caches=False)
+
+
+@_intrinsic
+def store_past_caches(_context: Any, pointer: Any, index: Any, vector: Any) -> Any:
+    """``store_past_caches(pointer, index, vector)``: the same, straight to memory.
+
+    Half the traffic for what no cache would hold until it is used: an ordinary store first reads
+    the line that it writes. ``pointer[index]`` must lie at a multiple of 64 bytes, and a kernel
+    that has used this must call `fence` before it returns.
+    """
+    return types.void(pointer, types.intp, vector), _storing(VECTOR_BYTES, past_caches=True)
+
+
+@_intrinsic
+def store_first(_context: Any, pointer: Any, index: Any, vector: Any, count: Any) -> Any:
+    """``store_first(pointer, index, vector, count)``: write the first ``count`` lanes."""
+
+    def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
+        place, vector, size = _place(context, builder, given, arguments)
+        mask = _mask(builder, vector, arguments[3])
+        values = [arguments[2], place, ir.Constant(_INDEX, size), mask]
+        _call_masked(builder, "store", vector, ir.VoidType(), values)
+        return context.get_dummy_value()
+
+    return types.void(pointer, types.intp, vector, types.intp), generate
+
+
+@_intrinsic
+def fence(_context: Any) -> Any:
+    """``fence()``: whatever was stored past the caches is seen by all threads from here on."""
+
+    def generate(context: Any, builder: Any, _given: Any, _arguments: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@_intrinsic
+def splat(_context: Any, value: Any) -> Any:
+    """``splat(value)``: one number in all lanes."""
+    vector = _Vector(value)
+
+    def generate(context: Any, builder: Any, _given: Any, arguments: Any) -> Any:
+        return _fill(builder, context.get_value_type(vector), arguments[0])
+
+    return vector(value), generate
+
+
+class _OfVectors(AbstractTemplate):
+    def generic(self, arguments: tuple[Any, ...], _named: Any) -> Any:
+        vector = arguments[0]
+        if isinstance(vector, _Vector) and arguments == (vector, vector):
+            return signature(vector, *arguments)
+        return None
+
+
+def _define(symbol: Callable[[Any, Any], Any], instruction: str) -> None:
+    """Let a symbol work lane by lane on two vectors of one type."""
+
+    def generate(_context: Any, builder: Any, _given: Any, arguments: Any) -> Any:
+        return getattr(builder, instruction)(*arguments)
+
+    # pyrefly: ignore[not-callable]  # numba sets it while it is imported
+    infer_global(symbol)(type(f"_{instruction}", (_OfVectors,), {}))
+    lower_builtin(symbol, _Vector, _Vector)(generate)
+
+
+_define(operator.add, "fadd")
+_define(operator.iadd, "fadd")
+_define(operator.sub, "fsub")
+_define(operator.mul, "fmul")

@@ -1,1 +1,0 @@
-"""Explicit vectors for the CPU kernels: see `pullback.internal.vectors._cpu`."""

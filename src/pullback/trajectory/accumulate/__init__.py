@@ -1,6 +1,0 @@
-"""The kernel family behind `pullback.trajectory.integrate`: a chain of sums over samples."""
-
-from pullback.trajectory.accumulate._function import Accumulate
-from pullback.trajectory.accumulate._steps import METHODS, Method, step_table, uniform_table
-
-__all__ = ["METHODS", "Accumulate", "Method", "step_table", "uniform_table"]

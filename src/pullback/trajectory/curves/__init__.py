@@ -1,0 +1,1 @@
+"""Curves: derivatives, sums and splines of sampled positions."""

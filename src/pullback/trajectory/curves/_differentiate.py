@@ -1,0 +1,166 @@
+"""`differentiate`: positions to velocity, acceleration and jerk at every sample."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError
+from pullback.internal.kernels._backend import Backend, choose_backend
+from pullback.trajectory._arguments import (
+    arithmetic_dtype,
+    check_index,
+    check_samples,
+    check_state,
+    check_steps,
+    gather_part,
+)
+from pullback.trajectory._motion import Motion
+from pullback.trajectory._state import PARTS, State, free
+from pullback.trajectory.kernels.stencil import (
+    SCHEMES,
+    Layout,
+    Scheme,
+    Stencil,
+    nonuniform_table,
+    uniform_table,
+)
+
+__all__ = ["differentiate"]
+
+
+def differentiate(
+    position: Tensor,
+    dt: Tensor | float,
+    *,
+    start: State | None = None,
+    goal: State | None = None,
+    start_index: Tensor | None = None,
+    scheme: Scheme = "central",
+    reference: Tensor | float | None = None,
+    backend: Backend = "auto",
+) -> Motion:
+    """Return velocity, acceleration and jerk of sampled positions.
+
+    A derivative of order k is that of the polynomial through the nearest samples and whatever is
+    known at the end. ``"central"`` looks both ways: velocity is exact on parabolas, acceleration
+    on cubics, jerk on quartics, errors fall as dt squared. ``"backward"`` looks at the past only:
+    exact on lines, parabolas and cubics, errors fall as dt. Both hold for unequal steps and at the
+    ends. Values given by ``start`` hold at sample 0 and those of ``goal`` at the last sample,
+    all at the same instant; a position given there replaces the sample.
+
+    Every output is differentiable with respect to positions, boundary values and dt, to any
+    order, in either mode; memory is read once and written once each way.
+
+    Arguments:
+        position: ``[..., horizon, dof]``, float32, float64, or bfloat16 or float16, which are
+            computed in float32. The horizon is at least 5 (central) or 4 (backward).
+        dt: seconds between samples: a number, a 0-dimensional tensor, ``[horizon - 1]``, or
+            ``[..., horizon - 1]`` for steps of each trajectory.
+        start: what is known at sample 0; each part a number, ``[dof]`` or ``[..., dof]``.
+        goal: what is known at the last sample.
+        start_index: ``[...]`` integers; the parts of ``start`` are then tables ``[states, dof]``
+            and each trajectory takes a row. Gradients of shared rows add up.
+        scheme: ``"central"`` or ``"backward"``.
+        reference: a number, ``[dof]`` or ``[..., dof]`` that ``position`` is measured from, so
+            that small motions far from zero keep their digits; positions in ``start``, ``goal``
+            and the result are absolute.
+        backend: ``"auto"``, ``"reference"``, ``"cpu"`` or ``"triton"``; see `backend_used`.
+
+    Raises:
+        ArgumentError: a dt that is not positive, finite and of the right length and device, a
+            horizon that is too short, boundary values or an index that do not fit.
+        ArgumentTypeError: a dtype or type that cannot be used.
+        MissingExtraError: the backend asked for is not installed.
+        UnsupportedError: the backend asked for does not run on this device.
+
+    Example:
+        >>> import torch
+        >>> from pullback.trajectory import differentiate, rest
+        >>> time = torch.arange(6, dtype=torch.float64)[:, None] / 4
+        >>> motion = differentiate(time**2, 0.25, start=rest)
+        >>> motion.velocity.flatten().tolist()
+        [0.0, 0.5, 1.0, 1.5, 2.0, 2.5]
+        >>> differentiate(time**2, 0.25).acceleration.flatten().tolist()
+        [2.0, 2.0, 2.0, 2.0, 2.0, 2.0]
+
+    The maths: Fornberg, "Generation of finite difference formulas on arbitrarily spaced grids",
+    Mathematics of Computation 51 (1988).
+    """
+    start, goal = free if start is None else start, free if goal is None else goal
+    check_samples("position", position, "horizon")
+    _check_scheme(scheme)
+    check_state("start", start)
+    check_state("goal", goal)
+    layout = Layout(scheme, _orders(start), _orders(goal))
+    *batch, horizon, dof = position.shape
+    _check_horizon(horizon, layout)
+    check_steps(dt, position, horizon - 1)
+    if start_index is not None:
+        check_index(start_index, start, position.shape[:-2], position.device)
+    chosen = choose_backend(position.device, backend)
+    offset = None if reference is None else gather_part("reference", reference, position, None)
+    values = _collect(position, start, goal, start_index, offset)
+    count, dtype = math.prod(batch), arithmetic_dtype(position)
+    weights = _table(layout, dt, position, count, dtype)
+    lines = position if len(batch) == 1 else position.reshape(count, horizon, dof)
+    parts = Stencil.apply(lines, values, weights, layout.geometry, chosen)
+    if len(batch) != 1:
+        parts = tuple(part.reshape(position.shape) for part in parts)
+    sampled, velocity, acceleration, jerk = parts
+    if offset is not None:
+        sampled = sampled + offset[..., None, :]
+    steps = dt if isinstance(dt, Tensor) else torch.full((), dt, dtype=dtype, device=lines.device)
+    return Motion(sampled, velocity, acceleration, jerk, steps)
+
+
+def _orders(state: State) -> tuple[int, ...]:
+    return tuple(order for order, name in enumerate(PARTS) if getattr(state, name) is not None)
+
+
+def _check_scheme(scheme: str) -> None:
+    if scheme not in SCHEMES:
+        raise ArgumentError(
+            "The scheme is unknown.", given=repr(scheme), expected=f"one of {SCHEMES}"
+        )
+
+
+def _check_horizon(horizon: int, layout: Layout) -> None:
+    if horizon < layout.width:
+        raise ArgumentError(
+            f"The horizon is too short for the scheme {layout.scheme!r}.",
+            given=f"{horizon} samples",
+            expected=f"at least {layout.width} samples",
+            mend="Add samples, or use scheme='backward', which needs 4."
+            if layout.width - horizon == 1 and layout.scheme == "central"
+            else "Add samples.",
+        )
+
+
+def _collect(
+    position: Tensor, start: State, goal: State, index: Tensor | None, offset: Tensor | None
+) -> Tensor:
+    """Stack the boundary values that are given, ``[batch, conditions, dof]``, start first."""
+    count, dof = math.prod(position.shape[:-2]), position.shape[-1]
+    values = []
+    for end, state in (("start", start), ("goal", goal)):
+        for name in PARTS:
+            part = getattr(state, name)
+            if part is None:
+                continue
+            rows = index if end == "start" else None
+            value = gather_part(f"{name} of the {end}", part, position, rows)
+            if name == "position" and offset is not None:
+                value = value - offset
+            values.append(value.reshape(count, dof))
+    return torch.stack(values, 1) if values else position.new_empty(count, 0, dof)
+
+
+def _table(
+    layout: Layout, dt: Tensor | float, position: Tensor, count: int, dtype: torch.dtype
+) -> Tensor:
+    if not isinstance(dt, Tensor) or dt.ndim == 0:
+        return uniform_table(layout, dt, position.device, dtype)
+    steps = position.shape[-2] - 1
+    rows = dt.reshape(1, steps) if dt.ndim == 1 else dt.reshape(count, steps)
+    return nonuniform_table(layout, rows, dtype)

@@ -1,0 +1,143 @@
+"""`integrate`: velocity, acceleration or jerk controls to the states below them."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError
+from pullback.internal.kernels._backend import Backend, choose_backend
+from pullback.trajectory._arguments import (
+    arithmetic_dtype,
+    check_samples,
+    check_state,
+    check_steps,
+    gather_part,
+)
+from pullback.trajectory._motion import Motion
+from pullback.trajectory._state import PARTS, State
+from pullback.trajectory.kernels.accumulate import (
+    METHODS,
+    Accumulate,
+    Method,
+    step_table,
+    uniform_table,
+)
+
+__all__ = ["Order", "integrate"]
+
+Order = Literal["velocity", "acceleration", "jerk"]
+
+
+def integrate(
+    control: Tensor,
+    dt: Tensor | float,
+    *,
+    start: State,
+    order: Order = "acceleration",
+    method: Method = "exact",
+    backend: Backend = "auto",
+) -> Motion:
+    """Return the motion that a control drives, each value held over its step of time.
+
+    Sample 0 is the start, sample ``h + 1`` the end of step ``h``: N controls give N + 1 samples.
+    The states below the control follow ``method``; the control's own order takes its value at the
+    beginning of each step (and at the last sample its last value), and the orders above are zero,
+    as they are inside every step.
+
+    Arguments:
+        control: ``[..., steps, dof]``, float32, float64, or bfloat16 or float16, which are
+            computed in float32.
+        dt: seconds for each step: a number, a 0-dimensional tensor, ``[steps]`` or
+            ``[..., steps]``.
+        start: every state below the control at sample 0, each a number, ``[dof]`` or
+            ``[..., dof]``; ``State(position=q, velocity=0.0)`` for accelerations.
+        order: what the control is: ``"velocity"``, ``"acceleration"`` or ``"jerk"``.
+        method: ``"exact"`` for a control that is constant over each step;
+            ``"semi_implicit_euler"``, where each state follows the new value of the one above it;
+            or ``"euler"``, where it follows the old one.
+        backend: ``"auto"``, ``"reference"``, ``"cpu"`` or ``"triton"``; see `backend_used`.
+
+    Raises:
+        ArgumentError: a dt that is not positive, finite and of the right length and device, no
+            steps, an unknown order or method, a start that lacks a state, holds one that the
+            control decides, or does not fit.
+        ArgumentTypeError: a dtype or type that cannot be used.
+        MissingExtraError: the backend asked for is not installed.
+        UnsupportedError: the backend asked for does not run on this device.
+
+    Example:
+        >>> import torch
+        >>> from pullback.trajectory import State, integrate
+        >>> push = torch.full((4, 1), 2.0, dtype=torch.float64)
+        >>> motion = integrate(push, 0.5, start=State(position=0.0, velocity=0.0))
+        >>> motion.velocity.flatten().tolist(), motion.position.flatten().tolist()
+        ([0.0, 1.0, 2.0, 3.0, 4.0], [0.0, 0.25, 1.0, 2.25, 4.0])
+
+    The maths: the Taylor series of a polynomial; Hairer, Lubich, Wanner, "Geometric Numerical
+    Integration" (2006), I.1, for the Euler methods.
+    """
+    check_samples("control", control, "steps")
+    *batch, steps, dof = control.shape
+    level = _check_choices(order, method, steps)
+    check_state("start", start)
+    _check_start(start, level, order)
+    check_steps(dt, control, steps)
+    chosen = choose_backend(control.device, backend)
+    count, dtype = math.prod(batch), arithmetic_dtype(control)
+    parts = [
+        gather_part(f"{name} of the start", getattr(start, name), control, None)
+        for name in PARTS[:level]
+    ]
+    rows = parts if len(batch) == 1 else [part.reshape(count, dof) for part in parts]
+    initial = torch.stack(rows, 1)
+    table = _table(method, dt, control, count, dtype)
+    lines = control if len(batch) == 1 else control.reshape(count, steps, dof)
+    outputs = Accumulate.apply(lines, initial, table, level, chosen)
+    if len(batch) != 1:
+        outputs = tuple(part.reshape(*batch, steps + 1, dof) for part in outputs)
+    kept = dt if isinstance(dt, Tensor) else torch.full((), dt, dtype=dtype, device=control.device)
+    position, velocity, acceleration, jerk = outputs
+    return Motion(position, velocity, acceleration, jerk, kept)
+
+
+def _table(
+    method: Method, dt: Tensor | float, control: Tensor, count: int, dtype: torch.dtype
+) -> Tensor:
+    if not isinstance(dt, Tensor):
+        return uniform_table(method, dt, control.device, dtype)
+    trajectories, steps = (1 if dt.ndim < 2 else count), (1 if dt.ndim == 0 else control.shape[-2])
+    return step_table(method, dt.reshape(trajectories, steps)).to(dtype)
+
+
+def _check_choices(order: str, method: str, steps: int) -> int:
+    orders = ("velocity", "acceleration", "jerk")
+    if order not in orders:
+        raise ArgumentError(
+            "The order of the control is unknown.", given=repr(order), expected=f"one of {orders}"
+        )
+    if method not in METHODS:
+        raise ArgumentError(
+            "The method is unknown.", given=repr(method), expected=f"one of {METHODS}"
+        )
+    if steps < 1:
+        raise ArgumentError("There is no step to integrate.", given="0 steps", expected="1 or more")
+    return orders.index(order) + 1
+
+
+def _check_start(start: State, level: int, order: str) -> None:
+    needed = PARTS[:level]
+    missing = [name for name in needed if getattr(start, name) is None]
+    if missing:
+        raise ArgumentError(
+            f"The start lacks its {' and '.join(missing)}.",
+            given=f"a state with {', '.join(start.given) or 'nothing'}",
+            expected=", ".join(needed),
+        )
+    decided = [name for name in PARTS[level:] if getattr(start, name) is not None]
+    if decided:
+        raise ArgumentError(
+            f"The start holds {' and '.join(decided)}, which the {order} control decides.",
+            expected=f"only {', '.join(needed)}",
+        )

@@ -1,0 +1,241 @@
+"""`quintic`: the piecewise quintic of least jerk through points at given times."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError
+from pullback.trajectory._knots import (
+    broadcast_batch,
+    check_points,
+    check_state,
+    normalise_times,
+    state_part,
+)
+from pullback.trajectory._state import State, rest
+from pullback.trajectory.curves._spline import Spline
+from pullback.trajectory.kernels.banded import banded_product, banded_solve
+
+__all__ = ["hermite", "quintic"]
+
+# Rows: the coefficients of s^0 .. s^5; columns: p0, v0 w, a0 w^2, p1, v1 w, a1 w^2.
+_HERMITE = (
+    (1.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+    (0.0, 1.0, 0.0, 0.0, 0.0, 0.0),
+    (0.0, 0.0, 0.5, 0.0, 0.0, 0.0),
+    (-10.0, -6.0, -1.5, 10.0, -4.0, 0.5),
+    (15.0, 8.0, 1.5, -15.0, 7.0, -1.0),
+    (-6.0, -3.0, -0.5, 6.0, -3.0, 0.5),
+)
+# The integral of the squared jerk over s in [0, 1], for the coefficients of s^3, s^4, s^5.
+_JERK = ((36.0, 72.0, 120.0), (72.0, 192.0, 360.0), (120.0, 360.0, 720.0))
+
+
+def quintic(
+    points: Tensor,
+    times: Tensor | Sequence[float],
+    *,
+    start: State | None = None,
+    goal: State | None = None,
+    velocities: Tensor | None = None,
+    accelerations: Tensor | None = None,
+) -> Spline:
+    r"""The curve of least squared jerk through points at given times: a piecewise quintic.
+
+    .. math:: \min \int \dddot q(t)^2 \, dt \quad \text{with} \quad q(t_i) = p_i
+
+    Velocities and accelerations that are not given are free and become those of the minimum,
+    which has four continuous derivatives. They solve a banded system, in time linear in the
+    number of points. Differentiable in the points, the times and all that is given.
+
+    Arguments:
+        points: ``[..., count, dof]``, in the unit of a joint, ``count >= 2``.
+        times: ``[count]`` or ``[..., count]`` seconds, increasing.
+        start: velocity and acceleration at the first point; `rest` if left out, `free` to leave
+            them to the minimum.
+        goal: the same at the last point.
+        velocities: ``[..., count, dof]``, if they are known at every point.
+        accelerations: ``[..., count, dof]``, if they are known at every point.
+
+    Returns:
+        a `Spline` with the times as knots, in the dtype of the points (computed in float64).
+
+    Raises:
+        ArgumentError: shapes, batches or devices that do not fit, times that do not increase, a
+            position or jerk in ``start`` or ``goal``, too little to determine the curve.
+        ArgumentTypeError: arguments of a wrong type.
+
+    Example:
+        >>> import torch
+        >>> points = torch.tensor([[0.0], [1.0], [0.5]])
+        >>> motion = quintic(points, [0.0, 1.0, 2.0]).sample([0.0, 0.5, 1.0, 1.5, 2.0])
+        >>> motion.position[::2].flatten().tolist()
+        [0.0, 1.0, 0.5]
+
+    Source: Flash and Hogan, The coordination of arm movements, 1985, for the least jerk;
+    de Boor, A Practical Guide to Splines, chapter XIII, for its optimality among splines.
+    """
+    check_points(points, what="points", least=2)
+    times = normalise_times(times, points)
+    exact = points.to(torch.float64)
+    knots = times.to(torch.float64)
+    scale = ((knots[..., -1:] - knots[..., :1]) / (points.shape[-2] - 1)).unsqueeze(-1)
+    known, is_known = _known(
+        exact, scale, start=start, goal=goal, velocities=velocities, accelerations=accelerations
+    )
+    ratio = knots.diff(dim=-1) / scale.squeeze(-1)
+    solved = _minimise(exact, ratio, known, is_known)
+    velocity, acceleration = solved[..., 0::2, :] / scale, solved[..., 1::2, :] / scale**2
+    coefficients = hermite(exact, velocity, acceleration, knots.diff(dim=-1))
+    return Spline(knots, coefficients.to(points.dtype))
+
+
+def hermite(position: Tensor, velocity: Tensor, acceleration: Tensor, width: Tensor) -> Tensor:
+    """The quintics between knots with given derivatives, as coefficients of a `Spline`.
+
+    Arguments:
+        position: ``[..., count, dof]``.
+        velocity: the same shape.
+        acceleration: the same shape.
+        width: ``[..., count - 1]`` seconds between the knots.
+
+    Returns:
+        ``[..., count - 1, 6, dof]``.
+    """
+    w = width.unsqueeze(-1)
+    ends = [
+        part
+        for side in (slice(None, -1), slice(1, None))
+        for part in (
+            position[..., side, :] - position[..., :-1, :],
+            velocity[..., side, :] * w,
+            acceleration[..., side, :] * w**2,
+        )
+    ]
+    batch = torch.broadcast_shapes(*(part.shape for part in ends))
+    stacked = torch.stack([part.expand(batch) for part in ends], dim=-2)
+    table = torch.tensor(_HERMITE, dtype=stacked.dtype, device=stacked.device)
+    # Relative to the first position of the segment: no cancellation between large positions.
+    coefficients = table @ stacked
+    first = position[..., :-1, :].expand(coefficients[..., 0, :].shape)
+    return torch.cat([first.unsqueeze(-2), coefficients[..., 1:, :]], dim=-2)
+
+
+def _known(
+    points: Tensor,
+    scale: Tensor,
+    *,
+    start: State | None,
+    goal: State | None,
+    velocities: Tensor | None,
+    accelerations: Tensor | None,
+) -> tuple[Tensor, list[bool]]:
+    """What is known of ``(v0, a0, v1, a1, ...)`` in units of ``scale``, zero elsewhere."""
+    count = points.shape[-2]
+    nothing = torch.zeros_like(points[..., :1, :])
+    columns: list[list[Tensor | None]] = []
+    for order, (part, given) in enumerate(
+        (("velocity", velocities), ("acceleration", accelerations)), 1
+    ):
+        column: list[Tensor | None] = [None] * count
+        if given is not None:
+            values = _at_knots(part, given, points) * scale**order
+            column = [values[..., i : i + 1, :] for i in range(count)]
+        for name, state, place in (("start", start, 0), ("goal", goal, -1)):
+            value = _boundary(name, state, part, points, per_knot=given is not None)
+            if value is not None:
+                column[place] = value * scale**order
+        columns.append(column)
+    entries = [columns[order][i] for i in range(count) for order in (0, 1)]
+    is_known = [entry is not None for entry in entries]
+    if count + sum(is_known) < 3:
+        raise ArgumentError(
+            "There is too little to determine the curve of least jerk.",
+            given=f"{count} points and {sum(is_known)} derivatives",
+            expected="3 conditions or more",
+            mend="Give a velocity or an acceleration in start or goal.",
+        )
+    filled = [nothing if entry is None else entry for entry in entries]
+    batch = torch.broadcast_shapes(*(entry.shape for entry in filled))
+    return torch.cat([entry.expand(batch) for entry in filled], dim=-2), is_known
+
+
+def _at_knots(part: str, given: Tensor, points: Tensor) -> Tensor:
+    check_points(given, what=f"{part} values", least=2)
+    if given.shape[-2:] != points.shape[-2:]:
+        raise ArgumentError(
+            f"There must be one {part} for each point.",
+            given=f"{tuple(given.shape)} beside points {tuple(points.shape)}",
+        )
+    broadcast_batch(part, given.shape[:-2], points)
+    return given.to(torch.float64)
+
+
+def _boundary(
+    name: str, state: State | None, part: str, points: Tensor, *, per_knot: bool
+) -> Tensor | None:
+    if state is None:
+        return None if per_knot else state_part(rest, part, points)
+    check_state(name, state, points)
+    for extra in ("position", "jerk"):
+        if extra in state.given:
+            raise ArgumentError(
+                f"The {extra} of the {name} cannot be given to a quintic.",
+                expected="velocity and acceleration: the positions are those of the points, and "
+                "the jerk is that of the minimum",
+                mend=f"Leave it out: State(velocity=..., acceleration=...) as the {name}.",
+            )
+    if part not in state.given:
+        return None
+    if per_knot:
+        raise ArgumentError(
+            f"The {part} of the {name} is given twice.",
+            given=f"{name}.{part} and one {part} for each point",
+            mend=f"Leave the {part} out of the {name}.",
+        )
+    return state_part(state, part, points)
+
+
+def _minimise(points: Tensor, ratio: Tensor, known: Tensor, is_known: list[bool]) -> Tensor:
+    """The velocities and accelerations, interleaved, that minimise the squared jerk."""
+    size = known.shape[-2]
+    energy = _energies(ratio)
+    band = _assemble(energy)
+    moves = points.diff(dim=-2).unsqueeze(-2)  # [..., segments, 1, dof]
+    slopes = energy[..., [1, 2, 4, 5], 3].unsqueeze(-1) * moves
+    begin = torch.nn.functional.pad(slopes[..., :2, :], (0, 0, 0, 0, 0, 1))
+    end = torch.nn.functional.pad(slopes[..., 2:, :], (0, 0, 0, 0, 1, 0))
+    slope = (begin + end).flatten(-3, -2)
+    fixed = torch.tensor(is_known, dtype=torch.float64, device=points.device)
+    free = 1 - fixed
+    right = fixed.unsqueeze(-1) * known - free.unsqueeze(-1) * (slope + banded_product(band, known))
+    width = band.shape[-1]
+    below = torch.nn.functional.pad(free, (width - 1, 0)).unfold(0, width, 1).flip(-1)
+    mask = below[:size] * free.unsqueeze(-1)
+    unit = torch.nn.functional.pad(fixed.unsqueeze(-1), (0, width - 1))
+    return banded_solve(band * mask + unit, right)
+
+
+def _energies(ratio: Tensor) -> Tensor:
+    """The quadratic forms ``[..., segments, 6, 6]`` of the squared jerk on each segment."""
+    table = torch.tensor(_HERMITE, dtype=torch.float64, device=ratio.device)[3:]
+    form = table.T @ torch.tensor(_JERK, dtype=torch.float64, device=ratio.device) @ table
+    one = torch.ones_like(ratio)
+    units = torch.stack([one, ratio, ratio**2] * 2, dim=-1)
+    form = form * units.unsqueeze(-1) * units.unsqueeze(-2)
+    return form / (ratio**5)[..., None, None]
+
+
+def _assemble(energy: Tensor) -> Tensor:
+    """The band of the quadratic form of all ``(v0, a0, v1, a1, ...)``."""
+    inner = energy[..., [1, 2, 4, 5], :][..., [1, 2, 4, 5]]
+    pad = torch.nn.functional.pad
+    block = pad(inner[..., :2, :2], (0, 0, 0, 0, 0, 1)) + pad(
+        inner[..., 2:, 2:], (0, 0, 0, 0, 1, 0)
+    )
+    below = pad(inner[..., 2:, :2], (0, 0, 0, 0, 1, 0))
+    zero = torch.zeros_like(block[..., 0, 0])
+    even = (block[..., 0, 0], below[..., 0, 1], below[..., 0, 0], zero)
+    odd = (block[..., 1, 1], block[..., 1, 0], below[..., 1, 1], below[..., 1, 0])
+    return torch.stack([torch.stack(even, -1), torch.stack(odd, -1)], dim=-2).flatten(-3, -2)

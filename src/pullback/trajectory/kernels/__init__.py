@@ -1,0 +1,1 @@
+"""The kernels behind the curves and plans of trajectories, each with its adjoint."""

@@ -1,0 +1,159 @@
+"""The chain of sums on the CPU: one pass forwards through time, one backwards.
+
+The joints of a trajectory are the lanes of a vector, and its states stay in registers from one
+sample to the next: memory is read once and written once.
+"""
+
+import functools
+
+from torch import Tensor
+
+from pullback.internal.kernels._cpu import compile_kernel
+from pullback.internal.kernels._threads import count_threads, in_memory, run_slices
+from pullback.internal.kernels.vectors._cpu import (
+    count_lanes,
+    load_first,
+    pointer_to,
+    splat,
+    store_first,
+)
+
+__all__ = ["accumulate", "accumulate_adjoint"]
+
+_compile = compile_kernel(nogil=True)
+
+
+@_compile
+def _load_state(initial, at, state, order, dof, count):
+    # States that the control stands above of; those beyond are never used.
+    return load_first(initial, at + min(state, order - 1) * dof, count)
+
+
+@_compile
+def _forward_lanes(control, initial, steps, levels, at, place, stride, count, sizes):
+    """Integrate as many joints as a vector holds.
+
+    ``at`` is where they begin in (control, initial, levels), ``place`` where the coefficients do,
+    ``stride`` how far the next step's are.
+    """
+    horizon, dof, order = sizes
+    position, velocity, acceleration, jerk = levels
+    zero = splat(steps[place] - steps[place])
+    z0 = _load_state(initial, at[1], 0, order, dof, count)
+    z1 = _load_state(initial, at[1], 1, order, dof, count)
+    z2 = _load_state(initial, at[1], 2, order, dof, count)
+    for h in range(horizon + 1):
+        # The control is held over each step, and its last value at the last sample.
+        u = load_first(control, at[0] + min(h, horizon - 1) * dof, count)
+        i, e = at[2] + h * dof, place + min(h, horizon - 1) * stride
+        e1, e2, e3 = splat(steps[e]), splat(steps[e + 1]), splat(steps[e + 2])
+        store_first(position, i, z0, count)
+        if order == 1:
+            store_first(velocity, i, u, count)
+            store_first(acceleration, i, zero, count)
+            store_first(jerk, i, zero, count)
+            z0 += e1 * u
+        elif order == 2:
+            store_first(velocity, i, z1, count)
+            store_first(acceleration, i, u, count)
+            store_first(jerk, i, zero, count)
+            z0 += e1 * z1 + e2 * u
+            z1 += e1 * u
+        else:
+            store_first(velocity, i, z1, count)
+            store_first(acceleration, i, z2, count)
+            store_first(jerk, i, u, count)
+            z0 += (e1 * z1 + e2 * z2) + e3 * u
+            z1 += e1 * z2 + e2 * u
+            z2 += e1 * u
+
+
+@_compile
+def _adjoint_lanes(control, initial, steps, cotangents, at, place, stride, count, sizes):
+    """The transpose of `_forward_lanes`, from the last sample to the first."""
+    horizon, dof, order = sizes
+    g0, g1, g2, g3 = cotangents
+    of_control = g1 if order == 1 else (g2 if order == 2 else g3)
+    i = at[2] + horizon * dof
+    late = load_first(of_control, i, count)
+    c0, c1, c2 = load_first(g0, i, count), load_first(g1, i, count), load_first(g2, i, count)
+    for back in range(horizon):
+        h = horizon - 1 - back
+        i, e = at[2] + h * dof, place + h * stride
+        e1, e2, e3 = splat(steps[e]), splat(steps[e + 1]), splat(steps[e + 2])
+        u = load_first(of_control, i, count)
+        if back == 0:
+            u += late
+        if order == 1:
+            u += e1 * c0
+        elif order == 2:
+            u += e2 * c0 + e1 * c1
+        else:
+            u += (e3 * c0 + e2 * c1) + e1 * c2
+            c2 += load_first(g2, i, count) + (e1 * c1 + e2 * c0)
+        if order > 1:
+            c1 += load_first(g1, i, count) + e1 * c0
+        c0 += load_first(g0, i, count)
+        store_first(control, at[0] + h * dof, u, count)
+    store_first(initial, at[1], c0, count)
+    if order > 1:
+        store_first(initial, at[1] + dof, c1, count)
+    if order > 2:
+        store_first(initial, at[1] + 2 * dof, c2, count)
+
+
+@_compile
+def _run(controls, states, coefficients, q, v, a, j, forward, first, last):
+    horizon, dof = controls.shape[1:]
+    tables, rows, _ = coefficients.shape
+    order, stride = states.shape[1], 3 if rows > 1 else 0
+    control, initial, steps = pointer_to(controls), pointer_to(states), pointer_to(coefficients)
+    levels = (pointer_to(q), pointer_to(v), pointer_to(a), pointer_to(j))
+    sizes, lanes = (horizon, dof, order), count_lanes(control)
+    for b in range(first, last):
+        place = (b if tables > 1 else 0) * rows * 3
+        for d in range(0, dof, lanes):
+            at = (b * horizon * dof + d, b * order * dof + d, b * (horizon + 1) * dof + d)
+            count = min(lanes, dof - d)
+            if forward:
+                _forward_lanes(control, initial, steps, levels, at, place, stride, count, sizes)
+            else:
+                _adjoint_lanes(control, initial, steps, levels, at, place, stride, count, sizes)
+
+
+def accumulate(
+    control: Tensor, initial: Tensor, steps: Tensor, order: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`pullback.trajectory.kernels.accumulate._reference.accumulate` on the CPU."""
+    batch, horizon, dof = control.shape
+    shape = (batch, horizon + 1, dof)
+    outputs = tuple(steps.new_empty(shape) for _ in range(4))
+    if control.numel() > 0:
+        inputs = (in_memory(control, steps.dtype), in_memory(initial, steps.dtype))
+        _run_over_batch(inputs, steps, outputs, forward=True)
+    if control.dtype != steps.dtype:
+        outputs = tuple(output.to(control.dtype) for output in outputs)
+    position, velocity, acceleration, jerk = outputs
+    return position, velocity, acceleration, jerk
+
+
+def accumulate_adjoint(
+    cotangents: tuple[Tensor, Tensor, Tensor, Tensor], steps: Tensor, order: int
+) -> tuple[Tensor, Tensor]:
+    """`pullback.trajectory.kernels.accumulate._reference.accumulate_adjoint` on the CPU."""
+    batch, samples, dof = cotangents[0].shape
+    control = steps.new_empty(batch, samples - 1, dof)
+    initial = steps.new_empty(batch, order, dof)
+    if control.numel() > 0:
+        levels = tuple(in_memory(cotangent, steps.dtype) for cotangent in cotangents)
+        _run_over_batch((control, initial), steps, levels, forward=False)
+    return control.to(cotangents[0].dtype), initial.to(cotangents[0].dtype)
+
+
+def _run_over_batch(
+    ends: tuple[Tensor, Tensor], steps: Tensor, levels: tuple[Tensor, ...], *, forward: bool
+) -> None:
+    """Run the kernel over all trajectories: control and initial states, and the four levels."""
+    arrays = [part.numpy() for part in (*ends, in_memory(steps, steps.dtype), *levels)]
+    batch, elements = ends[0].shape[0], ends[0].numel()
+    run_slices(functools.partial(_run, *arrays, forward), batch, count_threads(batch, elements))

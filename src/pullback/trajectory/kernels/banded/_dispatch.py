@@ -1,0 +1,141 @@
+"""The banded solve as one operator: it chooses a backend and folds the batch dimensions."""
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError
+from pullback.internal.kernels._backend import choose_backend, implementation
+from pullback.internal.kernels._kernel import register_kernel
+
+__all__ = ["backend_used", "factor_operator", "solve_operator", "substitute_operator"]
+
+_PACKAGE = "pullback.trajectory.kernels.banded"
+
+
+def backend_used(device: torch.device, dtype: torch.dtype) -> Literal["cpu", "reference"]:
+    """Which backend solves on a device: ``"cpu"`` (numba) or ``"reference"`` (torch).
+
+    Example:
+        >>> import torch
+        >>> backend_used(torch.device("cpu"), torch.float64)
+        'cpu'
+    """
+    wide = dtype in (torch.float32, torch.float64)
+    return "cpu" if wide and choose_backend(device, "auto") == "cpu" else "reference"
+
+
+def _kernels(tensor: Tensor) -> ModuleType:
+    return implementation(_PACKAGE, backend_used(tensor.device, tensor.dtype))
+
+
+@register_kernel("pullback_trajectory::banded_solve")
+def solve_operator(band: Tensor, right: Tensor, strict: bool) -> Tensor:
+    """Solve ``A X = B`` for ``band [..., n, width + 1]`` and ``right [..., n, columns]``.
+
+    Batch dimensions are broadcast. It carries no rule of differentiation: `BandedSolve` does.
+
+    Raises:
+        ArgumentError: ``strict``, and a matrix is not positive definite.
+    """
+    batch = torch.broadcast_shapes(band.shape[:-2], right.shape[:-2])
+    x = _fold(band, right, batch, _kernels(band).solve)
+    if strict and not bool(torch.isfinite(x).all()):
+        _complain(band, right)
+    return x
+
+
+def _fold(
+    band: Tensor, right: Tensor, batch: torch.Size, run: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Run on ``[batch, n, ...]`` what is asked for ``[..., n, ...]``."""
+    count, (size, columns) = batch.numel(), right.shape[-2:]
+    if band.shape[:-2].numel() == 1:
+        # One matrix: every batch item is a column, so that it is factorised once.
+        wide = right.expand(*batch, size, columns).reshape(count, size, columns)
+        wide = wide.movedim(1, 0).reshape(1, size, count * columns)
+        x = run(band.reshape(1, *band.shape[-2:]), wide)
+        x = x.reshape(size, count, columns).movedim(0, 1)
+    else:
+        bands = band.expand(*batch, *band.shape[-2:]).reshape(count, *band.shape[-2:])
+        x = run(bands, right.expand(*batch, size, columns).reshape(count, size, columns))
+    return x.reshape(*batch, size, columns).contiguous()
+
+
+@register_kernel("pullback_trajectory::banded_factor")
+def factor_operator(band: Tensor) -> Tensor:
+    """The Cholesky factor of ``band [..., n, width + 1]``; NaN where it is not definite."""
+    bands = band.detach().reshape(band.shape[:-2].numel(), *band.shape[-2:])
+    return _kernels(band).factorise(bands).reshape(band.shape)
+
+
+@register_kernel("pullback_trajectory::banded_substitute")
+def substitute_operator(factor: Tensor, right: Tensor, transposed: bool) -> Tensor:
+    """Solve ``L X = B``, or ``L' X = B`` if transposed; batch dimensions are broadcast."""
+    batch = torch.broadcast_shapes(factor.shape[:-2], right.shape[:-2])
+
+    run = functools.partial(_kernels(factor).substitute, transposed=transposed)
+    return _fold(factor, right, batch, run)
+
+
+def _complain(band: Tensor, right: Tensor) -> None:
+    finite = bool(torch.isfinite(band).all()) and bool(torch.isfinite(right).all())
+    if finite:
+        raise ArgumentError(
+            "The banded matrix is not positive definite.",
+            given=f"a band of shape {tuple(band.shape)}, smallest diagonal entry "
+            f"{band[..., 0].min():.3g}",
+            expected="a symmetric positive definite matrix, its lower diagonals in band[i, d]",
+            mend="Add a positive number to band[..., 0], or check the storage of the band.",
+        )
+
+
+@factor_operator.register_fake
+def _(band: Tensor) -> Tensor:
+    return torch.empty_like(band, memory_format=torch.contiguous_format)
+
+
+@factor_operator.register_vmap
+def _(info: Any, in_dims: Any, band: Tensor) -> tuple[Tensor, int]:
+    return factor_operator(band.movedim(in_dims[0], 0)), 0
+
+
+# The two solves have the same shapes: the last argument is a flag of each.
+@substitute_operator.register_fake
+@solve_operator.register_fake
+def _(band: Tensor, right: Tensor, strict: bool) -> Tensor:
+    batch = torch.broadcast_shapes(band.shape[:-2], right.shape[:-2])
+    return right.new_empty((*batch, *right.shape[-2:]))
+
+
+@solve_operator.register_vmap
+def _(info: Any, in_dims: Any, band: Tensor, right: Tensor, strict: bool) -> tuple[Tensor, int]:
+    return solve_operator(*_both_first(in_dims, band, right), strict), 0
+
+
+@substitute_operator.register_vmap
+def _(
+    info: Any, in_dims: Any, factor: Tensor, right: Tensor, transposed: bool
+) -> tuple[Tensor, int]:
+    return substitute_operator(*_both_first(in_dims, factor, right), transposed), 0
+
+
+def _both_first(in_dims: Any, band: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    first = _batch_first(band, in_dims[0], right.dim() - (in_dims[1] is not None))
+    second = _batch_first(right, in_dims[1], band.dim() - (in_dims[0] is not None))
+    return first, second
+
+
+def _batch_first(tensor: Tensor, dim: int | None, rank: int) -> Tensor:
+    """Put the batch dimension before ``rank`` others, as broadcasting wants it."""
+    if dim is None:
+        return tensor
+    tensor = tensor.movedim(dim, 0)
+    missing = rank - (tensor.dim() - 1)
+    for _ in range(missing):
+        tensor = tensor.unsqueeze(1)
+    return tensor

@@ -1,0 +1,1 @@
+"""Programs over the states of a motion, solved by Riccati recursions."""

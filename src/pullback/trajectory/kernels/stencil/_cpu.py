@@ -1,0 +1,479 @@
+"""The stencil on the CPU: one pass over memory forwards, one backwards, in explicit vectors.
+
+Where inside rows share one set of weights, samples and joints of a trajectory are one flat
+sequence, and a vector of it takes part of several samples. The few rows at the ends, and all rows
+where steps differ, go one by one, their joints in a vector. Backwards each sample gathers from
+the rows that read it, so that nothing is written twice.
+
+Kernels index flat memory: ``table`` is where the weights of a trajectory begin, ``row`` where
+those of one row do; the weights of the next order of derivative lie ``columns`` further on.
+``several`` are the first and after the last of some trajectories.
+
+Explicit vectors store past the caches what does not fit them, which no plain loop can ask for:
+plain loops take twice as long on the whole operation (benchmarks/results/kernels.csv).
+"""
+
+# Long: one kernel and its transpose, which share how rows and windows are found.
+
+import functools
+from typing import Any
+
+import numpy as np
+import torch
+from numba import literally
+from torch import Tensor
+
+from pullback.internal.kernels._cpu import compile_kernel
+from pullback.internal.kernels._threads import count_threads, in_memory, run_slices
+from pullback.internal.kernels.vectors._cpu import (
+    VECTOR_BYTES,
+    count_lanes,
+    fence,
+    load,
+    load_first,
+    pointer_to,
+    splat,
+    store,
+    store_first,
+    store_past_caches,
+)
+
+__all__ = ["apply_stencil", "apply_stencil_adjoint"]
+
+# What this many numbers are computed from, and they, do not fit the caches together.
+_MANY = 1 << 21
+
+# Trajectories that are worked on together: as many as have about so many numbers, so that what a
+# loop prepares serves them all and their numbers stay in the second-level cache.
+_TOGETHER = 1 << 13
+
+_compile = compile_kernel(nogil=True)
+
+
+@_compile
+def _find_row(h, sizes, geometry):
+    # Where the weights of row h begin in its table, which may hold one row for all inside rows.
+    horizon, rows, columns = sizes[1], sizes[4], sizes[5]
+    if rows != horizon and h >= geometry[2]:
+        h = h - horizon + rows if h >= horizon - geometry[3] else geometry[2]
+    return h * 3 * columns
+
+
+@_compile
+def _find_window(h, horizon, geometry):
+    return min(max(h - geometry[0], 0), horizon - geometry[1])
+
+
+@_compile
+def _whole_weight(weights, row, own, width):
+    # The weight of a row's own sample: differences are relative to it.
+    total = weights[row] - weights[row]
+    for n in range(width):
+        if n != own:
+            total -= weights[row + n]
+    return total
+
+
+@_compile
+def _is_flat(weights, sizes, geometry, inside):
+    """Whether inside rows can go as one flat sequence.
+
+    They must share weights, which must be zero wherever those of every layout are: weights that
+    are themselves a derivative may not be. The sequence must fill a vector.
+    """
+    _, horizon, _, tables, rows, columns = sizes
+    if rows >= horizon or inside < count_lanes(weights):
+        return False
+    for t in range(tables):
+        v = t * rows * 3 * columns + _find_row(geometry[2], sizes, geometry)
+        a, j = v + columns, v + 2 * columns
+        if geometry[1] == 5:
+            far = abs(weights[v]) + abs(weights[v + 4]) + abs(weights[a]) + abs(weights[a + 4])
+            own = abs(weights[v + 1] + weights[v + 3]) + abs(weights[j] + weights[j + 4])
+            if far + own + abs(weights[j + 1] + weights[j + 3]) != 0:
+                return False
+        elif abs(weights[v]) + abs(weights[v + 1]) + abs(weights[a]) != 0:
+            return False
+        for n in range(geometry[1], columns):
+            if abs(weights[v + n]) + abs(weights[a + n]) + abs(weights[j + n]) != 0:
+                return False
+    return True
+
+
+@_compile
+def _put(pointer, index, vector, past_caches):
+    if past_caches:
+        store_past_caches(pointer, index, vector)
+    else:
+        store(pointer, index, vector)
+
+
+@_compile
+def _step(i, last, lanes):
+    # The next vector lies on whole vectors of memory; the last one ends where the region does.
+    return min(i + lanes - i % lanes, last)
+
+
+@_compile
+def _forward_row(h, width, known, outputs, several, weights, table, layout):
+    # Samples are read from x, where trajectories lie ``shift`` before those of the outputs.
+    literally(width)
+    (x, shift, conditions), (sizes, geometry) = known, layout
+    horizon, dof, columns, lanes = sizes[1], sizes[2], sizes[5], count_lanes(x)
+    v_row = table + _find_row(h, sizes, geometry)
+    a_row, j_row = v_row + columns, v_row + 2 * columns
+    window = (_find_window(h, horizon, geometry) - h) * dof
+    for d in range(0, dof, lanes):
+        count = min(lanes, dof - d)
+        for b in range(several[0], several[1]):
+            i, first = (b * horizon + h) * dof + d, b * (columns - width) * dof + d
+            here = load_first(x, i - shift, count)
+            begin = i - shift + window
+            away = load_first(x, begin, count) - here
+            v, a = splat(weights[v_row]) * away, splat(weights[a_row]) * away
+            j = splat(weights[j_row]) * away
+            for n in range(1, width):
+                away = load_first(x, begin + n * dof, count) - here
+                v += splat(weights[v_row + n]) * away
+                a += splat(weights[a_row + n]) * away
+                j += splat(weights[j_row + n]) * away
+            for n in range(width, columns):
+                given = load_first(conditions, first + (n - width) * dof, count)
+                v += splat(weights[v_row + n]) * given
+                a += splat(weights[a_row + n]) * given
+                j += splat(weights[j_row + n]) * given
+            store_first(outputs[0], i, here, count)
+            store_first(outputs[1], i, v, count)
+            store_first(outputs[2], i, a, count)
+            store_first(outputs[3], i, j, count)
+
+
+# Pairs of mirrored weights come first in each sum, so that what is symmetric cancels exactly.
+
+
+@_compile
+def _forward_central(x, shift, outputs, several, weights, row, sizes, region, past_caches):
+    _, horizon, dof, _, _, columns = sizes
+    v1, v3 = splat(weights[row + 1]), splat(weights[row + 3])
+    a1, a3 = splat(weights[row + columns + 1]), splat(weights[row + columns + 3])
+    j = row + 2 * columns
+    j0, j1, j3, j4 = (
+        splat(weights[j]),
+        splat(weights[j + 1]),
+        splat(weights[j + 3]),
+        splat(weights[j + 4]),
+    )
+    lanes = count_lanes(x)
+    for b in range(several[0], several[1]):
+        i, last = b * horizon * dof + region[0], b * horizon * dof + region[1] - lanes
+        while True:
+            c = i - shift
+            here = load(x, c)
+            before2, before1 = load(x, c - 2 * dof) - here, load(x, c - dof) - here
+            after1, after2 = load(x, c + dof) - here, load(x, c + 2 * dof) - here
+            past = past_caches and i % lanes == 0
+            _put(outputs[0], i, here, past)
+            _put(outputs[1], i, v1 * before1 + v3 * after1, past)
+            _put(outputs[2], i, a1 * before1 + a3 * after1, past)
+            jerk = (j0 * before2 + j4 * after2) + (j1 * before1 + j3 * after1)
+            _put(outputs[3], i, jerk, past)
+            if i == last:
+                break
+            i = _step(i, last, lanes)
+
+
+@_compile
+def _forward_backward_scheme(x, shift, outputs, several, weights, row, sizes, region, past_caches):
+    _, horizon, dof, _, _, columns = sizes
+    v2 = splat(weights[row + 2])
+    a1, a2 = splat(weights[row + columns + 1]), splat(weights[row + columns + 2])
+    j = row + 2 * columns
+    j0, j1, j2 = splat(weights[j]), splat(weights[j + 1]), splat(weights[j + 2])
+    lanes = count_lanes(x)
+    for b in range(several[0], several[1]):
+        i, last = b * horizon * dof + region[0], b * horizon * dof + region[1] - lanes
+        while True:
+            c = i - shift
+            here = load(x, c)
+            before3, before2 = load(x, c - 3 * dof) - here, load(x, c - 2 * dof) - here
+            before1 = load(x, c - dof) - here
+            past = past_caches and i % lanes == 0
+            _put(outputs[0], i, here, past)
+            _put(outputs[1], i, v2 * before1, past)
+            _put(outputs[2], i, a1 * before2 + a2 * before1, past)
+            _put(outputs[3], i, (j0 * before3 + j1 * before2) + j2 * before1, past)
+            if i == last:
+                break
+            i = _step(i, last, lanes)
+
+
+@_compile
+def _replace_ends(x, conditions, lines, several, sizes, geometry):
+    # The trajectories with the positions that are given at their ends, which is what rows read.
+    horizon, dof = sizes[1:3]
+    begin = several[0] * horizon * dof
+    for i in range(begin, several[1] * horizon * dof):
+        lines[i - begin] = x[i]
+    for b in range(several[0], several[1]):
+        for end in range(2):
+            column, i = geometry[4 + end], (b * horizon + end * (horizon - 1)) * dof - begin
+            known = (b * (sizes[5] - geometry[1]) + column) * dof
+            for d in range(dof if column >= 0 else 0):
+                lines[i + d] = conditions[known + d]
+
+
+@_compile
+def _count_together(sizes):
+    # Weights of their own part them.
+    _, horizon, dof, tables = sizes[:4]
+    return 1 if tables > 1 else max(1, _TOGETHER // (horizon * dof))
+
+
+@_compile
+def _sizes_of(array, weights):
+    return (*array.shape, *weights.shape[:2], weights.shape[3])
+
+
+@_compile
+def _forward(
+    positions, known_ends, table_of_weights, geometry, past_caches, q, v, a, j, first, last
+):
+    sizes = _sizes_of(positions, table_of_weights)
+    _, horizon, dof, tables, rows, columns = sizes
+    width, left, right, head, tail = geometry[1:]
+    # What the given ends replace is read from here.
+    count = (horizon * dof + _TOGETHER) if head >= 0 or tail >= 0 else 1
+    copies = np.empty(count, positions.dtype)
+    x, conditions, lines = pointer_to(positions), pointer_to(known_ends), pointer_to(copies)
+    weights = pointer_to(table_of_weights)
+    outputs = (pointer_to(q), pointer_to(v), pointer_to(a), pointer_to(j))
+    region = (left * dof, (horizon - right) * dof)
+    flat = _is_flat(weights, sizes, geometry, region[1] - region[0])
+    together = _count_together(sizes)
+    for b in range(first, last, together):
+        several, source, shift = (b, min(b + together, last)), x, 0
+        table = (b if tables > 1 else 0) * rows * 3 * columns
+        if head >= 0 or tail >= 0:
+            _replace_ends(x, conditions, lines, several, sizes, geometry)
+            source, shift = lines, b * horizon * dof
+        known, layout = (source, shift, conditions), (sizes, geometry)
+        h = 0
+        while h < horizon:
+            if width == 5:
+                _forward_row(h, 5, known, outputs, several, weights, table, layout)
+            else:
+                _forward_row(h, 4, known, outputs, several, weights, table, layout)
+            h = horizon - right if flat and h == left - 1 else h + 1
+        row = table + _find_row(left, sizes, geometry)
+        inside = (source, shift, outputs, several, weights, row, sizes, region, past_caches)
+        if flat and width == 5:
+            _forward_central(*inside)
+        elif flat:
+            _forward_backward_scheme(*inside)
+    copies[0] = 0  # alive until here: of it, a pointer was used
+    if past_caches:
+        fence()
+
+
+@_compile
+def _find_readers(m, horizon, geometry):
+    # The rows that read sample m, from the first to before the last.
+    before, width = geometry[:2]
+    first = 0 if m < width else m - width + 1 + before
+    return first, horizon if m >= horizon - width else m + before + 1
+
+
+@_compile
+def _collect_weights(m, weights, table, readers, sizes, geometry):
+    # Those with which rows read sample m, three for each of at most 2 * width rows.
+    width, columns = geometry[1], sizes[5]
+    first, last = _find_readers(m, sizes[1], geometry)
+    for h in range(first, last):
+        n = m - _find_window(h, sizes[1], geometry)
+        row = table + _find_row(h, sizes, geometry)
+        for k in range(3):
+            of_order = row + k * columns
+            weight = _whole_weight(weights, of_order, n, width) if h == m else weights[of_order + n]
+            readers[3 * (h - first) + k] = weight
+
+
+@_compile
+def _adjoint_sample(m, gradients, out, several, readers, sizes, geometry):
+    position, velocity, acceleration, jerk = gradients
+    _, horizon, dof = sizes[:3]
+    lanes = count_lanes(out)
+    first, last = _find_readers(m, horizon, geometry)
+    for d in range(0, dof, lanes):
+        count = min(lanes, dof - d)
+        for b in range(several[0], several[1]):
+            i, c, w = (b * horizon + m) * dof + d, (b * horizon + first) * dof + d, 0
+            total = load_first(position, i, count)
+            for _ in range(first, last):
+                v = splat(readers[w]) * load_first(velocity, c, count)
+                a = splat(readers[w + 1]) * load_first(acceleration, c, count)
+                total += (v + a) + splat(readers[w + 2]) * load_first(jerk, c, count)
+                c, w = c + dof, w + 3
+            store_first(out, i, total, count)
+
+
+@_compile
+def _adjoint_known(gradients, values, b, weights, table, sizes, geometry, flat):
+    _, velocity, acceleration, jerk = gradients
+    _, horizon, dof, _, _, columns = sizes
+    width, left, right = geometry[1:4]
+    lanes, at, known = count_lanes(values), b * horizon * dof, b * (columns - width) * dof
+    for n in range(width, columns):
+        for d in range(0, dof, lanes):
+            count = min(lanes, dof - d)
+            total = splat(weights[table] - weights[table])
+            for end in range(left + right if flat else horizon):
+                h = end if end < left or not flat else horizon - right + (end - left)
+                row, c = table + _find_row(h, sizes, geometry) + n, at + h * dof + d
+                v = splat(weights[row]) * load_first(velocity, c, count)
+                a = splat(weights[row + columns]) * load_first(acceleration, c, count)
+                j = splat(weights[row + 2 * columns]) * load_first(jerk, c, count)
+                total += (v + a) + j
+            store_first(values, known + (n - width) * dof + d, total, count)
+
+
+@_compile
+def _adjoint_central(gradients, out, several, weights, row, sizes, region, past_caches):
+    position, velocity, acceleration, jerk = gradients
+    _, horizon, dof, _, _, columns = sizes
+    v1, v3 = splat(weights[row + 1]), splat(weights[row + 3])
+    a1, a3 = splat(weights[row + columns + 1]), splat(weights[row + columns + 3])
+    a2, j = splat(_whole_weight(weights, row + columns, 2, 5)), row + 2 * columns
+    j0, j1 = splat(weights[j]), splat(weights[j + 1])
+    j3, j4 = splat(weights[j + 3]), splat(weights[j + 4])
+    lanes, far = count_lanes(out), 2 * dof
+    for b in range(several[0], several[1]):
+        i, last = b * horizon * dof + region[0], b * horizon * dof + region[1] - lanes
+        while True:
+            total = load(position, i)
+            total += v1 * load(velocity, i + dof) + v3 * load(velocity, i - dof)
+            total += a1 * load(acceleration, i + dof) + a3 * load(acceleration, i - dof)
+            total += a2 * load(acceleration, i)
+            total += j1 * load(jerk, i + dof) + j3 * load(jerk, i - dof)
+            total += j0 * load(jerk, i + far) + j4 * load(jerk, i - far)
+            _put(out, i, total, past_caches and i % lanes == 0)
+            if i == last:
+                break
+            i = _step(i, last, lanes)
+
+
+@_compile
+def _adjoint_backward_scheme(gradients, out, several, weights, row, sizes, region, past_caches):
+    position, velocity, acceleration, jerk = gradients
+    _, horizon, dof, _, _, columns = sizes
+    v2, v3 = splat(weights[row + 2]), splat(_whole_weight(weights, row, 3, 4))
+    a1, a2 = splat(weights[row + columns + 1]), splat(weights[row + columns + 2])
+    a3, j = splat(_whole_weight(weights, row + columns, 3, 4)), row + 2 * columns
+    j0, j1, j2 = splat(weights[j]), splat(weights[j + 1]), splat(weights[j + 2])
+    j3 = splat(_whole_weight(weights, j, 3, 4))
+    lanes = count_lanes(out)
+    for b in range(several[0], several[1]):
+        i, last = b * horizon * dof + region[0], b * horizon * dof + region[1] - lanes
+        while True:
+            total = load(position, i)
+            total += v2 * load(velocity, i + dof) + v3 * load(velocity, i)
+            total += a1 * load(acceleration, i + 2 * dof) + a2 * load(acceleration, i + dof)
+            total += a3 * load(acceleration, i)
+            total += j0 * load(jerk, i + 3 * dof) + j1 * load(jerk, i + 2 * dof)
+            total += j2 * load(jerk, i + dof) + j3 * load(jerk, i)
+            _put(out, i, total, past_caches and i % lanes == 0)
+            if i == last:
+                break
+            i = _step(i, last, lanes)
+
+
+@_compile
+def _free_ends(out, values, b, sizes, geometry):
+    # A sample that is replaced has no say; its gradient belongs to what replaces it.
+    horizon, dof = sizes[1:3]
+    for end in range(2):
+        column, i = geometry[4 + end], (b * horizon + end * (horizon - 1)) * dof
+        known = (b * (sizes[5] - geometry[1]) + column) * dof
+        for d in range(dof if column >= 0 else 0):
+            values[known + d] += out[i + d]
+            out[i + d] = 0
+
+
+@_compile
+def _adjoint(q, v, a, j, table_of_weights, geometry, past_caches, gradient, of_known, first, last):
+    sizes = _sizes_of(q, table_of_weights)
+    _, horizon, dof, tables, rows, columns = sizes
+    width, left = geometry[1:3]
+    weights_read = np.empty(6 * width, q.dtype)
+    readers, weights = pointer_to(weights_read), pointer_to(table_of_weights)
+    gradients = (pointer_to(q), pointer_to(v), pointer_to(a), pointer_to(j))
+    out, values = pointer_to(gradient), pointer_to(of_known)
+    # Samples further from the ends than a window are read by inside rows only.
+    region = (width * dof, (horizon - width) * dof)
+    flat = _is_flat(weights, sizes, geometry, region[1] - region[0])
+    together = _count_together(sizes)
+    for b in range(first, last, together):
+        several = (b, min(b + together, last))
+        table = (b if tables > 1 else 0) * rows * 3 * columns
+        m = 0
+        while m < horizon:
+            _collect_weights(m, weights, table, readers, sizes, geometry)
+            _adjoint_sample(m, gradients, out, several, readers, sizes, geometry)
+            m = horizon - width if flat and m == width - 1 else m + 1
+        row = table + _find_row(left, sizes, geometry)
+        inside = (gradients, out, several, weights, row, sizes, region, past_caches)
+        if flat and width == 5:
+            _adjoint_central(*inside)
+        elif flat:
+            _adjoint_backward_scheme(*inside)
+        for one in range(several[0], several[1]):
+            _adjoint_known(gradients, values, one, weights, table, sizes, geometry, flat)
+            _free_ends(out, values, one, sizes, geometry)
+    weights_read[0] = 0  # alive until here
+    if past_caches:
+        fence()
+
+
+def apply_stencil(
+    x: Tensor, conditions: Tensor, weights: Tensor, geometry: tuple[int, ...]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`pullback.trajectory.kernels.stencil._reference.apply_stencil` on the CPU."""
+    dtype, wanted = weights.dtype, x.dtype
+    x = in_memory(x, dtype)
+    new = torch.empty_like
+    outputs = (new(x), new(x), new(x), new(x))
+    if x.numel() > 0:
+        inputs = (x, in_memory(conditions, dtype), in_memory(weights, dtype))
+        _run(_forward, inputs, geometry, outputs)
+    if dtype != wanted:
+        position, velocity, acceleration, jerk = outputs
+        return position.to(wanted), velocity.to(wanted), acceleration.to(wanted), jerk.to(wanted)
+    return outputs
+
+
+def apply_stencil_adjoint(
+    cotangents: tuple[Tensor, Tensor, Tensor, Tensor], weights: Tensor, geometry: tuple[int, ...]
+) -> tuple[Tensor, Tensor]:
+    """`pullback.trajectory.kernels.stencil._reference.apply_stencil_adjoint` on the CPU."""
+    wanted, dtype = cotangents[0].dtype, weights.dtype
+    given = [in_memory(cotangent, dtype) for cotangent in cotangents]
+    batch, _, dof = given[0].shape
+    gradient = torch.empty_like(given[0])
+    values = given[0].new_zeros(batch, weights.shape[3] - geometry[1], dof)
+    if gradient.numel() > 0:
+        _run(_adjoint, (*given, in_memory(weights, dtype)), geometry, (gradient, values))
+    if dtype != wanted:
+        return gradient.to(wanted), values.to(wanted)
+    return gradient, values
+
+
+def _run(
+    kernel: Any, inputs: tuple[Tensor, ...], geometry: tuple[int, ...], outputs: tuple[Tensor, ...]
+) -> None:
+    """Run a kernel over all trajectories."""
+    batch, elements = inputs[0].shape[0], inputs[0].numel()
+    # Vectors are stored past the caches whole, from where they may begin.
+    aligned = all(output.data_ptr() % VECTOR_BYTES == 0 for output in outputs)
+    given = [part.numpy() for part in inputs]
+    written = [output.numpy() for output in outputs]
+    work = functools.partial(kernel, *given, geometry, elements >= _MANY and aligned, *written)
+    run_slices(work, batch, count_threads(batch, elements))

@@ -1,0 +1,178 @@
+"""The stencil on a GPU: each program reads a block of samples once and writes every output.
+
+Samples and joints are one flat sequence, so that neighbouring threads touch neighbouring memory
+whatever the number of joints. The window's other reads of the same samples hit the cache.
+Storage may be float16 or bfloat16; the arithmetic is that of the weights.
+"""
+
+from typing import Any
+
+import torch
+import triton  # pyrefly: ignore[missing-import]
+import triton.language as tl  # pyrefly: ignore[missing-import]
+from torch import Tensor
+
+__all__ = ["apply_stencil", "apply_stencil_adjoint"]
+
+_BLOCK = 1024
+
+
+@triton.jit
+def _row_of(h, horizon, rows, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+    row = tl.where(h < LEFT, h, LEFT)
+    row = tl.where(h >= horizon - RIGHT, h - horizon + rows, row)
+    return tl.where(rows == horizon, h, row)
+
+
+@triton.jit
+def _load_sample(
+    x, values, b, h, d, live, horizon, dof, count, FIRST: tl.constexpr, LAST: tl.constexpr
+):
+    sample = tl.load(x + (b * horizon + h) * dof + d, mask=live, other=0.0)
+    if FIRST >= 0:
+        at = live & (h == 0)
+        value = tl.load(values + (b * count + FIRST) * dof + d, mask=at, other=0.0)
+        sample = tl.where(at, value, sample)
+    if LAST >= 0:
+        at = live & (h == horizon - 1)
+        value = tl.load(values + (b * count + LAST) * dof + d, mask=at, other=0.0)
+        sample = tl.where(at, value, sample)
+    return sample
+
+
+@triton.jit
+def _forward(
+    x, values, weights, position, velocity, acceleration, jerk, horizon, dof, rows, stride,
+    COUNT: tl.constexpr,
+    BEFORE: tl.constexpr, WIDTH: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
+    FIRST: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(0).to(tl.int64)
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    live = i < horizon * dof
+    h, d = i // dof, i % dof
+    begin = tl.minimum(tl.maximum(h - BEFORE, 0), horizon - WIDTH)
+    columns = WIDTH + COUNT
+    table = weights + b * stride + _row_of(h, horizon, rows, LEFT, RIGHT) * (3 * columns)
+    dtype = weights.dtype.element_ty
+    here = _load_sample(x, values, b, h, d, live, horizon, dof, COUNT, FIRST, LAST).to(dtype)
+    v = tl.zeros([BLOCK], dtype)
+    a = tl.zeros([BLOCK], dtype)
+    j = tl.zeros([BLOCK], dtype)
+    for k in tl.static_range(WIDTH):
+        near = begin + k
+        away = _load_sample(x, values, b, near, d, live, horizon, dof, COUNT, FIRST, LAST)
+        away = away.to(dtype) - here
+        v += tl.load(table + k, mask=live, other=0.0) * away
+        a += tl.load(table + columns + k, mask=live, other=0.0) * away
+        j += tl.load(table + 2 * columns + k, mask=live, other=0.0) * away
+    edge = live & ((h < LEFT) | (h >= horizon - RIGHT))
+    for m in tl.static_range(COUNT):
+        value = tl.load(values + (b * COUNT + m) * dof + d, mask=edge, other=0.0).to(dtype)
+        v += tl.load(table + WIDTH + m, mask=edge, other=0.0) * value
+        a += tl.load(table + columns + WIDTH + m, mask=edge, other=0.0) * value
+        j += tl.load(table + 2 * columns + WIDTH + m, mask=edge, other=0.0) * value
+    at = b * horizon * dof + i
+    tl.store(position + at, here, mask=live)
+    tl.store(velocity + at, v, mask=live)
+    tl.store(acceleration + at, a, mask=live)
+    tl.store(jerk + at, j, mask=live)
+
+
+@triton.jit
+def _adjoint(
+    gp, gv, ga, gj, weights, gradient, horizon, dof, rows, stride, COUNT: tl.constexpr,
+    BEFORE: tl.constexpr, WIDTH: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
+    FIRST: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(0).to(tl.int64)
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    live = i < horizon * dof
+    h, d = i // dof, i % dof
+    columns = WIDTH + COUNT
+    dtype = weights.dtype.element_ty
+    base = b * horizon * dof
+    total = tl.load(gp + base + i, mask=live, other=0.0).to(dtype)
+    # Every row whose window may hold this sample; a window moved inwards reaches WIDTH away.
+    for shift in tl.static_range(-WIDTH + 1, WIDTH):
+        near = h + shift
+        begin = tl.minimum(tl.maximum(near - BEFORE, 0), horizon - WIDTH)
+        reads = live & (near >= 0) & (near < horizon) & (begin <= h) & (h < begin + WIDTH)
+        table = weights + b * stride + _row_of(near, horizon, rows, LEFT, RIGHT) * (3 * columns)
+        at = base + near * dof + d
+        v = tl.load(gv + at, mask=reads, other=0.0).to(dtype)
+        a = tl.load(ga + at, mask=reads, other=0.0).to(dtype)
+        j = tl.load(gj + at, mask=reads, other=0.0).to(dtype)
+        if shift == 0:
+            for k in tl.static_range(WIDTH):
+                other = reads & (begin + k != h)
+                total -= tl.load(table + k, mask=other, other=0.0) * v
+                total -= tl.load(table + columns + k, mask=other, other=0.0) * a
+                total -= tl.load(table + 2 * columns + k, mask=other, other=0.0) * j
+        else:
+            k = h - begin
+            total += tl.load(table + k, mask=reads, other=0.0) * v
+            total += tl.load(table + columns + k, mask=reads, other=0.0) * a
+            total += tl.load(table + 2 * columns + k, mask=reads, other=0.0) * j
+    tl.store(gradient + base + i, total, mask=live)
+
+
+def _constants(geometry: tuple[int, ...]) -> dict[str, Any]:
+    names = ("BEFORE", "WIDTH", "LEFT", "RIGHT", "FIRST", "LAST")
+    return dict(zip(names, geometry, strict=True)) | {"BLOCK": _BLOCK}
+
+
+def _sizes(weights: Tensor, horizon: int, dof: int, count: int) -> tuple[int, ...]:
+    stride = 0 if weights.shape[0] == 1 else weights.stride(0)
+    return horizon, dof, weights.shape[1], stride, count
+
+
+def apply_stencil(
+    x: Tensor, conditions: Tensor, weights: Tensor, geometry: tuple[int, ...]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`pullback.trajectory.kernels.stencil._reference.apply_stencil` on a GPU."""
+    batch, horizon, dof = x.shape
+    x, conditions, weights = x.contiguous(), conditions.contiguous(), weights.contiguous()
+    position, velocity = torch.empty_like(x), torch.empty_like(x)
+    acceleration, jerk = torch.empty_like(x), torch.empty_like(x)
+    outputs = (position, velocity, acceleration, jerk)
+    if x.numel() > 0:
+        grid = (batch, triton.cdiv(horizon * dof, _BLOCK))
+        sizes = _sizes(weights, horizon, dof, conditions.shape[1])
+        _forward[grid](x, conditions, weights, *outputs, *sizes, **_constants(geometry))
+    return outputs
+
+
+def apply_stencil_adjoint(
+    cotangents: tuple[Tensor, Tensor, Tensor, Tensor], weights: Tensor, geometry: tuple[int, ...]
+) -> tuple[Tensor, Tensor]:
+    """`pullback.trajectory.kernels.stencil._reference.apply_stencil_adjoint` on a GPU."""
+    batch, horizon, dof = cotangents[0].shape
+    width, left, right, first, last = geometry[1:]
+    lines = [cotangent.contiguous() for cotangent in cotangents]
+    weights = weights.contiguous()
+    count = weights.shape[3] - width
+    gradient = torch.empty_like(lines[0])
+    if gradient.numel() > 0:
+        grid = (batch, triton.cdiv(horizon * dof, _BLOCK))
+        sizes = _sizes(weights, horizon, dof, count)
+        _adjoint[grid](*lines, weights, gradient, *sizes, **_constants(geometry))
+    # Only the few rows at the ends read boundary values: a handful of numbers.
+    values = _adjoint_ends(lines, weights, geometry, slice(0, left))
+    values += _adjoint_ends(lines, weights, geometry, slice(horizon - right, horizon))
+    for column, row in ((first, 0), (last, horizon - 1)):
+        if column >= 0:
+            values[:, column] += gradient[:, row].to(values.dtype)
+            gradient[:, row] = 0
+    return gradient, values.to(gradient.dtype)
+
+
+def _adjoint_ends(
+    lines: list[Tensor], weights: Tensor, geometry: tuple[int, ...], rows: slice
+) -> Tensor:
+    horizon, width = lines[0].shape[1], geometry[1]
+    # Counted from the end, a row of the weights is the same in a full and in a short table.
+    of_weights = rows if rows.start == 0 else slice(rows.start - horizon, None)
+    ends = torch.stack([line[:, rows] for line in lines[1:]], dim=2).to(weights.dtype)
+    kernel = "thkm,bhkd->bmd" if weights.shape[0] == 1 else "bhkm,bhkd->bmd"
+    return torch.einsum(kernel, weights[:, of_weights, :, width:], ends)

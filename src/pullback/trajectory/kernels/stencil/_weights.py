@@ -1,0 +1,250 @@
+"""The weights of a stencil as a differentiable function of the time steps.
+
+A weight of the ``k``-th derivative on a condition of order ``m`` scales as ``dt ** (m - k)``. For
+equal steps the rest is a rational constant, found exactly once. For unequal steps the inside rows
+come from divided differences and the few rows at the ends from a small linear solve, all in
+float64 and in plain torch operations, so that gradients with respect to dt, of any order, follow
+by composition.
+
+The maths: Fornberg, "Generation of finite difference formulas on arbitrarily spaced grids",
+Mathematics of Computation 51 (1988); divided differences as in any text on interpolation.
+"""
+
+import functools
+import math
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from pullback.internal.kernels._backend import is_plain, keep_results
+from pullback.trajectory.kernels.stencil._layout import (
+    ORDERS,
+    Condition,
+    Layout,
+    Scheme,
+    Side,
+    choose_conditions,
+)
+
+__all__ = ["nonuniform_table", "uniform_table"]
+
+Row = tuple[Side, int]
+
+
+def uniform_table(
+    layout: Layout, dt: Tensor | float, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """Return the weights for one step of time, ``[1, left + 1 + right, 3, columns]``.
+
+    Arguments:
+        layout: the stencil.
+        dt: seconds between samples, a number or a 0-dimensional tensor.
+        device: where the weights are needed.
+        dtype: what the weights, found in float64, are rounded to.
+    """
+    if not isinstance(dt, Tensor):
+        return _numeric_table(layout, dt, device, dtype)
+    return _uniform_table(layout, dt, device).to(dtype)
+
+
+@keep_results
+def _numeric_table(layout: Layout, dt: float, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return _uniform_table(layout, dt, device).to(dtype)
+
+
+def _uniform_table(layout: Layout, dt: Tensor | float, device: torch.device) -> Tensor:
+    if is_plain():
+        # Not through the operator, whose first call imports torch's compiler, for seconds.
+        constants = _constants_of(layout)
+    else:
+        constants = torch.ops.pullback.stencil_constants(
+            layout.scheme, list(layout.start), list(layout.goal)
+        )
+    orders = [0] * layout.width + list(layout.start) + list(layout.goal)
+    known = torch.tensor(orders, dtype=torch.float64, device="cpu")
+    exponents = known - torch.tensor(ORDERS, dtype=torch.float64, device="cpu")[:, None]
+    if device.type != "cpu":
+        constants, exponents = constants.to(device), exponents.to(device)
+    if not isinstance(dt, Tensor):
+        dt = torch.full((), dt, dtype=torch.float64, device=device)
+    return constants * dt.to(torch.float64) ** exponents
+
+
+def nonuniform_table(layout: Layout, dt: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the weights for steps of their own, ``[trajectories, horizon, 3, columns]``.
+
+    Arguments:
+        layout: the stencil.
+        dt: ``[trajectories, horizon - 1]`` seconds.
+        dtype: what the weights, found in float64, are rounded to.
+    """
+    dt = dt.to(torch.float64)
+    inside = _central_rows(dt) if layout.scheme == "central" else _backward_rows(dt)
+    inside = torch.nn.functional.pad(inside, (0, layout.conditions))
+    # Inside rows are those with a whole window; backward, that includes the very last one.
+    kept = inside if layout.scheme == "central" else inside[:, :-1]
+    first = _end_rows(layout, "left", layout.left, dt)
+    last = _end_rows(layout, "right", layout.right, dt)
+    return torch.cat([first, kept, last], dim=1).to(dtype)
+
+
+@functools.cache
+def _uniform_constants(
+    scheme: Scheme, start: tuple[int, ...], goal: tuple[int, ...]
+) -> tuple[float, ...]:
+    layout = Layout(scheme, start, goal)
+    columns = layout.width + layout.conditions
+    table: list[float] = []
+    for side, row in _compact_rows(layout):
+        for order in ORDERS:
+            weights = [Fraction(0)] * columns
+            chosen = choose_conditions(layout, side, row, order)
+            anchor = {"left": row, "inside": 0, "right": -row}[side]
+            solved = _solve_exactly(chosen, anchor, order)
+            for (sample, known), weight in zip(chosen, solved, strict=True):
+                weights[layout.column(side, sample, known)] = weight
+            table.extend(float(weight) for weight in weights)
+    return tuple(table)
+
+
+def _constants_of(layout: Layout) -> Tensor:
+    flat = _uniform_constants(layout.scheme, layout.start, layout.goal)
+    return torch.tensor(flat, dtype=torch.float64, device="cpu").view(_constants_shape(layout))
+
+
+@torch.library.custom_op("pullback::stencil_constants", mutates_args=())
+def _stencil_constants(scheme: str, start: list[int], goal: list[int]) -> Tensor:
+    # An operator, so that compiled code takes the exact rationals as they are.
+    layout = Layout(scheme, tuple(start), tuple(goal))  # pyrefly: ignore[bad-argument-type]
+    return _constants_of(layout)
+
+
+@_stencil_constants.register_fake
+def _(scheme: str, start: list[int], goal: list[int]) -> Tensor:
+    layout = Layout(scheme, tuple(start), tuple(goal))  # pyrefly: ignore[bad-argument-type]
+    return torch.empty(_constants_shape(layout), dtype=torch.float64, device="cpu")
+
+
+def _constants_shape(layout: Layout) -> tuple[int, int, int, int]:
+    columns = layout.width + layout.conditions
+    return 1, layout.left + 1 + layout.right, len(ORDERS), columns
+
+
+def _compact_rows(layout: Layout) -> list[Row]:
+    left: list[Row] = [("left", row) for row in range(layout.left)]
+    right: list[Row] = [("right", row) for row in reversed(range(layout.right))]
+    return [*left, ("inside", 0), *right]
+
+
+def _solve_exactly(chosen: list[Condition], anchor: int, order: int) -> list[Fraction]:
+    """Return weights w with sum(w * condition(p)) = p^(order)(anchor) for polynomials p."""
+    size = len(chosen)
+    if chosen == [(0, order)]:
+        return [Fraction(1)]
+    # Column c is condition c applied to (t - anchor)^power / power!, one power in each row.
+    rows = [
+        [
+            Fraction(sample - anchor) ** (power - known) / math.factorial(power - known)
+            if power >= known
+            else Fraction(0)
+            for sample, known in chosen
+        ]
+        + [Fraction(int(power == order))]
+        for power in range(size)
+    ]
+    for pivot in range(size):
+        best = next(row for row in range(pivot, size) if rows[row][pivot] != 0)
+        rows[pivot], rows[best] = rows[best], rows[pivot]
+        rows[pivot] = [value / rows[pivot][pivot] for value in rows[pivot]]
+        for row in range(size):
+            if row != pivot and rows[row][pivot] != 0:
+                factor = rows[row][pivot]
+                pairs = zip(rows[row], rows[pivot], strict=True)
+                rows[row] = [value - factor * known for value, known in pairs]
+    return [row[-1] for row in rows]
+
+
+def _divide_differences(dt: Tensor, order: int) -> Tensor:
+    """Return the weights of f[i .. i + order], ``[trajectories, horizon - order, order + 1]``."""
+    horizon = dt.shape[-1] + 1
+    weights = torch.ones(dt.shape[0], horizon, 1, dtype=dt.dtype, device=dt.device)
+    span = torch.zeros(dt.shape[0], horizon, dtype=dt.dtype, device=dt.device)
+    for level in range(1, order + 1):
+        span = span[:, :-1] + dt[:, level - 1 :]
+        newer = torch.nn.functional.pad(weights[:, 1:], (1, 0))
+        older = torch.nn.functional.pad(weights[:, :-1], (0, 1))
+        weights = (newer - older) / span[..., None]
+    return weights
+
+
+def _backward_rows(dt: Tensor) -> Tensor:
+    """Weights of rows 3 .. horizon - 1 over (h - 3, .., h)."""
+    rows = []
+    for order in ORDERS:
+        divided = _divide_differences(dt, order)[:, 3 - order :] * math.factorial(order)
+        rows.append(torch.nn.functional.pad(divided, (3 - order, 0)))
+    return torch.stack(rows, dim=2)
+
+
+def _central_rows(dt: Tensor) -> Tensor:
+    """Weights of rows 2 .. horizon - 3 over (h - 2, .., h + 2)."""
+    farther, past, future = dt[:, :-3], dt[:, 1:-2], dt[:, 2:-1]
+    pad = torch.nn.functional.pad
+    slopes = _divide_differences(dt, 1)
+    arriving, leaving = pad(slopes[:, 1:-2], (1, 2)), pad(slopes[:, 2:-1], (2, 1))
+    share = (past / (past + future))[..., None]
+    velocity = arriving + share * (leaving - arriving)
+    # Third derivative at t_h of the quartic in Newton form over h-2, h-1, h, h+1, h+2.
+    away = ((farther + past) + past - future)[..., None]
+    third, fourth = _divide_differences(dt, 3)[:, :-1], _divide_differences(dt, 4)
+    jerk = 6 * pad(third, (0, 1)) + 6 * away * fourth
+    # The three-point formula errs by (dt+ - dt-) / 3 times the jerk; without, cubics are exact.
+    second = pad(_divide_differences(dt, 2)[:, 1:-1], (1, 1))
+    acceleration = 2 * second - ((future - past) / 3)[..., None] * jerk
+    return torch.stack([velocity, acceleration, jerk], dim=2)
+
+
+def _end_rows(layout: Layout, side: Side, count: int, dt: Tensor) -> Tensor:
+    """Weights of the first or last rows, ``[trajectories, count, 3, columns]``, by small solves."""
+    edge = dt[:, : layout.width - 1] if side == "left" else dt[:, -(layout.width - 1) :]
+    # Times in units of the mean step near the end keep the systems well scaled.
+    unit = edge.mean(-1, keepdim=True)
+    times = torch.nn.functional.pad((edge / unit).cumsum(-1), (1, 0))
+    anchor = 0 if side == "left" else layout.width - 1
+    rows = []
+    for row in range(count) if side == "left" else reversed(range(count)):
+        now = times[:, row] if side == "left" else times[:, layout.width - 1 - row]
+        for order in ORDERS:
+            chosen = choose_conditions(layout, side, row, order)
+            weights = _solve_for_weights(chosen, times - now[:, None], anchor, order)
+            orders = torch.tensor([known - order for _, known in chosen], device=dt.device)
+            columns = [layout.column(side, sample, known) for sample, known in chosen]
+            spread = torch.nn.functional.one_hot(
+                torch.tensor(columns, device=dt.device), layout.width + layout.conditions
+            ).to(dt.dtype)
+            rows.append((weights * unit**orders) @ spread)
+    shape = (dt.shape[0], count, len(ORDERS), layout.width + layout.conditions)
+    return torch.stack(rows, dim=1).reshape(shape)
+
+
+def _solve_for_weights(chosen: list[Condition], times: Tensor, anchor: int, order: int) -> Tensor:
+    """The same system as `_solve_exactly`, ``times`` relative to the row, in floating point."""
+    size = len(chosen)
+    if chosen == [(0, order)]:
+        return torch.ones(times.shape[0], 1, dtype=times.dtype, device=times.device)
+    columns = []
+    for sample, known in chosen:
+        time = times[:, anchor + sample]
+        powers = [
+            time ** (power - known) / math.factorial(power - known)
+            if power >= known
+            else torch.zeros_like(time)
+            for power in range(size)
+        ]
+        columns.append(torch.stack(powers, dim=-1))
+    matrix = torch.stack(columns, dim=-1)
+    wanted = torch.zeros(size, dtype=times.dtype, device=times.device)
+    wanted[order] = 1.0
+    # Not torch.linalg.solve: in torch 2.13 the derivative of its forward mode is wrong.
+    return (torch.linalg.inv(matrix) @ wanted.expand(times.shape[0], size)[..., None])[..., 0]

@@ -1,0 +1,1 @@
+"""Plans: least motions through points, within limits and in the least time."""

@@ -1,0 +1,244 @@
+"""`Limits`: where a joint may be, and how fast, how hard and how suddenly it may move."""
+
+import numbers
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal.torch import pytree
+from pullback.trajectory._knots import broadcast_batch, concrete
+
+__all__ = ["KINDS", "Limit", "Limits", "aim_of", "check_limits", "range_of"]
+
+KINDS = ("velocity", "acceleration", "jerk", "position")
+
+# A range loses this part of its larger end at both ends, so that the result keeps the limit as it
+# was given, whatever float32 and the solver round.
+MARGIN = 2e-7
+
+Limit = Tensor | float | list[float] | tuple[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Limits:
+    """Ranges of position, velocity, acceleration and jerk; what is left out is unlimited.
+
+    One magnitude ``m`` means from ``-m`` to ``m``; a tuple of two is the lower and the upper end.
+    A `Limits` is a pytree whose leaves are its tensors.
+
+    Arguments:
+        velocity: a positive magnitude, or ``(lower, upper)``, per second.
+        acceleration: the same, per second squared.
+        jerk: the same, per second cubed.
+        position: ``(lower, upper)``, each a number, ``[dof]``, ``[..., dof]`` or a list with one
+            number for each joint, in the unit of a joint; or one magnitude.
+        between: whether the range of the position is kept between samples too, by the control
+            points of each step. Points that lie on a limit then need to lie on samples. The other
+            ranges always hold at every instant.
+
+    Raises:
+        ArgumentError: a magnitude that is not positive, or a range that is empty.
+        ArgumentTypeError: a limit that is no number, tensor, list or pair of them.
+
+    Example:
+        >>> Limits(velocity=2.0, jerk=50.0).given
+        ('velocity', 'jerk')
+        >>> Limits(position=(-1.0, 2.5), velocity=(-1.0, 2.0)).given
+        ('velocity', 'position')
+    """
+
+    velocity: Limit | None = None
+    acceleration: Limit | None = None
+    jerk: Limit | None = None
+    position: Limit | None = None
+    between: bool = False
+
+    def __post_init__(self) -> None:
+        for kind in KINDS:
+            value = getattr(self, kind)
+            if isinstance(value, tuple):
+                value = _pair(kind, value)
+                object.__setattr__(self, kind, value)
+                _check_pair(kind, value)
+            elif value is not None:
+                value = _number(kind, value)
+                object.__setattr__(self, kind, value)
+                _check_magnitude(kind, value)
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The kinds that are limited."""
+        return tuple(kind for kind in KINDS if getattr(self, kind) is not None)
+
+
+def _number(kind: str, value: Any) -> Any:
+    """One end: a float, or a tensor; anything that may stand for one in a pytree is let through."""
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, list):
+        try:
+            return torch.tensor(value, dtype=torch.float64, device="cpu")
+        except (TypeError, ValueError) as error:
+            raise _no_number(kind, value) from error
+    wrong = isinstance(value, (str, bytes, bool, dict, set)) or value is None
+    if wrong or (isinstance(value, Tensor) and not value.dtype.is_floating_point):
+        raise _no_number(kind, value)
+    return value
+
+
+def _no_number(kind: str, value: Any) -> ArgumentTypeError:
+    return ArgumentTypeError(
+        f"The limit on {kind} is not a number.",
+        given=repr(value),
+        expected="a number, a floating tensor, a list of numbers, a pair (lower, upper) or None",
+    )
+
+
+def _pair(kind: str, value: tuple[Any, ...]) -> tuple[Any, Any]:
+    if len(value) != 2:
+        raise ArgumentError(
+            f"The range of {kind} is not a pair.",
+            given=repr(value),
+            expected="(lower, upper); a list has one magnitude for each joint",
+        )
+    lower, upper = (_number(kind, end) for end in value)
+    if isinstance(lower, float) and isinstance(upper, Tensor):
+        lower = torch.full_like(upper, lower)
+    if isinstance(upper, float) and isinstance(lower, Tensor):
+        upper = torch.full_like(lower, upper)
+    return lower, upper
+
+
+def _known(value: Any) -> Tensor | None:
+    # Inside a pytree a leaf may be anything (an in_dim, a marker): only tensors are read.
+    if isinstance(value, float):
+        return torch.tensor(value, dtype=torch.float64, device="cpu")
+    return concrete(value) if isinstance(value, Tensor) else None
+
+
+def _check_magnitude(kind: str, value: Any) -> None:
+    known = _known(value)
+    if known is not None and not bool(((known > 0) & torch.isfinite(known)).all()):
+        raise ArgumentError(
+            f"The limit on {kind} must be positive.",
+            given=repr(value),
+            expected="a finite magnitude > 0, a pair (lower, upper), or None for no limit",
+        )
+
+
+def _check_pair(kind: str, value: tuple[Any, Any]) -> None:
+    lower, upper = _known(value[0]), _known(value[1])
+    if lower is None or upper is None:
+        return
+    finite = torch.isfinite(lower).all() and torch.isfinite(upper).all()
+    if not bool(finite) or not bool((lower < upper).all()):
+        raise ArgumentError(
+            f"The range of {kind} is empty or not finite.",
+            given=repr(value),
+            expected="lower < upper, both finite",
+        )
+
+
+def check_limits(limits: Any, like: Tensor) -> None:
+    """Refuse what is not a `Limits` that fits points ``[..., count, dof]``.
+
+    Raises:
+        ArgumentTypeError: not a `Limits`.
+        ArgumentError: another dof, batch or device.
+    """
+    if not isinstance(limits, Limits):
+        raise ArgumentTypeError(
+            "The limits are not a Limits.",
+            given=type(limits).__name__,
+            expected="pullback.trajectory.Limits(velocity=..., acceleration=..., jerk=...)",
+        )
+    for kind in limits.given:
+        value = getattr(limits, kind)
+        for end in value if isinstance(value, tuple) else (value,):
+            if isinstance(end, Tensor) and end.dim():
+                _check_fit(kind, end, like)
+
+
+def _check_fit(kind: str, value: Tensor, like: Tensor) -> None:
+    if value.device != like.device:
+        raise ArgumentError(
+            f"The limit on {kind} lies on another device than the points.",
+            given=str(value.device),
+            expected=str(like.device),
+        )
+    if value.shape[-1] not in (1, like.shape[-1]):
+        raise ArgumentError(
+            f"The limit on {kind} has another number of joints than the points.",
+            given=f"{tuple(value.shape)} beside points {tuple(like.shape)}",
+            expected=f"a number or [..., {like.shape[-1]}]",
+        )
+    broadcast_batch(f"limit on {kind}", value.shape[:-1], like)
+
+
+def range_of(limits: Limits, kind: str, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The ends of a range, which must be given, as float64 ``[..., dof]`` or ``[..., 1]``."""
+    value = getattr(limits, kind)
+    lower, upper = value if isinstance(value, tuple) else (None, value)
+    upper = _end(upper, like)
+    return (-upper if lower is None else _end(lower, like)), upper
+
+
+def _end(value: Any, like: Tensor) -> Tensor:
+    if not isinstance(value, Tensor):
+        value = torch.full((), float(value), dtype=torch.float64, device=like.device)
+    value = value.to(torch.float64)
+    return value if value.dim() else value.unsqueeze(-1)
+
+
+def aim_of(limits: Limits, kind: str, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The middle and half the width of the range to solve for, a little narrower than given."""
+    lower, upper = range_of(limits, kind, like)
+    largest = torch.maximum(lower.detach().abs(), upper.detach().abs())
+    half = (upper - lower) / 2
+    # A part of the width where the range is far from zero, so that none of it becomes negative.
+    spare = torch.minimum(MARGIN * largest / half.detach(), torch.full_like(largest, 1e-3))
+    return (lower + upper) / 2, half * (1 - spare)
+
+
+def _leaves(limits: Limits) -> list[tuple[str, Any]]:
+    parts = ((kind, getattr(limits, kind)) for kind in KINDS)
+    return [(kind, part) for kind, part in parts if not _is_constant(part)]
+
+
+def _is_constant(part: Any) -> bool:
+    # Numbers and None are constants of the structure, so that vmap and grad see tensors only.
+    if isinstance(part, tuple) and len(part) == 2:
+        return all(isinstance(end, (int, float)) for end in part)
+    return part is None or isinstance(part, (int, float))
+
+
+def _context(limits: Limits) -> tuple[Any, ...]:
+    parts = [getattr(limits, kind) for kind in KINDS]
+    return *(part if _is_constant(part) else "leaf" for part in parts), limits.between
+
+
+def _flatten(limits: Limits) -> tuple[list[Any], tuple[Any, ...]]:
+    return [part for _, part in _leaves(limits)], _context(limits)
+
+
+def _flatten_with_keys(limits: Limits) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+    return [(pytree.GetAttrKey(kind), part) for kind, part in _leaves(limits)], _context(limits)
+
+
+def _unflatten(leaves: Any, context: tuple[Any, ...]) -> Limits:
+    remaining = iter(leaves)
+    *kept, between = context
+    parts = [next(remaining) if part == "leaf" else part for part in kept]
+    return Limits(**dict(zip(KINDS, parts, strict=True)), between=between)
+
+
+pytree.register_pytree_node(
+    Limits,
+    _flatten,
+    _unflatten,
+    serialized_type_name="pullback.trajectory.Limits",
+    flatten_with_keys_fn=_flatten_with_keys,
+)

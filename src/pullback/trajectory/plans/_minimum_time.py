@@ -1,0 +1,130 @@
+"""`minimum_time`: the shape of least jerk, as fast as limits allow."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError
+from pullback.trajectory._knots import concrete
+from pullback.trajectory._motion import Motion
+from pullback.trajectory._state import State, rest
+from pullback.trajectory.kernels.programs._cubic import Forms
+from pullback.trajectory.plans._limits import Limits, aim_of, check_limits
+from pullback.trajectory.plans._plan import SAMPLES, Plan, make_plan, to_motion
+from pullback.trajectory.plans._rows import POWERS, row_mask, row_values
+from pullback.trajectory.plans._within import combine
+
+__all__ = ["minimum_time"]
+
+
+def minimum_time(
+    points: Tensor,
+    limits: Limits,
+    *,
+    times: Tensor | Sequence[float] | None = None,
+    start: State = rest,
+    goal: State = rest,
+    samples: int = SAMPLES,
+    order: int = 3,
+) -> Motion:
+    r"""The motion of least jerk in the least duration that keeps it within limits.
+
+    .. math:: T = \max_{k, t} \Big( \frac{|q^{(k)}(t)|}{l_k} \Big)^{1/k}
+        \text{ of the motion in one second}
+
+    The duration is the variable: all times are stretched alike until the first limit is met, and
+    the motion of least jerk without limits keeps them. `minimum_jerk` with limits may be faster,
+    at more jerk: it moves at a limit for longer.
+
+    Both ends are at rest, or free: other velocities would not stretch with time. Differentiable
+    in points, times and limits, to any order: the derivative is that of the limit that is met.
+
+    Arguments:
+        points: ``[..., count, dof]``, in the unit of a joint; all joints of a trajectory share
+            its duration.
+        limits: the largest magnitudes of velocity, acceleration and jerk, at least one.
+        times: ``[count]`` or ``[..., count]``, increasing, of which only the proportions count;
+            evenly spaced if left out.
+        start: `rest`, `hold`, `free` or a state of zeros.
+        goal: the same at the last point.
+        samples: how many samples, evenly spaced in time, the ends included.
+        order: 3 for least jerk, 2 for least acceleration.
+
+    Returns:
+        a motion ``[..., samples, dof]``; its duration is that of its ``dt``.
+
+    Raises:
+        ArgumentError: no limit, ends that move, a motion that stands still (it has no least
+            duration), and as `minimum_jerk`.
+        ArgumentTypeError: arguments of a wrong type.
+
+    Example:
+        >>> import torch
+        >>> motion = minimum_time(torch.tensor([[0.0], [1.0]]), Limits(velocity=2.0))
+        >>> round(motion.times[-1].item(), 3), round(motion.velocity.max().item(), 3)
+        (0.937, 2.0)
+
+    Source: Hollerbach, Dynamic scaling of manipulator trajectories, 1984.
+    """
+    if order not in (2, 3):
+        raise ArgumentError("The order is out of range.", given=repr(order), expected="2 or 3")
+    plan = make_plan(
+        points,
+        times,
+        duration=1.0 if times is None else None,
+        start=start,
+        goal=goal,
+        samples=samples,
+        order=order,
+    )
+    check_limits(limits, points)
+    _check(plan, limits)
+    forms = combine(plan.basis(), plan.values(plan.step))
+    step = _least_step(plan, forms, limits)
+    return replace(to_motion(plan, forms, step), start_time=None)
+
+
+def _check(plan: Plan, limits: Limits) -> None:
+    if not limits.given:
+        raise ArgumentError(
+            "Without limits there is no least duration.",
+            given="Limits()",
+            expected="a limit on velocity, acceleration or jerk",
+        )
+    for end, kind, value in plan.ends:
+        known = concrete(value)
+        if known is not None and bool((known != 0).any()):
+            raise ArgumentError(
+                f"The {kind} of the {end} is not zero, and would change with the duration.",
+                given=f"up to {float(known.abs().max()):.6g}",
+                expected="ends at rest, or free",
+                mend="Use minimum_jerk with limits and a duration.",
+            )
+
+
+def _least_step(plan: Plan, forms: Forms, limits: Limits) -> Tensor:
+    """Seconds between samples at which the first limit is met: ``[...]``."""
+    candidates = []
+    for kind in limits.given:
+        power = POWERS[kind]
+        middle, half = (end.unsqueeze(-1) for end in aim_of(limits, kind, plan.points))
+        value = row_values(kind, forms)
+        # Beyond zero on either side, as a part of what there is to that side.
+        level = torch.maximum(value / (middle + half), value / (middle - half))
+        peak = (level * row_mask(plan, kind)).amax((-2, -1))
+        # The root of a peak of zero has no derivative; it is never the largest of a motion.
+        safe = torch.where(peak > 0, peak, torch.ones_like(peak))
+        candidates.append(torch.where(peak > 0, safe ** (1 / power), torch.zeros_like(peak)))
+    step = candidates[0]
+    for candidate in candidates[1:]:
+        step = torch.maximum(step, candidate)
+    known = concrete(step)
+    if known is not None and not bool((known > 0).all()):
+        raise ArgumentError(
+            "A motion stands still, so every duration would do.",
+            given="points that are all alike",
+            expected="a motion that moves",
+        )
+    return step

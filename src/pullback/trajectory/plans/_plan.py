@@ -1,0 +1,214 @@
+"""What is asked of a least motion, checked and written as linear conditions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError
+from pullback.trajectory._knots import (
+    check_points,
+    check_state,
+    concrete,
+    normalise_duration,
+    normalise_times,
+    state_part,
+)
+from pullback.trajectory._motion import Motion, time_dtype
+from pullback.trajectory._state import State
+from pullback.trajectory.kernels.programs._cubic import (
+    ACCELERATION,
+    JERK,
+    VELOCITY,
+    Forms,
+    apply_form,
+    boundary_rows,
+    position_rows,
+)
+from pullback.trajectory.kernels.programs._least import Basis, least_basis
+
+__all__ = ["FORMS", "SAMPLES", "Plan", "change_of", "make_plan", "to_motion"]
+
+FORMS = {"velocity": VELOCITY, "acceleration": ACCELERATION, "jerk": JERK}
+SAMPLES = 256
+# Beyond, the band's condition (samples^6 / 1000) leaves the corrections nothing to hold on to.
+_MOST_SAMPLES = 2048
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What is asked of a least motion, checked, in float64 and per step.
+
+    Arguments:
+        points: ``[..., count, dof]``, relative to the first.
+        origin: ``[..., 1, dof]``, the first point.
+        step: ``[...]`` seconds between samples.
+        conditions: ``[..., rows, samples + 2]``: positions, then derivatives at the ends.
+        places: ``[..., count]``, when the points are met, in steps.
+        begin: ``[...]`` seconds, the time of the first point, where times were given.
+        ends: end (``"start"`` or ``"goal"``), kind and value ``[..., 1, dof]`` in seconds, in the
+            order of the rows.
+    """
+
+    points: Tensor
+    origin: Tensor
+    step: Tensor
+    conditions: Tensor
+    places: Tensor
+    begin: Tensor | None
+    ends: tuple[tuple[str, str, Tensor], ...]
+    order: int
+    samples: int
+    dtype: torch.dtype
+
+    def basis(self) -> Basis:
+        """The least motion for each condition alone."""
+        return least_basis(self.order, self.conditions)
+
+    def values(self, step: Tensor) -> Tensor:
+        """What the conditions are to be, for a step in seconds: ``[..., rows, dof]``."""
+        order = {"velocity": 1, "acceleration": 2, "jerk": 3}
+        ends = [value * step[..., None, None] ** order[kind] for _, kind, value in self.ends]
+        parts = [self.points, *ends]
+        batch = torch.broadcast_shapes(*(part.shape[:-2] for part in parts))
+        dof = self.points.shape[-1]
+        return torch.cat([part.expand(*batch, part.shape[-2], dof) for part in parts], dim=-2)
+
+
+def make_plan(
+    points: Tensor,
+    times: Tensor | Sequence[float] | float | None,
+    *,
+    duration: Tensor | float | None,
+    start: State,
+    goal: State,
+    samples: int,
+    order: int,
+) -> Plan:
+    """Check the arguments of a least motion.
+
+    Raises:
+        ArgumentError: as `minimum_jerk` says.
+        ArgumentTypeError: as `minimum_jerk` says.
+    """
+    check_points(points, what="points", least=2)
+    count = points.shape[-2]
+    ends = _ends(points, start, goal)
+    if count + len(ends) < order:
+        raise ArgumentError(
+            "There is too little to determine the motion.",
+            given=f"{count} points and {len(ends)} derivatives",
+            expected=f"{order} conditions or more",
+            mend="Give a velocity or an acceleration in start or goal.",
+        )
+    knots = _times(points, times, duration)
+    _check_samples(samples, count + len(ends))
+    begin = knots[..., 0] if _listed(times) else None
+    step = (knots[..., -1] - knots[..., 0]) / (samples - 1)
+    places = (knots - knots[..., :1]) / step.unsqueeze(-1)
+    _check_places(places, samples)
+    rows = position_rows(places, samples)
+    for end, kind, _ in ends:
+        at_end = end == "goal"
+        row = boundary_rows(FORMS[kind], samples, at_end=at_end, device=points.device)
+        row = row.expand(*rows.shape[:-2], 1, samples + 2)
+        rows = torch.cat([rows, row], dim=-2)
+    exact = points.to(torch.float64)
+    # Relative to the first point, so that a far origin costs no digits.
+    origin = exact[..., :1, :]
+    return Plan(
+        exact - origin, origin, step, rows, places, begin, ends, order, samples, points.dtype
+    )
+
+
+def to_motion(plan: Plan, forms: Forms, step: Tensor) -> Motion:
+    """A motion from its forms per step ``[..., dof, samples]``.
+
+    The jerk of a sample is that of the step after it; the last sample repeats the last step's.
+    """
+    jerk = torch.cat([forms.jerk, forms.jerk[..., -1:]], dim=-1)
+    unit = step[..., None, None]
+    parts = (
+        plan.origin + forms.position.mT,
+        forms.velocity.mT / unit,
+        forms.acceleration.mT / unit**2,
+        jerk.mT / unit**3,
+    )
+    batch = torch.broadcast_shapes(*(part.shape for part in parts))
+    dt = step if not step.dim() else step.unsqueeze(-1).expand(*step.shape, plan.samples - 1)
+    seconds = time_dtype(plan.dtype)
+    return Motion(
+        *(part.expand(batch).to(plan.dtype) for part in parts),
+        dt=dt.to(seconds),
+        start_time=None if plan.begin is None else plan.begin.to(seconds),
+    )
+
+
+def change_of(x: Tensor) -> Forms:
+    """The forms of a change of coefficients ``[..., samples + 2]``."""
+    position = apply_form((1 / 6, 4 / 6, 1 / 6), x)
+    bend = apply_form(ACCELERATION, x)
+    return Forms(position, apply_form(VELOCITY, x), bend, apply_form(JERK, x))
+
+
+def _ends(points: Tensor, start: State, goal: State) -> tuple[tuple[str, str, Tensor], ...]:
+    found = []
+    for name, state in (("start", start), ("goal", goal)):
+        check_state(name, state, points)
+        if "position" in state.given:
+            raise ArgumentError(
+                f"The position of the {name} is given twice.",
+                given=f"{name}.position and the {'first' if name == 'start' else 'last'} point",
+                mend=f"Leave it out: State(velocity=..., acceleration=...) as the {name}.",
+            )
+        found += [(name, part, state_part(state, part, points)) for part in state.given]
+    return tuple(found)
+
+
+def _times(points: Tensor, times: object, duration: Tensor | float | None) -> Tensor:
+    """The times of the points in float64; a duration spaces them evenly."""
+    if (times is None) == (duration is None):
+        raise ArgumentError(
+            "Either the times of the points or the duration must be given.",
+            given="both" if times is not None else "neither",
+            mend="Pass times=[...] with one time for each point, or duration=seconds.",
+        )
+    if _listed(times):
+        return normalise_times(times, points).to(torch.float64)
+    chosen = times if duration is None else duration
+    seconds = normalise_duration(chosen, points).to(torch.float64)
+    count = points.shape[-2]
+    even = torch.arange(count, dtype=torch.float64, device=points.device) / (count - 1)
+    return seconds.unsqueeze(-1) * even
+
+
+def _listed(times: object) -> bool:
+    """Whether there is a time for each point, and not only a duration."""
+    single = isinstance(times, (int, float)) or (isinstance(times, Tensor) and times.dim() == 0)
+    return times is not None and not single
+
+
+def _check_samples(samples: int, conditions: int) -> None:
+    least = max(4, conditions)
+    whole = isinstance(samples, int) and not isinstance(samples, bool)
+    if not whole or not least <= samples <= _MOST_SAMPLES:
+        raise ArgumentError(
+            "The number of samples is out of range.",
+            given=repr(samples),
+            expected=f"a whole number from {least} ({conditions} conditions) to {_MOST_SAMPLES}",
+            mend="For more samples, resample the result.",
+        )
+
+
+def _check_places(places: Tensor, samples: int) -> None:
+    gaps = concrete(places.diff(dim=-1))
+    if gaps is None or not gaps.numel() or bool((gaps >= 1 - 1e-9).all()):
+        return
+    needed = int(torch.ceil((samples - 1) / gaps.min().clamp(min=1e-9))) + 1
+    raise ArgumentError(
+        "Two points lie within one step of each other.",
+        given=f"{samples} samples, points {gaps.min():.3g} steps apart",
+        expected="at least one step between two points",
+        mend=f"Pass samples={needed} or more, or space the times.",
+    )

@@ -1,0 +1,149 @@
+"""The rows of a limited motion: what is kept within a range, as parts of that range."""
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError
+from pullback.trajectory._knots import concrete
+from pullback.trajectory.kernels.programs import Problem
+from pullback.trajectory.kernels.programs._cubic import Forms, metric_product
+from pullback.trajectory.plans._limits import Limits, aim_of, range_of
+from pullback.trajectory.plans._plan import Plan
+
+__all__ = ["POWERS", "check_given", "problem_of", "row_kinds", "row_mask", "row_values"]
+
+POWERS = {"position": 0, "velocity": 1, "acceleration": 2, "jerk": 3}
+# The control points of each step, beside its samples.
+_BETWEEN = ("ahead", "behind")
+
+
+def row_kinds(limits: Limits) -> tuple[str, ...]:
+    """The kinds of rows, in their order."""
+    between = _BETWEEN if limits.between and limits.position is not None else ()
+    return limits.given + between
+
+
+def limit_of(kind: str) -> str:
+    """The limit that a kind of row keeps."""
+    return "position" if kind in _BETWEEN else kind
+
+
+def row_values(kind: str, forms: Forms) -> Tensor:
+    """What a kind of row limits, per step: ``[..., rows]``."""
+    position, velocity, acceleration, jerk = forms
+    if kind == "velocity":
+        before = velocity[..., :1] - acceleration[..., :1] / 2
+        return torch.cat([before, velocity + acceleration / 2], dim=-1)
+    if kind == "ahead":
+        before = position[..., :1] - 2 * velocity[..., :1] / 3 + acceleration[..., :1] / 6
+        return torch.cat([before, position + velocity / 3], dim=-1)
+    if kind == "behind":
+        after = position[..., -1:] + 2 * velocity[..., -1:] / 3 + acceleration[..., -1:] / 6
+        return torch.cat([position - velocity / 3, after], dim=-1)
+    return {"position": position, "acceleration": acceleration, "jerk": jerk}[kind]
+
+
+def row_mask(plan: Plan, kind: str) -> Tensor:
+    """One for each row that is limited, ``[..., 1, rows]``.
+
+    Zero where what is given decides a row, which is checked by itself, and for control points
+    outside of the motion.
+    """
+    samples, given = plan.samples, {(end, part) for end, part, _ in plan.ends}
+    extra = {"jerk": -1, "velocity": 1, "ahead": 1, "behind": 1}.get(kind, 0)
+    mask = torch.ones(samples + extra, dtype=torch.float64, device=plan.points.device)
+    for end, edge, inner in (("start", 0, 1), ("goal", -1, -2)):
+        if kind in _BETWEEN:
+            mask[edge] = 0
+            outward = (kind == "behind") == (end == "start")
+            if (end, "velocity") in given and not outward:
+                mask[inner] = 0
+        elif (end, kind) in given:
+            mask[edge] = 0
+            if kind == "velocity" and (end, "acceleration") in given:
+                mask[inner] = 0
+    if kind != "position":
+        return mask
+    steps = torch.arange(samples, dtype=torch.float64, device=plan.points.device)
+    met = (plan.places.detach().unsqueeze(-1) - steps).abs().amin(-2) < 1e-6
+    return (~met).to(torch.float64).unsqueeze(-2)
+
+
+def problem_of(plan: Plan, forms: Forms, limits: Limits, step: Tensor) -> Problem:
+    """The program that keeps the limits, for steps of so many seconds."""
+    levels, scales, kinds = [], [], row_kinds(limits)
+    for kind in kinds:
+        middle, half = aim_of(limits, limit_of(kind), plan.points)
+        if limit_of(kind) == "position":
+            middle = middle - plan.origin.squeeze(-2)
+        unit = step.unsqueeze(-1) ** POWERS[limit_of(kind)]
+        scale = row_mask(plan, kind) / (half * unit).unsqueeze(-1)
+        levels.append((row_values(kind, forms) - (middle * unit).unsqueeze(-1)) * scale)
+        scales.append(scale)
+    level = _cat(levels)
+    scale = _cat(scales).expand(*level.shape)
+    energy = _energy(plan.order, forms).expand(level.shape[:-1])
+    # Joints share their conditions, so these have one of them.
+    return Problem(level, scale, plan.conditions.unsqueeze(-3), energy, plan.order, kinds)
+
+
+def _energy(order: int, forms: Forms) -> Tensor:
+    """The unit of the metric: its derivative would move the solution by the gap alone."""
+    metric = metric_product(order, forms.acceleration, forms.jerk)
+    middle = forms.position - forms.acceleration / 6
+    energy = (metric[..., 1:-1] * middle).sum(-1)
+    first = 2 * middle[..., 0] - middle[..., 1] + forms.acceleration[..., 0]
+    last = 2 * middle[..., -1] - middle[..., -2] + forms.acceleration[..., -1]
+    energy = (energy + metric[..., 0] * first + metric[..., -1] * last).detach()
+    return torch.where(energy > 0, energy, torch.ones_like(energy))
+
+
+def _cat(parts: list[Tensor]) -> Tensor:
+    batch = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
+    return torch.cat([part.expand(*batch, part.shape[-1]) for part in parts], dim=-1)
+
+
+def check_given(plan: Plan, limits: Limits) -> None:
+    """Refuse points and ends beyond their limits: no duration would mend them.
+
+    Raises:
+        ArgumentError: something that is given exceeds its limit.
+    """
+    for end, kind, value in plan.ends:
+        if kind in limits.given:
+            _check_range(f"{kind} of the {end}", kind, value, limits, plan)
+    ends = {(end, kind): value for end, kind, value in plan.ends}
+    for end, sign in (("start", 1), ("goal", -1)):
+        velocity, acceleration = ends.get((end, "velocity")), ends.get((end, "acceleration"))
+        if "velocity" in limits.given and velocity is not None and acceleration is not None:
+            near = velocity + sign * acceleration * plan.step[..., None, None] / 2
+            what = f"velocity within a step of the {end}, whose acceleration is given,"
+            _check_range(what, "velocity", near, limits, plan)
+    if "position" in limits.given:
+        _check_range("position of a point", "position", plan.points + plan.origin, limits, plan)
+        if limits.between:
+            _check_room(plan, limits)
+
+
+def _check_range(what: str, kind: str, value: Tensor, limits: Limits, plan: Plan) -> None:
+    lower, upper = (end.unsqueeze(-2) for end in range_of(limits, kind, plan.points))
+    slack = 1e-12 * torch.maximum(lower.abs(), upper.abs())
+    excess = concrete(torch.maximum(value - upper, lower - value) - slack)
+    if excess is not None and bool((excess > 0).any()):
+        raise ArgumentError(
+            f"The {what} exceeds its limit, and no duration would do.",
+            given=f"up to {float(excess.max()):.6g} beyond the limit",
+            mend=f"Raise the limit on {kind}, or lower the {what.rstrip(',')}.",
+        )
+
+
+def _check_room(plan: Plan, limits: Limits) -> None:
+    inner = (plan.points + plan.origin)[..., 1:-1, :]
+    lower, upper = (end.unsqueeze(-2) for end in range_of(limits, "position", plan.points))
+    room = concrete(torch.minimum(upper - inner, inner - lower) - 1e-6 * (upper - lower))
+    if room is not None and room.numel() and bool((room <= 0).any()):
+        raise ArgumentError(
+            "A point lies on the limit of the position, which is to be kept between samples.",
+            given="a point between the ends without room to its limit",
+            mend="Widen the range a little, or leave between=False.",
+        )

@@ -1,7 +1,0 @@
-"""The kernel family behind `pullback.trajectory.differentiate`: a banded stencil over samples."""
-
-from pullback.trajectory.stencil._function import Stencil
-from pullback.trajectory.stencil._layout import SCHEMES, Layout, Scheme
-from pullback.trajectory.stencil._weights import nonuniform_table, uniform_table
-
-__all__ = ["SCHEMES", "Layout", "Scheme", "Stencil", "nonuniform_table", "uniform_table"]

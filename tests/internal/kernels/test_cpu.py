@@ -1,0 +1,77 @@
+"""Compiling for the CPU: kept on disk where that can be, and only while its sources stay."""
+
+import subprocess
+import sys
+
+import numba
+import numpy as np
+
+from pullback.internal.kernels import _cpu
+from pullback.internal.kernels._cpu import compile_kernel
+
+
+def test_division_by_zero_follows_the_standard():
+    @compile_kernel()
+    def divide(x, y):
+        return x / y
+
+    assert divide(1.0, 0.0) == np.inf
+
+
+def test_where_nothing_can_be_kept_it_is_compiled_anew(monkeypatch):
+    real, asked = numba.njit, []
+
+    def refuse(*args, cache=False, **options):
+        asked.append(cache)
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available for file")
+        return real(*args, **options)
+
+    monkeypatch.setattr(numba, "njit", refuse)
+
+    @compile_kernel()
+    def double(x):
+        return x + x
+
+    assert double(2.0) == 4.0
+    assert asked == [True, False]
+
+
+def test_the_sources_of_a_kernel_are_those_of_its_room():
+    def names(module):
+        return {path.parent.name + "/" + path.name for path in _cpu._sources(module)}
+
+    found = names("pullback.trajectory.kernels.programs._cpu")
+    wanted = {"programs/_cpu.py", "programs/_problem.py", "programs/_cubic.py", "kernels/_cpu.py"}
+    assert wanted <= found
+    assert not any(name.startswith("tensor/") for name in found)
+    assert {"tracking/_layout.py", "_exponents/_cpu.py"} <= names("pullback.tracking._cpu")
+
+
+def test_a_change_in_any_file_that_a_kernel_uses_is_noticed(tmp_path):
+    room = tmp_path / "house" / "room"
+    (room / "inner").mkdir(parents=True)
+    for folder in (tmp_path / "house", room, room / "inner"):
+        (folder / "__init__.py").write_text("")
+    (room / "inner" / "_cpu.py").write_text(
+        "from house.room._numbers import FACTOR\n"
+        "from pullback.internal.kernels._cpu import compile_kernel\n"
+        "@compile_kernel()\n"
+        "def scale(x):\n"
+        "    return FACTOR * x\n"
+    )
+    program = "from house.room.inner._cpu import scale; print(scale(1.0), scale.stats.cache_hits)"
+
+    def run(factor):
+        (room / "_numbers.py").write_text(f"FACTOR = {factor}\n")
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+        value, hits = done.stdout.replace("Counter", "").split(" ", 1)
+        return float(value), "({})" not in hits and "()" not in hits
+
+    assert run(2.0) == (2.0, False)
+    assert run(2.0) == (2.0, True)
+    assert run(3.0) == (3.0, False)

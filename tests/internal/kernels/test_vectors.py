@@ -1,0 +1,75 @@
+"""Explicit vectors against numpy, for every number of lanes that is left at the end."""
+
+import numpy as np
+import pytest
+
+from pullback.internal.kernels._cpu import compile_kernel
+from pullback.internal.kernels.vectors._cpu import (
+    count_lanes,
+    fence,
+    load,
+    load_first,
+    pointer_to,
+    splat,
+    store,
+    store_first,
+    store_past_caches,
+)
+
+GUARD = 32
+
+
+@compile_kernel(nogil=True)
+def combine(weight, xs, ys, outs, size, past_caches):
+    x, y, out = pointer_to(xs), pointer_to(ys), pointer_to(outs)
+    lanes, i = count_lanes(x), 0
+    while i + lanes <= size:
+        result = splat(weight) * load(x, i) - load(y, i)
+        result += load(x, i)
+        if past_caches:
+            store_past_caches(out, i, result)
+        else:
+            store(out, i, result)
+        i += lanes
+    left = size - i
+    result = splat(weight) * load_first(x, i, left) - load_first(y, i, left)
+    store_first(out, i, result + load_first(x, i, left), left)
+    fence()
+    return lanes
+
+
+def aligned(size, dtype):
+    """Zeros that begin at a multiple of 64 bytes, with a guard behind them."""
+    memory = np.zeros(size * dtype().itemsize + GUARD * 8 + 64, np.uint8)
+    begin = -memory.ctypes.data % 64
+    return memory[begin : begin + (size + GUARD) * dtype().itemsize].view(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("past_caches", [False, True])
+@pytest.mark.parametrize("size", [*range(1, 36), 1000])
+def test_lanes_are_the_elements(dtype, past_caches, size):
+    rng = np.random.default_rng(size)
+    x, y = rng.standard_normal((2, size)).astype(dtype)
+    out = aligned(size, dtype)
+    out[:] = 9
+    weight = dtype(1.5)
+    lanes = combine(weight, x, y, out, size, past_caches)
+    assert lanes * dtype().itemsize == 64
+    # No product is fused with a sum: exactly what numpy computes.
+    np.testing.assert_array_equal(out[:size], (weight * x - y) + x)
+    assert (out[size:] == 9).all()
+
+
+@compile_kernel(nogil=True)
+def copy_first(xs, outs, count):
+    x, out = pointer_to(xs), pointer_to(outs)
+    store(out, 0, load_first(x, 0, count))
+
+
+@pytest.mark.parametrize("count", range(9))
+def test_lanes_that_are_not_loaded_are_zero(count):
+    x, out = np.full(8, np.nan), np.full(8, 7.0)
+    x[:count] = np.arange(count)
+    copy_first(x, out, count)
+    np.testing.assert_array_equal(out, [*range(count), *[0] * (8 - count)])

@@ -1,0 +1,169 @@
+"""Motions cut, joined, moved, written and read; angles that turn without end."""
+
+import math
+
+import pytest
+import torch
+
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.trajectory import (
+    Motion,
+    State,
+    concatenate,
+    differentiate,
+    from_joint_trajectory,
+    integrate,
+    minimum_jerk,
+    quintic,
+    read_csv,
+    resample,
+    to_joint_trajectory,
+    unwrap,
+    write_csv,
+)
+
+POINTS = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]], dtype=torch.float64)
+TIMES = [3.0, 3.7, 5.0]
+PARTS = ("position", "velocity", "acceleration", "jerk")
+
+
+def same(one: Motion, other: Motion, **options: float) -> None:
+    for part in (*PARTS, "times"):
+        torch.testing.assert_close(getattr(one, part), getattr(other, part), **options)
+
+
+def test_the_absolute_start_is_kept() -> None:
+    times = torch.linspace(3.2, 4.8, 9, dtype=torch.float64)
+    motion = quintic(POINTS, TIMES).sample(times)
+    torch.testing.assert_close(motion.times, times)
+    torch.testing.assert_close(resample(motion, 0.1).times[[0, -1]], times[[0, -1]])
+    planned = minimum_jerk(POINTS, TIMES, samples=41)
+    torch.testing.assert_close(planned.times[[0, -1]], torch.tensor([3.0, 5.0]).double())
+    assert minimum_jerk(POINTS, duration=2.0, samples=41).times[0] == 0
+
+
+def test_a_motion_is_cut_and_joined() -> None:
+    for motion in (
+        minimum_jerk(POINTS, TIMES, samples=41),
+        quintic(POINTS, TIMES).sample([3.0, 3.1, 3.5, 4.0, 4.6, 5.0]),
+        minimum_jerk(POINTS.expand(3, 3, 2), torch.tensor([TIMES] * 3).double(), samples=21),
+    ):
+        assert len(motion) == motion.horizon
+        middle = motion.horizon // 2
+        first, last = motion[: middle + 1], motion[middle:]
+        torch.testing.assert_close(last.times, motion.times[..., middle:])
+        same(concatenate([first, last]), motion)
+        same(motion[-3:][1:], motion[-2:])
+    with pytest.raises(ArgumentTypeError, match="cut by a slice"):
+        motion[3]
+    with pytest.raises(ArgumentTypeError, match="cut by a slice"):
+        motion[::2]
+    with pytest.raises(ArgumentError, match="No sample is left"):
+        motion[5:5]
+    with pytest.raises(ArgumentError, match="begins elsewhere"):
+        concatenate([last, first])
+    with pytest.raises(ArgumentTypeError, match="Only motions"):
+        concatenate([])
+    with pytest.raises(ArgumentError, match="different kinds"):
+        concatenate([first, last.to(dtype=torch.float32)])
+
+
+def test_a_motion_goes_elsewhere() -> None:
+    motion = minimum_jerk(POINTS, TIMES, samples=21)
+    narrow = motion.to(dtype=torch.float32)
+    assert {getattr(narrow, name).dtype for name in (*PARTS, "dt", "start_time")} == {torch.float32}
+    assert motion.to("meta").jerk.is_meta
+    same(motion.to("cpu"), motion)
+    with pytest.raises(ArgumentTypeError, match="floating dtype"):
+        motion.to(dtype=torch.int32)
+
+
+def test_csv_gives_back_every_bit(tmp_path) -> None:
+    motion = quintic(POINTS, TIMES).sample([3.0, 3.1, 3.5, 4.0, 5.0])
+    write_csv(motion, tmp_path / "motion.csv")
+    again = read_csv(tmp_path / "motion.csv")
+    for part in PARTS:
+        assert torch.equal(getattr(again, part), getattr(motion, part))
+    torch.testing.assert_close(again.times, motion.times, rtol=0, atol=1e-15)
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "empty.csv").write_text("")
+    for name in ("other.csv", "empty.csv"):
+        with pytest.raises(ArgumentError, match="does not hold a motion"):
+            read_csv(tmp_path / name)
+    (tmp_path / "text.csv").write_text(
+        "time,position_0,velocity_0,acceleration_0,jerk_0\n0,a,0,0,0"
+    )
+    with pytest.raises(ArgumentError, match="no number"):
+        read_csv(tmp_path / "text.csv")
+    with pytest.raises(ArgumentError, match="not a batch"):
+        write_csv(minimum_jerk(POINTS.expand(2, 3, 2), 1.0, samples=21), tmp_path / "x.csv")
+
+
+def test_a_message_of_ros_gives_back_the_motion() -> None:
+    motion = minimum_jerk(POINTS, TIMES, samples=41)
+    message = to_joint_trajectory(motion, ["shoulder", "elbow"], frame_id="base")
+    assert message["header"] == {"stamp": {"sec": 3, "nanosec": 0}, "frame_id": "base"}
+    assert set(message["points"][0]) == {
+        "positions", "velocities", "accelerations", "effort", "time_from_start",
+    }  # fmt: skip
+    same(from_joint_trajectory(message), motion, rtol=1e-6, atol=1e-6)
+    with pytest.raises(ArgumentError, match="one name for each joint"):
+        to_joint_trajectory(motion, ["elbow"])
+    bare = {"points": [{**point, "accelerations": []} for point in message["points"]]}
+    with pytest.raises(ArgumentError, match="without accelerations"):
+        from_joint_trajectory(bare)
+    turned = {**message, "points": message["points"][::-1]}
+    with pytest.raises(ArgumentError, match="do not increase"):
+        from_joint_trajectory(turned)
+
+
+def test_angles_are_unwrapped() -> None:
+    turning = torch.linspace(0, 20, 200, dtype=torch.float64)[:, None].repeat(1, 2)
+    wrapped = (turning + math.pi).remainder(2 * math.pi) - math.pi
+    torch.testing.assert_close(unwrap(wrapped), turning)
+    one = unwrap(wrapped, joints=[1])
+    torch.testing.assert_close(one[:, 1], turning[:, 1])
+    torch.testing.assert_close(one[:, 0], wrapped[:, 0])
+    speed = differentiate(unwrap(wrapped), 0.1).velocity
+    torch.testing.assert_close(speed, torch.full_like(speed, 200 / 199), rtol=1e-9, atol=1e-9)
+    assert torch.autograd.gradcheck(unwrap, wrapped[:40:8].requires_grad_())
+    for wrong in ({"period": 0.0}, {"joints": [2]}, {"joints": [-1]}):
+        with pytest.raises(ArgumentError):
+            unwrap(wrapped, **wrong)
+    with pytest.raises(ArgumentTypeError):
+        unwrap(torch.zeros(3, 2, dtype=torch.int64))
+
+
+def test_states_take_lists() -> None:
+    samples = torch.zeros(9, 2, dtype=torch.float64)
+    motion = differentiate(samples, 0.1, start=State(velocity=[1.0, 2]))
+    assert motion.velocity[0].tolist() == [1.0, 2.0]
+    pushed = integrate(samples, 0.1, start=State([0.0, 1.0], (2, 3)))
+    assert pushed.velocity[-1].tolist() == [2.0, 3.0]
+    planned = minimum_jerk(POINTS, 2.0, start=State(velocity=[0.5, -0.5]), samples=21)
+    torch.testing.assert_close(planned.velocity[0], torch.tensor([0.5, -0.5]).double())
+    for wrong in (["a", "b"], [[1.0], None], [True, False]):
+        with pytest.raises(ArgumentTypeError, match="of a state cannot be"):
+            State(velocity=wrong)
+    with pytest.raises(ArgumentError, match="no tensor of numbers"):
+        differentiate(samples, 0.1, start=State(velocity=[[1.0], [1.0, 2.0]]))
+    with pytest.raises(ArgumentError, match="does not fit"):
+        differentiate(samples, 0.1, start=State(velocity=[1.0, 2.0, 3.0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_times_of_halves_stay_apart(dtype: torch.dtype) -> None:
+    motion = minimum_jerk(POINTS.to(dtype), TIMES, samples=1000)
+    assert motion.position.dtype == dtype
+    assert len(set(motion.times.tolist())) == 1000
+    assert motion.times[-1].item() == pytest.approx(5.0, abs=1e-4)
+
+
+def test_resampling_does_not_compare_every_sample_with_every_knot() -> None:
+    # Comparing them took 4.9 GB here; the samples themselves are a few hundred kilobytes.
+    motion = integrate(torch.zeros(16_000, 1), 0.01, start=State(0.0, 1.0))
+    with torch.profiler.profile(profile_memory=True) as profile:
+        fine = resample(motion, 0.005)
+    most = max(event.cpu_memory_usage for event in profile.key_averages())
+    assert fine.horizon == 32_001
+    assert most < 100e6
