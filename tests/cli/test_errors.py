@@ -162,3 +162,22 @@ def test_version_shows_the_environment(capsys) -> None:
     out = capsys.readouterr().out
     for part in ("pullback", "python", "torch 2", "platform"):
         assert part in out
+
+
+@pytest.mark.parametrize(
+    "words", [["check", "somewhere:F"], ["record", "--", "p.py"], ["track", "--", "p.py"]]
+)
+def test_a_command_without_torch_says_what_to_install(words, tmp_path):
+    (tmp_path / "p.py").write_text("print('ran')")
+    program = (
+        "import sys\n"
+        "sys.modules['torch'] = None\n"
+        "from pullback.cli import main\n"
+        f"sys.exit(main({words!r}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "pip install 'pullback[tensor]'" in done.stderr
+    assert "fault of pullback" not in done.stderr
