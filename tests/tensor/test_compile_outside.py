@@ -63,6 +63,10 @@ def attribute(x):
     return x * SETTINGS.alpha
 
 
+def by_getattr(x):
+    return x * getattr(SETTINGS, "alpha")  # noqa: B009
+
+
 def of_module(x):
     return x * MODULE.alpha
 
@@ -117,6 +121,7 @@ CASES = {
     "power": (power, rebind(POWER=3)),
     "text": (text, rebind(MODE="other")),
     "attribute": (attribute, lambda: setattr(SETTINGS, "alpha", 5.0)),
+    "getattr": (by_getattr, lambda: setattr(SETTINGS, "alpha", 5.0)),
     "module": (of_module, lambda: setattr(MODULE, "alpha", 5.0)),
     "class": (of_class, lambda: setattr(Holder, "alpha", 5.0)),
     "inherited": (inherited, lambda: setattr(Holder, "alpha", 5.0)),

@@ -233,11 +233,15 @@ def is_dynamo_tracing() -> bool:
     return _Tracing.try_get() is not None
 
 
-def guard_graph(unchanged: Callable[[], bool], what: str) -> None:
-    """Have the graph that Dynamo traces made anew once ``unchanged()`` is false."""
+def guard_graph(watch: Callable[[], Callable[[], bool]], what: str) -> None:
+    """Have the graph that Dynamo traces made anew once ``watch()()`` is false.
+
+    ``watch`` is called when all of the graph has been traced.
+    """
 
     def create(builder: Any, guard: Any) -> None:
         stack = (None,) if _GUARDS_TAKE_A_STACK else ()
+        unchanged = watch()
         builder.guard_manager.root.add_lambda_guard(lambda _: unchanged(), [what], *stack)
 
     from torch._dynamo.source import GlobalStateSource  # imports Dynamo, which is there by then

@@ -214,8 +214,7 @@ def _transpose(
         for i, cotangent in zip(outputs, cotangents, strict=True):
             every[i] = cotangent
         retrace = Retrace(name, _PURPOSE, _MEND, cotangents, strict=strict)
-        gradients = backward(every, retrace)
-        retrace.confirm(gradients, "what backward returns")
+        gradients = retrace.confirm(backward(every, retrace), "what backward returns")
         return tuple(_fit(gradients[i], call.inputs[i], retrace) for i in live)
 
     probes = [_probe(call.outputs[i]) for i in outputs]

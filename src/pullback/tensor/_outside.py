@@ -28,8 +28,11 @@ _FOREIGN = frozenset({"torch", "numpy", "pullback", *sys.stdlib_module_names}) -
 Read = Callable[[], Any]
 
 
-def watch(function: Callable[[], Any], definition: Definition) -> Callable[[], bool]:
-    """Whether the rules of a Function, and all that they read, are as they are now.
+def watch(function: Callable[[], Any], definition: Definition) -> Callable[[], Callable[[], bool]]:
+    """Look at the rules of a Function and all that they read before these are traced.
+
+    Called afterwards, the result gives a function that tells whether all is still so. What has
+    changed in between the rules have written themselves, and it is left out.
 
     Arguments:
         function: gives the class, while it is alive.
@@ -44,13 +47,18 @@ def watch(function: Callable[[], Any], definition: Definition) -> Callable[[], b
     walk.finish()
     found = walk.found
 
-    def unchanged() -> bool:
-        owner = function()
-        if owner is not None and rules_of(owner) != definition.rules:
-            return False
-        return all(_snapshot(read()) == before for read, before in found)
+    def traced() -> Callable[[], bool]:
+        kept = [(read, before) for read, before in found if _snapshot(read()) == before]
 
-    return unchanged
+        def unchanged() -> bool:
+            owner = function()
+            if owner is not None and rules_of(owner) != definition.rules:
+                return False
+            return all(_snapshot(read()) == before for read, before in kept)
+
+        return unchanged
+
+    return traced
 
 
 class _Walk:
@@ -80,7 +88,8 @@ class _Walk:
 
     def _read(self, function: types.FunctionType) -> None:
         for code in _codes(function.__code__):
-            self.names.update(code.co_names)
+            self.names.update(code.co_names)  # and what getattr may be asked for
+            self.names.update(c for c in code.co_consts if isinstance(c, str) and c.isidentifier())
             self.counts.update(
                 step.argval for step in dis.get_instructions(code)
                 if step.opname in ("STORE_ATTR", "STORE_GLOBAL")

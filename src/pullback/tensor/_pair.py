@@ -45,8 +45,7 @@ def gradient_again(
             given = fill_in(call, cotangents, outputs)
             Context.declared(context).needs = needs
             gradients = call.backward(call.definition.transposable, context, given)
-            retrace.confirm(gradients, "what backward returns")
-            return gradients
+            return retrace.confirm(gradients, "what backward returns")
 
 
 def forward_again(

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal.torch import OpOverload, pytree, set_grad_mode
-from pullback.tensor._levels import tracking_level, tracking_levels, wrapper_level
+from pullback.tensor._levels import same_view, tracking_level, tracking_levels, wrapper_level
 
 __all__ = ["LEAVING", "MEND", "Retrace", "named", "retracing", "settle", "suspended"]
 
@@ -112,6 +112,8 @@ class Retrace(TorchFunctionMode):
         self.forbidden: dict[int, torch.Tensor] = {}  # by id: computed where nothing was seen
         self.kept: Sequence[torch.Tensor] = ()  # so that the ids of flags stay theirs
         self.suspended = 0
+        # By id, those with a history; most of them the graph keeps alive too.
+        self._tracked: dict[int, torch.Tensor] = {}
         self.constants: dict[int, torch.Tensor] = {}  # by id, kept so that the ids stay theirs
 
     def __enter__(self) -> "Retrace":
@@ -149,7 +151,8 @@ class Retrace(TorchFunctionMode):
             kwargs = {**kwargs, "create_graph": True}
         if func in _DESCRIBING:
             return func(*args, **kwargs)
-        self.confirm(pytree.tree_leaves((args, kwargs)), _name(func))
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        args, kwargs = pytree.tree_unflatten(self.confirm(leaves, _name(func)), spec)
         try:
             result = func(*args, **kwargs)
         except RuntimeError as error:
@@ -158,8 +161,8 @@ class Retrace(TorchFunctionMode):
             raise
         self._confirm(func, args, kwargs, result)
         for leaf in pytree.tree_leaves(result):
-            if isinstance(leaf, torch.Tensor) and not self.tracks(leaf):
-                self.constants[id(leaf)] = leaf
+            if isinstance(leaf, torch.Tensor):
+                (self._tracked if self.tracks(leaf) else self.constants)[id(leaf)] = leaf
         return result
 
     def tracks(self, value: Any) -> bool:
@@ -168,13 +171,16 @@ class Retrace(TorchFunctionMode):
             return False
         return _differentiable(value) and tracking_level(value) >= self.level > 0
 
-    def confirm(self, values: Sequence[Any], where: str) -> None:
+    def confirm(self, values: Sequence[Any], where: str) -> list[Any]:
         """Refuse a tensor of this run without history that no torch function gave.
 
         A tensor of this run has a wrapper of its level. Those that are differentiated have a
-        history; the constants among them were made by torch functions, and are known.
+        history; the constants among them were made by torch functions, and are known. What is
+        the same view of the same memory as a tensor with a history, as ``Variable(x)`` is of
+        ``x``, was detached unseen: the other takes its place.
         """
-        for value in values:
+        found = list(values)
+        for i, value in enumerate(values):
             if self.forbidden.get(id(value)) is value and value is not None:
                 raise self.refuse("backward uses a value that forward computed outside of torch")
             if (
@@ -186,7 +192,17 @@ class Retrace(TorchFunctionMode):
                 and id(value) not in self.constants
                 and wrapper_level(value) >= self.level
             ):
-                raise self.refuse(f"{where} meets a tensor whose history was cut off")
+                found[i] = self._attached(value)
+                if found[i] is None:
+                    raise self.refuse(f"{where} meets a tensor whose history was cut off")
+            elif isinstance(value, torch.Tensor) and self.tracks(value):
+                self._tracked[id(value)] = value
+        return found
+
+    def _attached(self, value: torch.Tensor) -> torch.Tensor | None:
+        """The tensor with a history that is the same view of the same memory, if one is alive."""
+        known = reversed(self._tracked.values())
+        return next((tensor for tensor in known if same_view(value, tensor)), None)
 
     def _confirm(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Refuse a floating result without history of an argument that is differentiated."""

@@ -53,6 +53,7 @@ class Limit(Wrapper):
         self._per = per
         self._lock = threading.Lock()
         self._waiting: deque[concurrent.futures.Future[None]] = deque()
+        self._bookings: deque[float] = deque(maxlen=rate)
         self._begun: deque[float] = deque(maxlen=rate)
 
     async def answer(self, request: Request) -> Completion:
@@ -77,7 +78,9 @@ class Limit(Wrapper):
                 self._release()
             raise
         try:
-            await asyncio.sleep(self._delay())
+            await asyncio.sleep(self._booked())
+            while wait := self._early():  # one before may have begun later than it was booked
+                await asyncio.sleep(wait)
             yield
         finally:
             self._release()
@@ -103,13 +106,24 @@ class Limit(Wrapper):
             if self._free is not None:
                 self._free += 1
 
-    def _delay(self) -> float:
+    def _booked(self) -> float:
         """Seconds until this call may begin; its beginning is booked."""
         if self._rate is None:
             return 0.0
         with self._lock:
             now = time.monotonic()
-            full = len(self._begun) == self._rate
-            begin = max(now, self._begun[0] + self._per) if full else now
-            self._begun.append(begin)
+            full = len(self._bookings) == self._rate
+            begin = max(now, self._bookings[0] + self._per) if full else now
+            self._bookings.append(begin)
             return begin - now
+
+    def _early(self) -> float:
+        """Seconds that this call is too early by; 0 where it begins now."""
+        if self._rate is None:
+            return 0.0
+        with self._lock:
+            now = time.monotonic()
+            if len(self._begun) == self._rate and self._begun[0] + self._per > now:
+                return self._begun[0] + self._per - now
+            self._begun.append(now)
+            return 0.0
