@@ -22,6 +22,7 @@ __all__ = ["watch"]
 
 _MISSING = object()
 _LARGE = 4096  # entries of a container that are compared
+_OBJECTS = 64  # that attributes are looked up on
 _ATOMS = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _CONTAINERS = (list, tuple, set, frozenset, collections.deque)
 _FOREIGN = frozenset({"torch", "numpy", "pullback", *sys.stdlib_module_names}) - {"__main__"}
@@ -39,7 +40,7 @@ def watch(function: Callable[[], Any], definition: Definition) -> Callable[[], C
         definition: what was read off it.
     """
     rules = definition.forward, definition.setup_context, definition.backward, definition.jvp
-    walk = _Walk()
+    walk = _Walk(definition.forward.__module__ or "")
     for rule in rules:
         if rule is not None:
             walk.lead_on(inspect.unwrap(rule))
@@ -64,7 +65,8 @@ def watch(function: Callable[[], Any], definition: Definition) -> Callable[[], C
 class _Walk:
     """Follows names to values, and the functions and objects among these to what they name."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str) -> None:
+        self.own = module.partition(".")[0]
         self.found: list[tuple[Read, Any]] = []
         self.functions: dict[types.FunctionType, None] = {}
         self.objects: dict[int, Any] = {}
@@ -111,7 +113,7 @@ class _Walk:
 
     def _visit(self, read: Read, name: str = "") -> None:
         value = read()
-        if _is_foreign(value) or (name in self.counts and type(value) is int):
+        if self._is_foreign(value) or (name in self.counts and type(value) is int):
             return
         self.found.append((read, _snapshot(value)))
         self.lead_on(value)
@@ -124,13 +126,28 @@ class _Walk:
         if isinstance(value, functools.partial):
             self.lead_on((value.func, *value.args, *value.keywords.values()))
         elif isinstance(value, types.FunctionType):
-            if not _is_foreign(value):
+            if not self._is_foreign(value):
                 self.functions[value] = None
         elif isinstance(value, (dict, *_CONTAINERS)):
             for member in _members(value):
                 self.lead_on(member)
-        elif not isinstance(value, (*_ATOMS, torch.Tensor)) and not _is_foreign(value):
+        elif (
+            not isinstance(value, (*_ATOMS, torch.Tensor))
+            and not self._is_foreign(value)
+            and len(self.objects) < _OBJECTS
+        ):
             self.objects[id(value)] = value
+
+    def _is_foreign(self, value: Any) -> bool:
+        """Whether a module, a class or a function is of another package, that is not changed."""
+        if isinstance(value, types.ModuleType):
+            name = value.__name__
+        elif isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
+            name = value.__module__ or "builtins"
+        else:
+            return False
+        package = name.partition(".")[0]
+        return package in _FOREIGN or (package != self.own and _is_installed(package))
 
 
 class _Itself:
@@ -175,12 +192,9 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(constant)
 
 
-def _is_foreign(value: Any) -> bool:
-    """Whether a module, a class or a function is one that programs do not change."""
-    if isinstance(value, types.ModuleType):
-        name = value.__name__
-    elif isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
-        name = value.__module__ or "builtins"
-    else:
-        return False
-    return name.partition(".")[0] in _FOREIGN
+@functools.cache
+def _is_installed(package: str) -> bool:
+    spec = getattr(sys.modules.get(package), "__spec__", None)
+    return any(
+        f"{kind}-packages" in (getattr(spec, "origin", None) or "") for kind in ("site", "dist")
+    )
