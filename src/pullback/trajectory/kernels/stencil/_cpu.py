@@ -10,7 +10,7 @@ those of one row do; the weights of the next order of derivative lie ``columns``
 ``several`` are the first and after the last of some trajectories.
 
 Explicit vectors store past the caches what does not fit them, which no plain loop can ask for:
-plain loops take twice as long on the whole operation (benchmarks/results/kernels.csv).
+plain loops take twice as long on the whole operation (benchmarks/results/kernels_plain_loops.csv).
 """
 
 # Long: one kernel and its transpose, which share how rows and windows are found.
