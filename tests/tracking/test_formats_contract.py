@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.fuzzing import clauses_of
 
 from pullback import check
 from pullback.gradients._dtype_gradient import DtypeGradientFunction
@@ -18,10 +19,14 @@ def normal():
     return torch.randn(3, 5, generator=generator, dtype=torch.float64, requires_grad=True)
 
 
-@pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
+CASES = list(cases())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_clause(case):
     inputs = case.inputs(torch.Generator().manual_seed(0))
-    report = check(case.function, *inputs, gradient=case.gradient, seed=0)
+    clauses = clauses_of(CASES.index(case))
+    report = check(case.function, *inputs, gradient=case.gradient, seed=0, clauses=clauses)
     assert report.ok, str(report)
     lacking = {finding.clause for finding in report.findings if finding.verdict == "lacking"}
     assert lacking <= set(case.refuses), str(report)
