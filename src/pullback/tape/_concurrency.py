@@ -7,12 +7,12 @@ import contextvars
 import heapq
 import os
 import threading
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from pullback.errors import ArgumentError
+from pullback.internal._limiter import Limiter
 
 __all__ = ["call_within_limit", "concurrency", "drive", "run", "slot"]
 
@@ -20,44 +20,8 @@ T = TypeVar("T")
 DEFAULT_LIMIT = 64
 
 
-class _Limiter:
-    """Counts what runs at once; right across threads and event loops, first come first served."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._free = limit
-        self._lock = threading.Lock()
-        self._waiting: deque[concurrent.futures.Future[None]] = deque()
-
-    def acquire(self) -> concurrent.futures.Future[None]:
-        """A future that is done when a place is taken."""
-        future: concurrent.futures.Future[None] = concurrent.futures.Future()
-        with self._lock:
-            if self._free:
-                self._free -= 1
-                future.set_result(None)
-            else:
-                self._waiting.append(future)
-        return future
-
-    def release(self) -> None:
-        """Give a place back, to whoever waits longest."""
-        with self._lock:
-            while self._waiting:
-                future = self._waiting.popleft()
-                if future.set_running_or_notify_cancel():
-                    future.set_result(None)
-                    return
-            self._free += 1
-
-    def give_up(self, future: concurrent.futures.Future[None]) -> None:
-        """No longer wait for a place; give it back if it was just given."""
-        if not future.cancel() and future.done():
-            self.release()
-
-
-_default = _Limiter(DEFAULT_LIMIT)
-_limiter: ContextVar[_Limiter] = ContextVar("pullback.tape.limiter", default=_default)
+_default = Limiter(DEFAULT_LIMIT)
+_limiter: ContextVar[Limiter] = ContextVar("pullback.tape.limiter", default=_default)
 
 
 @contextlib.contextmanager
@@ -81,7 +45,7 @@ def concurrency(limit: int) -> Iterator[None]:
         raise ArgumentError(
             "The limit on concurrency is no positive whole number.", given=f"limit={limit!r}"
         )
-    token = _limiter.set(_Limiter(limit))
+    token = _limiter.set(Limiter(limit))
     try:
         yield
     finally:
@@ -98,7 +62,7 @@ def slot() -> Iterator[None]:
     except BaseException:
         limiter.give_up(future)
         raise
-    token = _limiter.set(_Limiter(1))
+    token = _limiter.set(Limiter(1))
     try:
         yield
     finally:
@@ -109,19 +73,12 @@ def slot() -> Iterator[None]:
 @contextlib.asynccontextmanager
 async def _slot() -> AsyncIterator[None]:
     limiter = _limiter.get()
-    future = limiter.acquire()
-    try:
-        if not future.done():
-            await asyncio.shield(asyncio.wrap_future(future))
-    except BaseException:
-        limiter.give_up(future)
-        raise
-    token = _limiter.set(_Limiter(1))
-    try:
-        yield
-    finally:
-        _limiter.reset(token)
-        limiter.release()
+    async with limiter.place():
+        token = _limiter.set(Limiter(1))
+        try:
+            yield
+        finally:
+            _limiter.reset(token)
 
 
 async def call_within_limit(

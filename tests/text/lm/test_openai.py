@@ -265,7 +265,7 @@ def test_a_limit_is_given_back_by_who_stops_waiting():
     with Server(delay=0.02) as server:
         lm = Limit(model(server), concurrency=1)
         assert asyncio.run(asyncio.wait_for(main(lm), 10)) == ["z"] * 3
-        assert lm._free == 1
+        assert lm._limiter.free == 1
 
 
 @pytest.mark.parametrize("option", ["api_key", "extra_headers", "n", "stream", "model", "timeout"])

@@ -1,14 +1,14 @@
 """`Limit`: so many calls at once, and so many in any minute."""
 
 import asyncio
-import concurrent.futures
 import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 from pullback.errors import ArgumentError
+from pullback.internal._limiter import Limiter
 from pullback.text.lm._completion import Chunk, Completion
 from pullback.text.lm._lm import LM
 from pullback.text.lm._request import Request
@@ -48,11 +48,10 @@ class Limit(Wrapper):
             not per > 0
         ):
             raise ArgumentError("A limit is a positive number.", given=given)
-        self._free = concurrency
+        self._limiter = None if concurrency is None else Limiter(concurrency)
         self._rate = rate
         self._per = per
         self._lock = threading.Lock()
-        self._waiting: deque[concurrent.futures.Future[None]] = deque()
         self._bookings: deque[float] = deque(maxlen=rate)
         self._begun: deque[float] = deque(maxlen=rate)
 
@@ -69,42 +68,11 @@ class Limit(Wrapper):
 
     @asynccontextmanager
     async def _place(self) -> AsyncIterator[None]:
-        future = self._acquire()
-        try:
-            if not future.done():
-                await asyncio.shield(asyncio.wrap_future(future))
-        except BaseException:
-            if not future.cancel():  # it was given a place at that moment
-                self._release()
-            raise
-        try:
+        async with self._limiter.place() if self._limiter is not None else nullcontext():
             await asyncio.sleep(self._booked())
             while wait := self._early():  # one before may have begun later than it was booked
                 await asyncio.sleep(wait)
             yield
-        finally:
-            self._release()
-
-    def _acquire(self) -> concurrent.futures.Future[None]:
-        future: concurrent.futures.Future[None] = concurrent.futures.Future()
-        with self._lock:
-            if self._free is None or self._free:
-                if self._free is not None:
-                    self._free -= 1
-                future.set_result(None)
-            else:
-                self._waiting.append(future)
-        return future
-
-    def _release(self) -> None:
-        with self._lock:
-            while self._waiting:
-                future = self._waiting.popleft()
-                if future.set_running_or_notify_cancel():
-                    future.set_result(None)
-                    return
-            if self._free is not None:
-                self._free += 1
 
     def _booked(self) -> float:
         """Seconds until this call may begin; its beginning is booked."""
