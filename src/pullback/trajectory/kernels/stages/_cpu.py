@@ -120,6 +120,7 @@ def _assemble(problem, cost, stiff, blocks):
 @_compiled
 def _factorise(blocks, h, gains, roots, first):
     """Riccati's recursion: gains ``[steps, 3]``, pivots ``roots``, the inverse at the start."""
+    # Long: one step of the recursion, written out for blocks of three.
     samples = blocks.shape[0]
     m = np.zeros((3, 3))
     for i in range(3):
@@ -331,6 +332,7 @@ def _longest(values, changes):
 @_compiled
 def _newton(problem, solver, h, weight, elastic, point, residuals, wanted, step):
     """A step by which slack times multiplier changes by ``wanted``; the change of the bound."""
+    # Long: one system is solved, with the bound as a border of it where that may move.
     s, u, y, slack, push = point
     q, r, missed, surplus = residuals
     ds, du, dy, dslack, dpush, other = step
