@@ -63,10 +63,10 @@ def test_one_pool_serves_every_number_of_threads():
     for threads in (2, 5, 3, 7, 4, 6):
         run_slices(counting(np.zeros(100)), 100, threads)
     run_slices(counting(np.zeros(100)), 100, 7)
-    names = [t for t in threading.enumerate() if t.name.startswith("pullback")]
+    names = [t for t in threading.enumerate() if t.name.startswith("pullback_")]
     deadline = threading.Event()
     for _ in range(100):  # threads of a pool that was replaced end by themselves
-        names = [t for t in threading.enumerate() if t.name.startswith("pullback")]
+        names = [t for t in threading.enumerate() if t.name.startswith("pullback_")]
         if len(names) <= _threads._pool[0]:
             break
         deadline.wait(0.05)
