@@ -123,7 +123,7 @@ def test_inputs_are_found_when_none_are_given(module, capsys) -> None:
 
 def test_a_package_is_checked_whole(module, capsys) -> None:
     # Isolated: the module also holds Functions that hang and that end the process.
-    assert main(["check", module, "--clauses", "linear,derivative", "--timeout", "4"]) == 1
+    assert main(["check", module, "--clauses", "linear,derivative", "--timeout", "7"]) == 1
     out = capsys.readouterr().out
     assert out.index(":Wrong") < out.index(":Good")
 
