@@ -18,7 +18,7 @@ from pullback.internal.torch import (
     pytree,
     restore_vmap,
 )
-from pullback.tensor._call import Call
+from pullback.tensor._call import Call, version_of
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._preserve import kept_outside
@@ -229,10 +229,10 @@ class _Item(torch.autograd.Function):
                 for tensor, dim in zip(tensors, dims, strict=True)
             )
             items.append(item(*given))
-            versions.append([_version(tensor) for tensor in items[i]])
+            versions.append([version_of(tensor) for tensor in items[i]])
             if i == 0 and info.batch_size > 1:
                 outside = kept_outside(definition)
-        reused = versions != [[_version(tensor) for tensor in item] for item in items]
+        reused = versions != [[version_of(tensor) for tensor in item] for item in items]
         if reused or (outside is not None and outside != kept_outside(definition)):
             raise UnsupportedError(
                 f"{definition.name} batches item by item, and writes numbers or tensors outside of "
@@ -246,10 +246,6 @@ class _Item(torch.autograd.Function):
             )
         stacked = tuple(torch.stack(column) for column in zip(*items, strict=True))
         return stacked, (0,) * len(stacked)
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
 
 
 def _second_order(name: str) -> UnsupportedError:

@@ -29,7 +29,7 @@ from pullback.tensor._structure import (
     without_values,
 )
 
-__all__ = ["Call", "Meta", "differentiable", "views_of", "zeros"]
+__all__ = ["Call", "Meta", "differentiable", "version_of", "views_of", "zeros"]
 
 # The shape, dtype and device of an output or input, as its Function sees it.
 Meta = tuple[torch.Size, torch.dtype, torch.device]
@@ -346,7 +346,7 @@ class Call:
             if position < len(values):
                 allowed.update(id(leaf) for leaf in pytree.tree_leaves(values[position]))
         for index, (tensor, version) in enumerate(zip(tensors, versions, strict=True)):
-            if _version(tensor) != version and id(tensor) not in allowed:
+            if version_of(tensor) != version and id(tensor) not in allowed:
                 raise DefinitionError(
                     f"The forward of {definition.name} changes an input in place and does not "
                     "declare it.",
@@ -388,8 +388,9 @@ def views_of(outputs: list[torch.Tensor], inputs: Sequence[torch.Tensor]) -> lis
 
 
 def _versions(tensors: Sequence[torch.Tensor | None]) -> list[int]:
-    return [-1 if t is None else _version(t) for t in tensors]
+    return [-1 if t is None else version_of(t) for t in tensors]
 
 
-def _version(tensor: torch.Tensor) -> int:
+def version_of(tensor: torch.Tensor) -> int:
+    """How often a tensor was changed in place; -1 for those of inference mode."""
     return -1 if tensor.is_inference() else tensor._version  # those made there keep no count
