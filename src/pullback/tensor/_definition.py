@@ -114,6 +114,12 @@ def define(cls: Any) -> Definition:
             expected="a vmap rule beside forward(*args) and setup_context(ctx, inputs, output)",
             mend="Split forward, or delete vmap to have it derived.",
         )
+    if vmap is not None and cls.generate_vmap_rule and not cls._lenient:
+        raise DefinitionError(
+            f"{cls.__name__} has a vmap rule and asks for one to be generated.",
+            given="vmap, and generate_vmap_rule = True",
+            mend="Delete one of the two.",
+        )
     signature = _signature(cls.forward, split)
     return Definition(
         name=cls.__name__,

@@ -23,7 +23,12 @@ from typing import Any
 import torch
 
 from pullback.errors import PullbackError, UnsupportedError
-from pullback.internal.torch import are_functorch_transforms_active, forward_level, set_forward_mode
+from pullback.internal.torch import (
+    are_functorch_transforms_active,
+    forward_level,
+    never_compile,
+    set_forward_mode,
+)
 from pullback.tensor._audit import compare_rule
 from pullback.tensor._batching import batched, share_batch
 from pullback.tensor._call import Call, differentiable
@@ -240,6 +245,11 @@ class _Derived(torch.autograd.Function):
             tangents = given[1 : 1 + ctx.derivation.sources]
             pushed = _run(ctx, ctx.derivation.push, saved, tangents)
         return tuple(pushed)
+
+
+# Where compiled code breaks its graph, Dynamo would take these for functions of the program.
+for _rule in (_Derived.forward, _Derived.backward, _Derived.jvp):
+    never_compile(_rule)  # type: ignore[arg-type]
 
 
 def _run(ctx: Any, rule: Callable[..., Any], saved: Any, given: Any) -> list[Any]:

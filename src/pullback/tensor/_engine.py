@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from pullback.errors import UnsupportedError
 from pullback.internal.torch import (
     are_functorch_transforms_active,
     custom_function_call,
@@ -157,6 +158,8 @@ class _Engine(torch.autograd.Function):
             run = batched(run, call.definition)
         results = _in_scope(call.definition, run, tensors)
         if call.dirty:
+            if batching():
+                raise _refuse_batch(call.definition.name)
             return results
         if _transforming():
             flowing = [i for i in range(call.count) if i not in call.non_differentiable]
@@ -228,6 +231,14 @@ def _in_scope(definition: Definition, run: Callable[[Any], Any], tensors: Any) -
         return run(tensors)
     with scope(None):
         return run(tensors)
+
+
+def _refuse_batch(name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{name} changes its input in place and has no vmap rule: torch.vmap runs it on a tensor "
+        "of its own, and nobody would see the change.",
+        mend="Apply it to a clone out of place, or define vmap.",
+    )
 
 
 def _constant(residual: torch.Tensor) -> torch.Tensor | None:

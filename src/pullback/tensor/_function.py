@@ -9,13 +9,7 @@ from pullback.internal.torch import is_dynamo_tracing
 from pullback.tensor import _autocast
 from pullback.tensor._definition import Definition, define, rules_of
 from pullback.tensor._engine import apply, make_engine
-from pullback.tensor._in_graph import (
-    allow_in_graph,
-    computes_in_numpy,
-    reads_a_tensor,
-    refuse_composition,
-    takes_an_object,
-)
+from pullback.tensor._in_graph import prepare
 
 __all__ = ["Function"]
 
@@ -114,14 +108,7 @@ class Function(torch.autograd.Function):
         _one_of(cls, "batching", ("derived", "loop", "auto"))
         _autocast.validate(cls.__name__, cls.autocast)
         cls._compiled = None
-        # Dynamo traces no Function that has a jvp.
-        traceable = cls.jvp is torch.autograd.Function.jvp
-        outside = traceable and (takes_an_object(cls) or computes_in_numpy(cls))
-        cls._traced = cls._traced or reads_a_tensor(cls) or outside
-        if cls._traced:
-            cls.forward = staticmethod(refuse_composition(cls))  # type: ignore[assignment]
-        else:
-            allow_in_graph(cls)
+        prepare(cls)
 
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:

@@ -26,19 +26,17 @@ import torch
 
 from pullback.errors import UnsupportedError
 from pullback.internal.torch import are_functorch_transforms_active, graph_break, pytree
+from pullback.tensor._reach import functions, named
 
 __all__ = [
-    "allow_in_graph",
-    "computes_in_numpy",
     "may_change",
-    "reads_a_tensor",
+    "prepare",
     "refuse_change",
-    "refuse_composition",
     "refuse_constants",
-    "takes_an_object",
 ]
 
 _DYNAMO = "torch._dynamo"
+_FAR = 1000  # calls from a rule to a helper
 _base: Any = torch.autograd.Function
 # What tensors and the other values that a graph takes have themselves.
 _GRAPHED = (torch.Tensor, torch.Size, torch.dtype, torch.device, int, float, complex, str)
@@ -46,17 +44,32 @@ _KNOWN = frozenset(name for kind in (*_GRAPHED, list, tuple, dict, slice) for na
 _waiting: weakref.WeakSet[type] = weakref.WeakSet()
 
 
-def allow_in_graph(function: type[torch.autograd.Function]) -> None:
-    """Register the Function with Dynamo, now or as soon as Dynamo is imported."""
+def prepare(function: Any) -> None:
+    """Prepare a Function for Dynamo, now or as soon as Dynamo is imported.
+
+    It goes into graphs whole, but for one whose rules read what a graph cannot take: that one is
+    traced rule by rule, as torch does without pullback.
+    """
     if _DYNAMO in sys.modules and hasattr(sys.modules[_DYNAMO], "allow_in_graph"):
-        torch.compiler.allow_in_graph(function)
+        _register(function)
         return
     _waiting.add(function)
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
 
 
-def takes_an_object(function: Any) -> bool:
+def _register(function: Any) -> None:
+    # Dynamo traces no Function that has a jvp.
+    traceable = function.jvp is _base.jvp
+    outside = traceable and (_takes_an_object(function) or _computes_in_numpy(function))
+    function._traced = function._traced or _reads_a_tensor(function) or outside
+    if function._traced:
+        function.forward = staticmethod(_refuse_composition(function))
+    else:
+        torch.compiler.allow_in_graph(function)
+
+
+def _takes_an_object(function: Any) -> bool:
     """Whether a rule calls an argument of forward, or looks into one that is no tensor.
 
     `torch.compile` can put tensors and numbers into a graph, not functions, modules or objects. A
@@ -84,7 +97,7 @@ def _looked_at(node: Any) -> ast.AST:
     return node.value if isinstance(node, ast.Attribute) else node.args[0]
 
 
-def reads_a_tensor(function: Any) -> bool:
+def _reads_a_tensor(function: Any) -> bool:
     """Whether a rule reads a tensor that is no argument: a global, or one of an outer function.
 
     In a graph that takes the Function whole it could only be a constant, wrong as soon as it
@@ -97,11 +110,11 @@ def reads_a_tensor(function: Any) -> bool:
             and any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
         )
         for rule in _rules_and_helpers(function)
-        for value in _read(rule)
+        for value in named(rule)
     )
 
 
-def computes_in_numpy(function: Any) -> bool:
+def _computes_in_numpy(function: Any) -> bool:
     """Whether a rule turns tensors into arrays.
 
     Dynamo makes torch operations of it; the tensors of a graph that takes the Function whole have
@@ -111,28 +124,10 @@ def computes_in_numpy(function: Any) -> bool:
 
 
 def _rules_and_helpers(function: Any) -> list[types.FunctionType]:
-    """The rules, and the functions of the same module that they call by name."""
-    found: dict[types.FunctionType, None] = {}
-    waiting = [function.forward, function.setup_context, function.backward]
-    while waiting:
-        rule = inspect.unwrap(waiting.pop())
-        if isinstance(rule, types.FunctionType) and rule not in found:
-            found[rule] = None
-            waiting += [
-                value
-                for value in _read(rule)
-                if isinstance(value, types.FunctionType) and value.__module__ == rule.__module__
-            ]
-    return list(found)
-
-
-def _read(rule: types.FunctionType) -> Iterator[Any]:
-    for cell in rule.__closure__ or ():
-        with contextlib.suppress(ValueError):  # it is empty still
-            yield cell.cell_contents
-    for name in rule.__code__.co_names:
-        if name in rule.__globals__:
-            yield rule.__globals__[name]
+    """The rules, and the functions of the same module that they refer to by name."""
+    rules = (function.forward, function.setup_context, function.backward)
+    modules = {inspect.unwrap(rule).__module__ for rule in rules} - {_base.__module__}
+    return functions(rules, lambda found: found.__module__ in modules, _FAR)
 
 
 def _syntax(rule: Any) -> list[ast.AST]:
@@ -142,7 +137,7 @@ def _syntax(rule: Any) -> list[ast.AST]:
         return []
 
 
-def refuse_composition(function: Any) -> Callable[..., Any]:
+def _refuse_composition(function: Any) -> Callable[..., Any]:
     """The forward of a traced Function: below `torch.func`, Dynamo would drop its backward."""
     forward, name = function.forward, function.__name__
     if hasattr(forward, "refuses_composition"):
@@ -239,8 +234,10 @@ class _Loader(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        while _waiting:
-            torch.compiler.allow_in_graph(_waiting.pop())
+        waiting = sorted(_waiting, key=lambda function: len(function.__mro__))
+        _waiting.clear()
+        for function in waiting:  # bases before what inherits from them
+            _register(function)
 
 
 _finder = _Finder()

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from pullback.tensor._definition import Definition, rules_of
+from pullback.tensor._reach import codes, global_names
 
 __all__ = ["watch"]
 
@@ -89,7 +90,7 @@ class _Walk:
                 return
 
     def _read(self, function: types.FunctionType) -> None:
-        for code in _codes(function.__code__):
+        for code in codes(function.__code__):
             self.names.update(code.co_names)  # and what getattr may be asked for
             self.names.update(c for c in code.co_consts if isinstance(c, str) and c.isidentifier())
             self.counts.update(
@@ -98,8 +99,7 @@ class _Walk:
             )  # fmt: skip
         for cell in function.__closure__ or ():
             self._visit(functools.partial(getattr, cell, "cell_contents", _MISSING))
-        names = {name for code in _codes(function.__code__) for name in code.co_names}
-        for name in sorted(names & function.__globals__.keys()):
+        for name in global_names(function):
             self._visit(functools.partial(function.__globals__.get, name, _MISSING), name)
 
     def _attribute(self, value: Any, name: str) -> None:
@@ -183,13 +183,6 @@ def _snapshot(value: Any) -> Any:
 def _members(value: Any) -> list[Any]:
     every: Iterator[Any] = iter(value.values() if isinstance(value, dict) else value)
     return list(every) if len(value) <= _LARGE else []
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
 
 
 @functools.cache

@@ -8,7 +8,6 @@ process) is not seen.
 
 import collections
 import contextlib
-import inspect
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ import torch
 
 from pullback.internal.torch import is_functorch_wrapped_tensor
 from pullback.tensor._definition import Definition
+from pullback.tensor._reach import codes, filled_cells, functions, global_names, named
 
 __all__ = ["kept_outside", "names_in_rules", "preserved"]
 
@@ -35,13 +35,12 @@ def preserved(definition: Definition) -> Iterator[None]:
     undo: list[Undo] = []
     seen: set[int] = set()
     for rule in _functions(definition):
-        for cell in rule.__closure__ or ():
-            with contextlib.suppress(ValueError):  # an empty cell
-                undo.append(_rebind_cell(cell, cell.cell_contents))
-                _remember(cell.cell_contents, undo, seen)
+        for cell in filled_cells(rule):
+            undo.append(_rebind_cell(cell, cell.cell_contents))
+            _remember(cell.cell_contents, undo, seen)
         for value in (*(rule.__defaults__ or ()), *(rule.__kwdefaults__ or {}).values()):
             _remember(value, undo, seen)
-        for name in _names(rule.__code__) & rule.__globals__.keys():
+        for name in global_names(rule):
             value = rule.__globals__[name]
             undo.append(_rebind(rule.__globals__, name, value))
             _remember(value, undo, seen)
@@ -61,10 +60,7 @@ def kept_outside(definition: Definition) -> list[Any]:
     found: list[Any] = []
     seen: set[int] = set()
     for rule in _functions(definition):
-        cells = [cell.cell_contents for cell in rule.__closure__ or () if _filled(cell)]
-        names = sorted(_names(rule.__code__) & rule.__globals__.keys())
-        defaults = (rule.__defaults__, rule.__kwdefaults__)
-        for value in (*cells, *(rule.__globals__[name] for name in names), vars(rule), *defaults):
+        for value in (*named(rule), vars(rule), rule.__defaults__, rule.__kwdefaults__):
             _collect(value, found, seen)
     return found
 
@@ -89,45 +85,24 @@ def _collect(value: Any, found: list[Any], seen: set[int]) -> None:
 
 def names_in_rules(definition: Definition) -> set[str]:
     """All names that the rules and the functions they call refer to."""
-    return set().union(*(_names(rule.__code__) for rule in _functions(definition)))
+    return {
+        name
+        for rule in _functions(definition)
+        for code in codes(rule.__code__)
+        for name in code.co_names
+    }
 
 
 def _functions(definition: Definition) -> list[types.FunctionType]:
     if definition not in _plans:
         rules = (definition.forward, definition.setup_context, definition.backward, definition.jvp)
-        found: dict[types.FunctionType, None] = {}
-        for rule in rules:
-            if rule is not None:
-                _follow(inspect.unwrap(rule), found, _DEPTH)
-                _follow(rule, found, _DEPTH)
-        _plans[definition] = list(found)
+        given = [rule for rule in rules if rule is not None]
+        _plans[definition] = functions(given, _is_not_of_torch, _DEPTH)
     return _plans[definition]
 
 
-def _follow(function: Any, found: dict[types.FunctionType, None], depth: int) -> None:
-    function = getattr(function, "__func__", function)
-    if not isinstance(function, types.FunctionType) or function in found:
-        return
-    if function.__module__ is not None and function.__module__.partition(".")[0] == "torch":
-        return
-    found[function] = None
-    if depth:
-        inside = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
-        names = _names(function.__code__) & function.__globals__.keys()
-        for value in (*inside, *(function.__globals__[name] for name in names)):
-            _follow(value, found, depth - 1)
-
-
-def _filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
-
-
-def _names(code: types.CodeType) -> set[str]:
-    inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
-    return set(code.co_names).union(*map(_names, inner))
+def _is_not_of_torch(function: types.FunctionType) -> bool:
+    return (function.__module__ or "").partition(".")[0] != "torch"
 
 
 def _remember(value: Any, undo: list[Undo], seen: set[int]) -> None:

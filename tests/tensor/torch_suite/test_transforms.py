@@ -85,7 +85,6 @@ def test_a_vmap_rule_that_returns_something_else_is_an_error(rule):
             func.vmap(function.apply)(X, X)
 
 
-@pytest.mark.xfail(strict=True, reason="generate_vmap_rule beside vmap is not refused")
 def test_both_a_rule_and_a_generated_one_contradict_each_other():
     function = with_rule(pullback.Function, lambda info, in_dims, x, y: (x * y, 0))
     function.generate_vmap_rule = True
@@ -279,7 +278,6 @@ def in_place(base):
     return Double
 
 
-@pytest.mark.xfail(strict=True, reason="torch's own error, where a refusal by name is due")
 @both(in_place)
 def test_in_place_below_transforms(function):
     def doubled(x):

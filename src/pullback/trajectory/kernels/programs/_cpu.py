@@ -46,6 +46,7 @@ _TINY = float(np.finfo(np.float64).tiny)
 
 _LOOSE = {"contract", "nsz", "reassoc"}
 _compiled = compile_kernel(nogil=True, fastmath=_LOOSE)
+_compiled_inside = compile_kernel(nogil=True, fastmath=_LOOSE, inline="always")
 # The largest of many is found four at a time only where none of them is NaN: see `_solve`.
 _compiled_finite = compile_kernel(nogil=True, fastmath={*_LOOSE, "nnan"})
 
@@ -407,6 +408,29 @@ def _begin(level, point):
 
 
 @_compiled
+def _invert(values, out):
+    for side in range(2):
+        given, found = values[side], out[side]
+        for k in range(given.shape[0]):
+            found[k] = 1 / given[k]
+
+
+@_compiled
+def _move(point, step, length):
+    """Take a part of a step."""
+    x, dx, y, dy = point[0], step[0], point[1], step[1]
+    for k in range(x.shape[0]):
+        x[k] += length * dx[k]
+    for row in range(y.shape[0]):
+        y[row] += length * dy[row]
+    for side in range(2):
+        s, ds, z, dz = point[2][side], step[2][side], point[3][side], step[3][side]
+        for k in range(s.shape[0]):
+            s[k] += length * ds[k]
+            z[k] += length * dz[k]
+
+
+@_compiled_inside
 def _solve(problem, metric, point, step, work):
     """Move a point to the solution; whether it got there."""
     conditions, support = problem[4:6]
@@ -428,26 +452,23 @@ def _solve(problem, metric, point, step, work):
             done = _converged(problem, point, dual, missed, force, gap)
         if done and left == 0:
             break
-        inverse[:] = 1 / point[2]
+        _invert(point[2], inverse)
         _assemble(problem, metric, point[3], inverse, wanted[0], band)
         if not _factorise(band):
             break
         _spread_conditions(band, conditions, support, spread, schur)
-        if done:
-            left -= 1
-            _want(point, step, gap, False, wanted)
-        else:
-            _want(point, step, 0.0, False, wanted)
+        left -= done
+        # A predictor and a corrector; one step alone where only rounding is left.
+        target, length, product = gap if done else 0.0, 0.0, False
+        for turn in range(1 if done else 2):
+            if turn:
+                after = _mean_product(point, step, length)
+                target = max((after / mean) ** 3 * mean, gap)
+                product = mean >= 100 * gap
+            _want(point, step, target, product, wanted)
             _newton(problem, point, factors, inverse, dual, missed, wanted, right, step)
-            after = _mean_product(point, step, _reach(point, step, inverse))
-            target = max((after / mean) ** 3 * mean, gap)
-            _want(point, step, target, mean >= 100 * gap, wanted)
-        _newton(problem, point, factors, inverse, dual, missed, wanted, right, step)
-        length = _reach(point, step, inverse)
-        point[0][:] += length * step[0]
-        point[1][:] += length * step[1]
-        point[2][:] += length * step[2]
-        point[3][:] += length * step[3]
+            length = _reach(point, step, inverse)
+        _move(point, step, length)
     return done
 
 
