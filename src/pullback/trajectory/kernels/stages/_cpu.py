@@ -518,14 +518,14 @@ def _iterate(problem, cost, elastic, gap, precision, bound, point):
             break
         _spread(problem, factors, h, spread, moved, solver[3])
         residuals = (q, r, missed, total - 1.0)
-        _want(0.0, 0.0, slack, dslack, push, dpush, wanted)
-        change = _newton(problem, solver, h, weight, elastic, point, residuals, wanted, step)
-        a, b = _longest(slack, dslack), _longest(push, dpush)
-        after = _products(slack, dslack, a, push, dpush, b) / rows
-        target = max((after / mean) ** 3 * mean, gap)
-        _want(target, 1.0, slack, dslack, push, dpush, wanted)
-        change = _newton(problem, solver, h, weight, elastic, point, residuals, wanted, step)
-        a, b = _longest(slack, dslack), _longest(push, dpush)
+        target, product, change, a, b = 0.0, 0.0, 0.0, 0.0, 0.0
+        for turn in range(2):  # a predictor and a corrector
+            if turn:
+                after = _products(slack, dslack, a, push, dpush, b) / rows
+                target, product = max((after / mean) ** 3 * mean, gap), 1.0
+            _want(target, product, slack, dslack, push, dpush, wanted)
+            change = _newton(problem, solver, h, weight, elastic, point, residuals, wanted, step)
+            a, b = _longest(slack, dslack), _longest(push, dpush)
         if not elastic:
             a = b = min(a, b)
         _move(s, a, ds)
@@ -545,7 +545,6 @@ def _iterate(problem, cost, elastic, gap, precision, bound, point):
     return low, high, peak, mean
 
 
-@_compiled
 def least_bound(problem, precision):
     """The least bound that some motion keeps, from below and above, and that motion.
 
@@ -562,16 +561,12 @@ def least_bound(problem, precision):
     slack = np.ones((2, *level.shape))
     slack[0], slack[1] = bound - level, bound + level
     push = np.full(slack.shape, 0.5 / rows)
-    for c in range(scale.shape[0]):
-        for k in range(samples):
-            if scale[c, k] == 0:
-                slack[:, c, k], push[:, c, k] = 1, 0
+    slack[:, scale == 0], push[:, scale == 0] = 1, 0
     point = (s, u, y, slack, push)
     low, high, _, _ = _iterate(problem, np.zeros(3), True, 0.0, precision, bound, point)
     return low, high, s, u
 
 
-@_compiled
 def least_cost(problem, cost, gap, s, u):
     """From a motion that keeps its limits to the least one, with its slacks and multipliers.
 
@@ -587,14 +582,10 @@ def least_cost(problem, cost, gap, s, u):
     _read_rows(problem, s, u, g)
     slack = np.ones((2, *level.shape))
     slack[0], slack[1] = 1 - level - g, 1 + level + g
-    mean = 0.0
-    for k in range(u.shape[0]):
-        mean += cost[0] * s[k, 2] ** 2 + 2 * cost[1] * s[k, 2] * u[k] + cost[2] * u[k] ** 2
+    bend = s[: len(u), 2]
+    mean = float(np.sum(cost[0] * bend**2 + 2 * cost[1] * bend * u + cost[2] * u**2))
     push = (0.1 * (mean + 1) / np.count_nonzero(scale)) / slack
-    for c in range(scale.shape[0]):
-        for k in range(scale.shape[1]):
-            if scale[c, k] == 0:
-                slack[:, c, k], push[:, c, k] = 1, 0
+    slack[:, scale == 0], push[:, scale == 0] = 1, 0
     y = np.zeros(problem[3].shape[0])
     point = (s, u, y, slack, push)
     _, _, peak, left = _iterate(problem, cost, False, gap, 0.0, 1.0, point)
