@@ -1,5 +1,6 @@
 """The pytest plugin, in runs of its own."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -39,9 +40,16 @@ def test_wrong(check_function):
 """
 
 
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess:
+def run(folder: Path, *words: str, found: bool = False) -> subprocess.CompletedProcess:
+    """Run the tests of a folder with this plugin alone, named or `found` as it is installed."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    environment = dict(os.environ)
+    if not found:
+        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        command += ["-p", "pullback.pytest_plugin", "-p", "xdist.plugin"]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.fixture
@@ -65,7 +73,7 @@ def test_a_broken_function_fails_the_run(folder, workers) -> None:
 
 def test_a_right_function_leaves_the_run_alone(folder) -> None:
     (folder / "test_functions.py").write_text(TESTS.format(factor=2))
-    done = run(folder, *QUICK)
+    done = run(folder, *QUICK, found=True)
     assert done.returncode == 0, done.stdout
     assert "Every clause holds" in done.stdout
 

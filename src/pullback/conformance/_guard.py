@@ -100,10 +100,7 @@ def _folder() -> str:
 def _switches() -> Iterator[None]:
     """The defaults and switches of torch that hold for the whole process."""
     dtype, threads, device = torch.get_default_dtype(), torch.get_num_threads(), _device()
-    strict, warns = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
+    strict = _strictness()
     precision, anomaly = torch.get_float32_matmul_precision(), torch.is_anomaly_enabled()
     grad = torch.is_grad_enabled()
     try:
@@ -114,11 +111,19 @@ def _switches() -> Iterator[None]:
             torch.set_default_device(None if device.type == "cpu" else device)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(strict, warn_only=warns)
+        if _strictness() != strict:  # torch imports its compiler to change it
+            torch.use_deterministic_algorithms(strict[0], warn_only=strict[1])
         if torch.get_float32_matmul_precision() != precision:
             torch.set_float32_matmul_precision(precision)
         torch.autograd.set_detect_anomaly(anomaly, torch.is_anomaly_check_nan_enabled())
         torch.set_grad_enabled(grad)
+
+
+def _strictness() -> tuple[bool, bool]:
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
 
 
 def _device() -> torch.device:
