@@ -5,6 +5,7 @@ import torch
 from tests.versions import needs_torch
 
 import pullback
+from pullback.errors import DefinitionError
 
 
 def rules():
@@ -41,3 +42,63 @@ def test_backward_gets_its_cotangents_in_one_list(base):
     assert both(x.detach(), y.detach()) == (4.0, 3.0)
     second = torch.func.grad(lambda x: torch.func.grad(lambda y: function.apply(x, y)[0])(x))
     assert second(x.detach()) == 1.0
+
+
+def declares(base):
+    class Declares(base):
+        @staticmethod
+        def forward(x):
+            return x * 2, "no tensor", x + 1
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*inputs)
+            ctx.set_output_grad_dtype(torch.float32, None, torch.bfloat16)
+
+        @staticmethod
+        def backward(ctx, first, _, second):
+            assert ctx.input_grad_buffers == (None,)
+            assert first is None or first.dtype == torch.float32
+            assert second is None or second.dtype == torch.bfloat16
+            return first * 2 + second
+
+    return Declares
+
+
+@needs_torch("2.15", "gradient dtypes (set_output_grad_dtype) and input_grad_buffers")
+@pytest.mark.parametrize("how", ["written", "completed"])
+def test_backward_gets_the_gradient_dtypes_that_it_declares(how):
+    published = declares(torch.autograd.Function)
+    function = declares(pullback.Function) if how == "written" else pullback.complete(published)
+    x = torch.tensor([1.0, 2.0], dtype=torch.bfloat16, requires_grad=True)
+    fine = torch.tensor([1.0 + 2**-12, 3.0])  # which bfloat16 would round
+
+    def pulled(apply):
+        first, _, second = apply(x)
+        return torch.autograd.grad((first, second), x, (fine, torch.ones_like(second)))[0]
+
+    assert torch.equal(pulled(function.apply), pulled(published.apply))
+    total = torch.func.grad(lambda x: sum(y.sum() for y in function.apply(x)[::2]))
+    assert torch.equal(total(x.detach()), torch.full((2,), 3.0, dtype=torch.bfloat16))
+    each = torch.func.vmap(torch.func.grad(lambda x: function.apply(x)[0]))
+    assert torch.equal(each(x.detach()), torch.full((2,), 2.0, dtype=torch.bfloat16))
+
+
+@needs_torch("2.14", "gradient dtypes (set_output_grad_dtype)")
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.jacrev])
+def test_another_number_of_gradient_dtypes_is_refused(transform):
+    class Short(pullback.Function):
+        @staticmethod
+        def forward(x):
+            return x * 2, x + 1
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.set_output_grad_dtype(torch.float32)
+
+        @staticmethod
+        def backward(ctx, first, second):
+            return first * 2 + second
+
+    with pytest.raises(DefinitionError, match="another number of outputs"):
+        transform(lambda x: Short.apply(x)[0].sum())(torch.ones(3))

@@ -57,6 +57,7 @@ class Call:
         "needed",
         "needs",
         "non_differentiable",
+        "output_grad_dtypes",
         "outputs",
         "residuals",
         "result",
@@ -76,6 +77,7 @@ class Call:
     materialize: bool
     needed: list[int]
     non_differentiable: list[int]
+    output_grad_dtypes: list[torch.dtype | None] | None  # as declared, for each output tensor
     outputs: list[Meta]
     residuals: int  # how many tensors were saved that are neither input nor output
     result: Template
@@ -170,6 +172,7 @@ class Call:
             self.result, outputs = flatten((output,) if self.single else output)
         declared = Context.declared(context)
         self.materialize = declared.materialize
+        self.output_grad_dtypes = self._dtypes_of(declared.output_grad_dtypes, output)
         pool = Pool(tensors, outputs)
         self.saved_for_backward = [pool.place(t) for t in declared.saved_for_backward]
         self.saved_for_forward = [pool.place(t) for t in declared.saved_for_forward]
@@ -198,13 +201,35 @@ class Call:
             outputs = views_of(outputs, tensors)
         return (*outputs, *pool.residuals)
 
+    def _dtypes_of(
+        self, dtypes: Sequence[torch.dtype | None] | None, output: Any
+    ) -> list[torch.dtype | None] | None:
+        if dtypes is None:
+            return None
+        entries = (output,) if self.single else output
+        if len(dtypes) != len(entries):
+            raise DefinitionError(
+                f"{self.definition.name} declares the gradient dtypes of another number of "
+                "outputs than forward returns.",
+                given=f"{len(dtypes)}",
+                expected=f"{len(entries)}",
+                mend="Call ctx.set_output_grad_dtype with one dtype or None for each output.",
+            )
+        pairs = zip(dtypes, entries, strict=True)
+        return [dtype for dtype, entry in pairs for _ in flatten((entry,))[1]]
+
     def _record(self) -> dict[str, Any]:
         """What one context has to hold for all items of a batch."""
         return {
             **{f"ctx.{name}": value for name, value in (self.attributes or {}).items()},
             **{f"ctx.{name}": value for name, value in self.slots.items()},
             "the tensors that it saves": (self.saved_for_backward, self.saved_for_forward),
-            "what it declares": (self.materialize, self.dirty, self.non_differentiable),
+            "what it declares": (
+                self.materialize,
+                self.dirty,
+                self.non_differentiable,
+                self.output_grad_dtypes,
+            ),
             "the structure of its output": (self.single, self.result[0], repr(self.result[1])),
         }
 
@@ -272,6 +297,11 @@ class Call:
             zeros(self.outputs[i]) if cotangent is None and self.materialize else cotangent
             for i, cotangent in enumerate(cotangents)
         ]
+        if self.output_grad_dtypes is not None:
+            given = [
+                cotangent if dtype is None or cotangent is None else cotangent.to(dtype)
+                for dtype, cotangent in zip(self.output_grad_dtypes, given, strict=True)
+            ]
         context = self.context(saved, needs)
         if not (self.transformed or _transforming()):
             return self.backward(backward, context, given)

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from pullback.errors import DefinitionError
+
 __all__ = ["Context", "Declared"]
 
 
@@ -17,6 +19,7 @@ class Declared:
         "materialize",
         "needs",
         "non_differentiable",
+        "output_grad_dtypes",
         "saved_for_backward",
         "saved_for_forward",
     )
@@ -34,6 +37,7 @@ class Declared:
         self.dirty: tuple[torch.Tensor, ...] = ()
         self.non_differentiable: tuple[torch.Tensor, ...] = ()
         self.materialize = True
+        self.output_grad_dtypes: tuple[torch.dtype | None, ...] | None = None
 
 
 class Context:
@@ -103,3 +107,17 @@ class Context:
     def set_materialize_grads(self, value: bool) -> None:
         """Choose whether undefined cotangents reach backward as zeros (default) or None."""
         self.__declared.materialize = value
+
+    def set_output_grad_dtype(self, *dtypes: torch.dtype | None) -> None:
+        """Choose the dtype of the cotangent of each output; ``None`` takes it as it comes.
+
+        From torch 2.14 on, where torch hands it over unrounded.
+        """
+        if self.__declared.output_grad_dtypes is not None:
+            raise DefinitionError("set_output_grad_dtype is called more than once.")
+        self.__declared.output_grad_dtypes = dtypes
+
+    @property
+    def input_grad_buffers(self) -> tuple[None, ...]:
+        """For each argument of forward ``None``: what is derived never accumulates in place."""
+        return (None,) * len(self.needs_input_grad)

@@ -185,6 +185,10 @@ class _Engine(torch.autograd.Function):
             ctx.__pullback__ = aside(call.definition, unchanged, needed)
         if call.dirty:
             ctx.mark_dirty(*(tensors[place] for place in call.dirty))
+        # Under vmap torch adds outputs of its own, and would count them.
+        declared = call.output_grad_dtypes is not None and not batching()
+        if declared and hasattr(ctx, "set_output_grad_dtype"):
+            ctx.set_output_grad_dtype(*call.output_grad_dtypes, *([None] * call.residuals))
         if call.non_differentiable:
             ctx.mark_non_differentiable(*(output[i] for i in call.non_differentiable))
             if batching():  # torch marks the wrapper, and does not know of the output
