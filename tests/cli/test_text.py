@@ -104,6 +104,8 @@ def test_a_budget_that_is_met_says_how_to_go_on(place):
 
 
 def test_an_interrupt_keeps_what_is_under_way_and_says_how_to_resume(place):
+    # Tests that were started in the background ignore it, and so would what they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with Server(delay=0.4) as server:
         process = command(place, server, "run", "pipeline.py", "--", "50")
         deadline = time.monotonic() + 120
