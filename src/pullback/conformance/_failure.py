@@ -31,6 +31,8 @@ _REFUSING_TYPES = {
 }
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+# The method of `Probe` that calls the subject.
+_CALL = "call_subject"
 # The rules that an author writes for one transform: an error inside is no refusal of torch.
 _RULES = {"vmap", "jvp"}
 
@@ -85,9 +87,11 @@ def _is_refused_by_torch(error: BaseException) -> bool:
     """
     codes = [step.tb_frame.f_code for step in _frames(error)]
     own = [c for c in codes if not c.co_filename.startswith((_TORCH, _OURS))]
-    if not own or any(code.co_name in _RULES for code in own):
+    if any(code.co_name in _RULES for code in own):
         return False
-    return isinstance(error, RuntimeError)
+    # From torch 2.14 on `apply` is written in C++, and refuses before any rule of a Function runs.
+    called = any(c.co_name == _CALL and c.co_filename.startswith(_OURS) for c in codes)
+    return isinstance(error, RuntimeError) and (bool(own) or called)
 
 
 def describe(error: BaseException, limit: int = 240) -> str:

@@ -1,7 +1,7 @@
 """`Probe`: runs one subject at one set of inputs, the tool every clause works with."""
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -128,13 +128,17 @@ class Probe:
         if seeded:
             reseed(self.seed)
         args, kwargs = self.inputs.build(leaves)
-        return tensors(self.subject.call(*args, **kwargs))
+        return tensors(self.call_subject(args, kwargs))
+
+    def call_subject(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call the subject, in a frame by which its own errors are known (`_failure`)."""
+        return self.subject.call(*args, **kwargs)
 
     def exposed(self, leaves: Sequence[torch.Tensor]) -> tuple[Tensors, Tensors]:
         """The tensors the function was handed, and every output tensor."""
         reseed(self.seed)
         args, kwargs = self.inputs.build(leaves)
-        return tensors((args, kwargs)), tensors(self.subject.call(*args, **kwargs))
+        return tensors((args, kwargs)), tensors(self.call_subject(args, kwargs))
 
     def exposed_versions(
         self, leaves: Sequence[torch.Tensor]
@@ -144,7 +148,7 @@ class Probe:
         args, kwargs = self.inputs.build(leaves)
         handed = tensors((args, kwargs))
         versions = [t._version for t in handed]
-        return handed, versions, tensors(self.subject.call(*args, **kwargs))
+        return handed, versions, tensors(self.call_subject(args, kwargs))
 
     def evaluate(self, leaves: Sequence[torch.Tensor], *, seeded: bool = True) -> Tensors:
         """The differentiated outputs at ``leaves``."""

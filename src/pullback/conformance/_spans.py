@@ -38,7 +38,7 @@ def spans(probe: Probe) -> Probe:
     bases = {k for k in probe.outputs if is_basis(every[k].detach())}
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        found = probe.subject.call(*args, **kwargs)
+        found = probe.call_subject(args, kwargs)
         parts = _tree.tensors(found)
         projected = (y @ y.mH if k in bases else y for k, y in enumerate(parts))
         return _tree.replace(found, projected)

@@ -29,6 +29,11 @@ def probe_of(function, *args):
 )
 def test_a_rule_that_is_dropped_is_seen_though_plain_compilation_is_refused(function, name):
     probe = probe_of(function, normal(3))
+    if torch.__version__ >= "2.15" and "vmap" in name:  # where Dynamo refuses what it dropped
+        ways = {way.name: way for way in _compiled.composed_ways(probe)}
+        with guarded(), pytest.raises(Exception, match=r"custom `jvp`|vmap support"):
+            ways[name].run()
+        return
     with guarded():
         ways = {way.name: way for way in _compiled.composed_ways(probe)}
         got, expected = ways[name].run(), ways[name].eager()
