@@ -1,0 +1,7 @@
+"""``python -m pullback``: the command, where no console script is installed."""
+
+import sys
+
+from pullback.cli import main
+
+sys.exit(main())
