@@ -163,16 +163,58 @@ def test_the_version_is_known_and_costs_no_import_of_torch(tmp_path):
 def test_completion_offers_what_is_exported(tmp_path):
     # In a process of its own: modules of a room appear on it once something has imported them.
     program = """
-    import importlib, pkgutil, pullback, pullback.cli, pullback.trajectory
-    rooms = [m.name for m in pkgutil.iter_modules(pullback.__path__) if hasattr(
-        importlib.import_module(f"pullback.{m.name}"), "__all__") and m.ispkg]
+    import importlib, pkgutil, pullback, pullback.cli
+    found = [module.name for module in pkgutil.iter_modules(pullback.__path__) if module.ispkg]
+    inside = {"cli", "internal", "pytest_plugin"}
+    rooms = [room for room in found if room not in inside and room != "compat"]
     for name in ("pullback", *(f"pullback.{room}" for room in rooms)):
         module = importlib.import_module(name)
-        if name in ("pullback.cli", "pullback.pytest_plugin"):
-            continue
         offered = {word for word in dir(module) if not word.startswith("_")}
         assert offered == set(module.__all__), (name, offered ^ set(module.__all__))
     assert "__version__" in dir(pullback)
     """
     done = run(["-c", textwrap.dedent(program)], tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+# As IPython and Python's own prompt from 3.13 on do: there is no file, and linecache has the text.
+PROMPT = """
+import linecache, sys
+main = sys.modules["__main__"]
+del main.__file__
+
+def cell(number, text):
+    name = f"<python-input-{number}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    exec(compile(text, name, "exec"), vars(main))
+
+cell(0, '''
+import math
+import pullback, torch
+from torch.autograd import Function
+SCALE = 2.0
+''')
+cell(1, '''
+class Cube(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.square = x * x
+        return x * ctx.square * SCALE / math.sqrt(4.0)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return 3 * ctx.square * cotangent
+''')
+cell(2, 'finding = pullback.check(Cube, torch.randn(3), clauses="double")["double"]')
+print(finding.verdict.value, finding.source)
+open("repro.py", "w").write(finding.repro)
+"""
+
+
+def test_what_is_defined_at_a_prompt_has_a_source_and_a_script(tmp_path):
+    (tmp_path / "prompt.py").write_text(PROMPT)
+    done = run(["prompt.py"], tmp_path)
+    assert done.stdout.split() == ["broken", "<python-input-1>:2"], done.stderr
+    shown = run(["repro.py"], tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "double backward    None" in shown.stdout

@@ -4,4 +4,5 @@ import sys
 
 from pullback.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())
