@@ -28,7 +28,7 @@ class _Announcer(event.Listener):
     def on_start(self, event: event.Event) -> None:
         """Write one line for a kernel of ours."""
         kernel = (event.data or {}).get("dispatcher")
-        if kernel in _OURS and _someone_waits():
+        if kernel is not None and kernel in _OURS and _someone_waits():
             name = kernel.py_func.__name__.strip("_")
             sys.stderr.write(f"pullback: compiling {name} for this machine; it is kept on disk\n")
 
