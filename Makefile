@@ -9,7 +9,7 @@ TORCH := 2.13.0
 ROUNDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-text test matrix lint types imports docs bench fuzz readme survey lock release-check
+.PHONY: help setup demo demo-text test matrix lint types imports docs bench fuzz readme survey release-check
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,9 +41,6 @@ imports: $(STAMP) ## the arrows between the rooms
 
 release-check: $(STAMP) ## build the wheel, install it in a clean environment, and use it
 	$(BIN)/python -m benchmarks.release
-
-lock: $(STAMP) ## write requirements-dev.lock anew: every version of the development environment
-	$(BIN)/python -m benchmarks.lock
 
 test: lint types imports ## lint, types, import rules, tests, doc examples
 	$(BIN)/pytest --numprocesses 2 --dist loadfile

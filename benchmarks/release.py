@@ -74,7 +74,7 @@ def clean_environment() -> dict[str, str]:
 def build() -> Path:
     """Build both archives, look at them, and return the wheel."""
     shutil.rmtree(DIST, ignore_errors=True)
-    # The build tools are those of this environment: no network, and what the lock file says.
+    # The build tools are those of this environment: no network.
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", DIST)
     run(sys.executable, "-m", "twine", "check", "--strict", *DIST.iterdir())
     [wheel] = DIST.glob(f"pullback-{version()}-*.whl")
