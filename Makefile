@@ -9,7 +9,7 @@ TORCH := 2.13.0
 ROUNDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-text test matrix lint types imports docs bench fuzz readme survey
+.PHONY: help setup demo demo-text test matrix lint types imports docs bench fuzz readme survey release-check
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ types: $(STAMP) ## the type gate
 
 imports: $(STAMP) ## the arrows between the rooms
 	$(BIN)/lint-imports
+
+release-check: $(STAMP) ## build the wheel, install it in a clean environment, and use it
+	$(BIN)/python -m benchmarks.release
 
 test: lint types imports ## lint, types, import rules, tests, doc examples
 	$(BIN)/pytest --numprocesses 2 --dist loadfile

@@ -1,8 +1,9 @@
-"""`python -m benchmarks.readme [--check]`: the table of README.md, asked of the checker.
+"""`python -m benchmarks.readme [--check]`: docs/transforms.md, asked of the checker, and README.md.
 
 Checks every case that the rooms ship (entry points of the group `pullback.cases`) against the
-clauses that are transforms, and writes benchmarks/results/transforms.csv and the table. `--check`
-says whether the table is that of the CSV and the CSV has every case.
+clauses that are transforms, and writes benchmarks/results/transforms.csv and the table. The parts
+of README.md come from the CSV files of the survey and of the benchmarks. `--check` says whether the
+pages are those of the CSV files, and whether the table has every case.
 """
 
 import argparse
@@ -10,14 +11,17 @@ import csv
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
+from statistics import median
 
 from benchmarks.markers import check_or_write
+from benchmarks.wild import tables
 
 __all__ = ["joint", "table"]
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "transforms.csv"
-PAGE = ROOT / "README.md"
+PAGE = ROOT / "docs" / "transforms.md"
+FRONT = ROOT / "README.md"
 COLUMNS = {
     "reverse": "reverse",
     "double": "twice reverse",
@@ -94,6 +98,73 @@ def table(rows: Sequence[dict[str, str]]) -> str:
     )
 
 
+def found() -> str:
+    """What the survey found, in five lines."""
+    rows = tables.read(tables.FOUND)
+    broken = [row for row in rows if row["verdict"] in ("broken", "crashes")]
+
+    def with_clause(*clauses: str) -> list[str]:
+        chosen = [row for row in broken if row["verdict"] == "broken" and row["clause"] in clauses]
+        return list(dict.fromkeys(row["function"] for row in chosen))
+
+    def line(clauses: Sequence[str], words: str) -> str:
+        functions = with_clause(*clauses)
+        names = dict.fromkeys(function.partition(":")[2] for function in functions)
+        return f"- {len(functions)} {words}: " + ", ".join(f"`{name}`" for name in names) + "."
+
+    wild = tables.read(tables.WILD)
+    before, after = ([row for row in wild if row["state"] == state] for state in tables.STATES)
+    shares = "; ".join(
+        f"{words} {tables.share(before, column)} → {tables.share(after, column)}"
+        for column, words in tables.TRANSFORMS.items()
+        if column in ("grad", "forward", "vmap", "hessian")
+    )
+    packages = len({row["package"] for row in broken})
+    return "\n".join(
+        [
+            f"- {len({row['function'] for row in broken})} of "
+            f"{len({row['function'] for row in rows})} Functions checked break the contract "
+            f"silently, or crash, in {packages} packages.",
+            line(["derivative"], "have a gradient that is not that of their forward"),
+            line(["double"], "have a second derivative that is wrong, without an error"),
+            line(["dtype", "form"], "return gradients of another dtype or shape than the input's"),
+            f"- Of {len(before)} Functions of {len({row['package'] for row in wild})} packages, as "
+            f"published → after `complete`: {shares}.",
+        ]
+    )
+
+
+def costs() -> str:
+    """What a Function of ours costs and how long a check takes, from the benchmarks."""
+    with (RESULTS.parent / "tensor.csv").open(newline="", encoding="utf-8") as file:
+        forms = {row["form"]: row for row in csv.DictReader(file)}
+    with (RESULTS.parent / "conformance.csv").open(newline="", encoding="utf-8") as file:
+        times = [float(row["seconds"]) for row in csv.DictReader(file) if row["kind"] == "function"]
+    with (RESULTS.parent / "recorder.csv").open(newline="", encoding="utf-8") as file:
+        seen = next(row for row in csv.DictReader(file) if row["case"].startswith("three tensors"))
+    rows = [
+        f"| `{name}`, apply and backward | {float(forms[name]['torch_us']):.0f} us "
+        f"| {float(forms[name]['pullback_us']):.0f} us | {float(forms[name]['ratio']):.2f} |"
+        for name in ("split form", "combined form", "complete(F)")
+    ]
+    first, later = (
+        float(forms[f"second derivative, {when} (ms)"]["pullback_us"])
+        for when in ("first time", "later")
+    )
+    return "\n".join(
+        [
+            "| | torch's own | pullback | ratio |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            f"The first second derivative of a definition is audited: {first:.0f} ms once, then "
+            f"{later:.1f} ms. A call that is recorded costs {float(seen['added_us']):.1f} us more. "
+            f"One Function takes {median(times):.2f} s (median of {len(times)}) for all clauses "
+            "but those that compile; these run last, and take several times as long.",
+        ]
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="end with 1 when out of date")
@@ -110,6 +181,7 @@ def main() -> None:
     if missing:
         raise SystemExit(f"{RESULTS} is out of date ({sorted(missing)}): run `make readme`")
     check_or_write(PAGE, {"transforms": table(rows)}, options.check, "make readme")
+    check_or_write(FRONT, {"found": found(), "costs": costs()}, options.check, "make readme")
 
 
 if __name__ == "__main__":

@@ -14,14 +14,15 @@ cheap and works without torch:
 - `errors`: the exceptions, one tree.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from pullback import errors
 from pullback.errors import PullbackError
-from pullback.internal._extras import require
+from pullback.internal._extras import require_tensor as _require_tensor
 
-if TYPE_CHECKING:
+if _TYPE_CHECKING:
     from pullback import (
         compat,
         conformance,
@@ -96,19 +97,25 @@ _ROOMS = (
     "tracking",
     "trajectory",
 )
-_WITHOUT_TORCH = ("tape", "text")
+_WITHOUT_TORCH = ("compat", "report", "tape", "text")
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _Any:
+    if name == "__version__":
+        from importlib.metadata import version  # takes longer than all of this file
+
+        return version("pullback")
     if name not in _HOMES and name not in _ROOMS:
         raise AttributeError(f"module 'pullback' has no attribute {name!r}")
-    if name not in _WITHOUT_TORCH:
-        require("torch", extra="tensor", purpose=f"pullback.{name}")
-    room = importlib.import_module(f"pullback.{_HOMES.get(name, name)}")
+    home = _HOMES.get(name, name)
+    if home not in _WITHOUT_TORCH:
+        _require_tensor(f"pullback.{name}")
+    room = _importlib.import_module(f"pullback.{home}")
     value = getattr(room, name) if name in _HOMES else room
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """What completion offers: the names of `__all__`, and no module that happens to be loaded."""
+    return [*__all__, *(name for name in globals() if name.startswith("__")), "__version__"]

@@ -57,3 +57,20 @@ def test_the_page_names_the_function_and_its_faults():
     page = report(Verdict.HOLDS, Verdict.BROKEN).to_html()
     assert "package.module:Name" in page
     assert "clause-1" in page
+
+
+def test_a_notebook_shows_a_piece_of_html_in_its_own_colours():
+    page = report(Verdict.BROKEN, Verdict.HOLDS)._repr_html_()
+    assert "package.module:Name" in page
+    assert "1 holds, 1 broken" in page or "1 broken, 1 holds" in page
+    assert "args[0][&#39;w&#39;]" in page
+    for what in ("<script", "<style", "<html", "color: #", "http"):
+        assert what not in page
+
+
+def test_nothing_from_a_report_is_markup_in_a_notebook():
+    evil = "<script>alert(1)</script>"
+    finding = Finding(evil, Verdict.BROKEN, evil, evil, evil, evil, 0, evil, evil, evil)
+    page = Report(evil, "exact", True, (finding,), 0)._repr_html_()
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") == 11

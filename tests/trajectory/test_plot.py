@@ -28,6 +28,13 @@ def test_every_joint_is_drawn_in_every_panel(motion: Motion) -> None:
             assert steps == ("steps-post" if kind == "jerk" else "default")
 
 
+def test_joints_count_from_zero_as_columns_and_messages_do(motion: Motion) -> None:
+    assert [text.get_text() for text in plot(motion).legends[0].get_texts()] == [
+        "joint 0",
+        "joint 1",
+    ]
+
+
 def test_what_lies_beyond_a_limit_is_shaded(motion: Motion) -> None:
     limits = Limits(velocity=torch.tensor([5.0, 3.0]), jerk=80.0)
     figure = plot(motion, limits)

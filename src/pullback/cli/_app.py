@@ -8,7 +8,9 @@ import typer
 from pullback.cli import _state
 from pullback.cli._text import app as text
 from pullback.cli._track import app as track
+from pullback.cli._words import refuse_misread
 from pullback.errors import ArgumentError
+from pullback.internal._extras import require_tensor
 
 __all__ = ["app"]
 
@@ -138,6 +140,8 @@ def _check(  # noqa: PLR0917 - typer reads the options off the parameters
         )
     if timeout is not None and timeout <= 0:
         raise ArgumentError("The timeout is not positive.", given=f"{timeout:g} s")
+    refuse_misread(targets or ())
+    require_tensor("pullback check")
     from pullback.cli._check import Options, run_check  # imports torch
 
     return run_check(
@@ -190,6 +194,7 @@ def _record(
             expected="a program after --",
             mend="pullback record -o calls.pt -- python train.py",
         )
+    require_tensor("pullback record")
     from pullback.cli._record import run_record  # imports torch
 
     return run_record(_state.program, output, calls, round(max_mebibytes * 2**20), eager=eager)

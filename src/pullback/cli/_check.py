@@ -2,11 +2,13 @@
 
 import shlex
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from pullback.cli._progress import working
 from pullback.cli._record import keep, say_recorded
 from pullback.cli._run import run_tasks
 from pullback.cli._show import show
@@ -75,6 +77,7 @@ def run_check(options: Options) -> int:
             expected="a torch.autograd.Function",
             mend="Name one: pullback check package.module:Function --input ...",
         )
+    started = time.perf_counter()
     outcomes = run_tasks(
         tasks,
         console,
@@ -84,9 +87,10 @@ def run_check(options: Options) -> int:
         timeout=options.timeout,
         isolate=options.isolate,
     )
+    seconds = time.perf_counter() - started  # two Functions may be checked at a time
     _refuse_nothing(outcomes)
-    show(outcomes, problems, console)
-    _write_files(options, outcomes, problems, console)
+    show(outcomes, problems, console, seconds)
+    _write_files(options, outcomes, problems, console, seconds)
     return 0 if all(outcome.report is None or outcome.report.ok for outcome in outcomes) else 1
 
 
@@ -104,7 +108,11 @@ def _refuse_nothing(outcomes: list[Outcome]) -> None:
 
 
 def _write_files(
-    options: Options, outcomes: list[Outcome], problems: list[str], console: Console
+    options: Options,
+    outcomes: list[Outcome],
+    problems: list[str],
+    console: Console,
+    seconds: float,
 ) -> None:
     reports = [outcome.report for outcome in outcomes if outcome.report is not None]
     missing = [(item.name, item.reason) for item in outcomes if item.report is None]
@@ -122,6 +130,7 @@ def _write_files(
             not_imported=problems,
             command=shlex.join(["pullback", *sys.argv[1:]]),
             reruns=reruns,
+            seconds=seconds,
         )
         _write(options.html, page)
         console.print(f"Wrote {options.html}")
@@ -194,11 +203,13 @@ def _find_tasks(options: Options, console: Console) -> tuple[list[Task], list[st
     problems: list[str] = []
     for word in options.targets:
         if ":" in word and not is_recording(word):
-            tasks.append(function_task(word, options.inputs))
+            with working(f"Looking for {word} and inputs that fit it", console):
+                tasks.append(function_task(word, options.inputs))
         elif is_recording(word):
             tasks.extend(recording_tasks(word, options.scripts, trust=options.trust))
         else:
-            found, faults = package_tasks(word)
+            with working(f"Looking for the Functions of {word}", console):
+                found, faults = package_tasks(word)
             tasks.extend(found)
             problems.extend(faults)
     return tasks, problems

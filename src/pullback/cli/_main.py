@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pullback.cli import _state
 from pullback.cli._app import app
+from pullback.cli._words import refuse_program
 from pullback.errors import BrokenContractError, PullbackError
 
 __all__ = ["main"]
@@ -35,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words, _state.program = words[:place], words[place + 1 :]
     debug = "--debug" in words
     try:
+        if _state.program is None:
+            refuse_program(words)
         status = app(args=words, prog_name="pullback", standalone_mode=False)
     except KeyboardInterrupt:
         _say("Interrupted.")
@@ -53,24 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         describe = getattr(error, "format_message", None)
         if debug:
             raise
-        missing = _missing(error)
-        if missing:
-            _say(
-                f"This command needs the package {missing}, which is not installed.\n"
-                "  mend:     pip install 'pullback[tensor]'"
-            )
-        elif describe is None:
+        if describe is None:
             _say(f"A fault of pullback: {type(error).__name__}: {error}\n{_REPORT}")
         elif describe():  # without a message the help has been printed
             _say(f"{describe()}\n  mend:     See: pullback --help")
         return _USAGE_ERROR
     return status if isinstance(status, int) else 0
-
-
-def _missing(error: Exception) -> str | None:
-    """The package of the extra `tensor` that an error says is not there."""
-    name = (getattr(error, "name", None) or "").partition(".")[0]
-    return name if isinstance(error, ModuleNotFoundError) and name in ("torch", "numpy") else None
 
 
 def _say(text: str) -> None:

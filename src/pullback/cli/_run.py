@@ -3,19 +3,20 @@
 import os
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from pullback.cli._progress import Doing, with_progress
 from pullback.cli._tasks import Outcome, Task
 from pullback.conformance import check
 from pullback.errors import PullbackError
-from pullback.report import Report, merge_reports
+from pullback.report import Finding, Report, merge_reports
+from pullback.tensor import Intent
 
 __all__ = ["run_tasks"]
 
@@ -38,7 +39,7 @@ def run_tasks(
 
     Arguments:
         tasks: what to check.
-        console: where the progress bar goes; it shows on a terminal only.
+        console: where the progress bar goes; without a terminal lines go to standard error.
         clauses: the clauses to run, or ``None`` for all.
         gradient: the declared intent, or ``None`` for each task's own.
         seed: the seed of every random choice.
@@ -49,14 +50,18 @@ def run_tasks(
         One outcome for each task, in order.
     """
     what = {"clauses": clauses, "seed": seed}
+    doing = Doing()
 
     def run(task: Task) -> Outcome:
+        doing.say(task.name)
         alone = task.isolated if isolate is None else isolate
         outcome = Outcome(task, reason=task.reason, rerun=task.rerun_line(seed))
         if not task.reason:
             how = {"isolate": alone, "timeout": timeout if alone else None}
             intent = gradient or task.gradient
-            report, outcome.reason = _check_task(task, intent, {**what, **how})
+            report, outcome.reason = _check_task(
+                task, intent, {**what, **how, "on_finding": partial(_tell, doing, task.name)}
+            )
             outcome.report = report and replace(report, function=task.name)
         return outcome
 
@@ -65,10 +70,14 @@ def run_tasks(
     workers = min(_WORKERS, os.cpu_count() or 1) if alone else 1
     with ThreadPoolExecutor(workers) as pool:
         try:
-            return list(_with_progress(pool.map(run, tasks), tasks, console))
+            return list(with_progress(pool.map(run, tasks), tasks, console, doing))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _tell(doing: Doing, name: str, finding: Finding) -> None:
+    doing.say(f"{name}: {finding.clause} {finding.verdict.value}")
 
 
 def _check_task(
@@ -85,7 +94,7 @@ def _check_task(
     fault = ""
     for args in calls:
         try:
-            report = check(function, *args, gradient=gradient, **options)
+            report = check(function, *args, gradient=cast(Intent | None, gradient), **options)
             if reports and reports[0].inferred and report.gradient != reports[0].gradient:
                 # The intent belongs to the Function. One call may look exact where another shows
                 # that it is not meant to be (a scale of one): the weakest intent goes for all.
@@ -107,24 +116,3 @@ def _check_inferred(
 
 def _one_line(error: PullbackError) -> str:
     return " ".join(part for part in (error.what, error.given) if part)
-
-
-def _with_progress(
-    outcomes: Iterable[Outcome], tasks: Sequence[Task], console: Console
-) -> Iterator[Outcome]:
-    if not console.is_terminal:
-        yield from outcomes
-        return
-    columns = (
-        TextColumn("Checking"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        names = [escape(task.name) for task in tasks]
-        bar = progress.add_task(names[0], total=len(tasks))
-        for number, outcome in enumerate(outcomes, start=1):
-            progress.update(bar, advance=1, description=names[min(number, len(names) - 1)])
-            yield outcome

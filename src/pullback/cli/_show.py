@@ -11,13 +11,16 @@ from pullback.report import Report, Verdict, print_problems, print_table
 __all__ = ["show"]
 
 
-def show(outcomes: Sequence[Outcome], problems: Sequence[str], console: Console) -> None:
+def show(
+    outcomes: Sequence[Outcome], problems: Sequence[str], console: Console, seconds: float
+) -> None:
     """Print the table, the broken findings with mend and rerun line, and a summary.
 
     Arguments:
         outcomes: what was checked; Functions without a report are listed with the reason.
         problems: what could not be looked into, one line each.
         console: where to print.
+        seconds: how long the checks took, by the clock on the wall.
     """
     checked = sorted(
         ((item, item.report) for item in outcomes if item.report is not None),
@@ -37,11 +40,11 @@ def show(outcomes: Sequence[Outcome], problems: Sequence[str], console: Console)
             )
     for problem in problems:
         console.print(f"[yellow]not looked into[/] {escape(problem)}", soft_wrap=True)
-    _print_summary(outcomes, reports, console)
+    _print_summary(outcomes, reports, console, seconds)
 
 
 def _print_summary(
-    outcomes: Sequence[Outcome], reports: Sequence[Report], console: Console
+    outcomes: Sequence[Outcome], reports: Sequence[Report], console: Console, seconds: float
 ) -> None:
     verdicts = [{finding.verdict for finding in report} for report in reports]
     broken = sum(Verdict.BROKEN in found for found in verdicts)
@@ -50,7 +53,6 @@ def _print_summary(
     bad += [f"[bold magenta]{crashing} with crashes[/]"] if crashing else []
     state = ", ".join(bad) or "[bold green]ok[/]"
     missing = sum(outcome.report is None for outcome in outcomes)
-    seconds = sum(report.seconds for report in reports)
     plural = "" if len(reports) == 1 else "s"
     parts = [f"{len(reports)} Function{plural} checked", state]
     if missing:

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from pullback.cli import _state
 from pullback.errors import ArgumentError, ProgramError
+from pullback.internal._extras import require_tensor
 
 __all__ = ["app"]
 
@@ -43,6 +44,7 @@ def _run(
     history: Annotated[int, typer.Option(help="How many moments the report shows.")] = 1000,
 ) -> None:
     """Run a program, as in: -- python train.py --lr 0.1, and write the report of its modules."""
+    require_tensor("pullback track")
     from pullback.tracking import diagnose, read_run
     from pullback.tracking._html import write_html
     from pullback.tracking._record import check_cadence
@@ -86,6 +88,7 @@ def _diff(
     ] = 1.0,
 ) -> None:
     """Compare two recordings; exit with 1 if the scale of any tensor moved too far."""
+    require_tensor("pullback track diff")
     from pullback.tracking import diff, read_run
 
     changes = diff(read_run(before), read_run(after), threshold)

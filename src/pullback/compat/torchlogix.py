@@ -24,6 +24,10 @@ NaN and infinite factors are taken, as there.
 
 from typing import Any
 
+from pullback.internal._extras import require_tensor as _require_tensor
+
+_require_tensor("pullback.compat.torchlogix")
+
 from torch import Tensor
 
 from pullback.gradients import ScaleGradientFunction, scale_gradient

@@ -1,11 +1,17 @@
 """`check`: run every clause of the contract on one Function."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._clause import Clause, bearer, check_timeout, run_clause
+from pullback.conformance._clause import (
+    Clause,
+    bearer,
+    check_timeout,
+    in_running_order,
+    run_clause,
+)
 from pullback.conformance._environment import environment
 from pullback.conformance._guard import guarded
 from pullback.conformance._intent import infer_intent
@@ -13,9 +19,10 @@ from pullback.conformance._isolate import check_isolated
 from pullback.conformance._prepare import prepare, refuse_data
 from pullback.conformance._subject import Subject
 from pullback.conformance._tape import check_tape, is_tape
-from pullback.conformance.clauses import CLAUSES
+from pullback.conformance.clauses import CLAUSES, ClauseId
 from pullback.errors import ArgumentError
-from pullback.report import Report
+from pullback.report import Finding, Report
+from pullback.tensor import Intent
 
 __all__ = ["check", "select_clauses"]
 
@@ -23,12 +30,13 @@ __all__ = ["check", "select_clauses"]
 def check(
     function: Any,
     *inputs: Any,
-    gradient: str | None = None,
-    clauses: Iterable[str] | str | None = None,
+    gradient: Intent | None = None,
+    clauses: Iterable[ClauseId] | ClauseId | None = None,
     seed: int = 0,
     isolate: bool = False,
     timeout: float | None = None,
     kwargs: Mapping[str, Any] | None = None,
+    on_finding: Callable[[Finding], object] | None = None,
 ) -> Report:
     """Check a Function against every clause of the contract, without knowing its maths.
 
@@ -46,6 +54,8 @@ def check(
             checked code is a verdict.
         timeout: seconds for each clause; ``None`` for no limit.
         kwargs: keyword arguments.
+        on_finding: called with each finding as soon as there is one; clauses that compile come
+            last.
 
     Returns:
         A report with one finding for each clause. It is ok when nothing is silently wrong and
@@ -88,11 +98,16 @@ def check(
     arguments = Arguments.of(inputs, kwargs)
     refuse_data(arguments)
     if isolate:
-        return check_isolated(subject, arguments, chosen, seed, timeout)
+        return check_isolated(subject, arguments, chosen, seed, timeout, on_finding=on_finding)
     with guarded(arguments.generators):
         probe = infer_intent(prepare(subject, arguments, seed))
         bearing = bearer(chosen)
-        findings = tuple(run_clause(clause, probe, timeout, bearing) for clause in chosen)
+        found: dict[str, Finding] = {}
+        for clause in in_running_order(chosen):
+            found[clause.id] = run_clause(clause, probe, timeout, bearing)
+            if on_finding is not None:
+                on_finding(found[clause.id])
+    findings = tuple(found[clause.id] for clause in chosen)
     return Report(
         subject.name, probe.intent, probe.inferred, findings, seed,
         time.perf_counter() - started, environment(),

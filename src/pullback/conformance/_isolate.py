@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +37,13 @@ class _State:
     running: str = ""
     since: float = 0.0
     read: int = 0
+    on_finding: Callable[[Finding], object] | None = None
+
+    def add(self, finding: Finding) -> None:
+        """Keep a finding and tell whoever waits for it."""
+        self.findings[finding.clause] = finding
+        if self.on_finding is not None:
+            self.on_finding(finding)
 
 
 def check_isolated(
@@ -45,6 +52,8 @@ def check_isolated(
     clauses: Sequence[Clause],
     seed: int,
     timeout: float | None,
+    *,
+    on_finding: Callable[[Finding], object] | None = None,
 ) -> Report:
     """Check in worker processes; a worker that dies or hangs is replaced for the next clause.
 
@@ -54,6 +63,7 @@ def check_isolated(
         clauses: the clauses to run.
         seed: the seed of every random choice.
         timeout: seconds for each clause, or ``None``.
+        on_finding: called with each finding as soon as there is one.
 
     Returns:
         The report; a clause in which the process died or hung has the verdict ``crashes``.
@@ -62,7 +72,11 @@ def check_isolated(
         ArgumentError: the subject or its inputs cannot be handed over, or do not fit.
     """
     started = time.perf_counter()
-    state = _State(gradient=subject.gradient or "exact", inferred=subject.gradient is None)
+    state = _State(
+        gradient=subject.gradient or "exact",
+        inferred=subject.gradient is None,
+        on_finding=on_finding,
+    )
     where = locate(subject).to_data()
     with tempfile.TemporaryDirectory(prefix="pullback-") as name:
         folder = Path(name)
@@ -138,8 +152,7 @@ def _read_answers(folder: Path, state: _State) -> None:
             state.inferred = message["prepared"]["inferred"]
         if "finding" in message:
             fields = message["finding"]
-            finding = Finding(verdict=Verdict(fields.pop("verdict")), **fields)
-            state.findings[finding.clause] = finding
+            state.add(Finding(verdict=Verdict(fields.pop("verdict")), **fields))
             state.running = ""
         if "misfit" in message:
             raise ArgumentError(
@@ -171,7 +184,7 @@ def _judge_end(
     text = end or "The process ended without an answer."
     hint = "Run the repro under a debugger (python -X faulthandler): the code called here dies."
     for id_ in list(remaining) if early else [state.running]:
-        state.findings[id_] = Finding(
-            id_, Verdict.CRASHES, text, seed=seed, hint=hint, source=subject.source,
-            why=remaining[id_].why,
+        state.add(
+            Finding(id_, Verdict.CRASHES, text, seed=seed, hint=hint, source=subject.source,
+                    why=remaining[id_].why)
         )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import Arguments
+from pullback.conformance._prompt import typed_source
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import walk
 from pullback.recording.codec import EXPRESSION
@@ -41,8 +42,8 @@ def write_repro(
         >>> "print(outs())" in script
         True
     """
-    head = _import(subject)
-    if not body or head is None:
+    head = _definition(subject)
+    if not body or not head:
         return ""
     try:
         args = ", ".join(_expression(value, inputs) for value in _numbered(inputs.args, inputs, 0))
@@ -55,8 +56,6 @@ def write_repro(
     call = "F.apply" if subject.function is not None else "F"
     everything = "torch.utils._pytree.tree_leaves(call(*args, **kwargs))"
     lines = [
-        "import torch",
-        head,
         f"torch.manual_seed({seed})",
         f"call, args, kwargs = {call}, ({args}{',' if args else ''}), {{{kwargs}}}",
         f"xs = [{', '.join(inputs.names())}]",
@@ -66,7 +65,20 @@ def write_repro(
         f"    return [ys[k] for k in {list(outputs)}]",
         *body,
     ]
-    return "\n".join(lines) + "\n" if len(lines) <= _LINES else ""
+    # What was typed at a prompt has no file to import: its lines do not count.
+    own = len(lines) + 1 + len(head[:1])
+    return "\n".join(["import torch", *head, *lines]) + "\n" if own <= _LINES else ""
+
+
+def _definition(subject: Subject) -> list[str]:
+    """Lines that bind ``F`` to the subject: an import, or what was typed at a prompt."""
+    line = _import(subject)
+    if line is not None:
+        return [line]
+    typed = typed_source(subject.target)
+    if typed is None or typed.needs is None:
+        return []
+    return [*typed.needs, *typed.text.splitlines(), f"F = {subject.target.__name__}"]
 
 
 def _import(subject: Subject) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import torch
 
+from pullback.conformance._prompt import typed_source
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._operator import (
     definer,
@@ -147,6 +148,9 @@ def _source(target: Any) -> str:
         path = inspect.getsourcefile(target)
         _, line = inspect.getsourcelines(target)
     except (TypeError, OSError):
+        typed = typed_source(target)
+        if typed is not None:
+            return typed.place
         module = sys.modules.get(getattr(target, "__module__", None) or "")
         return str(getattr(module, "__file__", "") or "")
     return f"{path}:{max(line, 1)}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._clause import run_clause
+from pullback.conformance._clause import in_running_order, run_clause
 from pullback.conformance._failure import describe
 from pullback.conformance._intent import infer_intent
 from pullback.conformance._prepare import prepare
@@ -52,7 +52,7 @@ def main(folder: Path) -> None:
         say(started="infer")
         probe = infer_intent(probe)
     say(prepared={"gradient": probe.intent, "inferred": probe.inferred})
-    for clause in CLAUSES:
+    for clause in in_running_order(CLAUSES):
         if clause.id in request["clauses"]:
             say(started=clause.id)
             say(finding=asdict(run_clause(clause, probe, bearing=request["bearing"])))

@@ -1,5 +1,9 @@
 """Functions that leave a value alone, or make it simply, and shape its gradient."""
 
+from pullback.internal._extras import require_tensor as _require_tensor
+
+_require_tensor("pullback.gradients")
+
 from pullback.gradients._clip_gradient import ClipGradient, ClipGradientFunction, clip_gradient
 from pullback.gradients._dtype_gradient import DtypeGradient, DtypeGradientFunction, dtype_gradient
 from pullback.gradients._noise_gradient import NoiseGradient, NoiseGradientFunction, noise_gradient
@@ -85,3 +89,4 @@ __all__ = [
     "straight_through_threshold",
     "where_gradient",
 ]
+__dir__ = __all__.copy  # completion offers these names, and no module inside

@@ -1,11 +1,15 @@
 """The answer to a missing optional dependency: the exact command that installs it."""
 
 import importlib
+import importlib.util
+import sys
 import types
 
 from pullback.errors import MissingExtraError
 
-__all__ = ["require"]
+__all__ = ["require", "require_tensor"]
+
+_TENSOR = ("torch", "numpy")  # numba is not here: without it kernels run in plain torch
 
 
 def require(module: str, *, extra: str, purpose: str) -> types.ModuleType:
@@ -29,3 +33,31 @@ def require(module: str, *, extra: str, purpose: str) -> types.ModuleType:
             f"{purpose} needs the package {root}, which is not installed.",
             mend=f"pip install 'pullback[{extra}]'",
         ) from error
+
+
+def require_tensor(purpose: str) -> None:
+    """Say which command installs the extra `tensor`, where a package of it is missing.
+
+    A room that computes with tensors asks first of all, before an import of its own fails.
+
+    Arguments:
+        purpose: what the extra is needed for, to begin the message with.
+
+    Raises:
+        MissingExtraError: torch or numpy is not installed.
+    """
+    for package in _TENSOR:
+        if not _is_installed(package):
+            raise MissingExtraError(
+                f"{purpose} needs the package {package}, which is not installed.",
+                mend="pip install 'pullback[tensor]'",
+            )
+
+
+def _is_installed(package: str) -> bool:
+    if package in sys.modules:
+        return sys.modules[package] is not None
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False

@@ -4,13 +4,16 @@
 each after the last test and prints the table Function x clause; the run fails when one is broken.
 The fixture ``check_function`` checks one Function inside a test.
 
-pytest loads this file in every run, so it imports nothing but pytest until it is used.
+pytest loads this file in every run, so it imports next to nothing until it is used.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from pullback.errors import MissingExtraError
+from pullback.internal._extras import require_tensor
 
 if TYPE_CHECKING:
     from pullback.report import Report
@@ -50,6 +53,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Start recording when ``--pullback`` is given."""
     if not config.getoption("--pullback"):
         return
+    try:
+        require_tensor("pytest --pullback")
+    except MissingExtraError as error:
+        raise pytest.UsageError(str(error)) from error
     from pullback.pytest_plugin._session import Controller, Session  # imports torch
 
     # pytest-xdist decides in a later hook; its options say already that workers will run the tests.

@@ -1,5 +1,9 @@
 """What a running program applied: the recorder, recordings, discovery, and how to find it again."""
 
+from pullback.internal._extras import require_tensor as _require_tensor
+
+_require_tensor("pullback.recording")
+
 from pullback.recording._discover import Discovery, discover
 from pullback.recording._launch import record_program
 from pullback.recording._recorder import Call, Limits, Record, Recorder
@@ -22,3 +26,4 @@ __all__ = [
     "load_script",
     "record_program",
 ]
+__dir__ = __all__.copy  # completion offers these names, and no module inside

@@ -24,3 +24,4 @@ __all__ = [
     "render_junit",
     "render_page",
 ]
+__dir__ = __all__.copy  # completion offers these names, and no module inside

@@ -52,6 +52,7 @@ def render_page(
     not_imported: Sequence[str] = (),
     command: str = "",
     reruns: Mapping[str, str] | None = None,
+    seconds: float | None = None,
 ) -> str:
     """Return a page: a summary, the matrix Function x clause, and each finding that is broken.
 
@@ -61,6 +62,7 @@ def render_page(
         not_imported: modules that could not be looked into, one line each.
         command: the command line that was run.
         reruns: function name -> the command line that checks it alone again.
+        seconds: how long the run took; the times of the reports together if ``None``.
 
     Returns:
         HTML that loads nothing; everything from the reports is escaped.
@@ -92,7 +94,7 @@ def render_page(
         "not_imported": list(not_imported),
         "command": command,
         "environment": dict(ordered[0].environment) if ordered else {},
-        "seconds": sum(report.seconds for report in reports),
+        "seconds": sum(r.seconds for r in reports) if seconds is None else seconds,
         "seed": ordered[0].seed if ordered else 0,
     }
     return environment.get_template("report.html.jinja").render(facts)

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from pullback.errors import ArgumentError, BrokenContractError
 from pullback.report._findings import Finding, Findings
+from pullback.report._notebook import render_notebook
 from pullback.report._page import render_page
 from pullback.report._verdict import Verdict
 
@@ -90,6 +91,10 @@ class Report(Findings):
             True
         """
         return render_page([self])
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows where a report is the last value of a cell."""
+        return render_notebook(self)
 
     def raise_if_broken(self) -> None:
         """Raise when a clause is broken or crashes; do nothing when the report is ok.

@@ -46,3 +46,4 @@ __all__ = [
     "vjp",
     "vmap",
 ]
+__dir__ = __all__.copy  # completion offers these names, and no module inside

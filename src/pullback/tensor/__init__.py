@@ -1,5 +1,9 @@
 """The contract over torch: `Function`, and what completes third-party ones."""
 
+from pullback.internal._extras import require_tensor as _require_tensor
+
+_require_tensor("pullback.tensor")
+
 from pullback.tensor._audit import Audit, audit, audits
 from pullback.tensor._case import Case, Intent
 from pullback.tensor._complete import complete
@@ -21,3 +25,4 @@ __all__ = [
     "completed",
     "custom_vjp",
 ]
+__dir__ = __all__.copy  # completion offers these names, and no module inside

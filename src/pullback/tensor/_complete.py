@@ -8,7 +8,6 @@ import torch
 
 from pullback.errors import ArgumentTypeError, UnsupportedError
 from pullback.internal._operator import is_operator, resolve
-from pullback.internal.torch import CustomOpDef, OpOverload, OpOverloadPacket
 from pullback.tensor import _habits
 from pullback.tensor._case import Intent
 from pullback.tensor._complete_operator import complete_operator
@@ -30,7 +29,7 @@ def complete(
 ) -> type[Function]: ...
 @overload
 def complete(
-    function: str | CustomOpDef | OpOverload | OpOverloadPacket,
+    function: str | Callable[..., Any],  # an operator
     *,
     gradient: Intent | None = None,
     batching: Literal["auto", "derived", "loop"] = "auto",

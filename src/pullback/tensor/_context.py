@@ -1,7 +1,7 @@
 """`Context`: what the author of a Function calls ``ctx``."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -62,6 +62,11 @@ class Context:
         saved: tuple[torch.Tensor | None, ...] = (),
     ) -> None:
         self.__declared = Declared(needs, by_argument, saved)
+
+    if TYPE_CHECKING:  # any attribute may be set on it, which a type checker must be told
+
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     @staticmethod
     def declared(context: "Context") -> Declared:

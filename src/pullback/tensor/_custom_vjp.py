@@ -60,7 +60,7 @@ class CustomVjp(Generic[P, R]):
         return self._function
 
     def defvjp(
-        self, forward: Callable[..., tuple[R, Any]], backward: Callable[[Any, Any], Any]
+        self, forward: Callable[P, tuple[R, Any]], backward: Callable[[Any, Any], Any]
     ) -> None:
         """Give the reverse rule.
 

@@ -1,6 +1,6 @@
 """`Function`: written like `torch.autograd.Function`, keeping the whole contract."""
 
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, ParamSpec, TypeVar, overload
 
 import torch
 
@@ -10,8 +10,12 @@ from pullback.tensor import _autocast
 from pullback.tensor._definition import Definition, define, rules_of
 from pullback.tensor._engine import apply, make_engine
 from pullback.tensor._in_graph import prepare
+from pullback.tensor._signature import CombinedForm, SplitForm
 
 __all__ = ["Function"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class _OtherName:
@@ -84,8 +88,22 @@ class Function(torch.autograd.Function):
         tensor(12.)
     """
 
-    backward = _OtherName("backward")  # type: ignore[assignment]
-    vjp = _OtherName("vjp")  # type: ignore[assignment]
+    if TYPE_CHECKING:  # for rules with any parameters
+
+        @staticmethod
+        def forward(*args: Any, **kwargs: Any) -> Any: ...
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> Any: ...
+        @staticmethod
+        def backward(ctx: Any, *args: Any, **kwargs: Any) -> Any: ...
+        @staticmethod
+        def vjp(ctx: Any, *args: Any, **kwargs: Any) -> Any: ...
+        @staticmethod
+        def jvp(ctx: Any, *args: Any, **kwargs: Any) -> Any: ...
+
+    else:
+        backward = _OtherName("backward")
+        vjp = _OtherName("vjp")
     gradient: ClassVar[Literal["exact", "surrogate", "nonlinear"] | None] = "exact"
     autocast: ClassVar[Any] = "inherit"
     batching: ClassVar[Literal["derived", "loop", "auto"]] = "derived"
@@ -110,8 +128,14 @@ class Function(torch.autograd.Function):
         cls._compiled = None
         prepare(cls)
 
+    @overload
     @classmethod
-    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+    def apply(cls: type[CombinedForm[P, R]], *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    @classmethod
+    def apply(cls: type[SplitForm[P, R]], *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @classmethod
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         """Apply the Function to arguments of its forward.
 
         Raises:
@@ -121,7 +145,7 @@ class Function(torch.autograd.Function):
         """
         if torch.compiler.is_dynamo_compiling():  # never in eager: this very frame is compiled
             return cls.apply(*args, **kwargs)  # which Dynamo does not follow
-        compiled = cls._compiled
+        compiled: tuple[Any, Definition] | None = cls._compiled
         if compiled is None or compiled[1].rules != rules_of(cls):
             definition = define(cls)
             compiled = cls._compiled = (make_engine(cls, definition), definition)

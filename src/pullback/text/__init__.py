@@ -52,3 +52,4 @@ __all__ = [
     "use_editor",
     "use_prompts",
 ]
+__dir__ = __all__.copy  # completion offers these names, and no module inside

@@ -1,5 +1,9 @@
 """What values and gradients look like while a model trains."""
 
+from pullback.internal._extras import require_tensor as _require_tensor
+
+_require_tensor("pullback.tracking")
+
 from pullback.tracking._annotate import annotate
 from pullback.tracking._diagnosis import Finding, diagnose
 from pullback.tracking._difference import Change, diff
@@ -44,3 +48,4 @@ __all__ = [
     "simulate_format",
     "track",
 ]
+__dir__ = __all__.copy  # completion offers these names, and no module inside

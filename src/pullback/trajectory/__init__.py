@@ -3,6 +3,10 @@
 A trajectory is sampled joint positions ``[..., horizon, dof]`` with steps ``dt`` in seconds.
 """
 
+from pullback.internal._extras import require_tensor as _require_tensor
+
+_require_tensor("pullback.trajectory")
+
 from pullback.internal.kernels._backend import Backend, backend_used
 from pullback.trajectory._exchange import (
     from_joint_trajectory,
@@ -52,3 +56,4 @@ __all__ = [
     "unwrap",
     "write_csv",
 ]
+__dir__ = __all__.copy  # completion offers these names, and no module inside

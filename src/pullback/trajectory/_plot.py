@@ -193,7 +193,7 @@ def _check(
             given=f"points {tuple(points.shape)}, times {tuple(marks.shape)}",
             expected=f"[count, {motion.dof}] and [count]",
         )
-    names = [f"joint {i + 1}" for i in range(motion.dof)] if labels is None else list(labels)
+    names = [f"joint {i}" for i in range(motion.dof)] if labels is None else list(labels)
     if len(names) != motion.dof:
         raise ArgumentError(
             "There must be one label for each joint.", given=f"{len(names)} for {motion.dof}"

@@ -1,5 +1,6 @@
 """Compiling for the CPU: kept on disk where that can be, and only while its sources stay."""
 
+import os
 import subprocess
 import sys
 
@@ -75,3 +76,40 @@ def test_a_change_in_any_file_that_a_kernel_uses_is_noticed(tmp_path):
     assert run(2.0) == (2.0, False)
     assert run(2.0) == (2.0, True)
     assert run(3.0) == (3.0, False)
+
+
+ANNOUNCED = """
+import sys
+from pullback.internal.kernels._cpu import compile_kernel
+
+sys.stderr.isatty = lambda: {waits}
+
+
+@compile_kernel(nogil=True)
+def double(x):
+    return x + x
+
+
+double(2.0)
+"""
+
+
+def test_what_is_compiled_is_said_once_and_to_who_waits_only(tmp_path):
+    def run(waits):
+        (tmp_path / "own_kernel.py").write_text(ANNOUNCED.format(waits=waits))
+        done = subprocess.run(
+            [sys.executable, "-c", "import own_kernel"],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "kept")},
+            timeout=120,
+            check=True,
+        )
+        return done.stderr
+
+    assert run(False) == ""
+    assert run(True).splitlines() == [
+        "pullback: compiling double for this machine; it is kept on disk"
+    ]
+    assert run(True) == ""

@@ -49,6 +49,10 @@ Example:
     tensor([0.2000, 0.4000, 0.6000, 0.8000, 1.0000])
 """
 
+from pullback.internal._extras import require_tensor as _require_tensor
+
+_require_tensor("pullback.compat.curobo")
+
 from pullback.compat.curobo._kernels import (
     AccelerationTensorStepIdxKernel,
     AccelerationTensorStepKernel,

@@ -48,6 +48,10 @@ What is not listed gives the same results. Names of its modules are flat here.
     unit_scaling's own products are rounded as well if it is loaded.
 """
 
+from pullback.internal._extras import require_tensor as _require_tensor
+
+_require_tensor("pullback.compat.unit_scaling")
+
 from pullback.compat.unit_scaling._analyse import ScaleTrackingInterpreter, analyse_module
 from pullback.compat.unit_scaling._formats import FPFormat, format_to_tuple, tuple_to_format
 from pullback.compat.unit_scaling._frame import graph_to_dataframe

@@ -1,5 +1,7 @@
 """The one ordered table of clauses."""
 
+from typing import Literal
+
 from pullback.conformance._clause import Clause
 from pullback.conformance.clauses.alias import alias
 from pullback.conformance.clauses.autocast import autocast
@@ -36,7 +38,45 @@ from pullback.conformance.clauses.undefined import undefined
 from pullback.conformance.clauses.values import values
 from pullback.conformance.clauses.vmap import vmap
 
-__all__ = ["CLAUSES"]
+__all__ = ["CLAUSES", "ClauseId"]
+
+# A type checker reads no table: the ids once more, which a test compares.
+ClauseId = Literal[
+    "derivative",
+    "linear",
+    "double",
+    "once",
+    "forward",
+    "forward-over-forward",
+    "transforms",
+    "vmap",
+    "saved",
+    "leak",
+    "stale",
+    "mutation",
+    "cotangent",
+    "layout",
+    "form",
+    "needs-input-grad",
+    "undefined",
+    "non-differentiable",
+    "alias",
+    "deterministic",
+    "state",
+    "retain",
+    "checkpoint",
+    "hooks",
+    "dtype",
+    "autocast",
+    "fake",
+    "compile",
+    "sizes",
+    "values",
+    "compositions",
+    "structure",
+    "registration",
+    "cuda-graph",
+]
 
 CLAUSES: tuple[Clause, ...] = (
     derivative,

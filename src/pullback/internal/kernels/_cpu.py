@@ -5,15 +5,42 @@ import functools
 import hashlib
 import importlib.util
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core import event
 
 __all__ = ["compile_kernel"]
 
 _SHARED = "pullback.internal."
+_OURS: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class _Announcer(event.Listener):
+    """Says what is compiled, to whoever sits there and waits.
+
+    The event comes after the look into the files that are kept, so only for what is compiled.
+    """
+
+    def on_start(self, event: event.Event) -> None:
+        """Write one line for a kernel of ours."""
+        kernel = (event.data or {}).get("dispatcher")
+        if kernel is not None and kernel in _OURS and _someone_waits():
+            name = kernel.py_func.__name__.strip("_")
+            sys.stderr.write(f"pullback: compiling {name} for this machine; it is kept on disk\n")
+
+    def on_end(self, event: event.Event) -> None:
+        """Nothing more is said."""
+
+
+def _someone_waits() -> bool:
+    return "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
+
+
+event.register("numba:compile", _Announcer())
 
 
 def compile_kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -42,9 +69,11 @@ def compile_kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         if getattr(module, "__file__", None) is not None:
             function.__qualname__ += f"_{_stamp(function.__module__)}"
         try:
-            return numba.njit(cache=True, **options)(function)
+            kernel = numba.njit(cache=True, **options)(function)
         except RuntimeError:  # numba found no place that can be written
-            return numba.njit(**options)(function)
+            kernel = numba.njit(**options)(function)
+        _OURS.add(kernel)
+        return kernel
 
     return compile_
 

@@ -41,7 +41,7 @@ class Accumulate(Function):
         needs = ctx.needs_input_grad
         back: tuple[Any, Any] = (None, None)
         if needs[0] or needs[1]:
-            back = AccumulateAdjoint.apply(*cotangents, steps, ctx.order, ctx.backend)
+            back = AccumulateAdjoint.apply(*cotangents, steps, ctx.order, ctx.backend)  # type: ignore[arg-type] # as many as forward takes
         steep = steps_adjoint(cotangents, control, initial, steps, ctx.order) if needs[2] else None
         return *back, steep, None, None
 

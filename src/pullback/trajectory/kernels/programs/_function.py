@@ -31,7 +31,7 @@ def keep_limits(problem: Problem) -> tuple[Tensor, Tensor]:
         ``[..., joint, samples + 2]``, with every derivative and zero where the motion keeps its
         limits without a change, and ``[..., joint]``.
     """
-    x, *_, found = KeepLimits.apply(*_arguments(problem), torch.compiler.is_compiling())
+    x, *_, found = KeepLimits.apply(*_arguments(problem), torch.compiler.is_compiling())  # type: ignore[arg-type] # as many as forward takes
     idle = (problem.level.abs() <= 1).all(-1, keepdim=True)
     return torch.where(idle, torch.zeros_like(x), x), found
 

@@ -42,7 +42,7 @@ class Stencil(Function):
         needs = ctx.needs_input_grad
         back: tuple[Any, Any] = (None, None)
         if needs[0] or needs[1]:
-            back = StencilAdjoint.apply(*cotangents, weights, ctx.geometry, ctx.backend)
+            back = StencilAdjoint.apply(*cotangents, weights, ctx.geometry, ctx.backend)  # type: ignore[arg-type] # as many as forward takes
         steep = None
         if needs[2]:
             steep = weights_adjoint(cotangents[1:], x, conditions, weights, ctx.geometry)
