@@ -6,7 +6,8 @@ from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Feedback, Variable, space_of
-from pullback.text._operation import Operation
+from pullback.tape._registry import OPERATIONS
+from pullback.text._operation import Operation, edit_of
 from pullback.text._replies import shorten
 from pullback.text._templates import fill
 
@@ -247,6 +248,15 @@ def _written(value: Variable) -> str:
             given=repr(value), mend="Pass its detach().",
         )  # fmt: skip
     return str(value.data)
+
+
+def _edit_of_concatenation(texts: tuple[str, str], edits: tuple[Any, Any]) -> Any:
+    """The forward mode of ``+`` of texts: the edit of the whole, of edits of its parts."""
+    parts = [Variable(text) for text in texts]
+    return edit_of(lambda a, b: Variable(a.data + b.data), parts, edits)
+
+
+OPERATIONS["edit_of_concatenation"] = _edit_of_concatenation
 
 
 def _is_number(value: Variable) -> bool:

@@ -1,6 +1,7 @@
 """`Operation`: a Function of texts, whose forward mode runs it again on the edited input."""
 
 import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pullback.errors import UnsupportedError
@@ -8,7 +9,7 @@ from pullback.tape import Feedback, Function, Variable
 from pullback.text._edits import apply_edit, current_editor, edit_between, is_exact
 from pullback.text._replies import between_tags, send_prompt
 
-__all__ = ["Operation"]
+__all__ = ["Operation", "edit_of"]
 
 
 class Operation(Function):
@@ -58,6 +59,14 @@ def _awaited_rule(forward: Any) -> Any:
         return _difference(outputs, await forward(ctx.spec, *edited))
 
     return jvp
+
+
+def edit_of(
+    function: Callable[..., Variable], inputs: Sequence[Variable], tangents: Sequence[Any]
+) -> Any:
+    """The edit of what a function gives, where its inputs are edited."""
+    edited = [_edited(value, tangent) for value, tangent in zip(inputs, tangents, strict=True)]
+    return _difference((function(*inputs),), function(*edited))
 
 
 def _saved(ctx: Any, count: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

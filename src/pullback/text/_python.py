@@ -31,11 +31,16 @@ class StepError(ProgramError):
             what, given=feedback, mend="error.backward() tells the steps before it.",
         )  # fmt: skip
 
+    def told(self) -> tuple[list[Variable], list[Variable]]:
+        """The inputs of the step that can be told, and what is said to each."""
+        told = [each for each in self.inputs if each.requires_grad and isinstance(each.data, str)]
+        return told, [Variable(self.feedback, "failure")] * len(told)
+
     def backward(self) -> None:
         """Run back from the inputs of the step that failed, with its exception as feedback."""
-        told = [each for each in self.inputs if each.requires_grad and isinstance(each.data, str)]
+        told, notes = self.told()
         if told:
-            backward(told, [Variable(self.feedback, "failure")] * len(told))
+            backward(told, notes)
 
 
 @dataclass(frozen=True, eq=False)
