@@ -69,7 +69,7 @@ def test_the_edit_of_a_sum_is_the_difference_of_two_sums(before, after, other):
 
 def test_the_tangent_of_a_sum_of_lists_is_the_sum_of_tangents():
     out, change = jvp(
-        lambda x: x + [5.0] + x, (Variable([1.0, 2.0]),), (Variable([10.0, 20.0]),)
+        lambda x: x + [5.0] + x, (Variable([1.0, 2.0]),), (Variable([10.0, 20.0]),)  # noqa: RUF005  # the tape's own +
     )  # fmt: skip
     assert (out.data, change.data) == ([1.0, 2.0, 5.0, 1.0, 2.0], [10.0, 20.0, 0.0, 10.0, 20.0])
 

@@ -9,7 +9,7 @@ from pullback.tape import Variable
 from pullback.text._conversation import Conversation, read_conversation
 from pullback.text._critic import Review, current_critic
 from pullback.text._feedback import read_feedback
-from pullback.text._joining import format, heard, join
+from pullback.text._joining import Fields, Format, format, heard, join
 from pullback.text._module import Module, Parameter
 from pullback.text._operation import Operation
 from pullback.text._prompts import prompt
@@ -185,7 +185,7 @@ class ModelCritic:
 
     async def review_call(self, call: Call, review: Review) -> list[Any]:
         """One answer a text of a call of a model."""
-        return await self._ask(review, Transcript.apply(call.conversation, *review.inputs))
+        return await self._ask(review, Transcript.run(call.conversation, *review.inputs))
 
     async def _ask(self, review: Review, transcript: Variable) -> list[Any]:
         chosen = [number for number, wanted in enumerate(review.wanted) if wanted]
@@ -194,9 +194,9 @@ class ModelCritic:
         roles = tuple(review.inputs[number].role for number in chosen)
         fields = {
             "call": transcript,
-            "answer": Written.apply(None, review.output),
-            "said": Bounded.apply(self.limit, heard(review.feedback)),
-            "parts": Parts.apply(roles, *[review.inputs[number] for number in chosen]),
+            "answer": Written.run(None, review.output),
+            "said": Bounded.run(self.limit, heard(review.feedback)),
+            "parts": Parts.run(roles, *[review.inputs[number] for number in chosen]),
         }
         messages = [
             {"role": role, "content": _filled(template, fields)}
@@ -215,9 +215,9 @@ class ModelCritic:
         for left in range(self.retries, -1, -1):
             conversation, variables = read_conversation(asked, None)
             call = Call(self.lm, conversation, "critique", self, options=self.options)
-            answer = await Chat.aapply(call, *variables)
+            answer = await Chat.run(call, *variables)
             try:
-                told = ReadFeedback.apply(roles, answer)
+                told = ReadFeedback.run(roles, answer)
             except ReplyError as error:
                 if not left:
                     raise
@@ -311,7 +311,8 @@ class ReadFeedback(Operation):
 
 def _filled(template: str, fields: Mapping[str, Variable]) -> Variable:
     used: dict[str, Any] = {name: fields[name] for name in fields_of(template) if name in fields}
-    return format(template, role="critic's prompt", **used)
+    spec = Fields(tuple(used), "critic's prompt")
+    return Format.run(spec, Variable(template), *used.values())
 
 
 def _spoken(feedback: Variable) -> Variable:
