@@ -9,7 +9,7 @@ from pullback.tape import Variable
 from pullback.text._conversation import Conversation, read_conversation
 from pullback.text._critic import Review, current_critic
 from pullback.text._feedback import read_feedback
-from pullback.text._joining import Fields, Format, format, heard, join
+from pullback.text._joining import Fields, Format, format, heard, spoken
 from pullback.text._module import Module, Parameter
 from pullback.text._operation import Operation
 from pullback.text._prompts import prompt
@@ -51,7 +51,7 @@ class Chat(Operation):
     async def backward(ctx: Any, feedback: Any) -> Any:
         call: Call = ctx.spec
         *inputs, output = ctx.saved_variables
-        said = _spoken(feedback)
+        said = spoken(feedback)
         if not said:  # an item of a batch that succeeded: nobody is asked
             return (None, *[None] * len(inputs))
         review = Review(
@@ -313,25 +313,6 @@ def _filled(template: str, fields: Mapping[str, Variable]) -> Variable:
     used: dict[str, Any] = {name: fields[name] for name in fields_of(template) if name in fields}
     spec = Fields(tuple(used), "critic's prompt")
     return Format.run(spec, Variable(template), *used.values())
-
-
-def _spoken(feedback: Variable) -> Variable:
-    """Feedback on a structured answer as feedback on a text: each note says its field."""
-    if hasattr(feedback, "notes"):
-        return heard(feedback)
-    told: list[Variable] = []
-    for path, note in _leaves(feedback, ()):
-        named = ".".join(map(str, path))
-        told.append(format("field {named}: {note}", role="feedback", named=named, note=note))
-    return join("\n", told) if told else Variable("")
-
-
-def _leaves(feedback: Variable, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], Variable]]:
-    data = feedback._data
-    if isinstance(data, dict | list | tuple) and not hasattr(feedback, "notes"):
-        keys = list(data) if isinstance(data, dict) else range(len(data))
-        return [leaf for key in keys for leaf in _leaves(feedback[key], (*path, key))]
-    return [(path, feedback)] if hasattr(feedback, "notes") and feedback else []
 
 
 def _data(call: Call, completion: Any) -> Any:
