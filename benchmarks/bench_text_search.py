@@ -7,7 +7,8 @@ samples that a list gets wrong; the "writer" puts one rule before the list that 
 of them right. So this shows the mechanics of engines and optimisers: whether feedback arrives, how
 a budget is spent, whether a text ends below its start. It shows nothing about models. All have the
 same writer and the same budget, in evaluations of a sample; random search draws its rules.
-The accuracy is on samples that no search has seen.
+textgrad has no validation of its own, so its row is the text it ends with. The accuracy is on
+samples that no search has seen.
 """
 
 import csv
@@ -254,6 +255,10 @@ def main() -> None:
                 sum(now < then for now, then in zip(found, starts, strict=True)), max(spent),
             ))  # fmt: skip
             print(*rows[-1], flush=True)
+            write(rows)
+
+
+def write(rows: list[tuple]) -> None:
     head = ("data", "search", "start", "mean", "least", "most", "below start", "evaluations")
     with RESULTS.open("w", newline="") as file:
         csv.writer(file).writerows([head, *rows])

@@ -15,7 +15,7 @@ from pullback.text import ChatModule, blame, exact_match, use_prompts
 from pullback.text.lm import Account, LlamaCpp, Run
 from pullback.text.optim import TGD, max_length
 
-pytestmark = [needs_model, pytest.mark.slow]
+pytestmark = needs_model
 LABEL = {
     "type": "object",
     "properties": {"label": {"enum": ["spam", "ham"]}},
