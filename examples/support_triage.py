@@ -7,15 +7,24 @@ as a local Ollama:
 
     export OPENAI_BASE_URL=http://localhost:11434/v1
     TRIAGE_MODEL=llama3.2 python examples/support_triage.py
+
+It writes triage.html: which step was blamed, how the score rose, what changed in the prompts, and
+every call. Or keep the calls and go on after an interrupt:
+
+    pullback text run examples/support_triage.py && pullback text show run.sqlite
 """
 
 import os
 import re
+import sys
+import tempfile
+from pathlib import Path
 
 from pullback import text
 from pullback.tape import Variable
-from pullback.text.lm import LM, OpenAI, Scripted
+from pullback.text.lm import LM, Journal, OpenAI, Run, Scripted, current_run
 from pullback.text.optim import TGD, Validated, max_length
+from pullback.text.report import render_run
 from pullback.text.train import DataLoader, Measure, Trainer
 
 MAILS = [
@@ -110,29 +119,44 @@ def model():
     return OpenAI(name) if name else Scripted(follow, model="a script, not a model")
 
 
-def main():
-    triage = Triage(model())
-    print(f"asked: {triage.lm.model}")
-    score = Measure(triage, lambda m, s: text.exact_match(m(s[0]), s[1]), samples(HELD))
-    print(f"held mails routed rightly before: {score():.0%}\n")
-
+def blame(triage):
+    """Run one mail that goes astray back, and say which step is at fault."""
     mail, team = "My screen stays black.", "helpdesk"
-    text.exact_match(triage(Variable(mail, "mail", requires_grad=True)), team).backward()
-    print(f"what feedback on {mail!r} blames:")
+    evaluation = text.exact_match(triage(Variable(mail, "mail", requires_grad=True)), team)
+    evaluation.backward()
+    print(f"{mail!r} should go to {team}; feedback blames")
     for each in text.blame(triage.parameters()):
         print(f"  {each}")
+    current_run().keep_graph(evaluation.score, "one mail that goes astray")
     triage.zero_grad()
 
+
+def optimise(triage):
+    score = Measure(triage, lambda m, s: text.exact_match(m(s[0]), s[1]), samples(HELD))
+    print(f"asked: {triage.lm.model}\nheld mails routed rightly before: {score():.0%}\n")
+    blame(triage)
     loader = DataLoader(samples(TRAIN), None, shuffle=True, seed=0)
     trainer = Trainer(3)
     print(f"\nplan: {trainer.plan(triage, loader, triage.configure_optimizers()).describe(None)}")
     result = trainer.fit(triage, loader)
-    for outcome in result.outcomes:
-        print(f"  {'kept' if outcome.accepted else 'left'}: {outcome.reason}")
-    print(f"{result}\n\nheld mails routed rightly after: {score():.0%}\n")
-    for name, value in triage.state_dict().items():
-        print(f"{name}:\n  {value.replace(chr(10), chr(10) + '  ')}")
+    for number, outcome in enumerate(result.outcomes, 1):
+        print(f"  proposal {number} {'kept' if outcome.accepted else 'left'}: {outcome.reason}")
+    print(f"{result}\nheld mails routed rightly after: {score():.0%}")
+
+
+def main(page=Path("triage.html")):
+    triage = Triage(model())
+    if current_run() is not None:  # under `pullback text run`, which keeps a journal itself
+        optimise(triage)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        journal = Path(folder) / "triage.sqlite"
+        with Run(journal):
+            optimise(triage)
+        with Journal(journal) as kept:
+            page.write_text(render_run(kept), encoding="utf-8")
+    print(f"\nwhat was said, changed and asked: {page}")
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(Path, sys.argv[1:]))

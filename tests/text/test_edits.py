@@ -58,6 +58,22 @@ def test_forward_mode_is_the_difference_of_two_runs(before, after):
     assert apply_edit(once, change.data) == twice
 
 
+@settings(max_examples=examples(50), deadline=None)
+@given(TEXTS, TEXTS, TEXTS)
+def test_the_edit_of_a_sum_is_the_difference_of_two_sums(before, after, other):
+    for add in (lambda x: x + other, lambda x: other + x, lambda x: x + "-" + x):
+        edit = Variable(edit_between(before, after))
+        out, change = jvp(add, (Variable(before),), (edit,))
+        assert apply_edit(out.data, change.data) == add(Variable(after)).data
+
+
+def test_the_tangent_of_a_sum_of_lists_is_the_sum_of_tangents():
+    out, change = jvp(
+        lambda x: x + [5.0] + x, (Variable([1.0, 2.0]),), (Variable([10.0, 20.0]),)  # noqa: RUF005  # the tape's own +
+    )  # fmt: skip
+    assert (out.data, change.data) == ([1.0, 2.0, 5.0, 1.0, 2.0], [10.0, 20.0, 0.0, 10.0, 20.0])
+
+
 def test_an_edit_moves_a_score():
     score, change = jvp(
         lambda x: exact_match(x, "red").score,

@@ -135,8 +135,8 @@ class _Structured(Space):
     def conform(self, gradient: Any, complain: Callable[[str], Exception]) -> Any:
         whole = isinstance(gradient, Variable)
         data = gradient._data if isinstance(gradient, Variable) else gradient
-        if isinstance(data, str) and TEXT in self.slots:  # one note on the whole: to every text
-            data, whole = self.build([gradient if s is TEXT else None for s in self.slots]), False
+        if isinstance(data, str) and self.textual:  # one note on the whole: to every text
+            data, whole = self.build([gradient if s.textual else None for s in self.slots]), False
         if not isinstance(data, list | tuple | dict) or not self.fits(data):
             raise complain(
                 f"a {self.kind.__name__} of {len(self.slots)} was expected, "

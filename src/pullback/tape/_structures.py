@@ -1,9 +1,9 @@
 """Operations on texts, lists, tuples and dicts, and on the gradients of them."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from pullback.errors import ArgumentTypeError
+from pullback.errors import ArgumentTypeError, UnsupportedError
 from pullback.tape._feedback import Feedback, distinct, gather
 from pullback.tape._function import Function
 from pullback.tape._mode import mode
@@ -20,24 +20,48 @@ class _Structure(Function):
     _trusted = True
 
 
+class _Parts(NamedTuple):
+    """The two values that were put together."""
+
+    left: Any
+    right: Any
+
+
 class Concatenate(_Structure):
     """Two texts, or two lists or tuples, one after the other.
 
-    What is said of the whole text is said to both parts; the gradient of a list is split.
+    What is said of the whole text is said to both parts; the gradient of a list is split. An edit
+    of a text is carried out by `pullback.text`, which knows edits.
     """
 
     @staticmethod
     def forward(ctx: Any, a: Any, b: Any) -> Any:
         left, right = _value(a), _value(b)
-        ctx.length = len(left) if not isinstance(left, str) else None
+        ctx.parts = _Parts(left, right)
         roles = [value.role for value in (a, b) if isinstance(value, Variable) and value.role]
         return wrap(left + right, " and ".join(dict.fromkeys(roles)))
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        if ctx.length is None:
+        left = ctx.parts.left
+        if isinstance(left, str):
             return g, g
-        return g[: ctx.length], g[ctx.length :]
+        return g[: len(left)], g[len(left) :]
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        if isinstance(ctx.parts.left, str):
+            if "edit_of_concatenation" not in OPERATIONS:
+                raise UnsupportedError(
+                    "The tape alone has no forward mode for + of texts.", given="a tangent",
+                    mend="import pullback.text, which knows what an edit is.",
+                )  # fmt: skip
+            return OPERATIONS["edit_of_concatenation"](tuple(ctx.parts), tangents)
+        changes = [
+            space_of(value).zero() if tangent is None else tangent
+            for value, tangent in zip(ctx.parts, tangents, strict=True)
+        ]
+        return Concatenate.apply(*changes)
 
 
 def _entry(value: Any, role: str) -> Variable:

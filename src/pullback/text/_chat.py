@@ -9,7 +9,7 @@ from pullback.tape import Variable
 from pullback.text._conversation import Conversation, read_conversation
 from pullback.text._critic import Review, current_critic
 from pullback.text._feedback import read_feedback
-from pullback.text._joining import format, heard, join
+from pullback.text._joining import Fields, Format, format, heard, spoken
 from pullback.text._module import Module, Parameter
 from pullback.text._operation import Operation
 from pullback.text._prompts import prompt
@@ -51,7 +51,7 @@ class Chat(Operation):
     async def backward(ctx: Any, feedback: Any) -> Any:
         call: Call = ctx.spec
         *inputs, output = ctx.saved_variables
-        said = _spoken(feedback)
+        said = spoken(feedback)
         if not said:  # an item of a batch that succeeded: nobody is asked
             return (None, *[None] * len(inputs))
         review = Review(
@@ -185,7 +185,7 @@ class ModelCritic:
 
     async def review_call(self, call: Call, review: Review) -> list[Any]:
         """One answer a text of a call of a model."""
-        return await self._ask(review, Transcript.apply(call.conversation, *review.inputs))
+        return await self._ask(review, Transcript.run(call.conversation, *review.inputs))
 
     async def _ask(self, review: Review, transcript: Variable) -> list[Any]:
         chosen = [number for number, wanted in enumerate(review.wanted) if wanted]
@@ -194,9 +194,9 @@ class ModelCritic:
         roles = tuple(review.inputs[number].role for number in chosen)
         fields = {
             "call": transcript,
-            "answer": Written.apply(None, review.output),
-            "said": Bounded.apply(self.limit, heard(review.feedback)),
-            "parts": Parts.apply(roles, *[review.inputs[number] for number in chosen]),
+            "answer": Written.run(None, review.output),
+            "said": Bounded.run(self.limit, heard(review.feedback)),
+            "parts": Parts.run(roles, *[review.inputs[number] for number in chosen]),
         }
         messages = [
             {"role": role, "content": _filled(template, fields)}
@@ -215,9 +215,9 @@ class ModelCritic:
         for left in range(self.retries, -1, -1):
             conversation, variables = read_conversation(asked, None)
             call = Call(self.lm, conversation, "critique", self, options=self.options)
-            answer = await Chat.aapply(call, *variables)
+            answer = await Chat.run(call, *variables)
             try:
-                told = ReadFeedback.apply(roles, answer)
+                told = ReadFeedback.run(roles, answer)
             except ReplyError as error:
                 if not left:
                     raise
@@ -311,26 +311,8 @@ class ReadFeedback(Operation):
 
 def _filled(template: str, fields: Mapping[str, Variable]) -> Variable:
     used: dict[str, Any] = {name: fields[name] for name in fields_of(template) if name in fields}
-    return format(template, role="critic's prompt", **used)
-
-
-def _spoken(feedback: Variable) -> Variable:
-    """Feedback on a structured answer as feedback on a text: each note says its field."""
-    if hasattr(feedback, "notes"):
-        return heard(feedback)
-    told: list[Variable] = []
-    for path, note in _leaves(feedback, ()):
-        named = ".".join(map(str, path))
-        told.append(format("field {named}: {note}", role="feedback", named=named, note=note))
-    return join("\n", told) if told else Variable("")
-
-
-def _leaves(feedback: Variable, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], Variable]]:
-    data = feedback._data
-    if isinstance(data, dict | list | tuple) and not hasattr(feedback, "notes"):
-        keys = list(data) if isinstance(data, dict) else range(len(data))
-        return [leaf for key in keys for leaf in _leaves(feedback[key], (*path, key))]
-    return [(path, feedback)] if hasattr(feedback, "notes") and feedback else []
+    spec = Fields(tuple(used), "critic's prompt")
+    return Format.run(spec, Variable(template), *used.values())
 
 
 def _data(call: Call, completion: Any) -> Any:

@@ -6,11 +6,12 @@ from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Feedback, Variable, space_of
-from pullback.text._operation import Operation
+from pullback.tape._registry import OPERATIONS
+from pullback.text._operation import Operation, edit_of
 from pullback.text._replies import shorten
 from pullback.text._templates import fill
 
-__all__ = ["as_variable", "concat", "format", "heard", "join", "select", "split", "sum"]
+__all__ = ["as_variable", "concat", "format", "heard", "join", "select", "split", "spoken", "sum"]
 
 NOTE = 2000  # characters of a note that an operation here writes, at most
 
@@ -247,6 +248,34 @@ def _written(value: Variable) -> str:
             given=repr(value), mend="Pass its detach().",
         )  # fmt: skip
     return str(value.data)
+
+
+def spoken(feedback: Variable) -> Variable:
+    """Feedback on a structured value as feedback on a text: each note says its field."""
+    if hasattr(feedback, "notes"):
+        return heard(feedback)
+    told: list[Variable] = []
+    for path, note in _leaves(feedback, ()):
+        named = ".".join(map(str, path))
+        told.append(format("field {named}: {note}", role="feedback", named=named, note=note))
+    return join("\n", told) if told else Variable("")
+
+
+def _leaves(feedback: Variable, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], Variable]]:
+    data = feedback._data
+    if isinstance(data, dict | list | tuple) and not hasattr(feedback, "notes"):
+        keys = list(data) if isinstance(data, dict) else range(len(data))
+        return [leaf for key in keys for leaf in _leaves(feedback[key], (*path, key))]
+    return [(path, feedback)] if hasattr(feedback, "notes") and feedback else []
+
+
+def _edit_of_concatenation(texts: tuple[str, str], edits: tuple[Any, Any]) -> Any:
+    """The forward mode of ``+`` of texts: the edit of the whole, of edits of its parts."""
+    parts = [Variable(text) for text in texts]
+    return edit_of(lambda a, b: Variable(a.data + b.data), parts, edits)
+
+
+OPERATIONS["edit_of_concatenation"] = _edit_of_concatenation
 
 
 def _is_number(value: Variable) -> bool:

@@ -1,14 +1,15 @@
 """`Operation`: a Function of texts, whose forward mode runs it again on the edited input."""
 
 import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pullback.errors import UnsupportedError
-from pullback.tape import Feedback, Function, Variable
+from pullback.tape import Feedback, Function, Variable, is_grad_enabled
 from pullback.text._edits import apply_edit, current_editor, edit_between, is_exact
 from pullback.text._replies import between_tags, send_prompt
 
-__all__ = ["Operation"]
+__all__ = ["Operation", "edit_of"]
 
 
 class Operation(Function):
@@ -20,13 +21,25 @@ class Operation(Function):
     """
 
     gradient = "nonlinear"
+    _waits = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if inspect.iscoroutinefunction(cls.forward):
+        cls._waits = inspect.iscoroutinefunction(cls.forward)
+        if cls._waits:
             cls.jvp = staticmethod(_awaited_rule(cls.forward))
         else:
             cls.jvp = staticmethod(_rule(cls.forward))
+
+    @classmethod
+    def run(cls, spec: Any, *variables: Variable) -> Any:
+        """Apply; where nothing is recorded, forward alone, which costs a tenth.
+
+        For rules, which are run with plain values of their own; awaitable if forward is.
+        """
+        if is_grad_enabled():
+            return (cls.aapply if cls._waits else cls.apply)(spec, *variables)
+        return cls.forward(spec, *variables)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -58,6 +71,14 @@ def _awaited_rule(forward: Any) -> Any:
         return _difference(outputs, await forward(ctx.spec, *edited))
 
     return jvp
+
+
+def edit_of(
+    function: Callable[..., Variable], inputs: Sequence[Variable], tangents: Sequence[Any]
+) -> Any:
+    """The edit of what a function gives, where its inputs are edited."""
+    edited = [_edited(value, tangent) for value, tangent in zip(inputs, tangents, strict=True)]
+    return _difference((function(*inputs),), function(*edited))
 
 
 def _saved(ctx: Any, count: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

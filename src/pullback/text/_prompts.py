@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -23,9 +24,7 @@ def prompt_names() -> tuple[str, ...]:
         >>> prompt_names()
         ('apply_edit', 'feedback', 'improve', 'judge', 'retry')
     """
-    folder = resources.files("pullback.text") / "prompts"
-    names = [entry.name for entry in folder.iterdir() if entry.name.endswith(".txt")]
-    return tuple(sorted(name.removesuffix(".txt") for name in names))
+    return tuple(_shipped())
 
 
 def default_prompt(name: str) -> Prompt:
@@ -38,12 +37,24 @@ def default_prompt(name: str) -> Prompt:
         >>> [role for role, template in default_prompt("judge")]
         ['system', 'user']
     """
-    if name not in prompt_names():
+    shipped = _shipped()
+    if name not in shipped:
         raise ArgumentError(
-            "There is no prompt of this name.", given=repr(name), expected=", ".join(prompt_names())
+            "There is no prompt of this name.", given=repr(name), expected=", ".join(shipped)
         )
-    path = resources.files("pullback.text") / "prompts" / f"{name}.txt"
-    return _read(path.read_text(encoding="utf-8"), name)
+    return shipped[name]
+
+
+@cache
+def _shipped() -> dict[str, Prompt]:
+    """The shipped prompts by their names: read once, for each call of a critic needs one."""
+    folder = resources.files("pullback.text") / "prompts"
+    files = sorted(
+        (entry.name.removesuffix(".txt"), entry)
+        for entry in folder.iterdir()
+        if entry.name.endswith(".txt")
+    )
+    return {name: _read(entry.read_text(encoding="utf-8"), name) for name, entry in files}
 
 
 def prompt(name: str) -> Prompt:

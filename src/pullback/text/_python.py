@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pullback.errors import ArgumentTypeError, ProgramError
-from pullback.tape import Variable, backward
+from pullback.tape import Variable, backward, space_of
 from pullback.text._critic import Relay, Review, current_critic
-from pullback.text._joining import as_variable
+from pullback.text._joining import as_variable, spoken
 from pullback.text._module import Parameter
 from pullback.text._operation import Operation
 
@@ -31,11 +31,16 @@ class StepError(ProgramError):
             what, given=feedback, mend="error.backward() tells the steps before it.",
         )  # fmt: skip
 
+    def told(self) -> tuple[list[Variable], list[Variable]]:
+        """The inputs of the step that can be told, and what is said to each."""
+        told = [each for each in self.inputs if each.requires_grad and isinstance(each.data, str)]
+        return told, [Variable(self.feedback, "failure")] * len(told)
+
     def backward(self) -> None:
         """Run back from the inputs of the step that failed, with its exception as feedback."""
-        told = [each for each in self.inputs if each.requires_grad and isinstance(each.data, str)]
+        told, notes = self.told()
         if told:
-            backward(told, [Variable(self.feedback, "failure")] * len(told))
+            backward(told, notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +86,20 @@ async def _review(ctx: Any, feedback: Any) -> tuple[Any, ...]:
               for n, v in enumerate(inputs)),
         wanted, feedback,
     )  # fmt: skip
-    return (None, *await spec.critic.review(review))
+    told = await spec.critic.review(review)
+    return (
+        None,
+        *[_fitting(each, review, value) for each, value in zip(told, inputs, strict=True)],
+    )
+
+
+def _fitting(told: Any, review: Review, value: Variable) -> Any:
+    """Feedback on a structure, passed on as it is, in words to what has another structure."""
+    structured = not hasattr(told, "notes") and isinstance(review.output.data, list | tuple | dict)
+    if told is not review.feedback or not structured:
+        return told
+    alike = space_of(value.data) == space_of(review.output.data)
+    return told if alike else spoken(told)
 
 
 class MapPython(Operation):

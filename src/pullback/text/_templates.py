@@ -1,7 +1,8 @@
 """Templates: texts with fields in braces, filled strictly and never twice."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import lru_cache
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 
@@ -20,9 +21,7 @@ def fields_of(template: str) -> tuple[str, ...]:
         >>> fields_of("Dear {name}, {{literally}} {name} in {town}")
         ('name', 'town')
     """
-    found: dict[str, None] = {}
-    _each(template, lambda name: found.setdefault(name) or "")
-    return tuple(found)
+    return tuple(dict.fromkeys(name for _, name in _pieces(template) if name is not None))
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
@@ -55,23 +54,32 @@ def fill(template: str, values: Mapping[str, str]) -> str:
             given=repr(_short(template)), expected=", ".join(fields) or "no values",
             mend=f"Write {{{unused[0]}}} where it belongs, or leave it out.",
         )  # fmt: skip
-    return _each(template, lambda name: values[name])
+    return "".join(
+        literal if name is None else literal + values[name] for literal, name in _pieces(template)
+    )
 
 
-def _each(template: str, value: Callable[[str], str]) -> str:
-    def replace(match: re.Match[str]) -> str:
+@lru_cache(256)  # a pipeline fills the same few templates for every sample
+def _pieces(template: str) -> tuple[tuple[str, str | None], ...]:
+    """A template as literal texts, each with the name of the field after it; None at the end."""
+    pieces: list[tuple[str, str | None]] = []
+    literal, place = "", 0
+    for match in _PIECE.finditer(template):
         piece, name = match.group(0), match.group(1)
+        literal += template[place : match.start()]
+        place = match.end()
         if piece in ("{{", "}}"):
-            return piece[0]
+            literal += piece[0]
+            continue
         if name is None or not name.isidentifier():
             raise ArgumentError(
                 "A template has a brace that is no field.",
                 given=f"{piece!r} at {match.start()} of {_short(template)!r}",
                 expected="{name}, or two braces for one",
             )
-        return value(name)
-
-    return _PIECE.sub(replace, template)
+        pieces.append((literal, name))
+        literal = ""
+    return (*pieces, (literal + template[place:], None))
 
 
 def _short(text: str) -> str:

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -14,7 +13,6 @@ from pullback.errors import ArgumentError
 __all__ = ["Price", "price_of", "read_prices"]
 
 VARIABLE = "PULLBACK_PRICES"
-_DATED = re.compile(r"-(\d{4}-\d{2}-\d{2}|latest)$")
 
 
 @dataclass(frozen=True)
@@ -76,11 +74,13 @@ def _read(path: Path) -> dict[str, Price]:
 def price_of(model: str) -> Price | None:
     """The price of a model by its name, or None where it is not known.
 
-    A name with a date is that of the model without. Prices change: the table says of when it is.
-    The environment variable ``PULLBACK_PRICES`` names a file whose prices go before it.
+    Prices change: the table says of when it is and where they are from. It knows models with one
+    price alone; one whose price depends on the length of a prompt, on writing to a cache or on
+    searches is not in it. The environment variable ``PULLBACK_PRICES`` names a file whose prices go
+    before it.
 
     Example:
-        >>> price_of("gpt-4o-mini-2024-07-18")
+        >>> price_of("gpt-4o-mini")
         Price(input=0.15, output=0.6, cached=0.075)
         >>> price_of("my-own-model") is None
         True
@@ -88,4 +88,4 @@ def price_of(model: str) -> Price | None:
     table = dict(_read(Path(__file__).with_name("prices.json")))
     if os.environ.get(VARIABLE):
         table |= _read(Path(os.environ[VARIABLE]))
-    return table.get(model) or table.get(_DATED.sub("", model))
+    return table.get(model)

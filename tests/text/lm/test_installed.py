@@ -62,7 +62,9 @@ def test_a_missing_extra_answers_with_the_command_that_installs_it(module, use, 
 
 def test_prices_are_of_a_table_that_can_be_replaced(tmp_path, monkeypatch):
     assert price_of("gpt-4o-2024-08-06") == price_of("gpt-4o") == Price(2.5, 10.0, cached=1.25)
-    assert price_of("gpt-4o-mini-tts") is None  # another model, not a date of one
+    assert price_of("gpt-4o-2024-05-13") == Price(5.0, 15.0)  # a date may have a price of its own
+    assert price_of("gpt-4o-2099-01-01") is None
+    assert price_of("gpt-5.4") is None  # dearer for long prompts: no one number is right
     assert Price(2.0, 4.0, cached=1.0).cost(1_000_000, 500_000, 500_000) == 3.5
     path = tmp_path / "prices.json"
     path.write_text(

@@ -290,6 +290,17 @@ def test_bad_clients_are_refused(monkeypatch):
         Retry("m")
 
 
+def test_a_service_tier_is_not_counted_at_the_price_of_another():
+    with Server() as server:
+        known = OpenAI("gpt-4o", base_url=server.url, api_key=KEY)
+        with pytest.raises(ArgumentError, match="tier"):
+            known("x", service_tier="priority")
+        assert server.bodies == []
+        known("x", service_tier="default")
+        given = OpenAI("gpt-4o", base_url=server.url, api_key=KEY, price=Price(5.0, 20.0))
+        assert given("x", service_tier="priority").usage.cost > 0
+
+
 def test_no_server_at_all():
     lm = OpenAI("m", base_url="http://127.0.0.1:1/v1", timeout=2)
     with pytest.raises(ModelError, match="connection") as caught:

@@ -18,6 +18,7 @@ from pullback.text.lm._retry import Retry
 from pullback.text.lm._run import Run, current_run
 from pullback.text.lm._scripted import Scripted
 from pullback.text.lm._secrets import keep_secret, scrub
+from pullback.text.lm._traced import Traced
 from pullback.text.lm._wrapper import Wrapper
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "Text",
     "Tool",
     "ToolCall",
+    "Traced",
     "Usage",
     "Wrapper",
     "current_run",

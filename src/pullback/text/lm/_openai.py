@@ -81,6 +81,7 @@ class OpenAI(LM):
         self.model = model
         self.base_url = url
         self.price = price if price is not None else price_of(model)
+        self._is_table_price = price is None and self.price is not None
         self._sdk = sdk
         self._client = sdk.AsyncOpenAI(
             base_url=url, api_key=key or NO_KEY, timeout=timeout, max_retries=0,
@@ -104,8 +105,9 @@ class OpenAI(LM):
         return await at_home(self._answer(request))
 
     async def _answer(self, request: Request) -> Completion:
+        body = self._body(request)
         try:
-            reply = await self._client.chat.completions.create(**self._body(request))
+            reply = await self._client.chat.completions.create(**body)
         except ModelError:
             raise
         except Exception as error:
@@ -135,6 +137,12 @@ class OpenAI(LM):
 
     def _body(self, request: Request) -> dict[str, Any]:
         body: dict[str, Any] = {**request.to_dict()["options"], "model": self.model}
+        tier = body.get("service_tier", "default")
+        if self._is_table_price and tier not in {"default", "auto"}:
+            raise ArgumentError(
+                "The table of prices knows none of this service tier.", given=f"{tier=}",
+                mend="OpenAI(..., price=Price(input, output)) with the prices of the tier.",
+            )  # fmt: skip
         body["messages"] = [message.to_dict() for message in request.messages]
         if self._is_openai and "max_tokens" in body:  # which OpenAI's newer models refuse
             body["max_completion_tokens"] = body.pop("max_tokens")

@@ -1,27 +1,17 @@
 """`Pareto`: reflective evolution through the package gepa; and a Module as a program of gepa's."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
+from pullback.errors import ArgumentError, ReplyError
 from pullback.internal._extras import require
-from pullback.tape import Variable, grad, no_grad
+from pullback.tape import Variable, no_grad
 from pullback.text._evaluation import Evaluation
 from pullback.text._module import Module
-from pullback.text._python import StepError
+from pullback.text._sample import Scored, score_sample, text_parameters
 from pullback.text.optim._tgd import TGD
 
 __all__ = ["GepaProgram", "Pareto"]
-
-
-@dataclass(frozen=True)
-class _Trace:
-    """What one sample gave: its score, and the feedback to each parameter by its path."""
-
-    score: float
-    said: Mapping[str, tuple[str, ...]]
 
 
 class GepaProgram:
@@ -49,17 +39,13 @@ class GepaProgram:
         writer: TGD | None = None,
     ) -> None:
         self.module, self.metric, self.samples = module, metric, samples
-        self.parameters = {
-            path: parameter
-            for path, parameter in module.named_parameters()
-            if parameter.requires_grad and isinstance(parameter.data, str)
-        }
+        self.parameters = text_parameters(module)
         if not self.parameters:
             raise ArgumentError("The module has no text that may be changed.")
         self.writer = writer
         self.propose_new_texts = None if writer is None else self._propose
         self.evaluations = 0
-        self._known: dict[tuple[tuple[str, ...], int], _Trace] = {}
+        self._known: dict[tuple[tuple[str, ...], int], Scored] = {}
 
     @property
     def candidate(self) -> dict[str, str]:
@@ -105,34 +91,23 @@ class GepaProgram:
         """What was said to each text that is to be rewritten."""
         return {
             path: [
-                {"Score": trace.score, "Feedback": "\n".join(trace.said[path])}
+                {
+                    "Score": trace.score,
+                    "Feedback": "\n".join(note.data for note in trace.said[path]),
+                }
                 for trace in eval_batch.trajectories
                 if trace.said.get(path)
             ]
             for path in components_to_update
         }
 
-    def _trace(self, own: tuple[str, ...], number: int) -> _Trace:
+    def _trace(self, own: tuple[str, ...], number: int) -> Scored:
         if (own, number) not in self._known:
             self.evaluations += 1
-            self._known[own, number] = self._evaluate(self.samples[number])
+            sample = self.samples[number]
+            scored = score_sample(self.metric, self.module, sample, self.parameters)
+            self._known[own, number] = scored
         return self._known[own, number]
-
-    def _evaluate(self, sample: Any) -> _Trace:
-        try:
-            evaluation = self.metric(self.module, sample)
-        except StepError as error:
-            return _Trace(0.0, dict.fromkeys(self.parameters, (error.feedback,)))
-        score = getattr(getattr(evaluation, "score", None), "data", None)
-        if not isinstance(score, int | float) or not math.isfinite(score):
-            raise ArgumentTypeError("The metric gave no evaluation.", given=repr(evaluation)[:80])
-        if not evaluation.score.requires_grad:
-            return _Trace(float(score), {})
-        told = grad(evaluation.score, list(self.parameters.values()), allow_unused=True)
-        return _Trace(float(score), {
-            path: tuple(note.data for note in feedback or ())
-            for path, feedback in zip(self.parameters, told, strict=True)
-        })  # fmt: skip
 
     def _propose(
         self,

@@ -8,6 +8,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pullback.text.lm import Call, Journal, scrub
 from pullback.text.report._drawing import HEIGHT, WIDTH, draw
+from pullback.text.report._search import HEIGHT as SEARCH_HEIGHT
+from pullback.text.report._search import LEFT, read_search
+from pullback.text.report._search import WIDTH as SEARCH_WIDTH
 from pullback.text.report._summary import summarise
 
 __all__ = ["render_run"]
@@ -44,6 +47,8 @@ def render_run(journal: Journal) -> str:
         "calls": calls,
         "begun": calls[0].begun if calls else None,
         "seconds": _seconds(calls),
+        "search": read_search(notes["search"]) if "search" in notes else None,
+        "chart": {"width": SEARCH_WIDTH, "height": SEARCH_HEIGHT, "left": LEFT},
         "drawings": _drawings(calls, notes),
         "box": {"width": WIDTH, "height": HEIGHT},
     }

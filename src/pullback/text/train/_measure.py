@@ -9,10 +9,8 @@ from contextvars import copy_context
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.tape import Variable, no_grad
-from pullback.text._evaluation import Evaluation
 from pullback.text._module import Module
-from pullback.text._python import StepError
+from pullback.text._sample import Scored, score_sample
 
 __all__ = ["Measure"]
 
@@ -29,6 +27,8 @@ class Measure:
             larger the better.
         samples: the data.
         at_once: how many samples at most at once.
+        evaluate: runs the metric on samples elsewhere, such as `pullback.text.ray.evaluate`;
+            threads of this process if None.
 
     Attributes:
         evaluations: how many times the metric was run.
@@ -56,6 +56,7 @@ class Measure:
         samples: Sequence[Any],
         *,
         at_once: int = 16,
+        evaluate: Callable[[Module, Any, Sequence[Any]], Sequence[Scored]] | None = None,
     ) -> None:
         if not isinstance(module, Module) or not callable(metric):
             raise ArgumentTypeError(
@@ -66,7 +67,7 @@ class Measure:
             raise ArgumentError("There is nothing to measure.",
                                 given=f"{len(samples)} samples, {at_once} at once")  # fmt: skip
         self.module, self.metric, self.samples = module, metric, samples
-        self.at_once = at_once
+        self.at_once, self.evaluate = at_once, evaluate
         self.evaluations = self.failures = 0
         self._scores: dict[tuple[str, int], float] = {}
 
@@ -82,6 +83,21 @@ class Measure:
         """
         state = self.digest()
         todo = [n for n in range(len(self.samples)) if (state, n) not in self._scores]
+        if self.evaluate is not None:
+            self._score_elsewhere(state, todo)
+        else:
+            self._score_here(state, todo)
+        return [self._scores[state, n] for n in range(len(self.samples))]
+
+    def _score_elsewhere(self, state: str, todo: list[int]) -> None:
+        if not todo or self.evaluate is None:
+            return
+        found = self.evaluate(self.module, self.metric, [self.samples[n] for n in todo])
+        self.evaluations += len(todo)
+        for number, scored in zip(todo, found, strict=True):
+            self._keep(state, number, scored)
+
+    def _score_here(self, state: str, todo: list[int]) -> None:
         with ThreadPoolExecutor(self.at_once, thread_name_prefix="pullback-measure") as threads:
             running = [threads.submit(copy_context().run, self._score, state, n) for n in todo]
             try:
@@ -91,7 +107,6 @@ class Measure:
                 for future in running:
                     future.cancel()
                 raise
-        return [self._scores[state, n] for n in range(len(self.samples))]
 
     def digest(self) -> str:
         """What tells the texts of the module apart."""
@@ -100,17 +115,8 @@ class Measure:
 
     def _score(self, state: str, number: int) -> None:
         self.evaluations += 1
-        with no_grad():
-            try:
-                score = self.metric(self.module, self.samples[number])
-            except StepError:
-                self.failures += 1
-                score = 0.0
-        if isinstance(score, Evaluation):
-            score = score.score
-        if isinstance(score, Variable):
-            score = score.data
-        if not isinstance(score, int | float) or not math.isfinite(score):
-            raise ArgumentTypeError("The metric gave no finite number.", given=repr(score)[:80],
-                                    expected="an Evaluation or a number")  # fmt: skip
-        self._scores[state, number] = float(score)
+        self._keep(state, number, score_sample(self.metric, self.module, self.samples[number]))
+
+    def _keep(self, state: str, number: int, scored: Scored) -> None:
+        self.failures += bool(scored.failure)
+        self._scores[state, number] = scored.score

@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from pullback.tape import Variable, no_grad
 from pullback.text._evaluation import Evaluation
 from pullback.text._module import Module, write_json
 from pullback.text._python import StepError
-from pullback.text.lm import Account, Plan
+from pullback.text.lm import Account, Plan, current_run
 from pullback.text.optim._validated import Outcome, Validated
 from pullback.text.train._data import DataLoader
 from pullback.text.train._plan import (
@@ -171,6 +171,7 @@ class _Run:
         self.account: Account | None = None
         self.best: tuple[float, dict[str, Any]] | None = None
         self.since = 0
+        self.start = module.state_dict()
         self.show = progress.show
 
     def epochs(self, train: DataLoader, validation: Iterable[Any] | None) -> None:
@@ -191,6 +192,7 @@ class _Run:
             result.seconds = time.monotonic() - start
             if self.best is not None:
                 self.module.load_state_dict(self.best[1])
+            self._tell_run()
 
     def _epoch(self, train: DataLoader, validation: Iterable[Any] | None) -> None:
         self.module.train()
@@ -204,14 +206,7 @@ class _Run:
             if metrics is None:
                 continue
             totals.add(metrics)
-            if any(each.grad for each in self.optimizer.parameters()):
-                if self.account is not None:
-                    self.account.propose()
-                self.result.proposals += 1
-            outcome = self.optimizer.step()
-            if isinstance(outcome, Outcome):
-                self.result.outcomes.append(outcome)
-            said = outcome.reason if isinstance(outcome, Outcome) else ""
+            said = self._propose() if self._is_told() else ""
             self.show(f"epoch {self.epoch} batch {number}: {_told(metrics)} {said}".rstrip())
         means = totals.means()
         if validation is not None:
@@ -220,6 +215,34 @@ class _Run:
             means |= {f"validation_{name}": value for name, value in held.items()}
         self.result.history.append(means)
         self.show(f"epoch {self.epoch}: {_told(means)}")
+
+    def _tell_run(self) -> None:
+        """Let the page of the run under way show what the search has found."""
+        run = current_run()
+        if run is None or run.replays:
+            return
+        now = self.module.state_dict()
+        texts = [
+            {"name": path, "before": before, "after": now[path]}
+            for path, before in self.start.items()
+            if isinstance(before, str)
+        ]
+        steps = [asdict(outcome) for outcome in self.result.outcomes]
+        run.journal.note("search", {"steps": steps, "texts": texts, "stopped": str(self.result)})
+
+    def _is_told(self) -> bool:
+        return any(each.grad for each in self.optimizer.parameters())
+
+    def _propose(self) -> str:
+        """One step of the optimizer, which is a proposal; what became of it, in words."""
+        if self.account is not None:
+            self.account.propose()
+        self.result.proposals += 1
+        outcome = self.optimizer.step()
+        if not isinstance(outcome, Outcome):
+            return ""
+        self.result.outcomes.append(outcome)
+        return outcome.reason
 
     def _keep(self, held: dict[str, float]) -> None:
         score = held.get("score", -math.inf)

@@ -1,0 +1,95 @@
+"""One sample through a pipeline: its score, and what was said of each parameter."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pullback.errors import ArgumentTypeError
+from pullback.tape import Variable, grad, no_grad
+from pullback.text._evaluation import Evaluation
+from pullback.text._module import Module
+from pullback.text._python import StepError
+
+__all__ = ["Scored", "number_of", "score_sample", "text_parameters"]
+
+Notes = tuple[Variable, ...]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a sample gave.
+
+    Arguments:
+        score: the larger the better; 0 where a step failed.
+        failure: what the step that failed said, else empty.
+        said: the feedback to each parameter, by its path; empty where none was asked for.
+    """
+
+    score: float
+    failure: str = ""
+    said: Mapping[str, Notes] = field(default_factory=dict)
+
+
+def score_sample(
+    metric: Callable[[Any, Any], Any],
+    module: Any,
+    sample: Any,
+    parameters: Mapping[str, Variable] | None = None,
+) -> Scored:
+    """Score a sample, and, where parameters are given, run feedback back to them.
+
+    No parameter's ``grad`` changes. A step that fails scores 0, and what it raised is the feedback.
+
+    Raises:
+        ArgumentTypeError: the metric gave neither an `Evaluation` nor a finite number.
+    """
+    if parameters is None:
+        with no_grad():
+            try:
+                return Scored(number_of(metric(module, sample)))
+            except StepError as error:
+                return Scored(0.0, error.feedback)
+    try:
+        evaluation = metric(module, sample)
+    except StepError as error:
+        told, notes = error.told()
+        return Scored(0.0, error.feedback, _said(told, notes, parameters))
+    score = number_of(evaluation)
+    roots = [evaluation.score] if isinstance(evaluation, Evaluation) else []
+    return Scored(score, "", _said(roots, None, parameters))
+
+
+def text_parameters(module: Module) -> dict[str, Variable]:
+    """The texts of a module that may be changed, by the paths to them."""
+    return {
+        path: parameter
+        for path, parameter in module.named_parameters()
+        if parameter.requires_grad and isinstance(parameter.data, str)
+    }
+
+
+def number_of(evaluation: Any) -> float:
+    """The score of what a metric gave.
+
+    Raises:
+        ArgumentTypeError: it gave neither an `Evaluation` nor a finite number.
+    """
+    score = evaluation.score if isinstance(evaluation, Evaluation) else evaluation
+    score = score.data if isinstance(score, Variable) else score
+    if not isinstance(score, int | float) or not math.isfinite(score):
+        raise ArgumentTypeError("The metric gave no finite number.", given=repr(score)[:80],
+                                expected="an Evaluation or a number")  # fmt: skip
+    return float(score)
+
+
+def _said(roots: list[Variable], notes: Any, parameters: Mapping[str, Variable]) -> dict[str, Any]:
+    roots = [root for root in roots if root.requires_grad]
+    if not roots:
+        return {}
+    found = grad(roots, list(parameters.values()), notes, allow_unused=True)
+    return {
+        path: tuple(feedback)
+        for path, feedback in zip(parameters, found, strict=True)
+        if feedback is not None and len(feedback)
+    }
