@@ -1,11 +1,13 @@
 """`main`: run a command, and turn every expected failure into one line and its mend."""
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
 from pullback.cli import _state
 from pullback.cli._app import app
+from pullback.cli._signals import Ended, ended_by, stopping_on_request
 from pullback.errors import BrokenContractError, PullbackError
 
 __all__ = ["main"]
@@ -22,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ``--`` is a program and is passed on untouched.
 
     Returns:
-        0 if everything is ok, 1 if something is broken, 2 for a usage error.
+        0 if everything is ok, 1 if something is broken, 2 for a usage error, 3 if something could
+        not be checked, and 128 and the number of a signal that ended it.
 
     Example:
         >>> main(["--help"]) == 0  # doctest: +SKIP
@@ -35,10 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words, _state.program = words[:place], words[place + 1 :]
     debug = "--debug" in words
     try:
-        status = app(args=words, prog_name="pullback", standalone_mode=False)
+        with stopping_on_request():
+            status = app(args=words, prog_name="pullback", standalone_mode=False)
     except KeyboardInterrupt:
         _say("Interrupted.")
         return 130
+    except Ended:
+        _say("Asked to end.")
+        return 128 + (ended_by() or signal.SIGTERM)
     except BrokenPipeError:  # the reader, for example `head`, has gone
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
         return _USAGE_ERROR
@@ -74,4 +81,5 @@ def _missing(error: Exception) -> str | None:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"pullback: {text}\n")
+    # What no terminal takes, as in a name that is no UTF-8, is written out.
+    sys.stderr.write(f"pullback: {text}\n".encode("utf-8", "backslashreplace").decode("utf-8"))
