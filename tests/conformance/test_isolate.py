@@ -114,10 +114,11 @@ def test_generators_and_numbers_are_handed_over():
 class Handle:
     """Has no form as plain data."""
 
-    __slots__ = ("factor",)
-
     def __init__(self, factor):
         self.factor = factor
+
+    def __del__(self):
+        pass
 
 
 def local_function():

@@ -109,7 +109,9 @@ def _split(program: list[str]) -> tuple[str, list[str], list[str]]:
     """The interpreter, its own options, and what it is to run."""
     first, *rest = program or [""]
     if Path(first).name.startswith("python"):
-        found = shutil.which(first)
+        # What is installed beside this Python comes first, as if its environment were activated.
+        beside = shutil.which(first, path=str(Path(sys.executable).parent))
+        found = beside or shutil.which(first)
         flags: list[str] = []
         while rest and rest[0].startswith("-") and rest[0] not in ("-", "-m", "-c"):
             # -X dev and -W error take the next word, -Xdev and -Werror do not.

@@ -164,6 +164,8 @@ def _faulty(probe: Probe, fault: Exception, bearing: str) -> Finding:
 
 
 def _run(clause: Clause, probe: Probe, timeout: float | None) -> Finding:
+    if probe.inputs.values and not any(value.numel() for value in probe.inputs.values):
+        return probe.skipped("Nothing can be shown: every input is empty.")
     if clause.gradient and not (probe.inputs.differentiable and probe.outputs):
         return probe.skipped(f"Nothing is differentiated here: {_nothing(probe)}.")
     try:
