@@ -55,8 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(str(error))
         return 1 if isinstance(error, BrokenContractError) else _USAGE_ERROR
     except Exception as error:
-        # click's own errors (unknown option, missing argument); typer carries click under a
-        # private name in some versions, so they are known by what they can do.
+        # click's own errors, which typer may carry under a private name: known by what they can do.
         describe = getattr(error, "format_message", None)
         if debug:
             raise

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pullback.errors import ArgumentError, RecordingError
-from pullback.recording.codec._encode import EXPRESSION, PLAIN, is_plain_class, slots_of
+from pullback.recording.codec._encode import EXPRESSION, PLAIN, is_plain_class
 from pullback.recording.codec._loader import Loader
 
 __all__ = ["decode", "describe_fault"]
@@ -167,15 +167,9 @@ class _Decoder:
             raise ValueError(f"{module}.{name} cannot be remade without running its code")
         value = object.__new__(kind)
         self._objects[number] = value
-        slots = slots_of(kind)
-        attributes = object.__getattribute__(value, "__dict__") if kind.__dictoffset__ else {}
+        attributes = object.__getattribute__(value, "__dict__")
         for attribute, item in state:
-            if _text(attribute) in slots:
-                slots[attribute].__set__(value, self.decode(item))
-            elif kind.__dictoffset__:
-                attributes[attribute] = self.decode(item)
-            else:
-                raise ValueError(f"{module}.{name} has no attribute {attribute}")
+            attributes[_text(attribute)] = self.decode(item)
         return value
 
 
@@ -191,7 +185,6 @@ _KINDS: dict[str, Callable[..., Any]] = {
     "OrderedDict": lambda self, pairs: self._dict(collections.OrderedDict, pairs),
     "slice": lambda self, parts: slice(*self._many(parts)),
     "range": lambda self, parts: range(*_integers(self._many(parts))),
-    "ellipsis": lambda self: ...,
     "device": lambda self, text: torch.device(text),
     "torch": _Decoder._torch,
     "enum": _Decoder._enum,

@@ -10,14 +10,12 @@ the program that is recorded, where pullback need not be installed and that one 
 """
 
 import abc
-import dataclasses
 import enum
 import functools
 import importlib
 import os
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -31,17 +29,12 @@ from pullback.internal.torch import (
     maybe_get_bdim,
 )
 
-__all__ = ["EXPRESSION", "PLAIN", "Encoder", "NotPlain", "Traced", "is_plain_class", "slots_of"]
+__all__ = ["EXPRESSION", "PLAIN", "Encoder", "NotPlain", "Traced", "is_plain_class"]
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
 EXPRESSION = "__pullback_expression__"  # source by which a repro gets at a function without a name
 _SHIM_PREFIX = "_pullback_shim_"
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
-_STATE = ("__reduce_ex__", "__reduce__", "__setstate__", "__getstate__")
-_OF_DATACLASSES = tuple(
-    getattr(dataclasses, name, None) for name in ("_dataclass_getstate", "_dataclass_setstate")
-)
 _DEPTH_LIMIT = 40
 _NODE_LIMIT = 20_000
 # Hooks on state dicts run when weights are loaded or saved, never in forward or backward; they
@@ -65,50 +58,18 @@ class Traced(NotPlain):
 
 
 def is_plain_class(kind: type) -> bool:
-    """Whether an instance is its ``__dict__`` and slots alone: making and dropping one runs no code.
+    """Whether an instance is its ``__dict__`` alone: making and dropping one runs no code.
 
-    `torch.nn.Module` counts: its ``__setstate__`` only fills in attributes of old versions. So do
-    dataclasses with slots: theirs only go through the fields.
+    `torch.nn.Module` counts: its ``__setstate__`` only fills in attributes of old versions.
     """
     if type(kind) not in (type, abc.ABCMeta) or kind.__new__ is not object.__new__:
         return False
     defined = {name for base in kind.__mro__[:-1] for name in vars(base)}
-    if "__del__" in defined or (kind.__dictoffset__ == 0 and not slots_of(kind)):
+    if "__del__" in defined or "__slots__" in defined or kind.__dictoffset__ == 0:
         return False
-    if "__slots__" in defined and not all(
-        base.__flags__ & _HEAP_TYPE for base in kind.__mro__[:-1]
-    ):
-        return False  # a part of it is made in C, and nobody knows what that holds
     if torch.nn.Module in kind.__mro__:
         return True
-    own = {
-        name
-        for base in kind.__mro__[:-1]
-        for name in _STATE
-        if vars(base).get(name) is not None and vars(base)[name] not in _OF_DATACLASSES
-    }
-    return not own
-
-
-def slots_of(kind: type) -> dict[str, Any]:
-    """The descriptor of each slot of a class; reading and writing one runs no code of the class."""
-    return {
-        name: value
-        for base in reversed(kind.__mro__)
-        if base.__flags__ & _HEAP_TYPE
-        for name, value in vars(base).items()
-        if type(value) is types.MemberDescriptorType
-    }
-
-
-def _state(value: Any) -> Iterator[tuple[str, Any]]:
-    """The slots and the attributes of an object."""
-    for name, slot in slots_of(type(value)).items():
-        try:
-            yield name, slot.__get__(value)
-        except AttributeError:  # never filled
-            continue
-    yield from getattr(value, "__dict__", {}).items()
+    return not defined & {"__reduce_ex__", "__reduce__", "__setstate__", "__getstate__"}
 
 
 class Encoder:
@@ -268,10 +229,6 @@ class Encoder:
         del depth
         return ("module", _home(value.__name__))
 
-    def _ellipsis(self, value: types.EllipsisType, depth: int) -> Any:
-        del value, depth
-        return ("ellipsis",)
-
     def _generator(self, value: torch.Generator, depth: int) -> Any:
         del depth
         self.tensors.append(value.get_state())
@@ -288,7 +245,7 @@ class Encoder:
         self._objects[id(value)] = number
         self._alive.append(value)
         state = []
-        for name, item in _state(value):
+        for name, item in vars(value).items():
             if name in _STATE_DICT_HOOKS and isinstance(value, torch.nn.Module):
                 state.append((name, ("OrderedDict", [])))
                 continue
@@ -308,7 +265,6 @@ _ENCODERS: tuple[tuple[Any, Any], ...] = (
     ((slice, range), Encoder._range),
     ((torch.dtype, torch.device, torch.layout, torch.memory_format), Encoder._torch_name),
     (torch.Generator, Encoder._generator),
-    (types.EllipsisType, Encoder._ellipsis),
     (types.ModuleType, Encoder._module),
     (functools.partial, Encoder._partial),
     (types.MethodType, Encoder._method),
