@@ -111,17 +111,55 @@ def test_generators_and_numbers_are_handed_over():
     assert [finding.verdict for finding in report] == [Verdict.HOLDS, Verdict.HOLDS]
 
 
-def test_a_local_function_cannot_be_isolated():
-    class Local(Cube):
+class Handle:
+    """Has no form as plain data."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __del__(self):
         pass
 
+
+def local_function():
+    class Local(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, handle):
+            ctx.handle = handle
+            if type(x) is not torch.Tensor:
+                ctypes.string_at(0)
+            return x * handle.factor
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return cotangent * ctx.handle.factor, None
+
+    return Local
+
+
+def test_what_no_other_process_finds_is_isolated_in_a_copy():
+    clauses = ["derivative", "fake", "structure"]
+    report = check(local_function(), points(), Handle(3.0), isolate=True, clauses=clauses)
+    assert report["fake"].verdict is Verdict.CRASHES
+    assert "SIGSEGV" in report["fake"].detail
+    assert report["derivative"].verdict is Verdict.HOLDS
+
+
+def test_where_no_copy_can_be_made_the_reason_is_said(monkeypatch):
+    monkeypatch.setattr("pullback.conformance._isolate.can_copy", lambda: False)
     with pytest.raises(ArgumentError, match="cannot be found by another process"):
-        check(Local, points(), isolate=True)
-
-
-def test_an_argument_that_is_no_data_cannot_be_isolated():
+        check(local_function(), points(), Handle(3.0), isolate=True)
     with pytest.raises(ArgumentError, match="cannot be handed to another process"):
-        check(Cube, points(), object(), isolate=True)
+        check(Cube, points(), Handle(3.0), isolate=True)
+    with pytest.raises(ArgumentError, match="A copy of this process"):
+        check(Cube, points(), isolate="copy")
+
+
+def test_a_copy_and_a_fresh_process_agree():
+    clauses = ["derivative", "compile", "state"]
+    fresh = check(Cube, points(), isolate=True, clauses=clauses)
+    copy = check(Cube, points(), isolate="copy", clauses=clauses)
+    assert copy.findings == fresh.findings
 
 
 def test_inputs_that_do_not_fit_are_an_argument_error():

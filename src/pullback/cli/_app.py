@@ -72,7 +72,11 @@ def _check(  # noqa: PLR0917 - typer reads the options off the parameters
     ] = None,
     seed: Annotated[int, typer.Option(help="The seed of every random choice.")] = 0,
     timeout: Annotated[
-        float | None, typer.Option(help="Seconds that one clause may take, when isolated.")
+        float | None,
+        typer.Option(
+            help="Seconds that a Function may take, and the search for its inputs.  [default: 60]",
+            show_default=False,
+        ),
     ] = None,
     isolate: Annotated[
         bool | None,
@@ -90,6 +94,22 @@ def _check(  # noqa: PLR0917 - typer reads the options off the parameters
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write one self-contained HTML page.")] = None,
     junit: Annotated[Path | None, typer.Option(help="Write JUnit XML.")] = None,
+    sarif: Annotated[Path | None, typer.Option(help="Write SARIF, for code scanning.")] = None,
+    annotations: Annotated[
+        bool, typer.Option("--annotations", help="Print a GitHub annotation for each finding.")
+    ] = False,
+    baseline: Annotated[
+        Path | None, typer.Option(help="Accept the findings that this TOML file lists.")
+    ] = None,
+    update_baseline: Annotated[
+        bool, typer.Option("--update-baseline", help="Accept what is found now, in that file.")
+    ] = False,
+    allow_unchecked: Annotated[
+        bool,
+        typer.Option(
+            "--allow-unchecked", help="Exit with 0 also where a Function could not be checked."
+        ),
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -158,6 +178,11 @@ def _check(  # noqa: PLR0917 - typer reads the options off the parameters
             json=json_path,
             html=html,
             junit=junit,
+            sarif=sarif,
+            annotations=annotations,
+            baseline=baseline,
+            update_baseline=update_baseline,
+            allow_unchecked=allow_unchecked,
             output=output,
             calls=calls,
             call_bytes=round(max_mebibytes * 2**20),

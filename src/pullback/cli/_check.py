@@ -1,17 +1,20 @@
 """``pullback check``: find the Functions, check each, show and write what was found."""
 
-import shlex
 import sys
 import time
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console
 
+from pullback.cli._files import KEPT, write_file
+from pullback.cli._options import TIMEOUT, Options
+from pullback.cli._outputs import aside, write_outputs
 from pullback.cli._progress import working
 from pullback.cli._record import keep, say_recorded
 from pullback.cli._run import run_tasks
 from pullback.cli._show import show
+from pullback.cli._signals import Ended, ended_by, stopping_gently
 from pullback.cli._targets import (
     function_task,
     is_recording,
@@ -22,166 +25,126 @@ from pullback.cli._targets import (
 from pullback.cli._tasks import Outcome, Task, tasks_of_recording
 from pullback.conformance import select_clauses
 from pullback.errors import ArgumentError
+from pullback.internal._processes import STOP, Stopped
 from pullback.recording import Limits, record_program
-from pullback.report import make_console, render_json, render_junit, render_page
+from pullback.report import Baseline, make_console
 
 __all__ = ["Options", "run_check"]
 
-_KEPT = Path(".pullback") / "calls.pt"
-
-
-@dataclass(frozen=True)
-class Options:
-    """The options of ``pullback check``, as they were given."""
-
-    targets: tuple[str, ...] = ()
-    program: list[str] | None = None
-    inputs: str | None = None
-    clauses: str | None = None
-    gradient: str | None = None
-    seed: int = 0
-    timeout: float | None = None
-    isolate: bool | None = None
-    only: str | None = None
-    json: str | None = None
-    html: Path | None = None
-    junit: Path | None = None
-    output: Path | None = None
-    calls: int = 3
-    call_bytes: int = 32 * 2**20
-    eager: bool = False
-    scripts: tuple[Path, ...] = ()
-    trust: bool = False
+_BROKEN, _UNCHECKED, _SIGNALLED = 1, 3, 128
 
 
 def run_check(options: Options) -> int:
     """Check what the options name.
 
     Returns:
-        0 if nothing is broken, 1 if something is.
+        0 if all was checked and nothing is broken, 1 if something is broken or crashes, 3 if
+        something could not be checked; 128 and the number of the signal if it was interrupted.
 
     Raises:
         PullbackError: what was asked for cannot be done; nothing is checked then.
     """
-    _refuse_conflicts(options)
+    options.refuse_conflicts()
     clauses = _clauses(options.clauses)
+    baseline = None if options.baseline is None else Baseline.read(options.baseline)
     # With the JSON on stdout, everything for people goes to stderr.
     console = make_console(stderr=options.json == "-")
-    tasks, problems = _find_tasks(options, console)
-    if options.only is not None:
-        tasks = [task for task in tasks if options.only in task.name]
-    if not tasks:
+    with stopping_gently(), aside(when=options.json == "-"):
+        try:
+            tasks, problems = _find_tasks(options, console)
+        except Stopped:
+            tasks, problems = [], []
+        started = time.perf_counter()
+        outcomes = [] if STOP.is_set() else _run(tasks, options, clauses, console)
+        seconds = time.perf_counter() - started  # two Functions may be checked at a time
+    partial = _partial(outcomes, tasks)
+    if baseline is not None:
+        outcomes = [_accepted(outcome, baseline) for outcome in outcomes]
+    show(outcomes, problems, console, seconds, partial)
+    write_outputs(options, outcomes, problems, console, seconds=seconds, partial=partial)
+    if baseline is not None and not partial:
+        _keep_baseline(baseline, outcomes, options, console)
+    return _status(outcomes, problems, options)
+
+
+def _run(
+    tasks: Sequence[Task],
+    options: Options,
+    clauses: Sequence[str] | None,
+    console: Console,
+) -> list[Outcome]:
+    chosen = [task for task in tasks if options.only is None or options.only in task.name]
+    if not chosen:
         raise ArgumentError(
             "There is no Function to check.",
-            given=f"--only {options.only}" if options.only else _given(options),
+            given=f"--only {options.only}" if options.only else options.given,
             expected="a torch.autograd.Function",
             mend="Name one: pullback check package.module:Function --input ...",
         )
-    started = time.perf_counter()
     outcomes = run_tasks(
-        tasks,
+        chosen,
         console,
         clauses=clauses,
         gradient=options.gradient,
         seed=options.seed,
-        timeout=options.timeout,
+        timeout=options.timeout or TIMEOUT,
         isolate=options.isolate,
+        rerun=options.rerun,
     )
-    seconds = time.perf_counter() - started  # two Functions may be checked at a time
-    _refuse_nothing(outcomes)
-    show(outcomes, problems, console, seconds)
-    _write_files(options, outcomes, problems, console, seconds)
-    return 0 if all(outcome.report is None or outcome.report.ok for outcome in outcomes) else 1
-
-
-def _refuse_nothing(outcomes: list[Outcome]) -> None:
-    if any(outcome.report for outcome in outcomes):
-        return
     first = outcomes[0]
-    raise ArgumentError(
-        "No Function could be checked."
-        if len(outcomes) > 1
-        else f"{first.name} could not be checked.",
-        given="; ".join(f"{item.name}: {item.reason}" for item in outcomes[:5]),
-        mend='Give inputs: pullback check package.module:Function --input "torch.randn(3, 4)"',
-    )
+    if options.inputs is not None and first.report is None and not STOP.is_set():
+        raise ArgumentError(
+            f"{first.name} could not be checked.",
+            given=first.reason,
+            mend='Give other inputs: --input "torch.randn(3, 4)"',
+        )
+    return outcomes
 
 
-def _write_files(
-    options: Options,
-    outcomes: list[Outcome],
-    problems: list[str],
-    console: Console,
-    seconds: float,
+def _partial(outcomes: Sequence[Outcome], tasks: Sequence[Task]) -> str:
+    if not STOP.is_set():
+        return ""
+    whole = sum(item.report is not None and not item.report.unfinished for item in outcomes)
+    return f"Interrupted: {whole} of {len(tasks)} Functions were checked whole."
+
+
+def _accepted(outcome: Outcome, baseline: Baseline) -> Outcome:
+    if outcome.report is not None:
+        outcome = replace(outcome, report=baseline.accept(outcome.report))
+    return replace(outcome, accepted=baseline.accepts_unchecked(outcome.name))
+
+
+def _keep_baseline(
+    baseline: Baseline, outcomes: Sequence[Outcome], options: Options, console: Console
 ) -> None:
+    """Name what is stale, or write the baseline anew."""
     reports = [outcome.report for outcome in outcomes if outcome.report is not None]
-    missing = [(item.name, item.reason) for item in outcomes if item.report is None]
-    reruns = {outcome.name: outcome.rerun for outcome in outcomes}
-    if options.json is not None:
-        text = render_json(reports, reruns=reruns, not_checked=missing, not_imported=problems)
-        if options.json == "-":
-            sys.stdout.write(text)
-        else:
-            _write(Path(options.json), text)
-    if options.html is not None:
-        page = render_page(
-            reports,
-            not_checked=missing,
-            not_imported=problems,
-            command=shlex.join(["pullback", *sys.argv[1:]]),
-            reruns=reruns,
-            seconds=seconds,
+    unchecked = [outcome.name for outcome in outcomes if outcome.unchecked]
+    if options.update_baseline:
+        fresh = baseline.updated(reports, unchecked)
+        write_file(baseline.path, fresh.render())
+        console.print(
+            f"Wrote {baseline.path}: {len(fresh.reasons)} accepted; give each its reason.",
+            markup=False,
         )
-        _write(options.html, page)
-        console.print(f"Wrote {options.html}")
-    if options.junit is not None:
-        _write(options.junit, render_junit(reports, missing))
-
-
-def _refuse_conflicts(options: Options) -> None:
-    if options.program is not None and options.targets:
-        raise ArgumentError(
-            "A target and a program were both given.",
-            given=f"{' '.join(options.targets)} -- {' '.join(options.program)}",
-            expected="one of them",
-            mend="Check them one after the other.",
-        )
-    single = len(options.targets) == 1 and ":" in options.targets[0]
-    if options.inputs is not None and not single:
-        raise ArgumentError(
-            "--input goes with one Function.",
-            given=_given(options),
-            mend='pullback check package.module:Function --input "torch.randn(3, 4)"',
-        )
-    if options.program is None and (options.output is not None or options.eager):
-        raise ArgumentError(
-            "--output and --eager go with a program.",
-            given=_given(options),
-            mend="pullback check -o calls.pt -- python train.py",
-        )
-    if (options.scripts or options.trust) and not any(map(is_recording, options.targets)):
-        raise ArgumentError(
-            "--script and --trust go with a recording.",
-            given=_given(options),
-            mend="pullback check calls.pt --script train.py",
-        )
-    paths = (options.html, options.junit, Path(options.json) if options.json else None)
-    for path in paths:
-        if path is not None and str(path) != "-" and not path.parent.is_dir():
-            raise ArgumentError(
-                f"The folder of {path} does not exist.", mend=f"mkdir -p {path.parent}"
-            )
-    if options.timeout is not None and options.isolate is False:
-        raise ArgumentError(
-            "--timeout needs a process of its own for each check.",
-            given="--timeout with --no-isolate",
-            mend="Leave out one of the two.",
+        return
+    # With some of the clauses, or at other inputs, nothing is known of what was not looked at.
+    for entry in baseline.stale(reports, unchecked):
+        console.print(
+            f"[yellow]stale[/] in {baseline.path}: {entry} was not found any more; take it out.",
+            soft_wrap=True,
         )
 
 
-def _given(options: Options) -> str:
-    words = [*options.targets, *(["--", *options.program] if options.program else [])]
-    return " ".join(words) or "no target"
+def _status(outcomes: Sequence[Outcome], problems: Sequence[str], options: Options) -> int:
+    if STOP.is_set():
+        return _SIGNALLED + ended_by()
+    if options.update_baseline:
+        return 0
+    if not all(outcome.report is None or outcome.report.ok for outcome in outcomes):
+        return _BROKEN
+    unchecked = any(outcome.unchecked and not outcome.accepted for outcome in outcomes)
+    return _UNCHECKED if (unchecked or problems) and not options.allow_unchecked else 0
 
 
 def _clauses(text: str | None) -> tuple[str, ...] | None:
@@ -199,17 +162,18 @@ def _find_tasks(options: Options, console: Console) -> tuple[list[Task], list[st
         return _program_tasks(options, console), []
     if not options.targets:
         return shipped_tasks(), []
+    timeout = options.timeout or TIMEOUT
     tasks: list[Task] = []
     problems: list[str] = []
     for word in options.targets:
         if ":" in word and not is_recording(word):
             with working(f"Looking for {word} and inputs that fit it", console):
-                tasks.append(function_task(word, options.inputs))
+                tasks.append(function_task(word, options.inputs, timeout))
         elif is_recording(word):
             tasks.extend(recording_tasks(word, options.scripts, trust=options.trust))
         else:
             with working(f"Looking for the Functions of {word}", console):
-                found, faults = package_tasks(word)
+                found, faults = package_tasks(word, timeout)
             tasks.extend(found)
             problems.extend(faults)
     return tasks, problems
@@ -217,19 +181,13 @@ def _find_tasks(options: Options, console: Console) -> tuple[list[Task], list[st
 
 def _program_tasks(options: Options, console: Console) -> list[Task]:
     limits = Limits(calls=options.calls, call_bytes=options.call_bytes)
-    path = options.output or _KEPT
-    recording, failure = record_program(options.program or [], limits, eager=options.eager)
+    path = options.output or KEPT
+    stdout = sys.__stderr__.fileno() if options.json == "-" and sys.__stderr__ else None
+    recording, failure = record_program(
+        options.program or [], limits, eager=options.eager, stdout=stdout
+    )
     keep(recording, path, failure)
+    if STOP.is_set():  # we were asked to end, and the program has ended as it would
+        raise Ended
     say_recorded(recording, console)
     return tasks_of_recording(recording, str(path))
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ArgumentError(
-            f"{path} cannot be written.",
-            given=str(error),
-            mend="Name a file in a folder that exists.",
-        ) from error

@@ -1,11 +1,13 @@
 """`main`: run a command, and turn every expected failure into one line and its mend."""
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
 from pullback.cli import _state
 from pullback.cli._app import app
+from pullback.cli._signals import Ended, ended_by, stopping_on_request
 from pullback.cli._words import refuse_program
 from pullback.errors import BrokenContractError, PullbackError
 
@@ -23,7 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ``--`` is a program and is passed on untouched.
 
     Returns:
-        0 if everything is ok, 1 if something is broken, 2 for a usage error.
+        0 if everything is ok, 1 if something is broken, 2 for a usage error, 3 if something could
+        not be checked, and 128 and the number of a signal that ended it.
 
     Example:
         >>> main(["--help"]) == 0  # doctest: +SKIP
@@ -38,10 +41,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if _state.program is None:
             refuse_program(words)
-        status = app(args=words, prog_name="pullback", standalone_mode=False)
+        with stopping_on_request():
+            status = app(args=words, prog_name="pullback", standalone_mode=False)
     except KeyboardInterrupt:
         _say("Interrupted.")
         return 130
+    except Ended:
+        _say("Asked to end.")
+        return 128 + (ended_by() or signal.SIGTERM)
     except BrokenPipeError:  # the reader, for example `head`, has gone
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
         return _USAGE_ERROR
@@ -51,8 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(str(error))
         return 1 if isinstance(error, BrokenContractError) else _USAGE_ERROR
     except Exception as error:
-        # click's own errors (unknown option, missing argument); typer carries click under a
-        # private name in some versions, so they are known by what they can do.
+        # click's own errors, which typer may carry under a private name: known by what they can do.
         describe = getattr(error, "format_message", None)
         if debug:
             raise
@@ -65,4 +71,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"pullback: {text}\n")
+    # What no terminal takes, as in a name that is no UTF-8, is written out.
+    sys.stderr.write(f"pullback: {text}\n".encode("utf-8", "backslashreplace").decode("utf-8"))

@@ -47,8 +47,8 @@ def working(what: str, console: Console) -> Iterator[None]:
 
 
 def with_progress(
-    outcomes: Iterable[Outcome], tasks: Sequence[Task], console: Console, doing: Doing
-) -> Iterator[Outcome]:
+    outcomes: Iterable[Outcome | None], tasks: Sequence[Task], console: Console, doing: Doing
+) -> Iterator[Outcome | None]:
     """Hand on the outcomes and show how far they are.
 
     Arguments:
@@ -73,8 +73,8 @@ def with_progress(
 
 
 def _with_bar(
-    outcomes: Iterable[Outcome], tasks: Sequence[Task], console: Console, doing: Doing
-) -> Iterator[Outcome]:
+    outcomes: Iterable[Outcome | None], tasks: Sequence[Task], console: Console, doing: Doing
+) -> Iterator[Outcome | None]:
     columns = (
         TextColumn("Checking"),
         BarColumn(bar_width=24),

@@ -5,7 +5,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from pullback.cli._files import KEPT, make_kept_folder, refuse_recording
+from pullback.cli._signals import Ended
 from pullback.errors import ProgramError
+from pullback.internal._processes import STOP
 from pullback.recording import Limits, Recording, record_program
 from pullback.report import make_console
 
@@ -18,12 +21,16 @@ def run_record(
     """Record ``program`` into the file ``output``; returns the exit status.
 
     Raises:
+        ArgumentError: the file cannot be written; the program is not run then.
         ProgramError: the program does not exist, or fails; what it applied before is kept.
-        RecordingError: the file cannot be written.
+        RecordingError: the file cannot be written after all.
     """
+    refuse_recording(output)
     limits = Limits(calls=calls, call_bytes=call_bytes)
     recording, failure = record_program(program, limits, eager=eager)
     keep(recording, output, failure)
+    if STOP.is_set():  # we were asked to end, and the program has ended as it would
+        raise Ended
     say_recorded(recording, make_console(stderr=True))
     return 0
 
@@ -35,9 +42,8 @@ def keep(recording: Recording, output: Path, failure: ProgramError | None) -> No
         ProgramError: the program failed, or applied no custom Function.
     """
     if len(recording):
-        if output.parent.name == ".pullback":  # our own folder, as other tools keep theirs
-            output.parent.mkdir(parents=True, exist_ok=True)
-            (output.parent / ".gitignore").write_text("*\n", encoding="utf-8")
+        if output == KEPT:
+            make_kept_folder()
         recording.save(output)
     if failure is not None:
         if len(recording):

@@ -4,18 +4,20 @@ import os
 import threading
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 from rich.console import Console
 
+from pullback.cli._pool import run_jobs
 from pullback.cli._progress import Doing, with_progress
+from pullback.cli._signals import interrupting
 from pullback.cli._tasks import Outcome, Task
 from pullback.conformance import check
 from pullback.errors import PullbackError
-from pullback.report import Finding, Report, merge_reports
+from pullback.report import Finding, Report, Verdict, merge_reports
 from pullback.tensor import Intent
 
 __all__ = ["run_tasks"]
@@ -34,6 +36,7 @@ def run_tasks(
     seed: int = 0,
     timeout: float | None = None,
     isolate: bool | None = None,
+    rerun: Sequence[str] = (),
 ) -> list[Outcome]:
     """Check every task.
 
@@ -43,8 +46,9 @@ def run_tasks(
         clauses: the clauses to run, or ``None`` for all.
         gradient: the declared intent, or ``None`` for each task's own.
         seed: the seed of every random choice.
-        timeout: seconds for one clause, when isolated.
+        timeout: seconds for one call of a Function, when isolated.
         isolate: whether in processes of their own; ``None`` for each task's own choice.
+        rerun: the options that a check of one Function alone needs as well.
 
     Returns:
         One outcome for each task, in order.
@@ -55,7 +59,7 @@ def run_tasks(
     def run(task: Task) -> Outcome:
         doing.say(task.name)
         alone = task.isolated if isolate is None else isolate
-        outcome = Outcome(task, reason=task.reason, rerun=task.rerun_line(seed))
+        outcome = Outcome(task, reason=task.reason, rerun=task.rerun_line(rerun))
         if not task.reason:
             how = {"isolate": alone, "timeout": timeout if alone else None}
             intent = gradient or task.gradient
@@ -68,12 +72,16 @@ def run_tasks(
     # An isolated check waits for its process, so two run side by side; the others share this one.
     alone = all(task.isolated if isolate is None else isolate for task in tasks)
     workers = min(_WORKERS, os.cpu_count() or 1) if alone else 1
-    with ThreadPoolExecutor(workers) as pool:
-        try:
-            return list(with_progress(pool.map(run, tasks), tasks, console, doing))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    answers = run_jobs([partial(run, task) for task in tasks], workers)
+    outcomes: list[Outcome | None] = []
+    with nullcontext() if alone else interrupting(), suppress(KeyboardInterrupt):
+        for outcome in with_progress(answers, tasks, console, doing):
+            outcomes.append(outcome)  # one by one: what is known stays known
+    outcomes += [None] * (len(tasks) - len(outcomes))
+    return [
+        outcome or Outcome(task, reason="interrupted before it was checked")
+        for task, outcome in zip(tasks, outcomes, strict=True)
+    ]
 
 
 def _tell(doing: Doing, name: str, finding: Finding) -> None:
@@ -93,6 +101,8 @@ def _check_task(
     reports: list[Report] = []
     fault = ""
     for args in calls:
+        if reports and (reports[-1].unfinished or _has_hung(reports[-1])):
+            break  # the other calls would take as long
         try:
             report = check(function, *args, gradient=cast(Intent | None, gradient), **options)
             if reports and reports[0].inferred and report.gradient != reports[0].gradient:
@@ -104,7 +114,15 @@ def _check_task(
             fault = _one_line(error)
             continue
         reports.append(report)
-    return (merge_reports(reports), "") if reports else (None, fault)
+    reports = [report for report in reports if len(report)] or reports
+    if not reports or not len(reports[0]):
+        return None, fault or (reports[0].unfinished if reports else "no call could be replayed")
+    return merge_reports(reports), ""
+
+
+def _has_hung(report: Report) -> bool:
+    crashes = (finding for finding in report if finding.verdict is Verdict.CRASHES)
+    return any("no answer within" in finding.detail for finding in crashes)
 
 
 def _check_inferred(

@@ -6,13 +6,17 @@ from rich.console import Console
 from rich.markup import escape
 
 from pullback.cli._tasks import Outcome
-from pullback.report import Report, Verdict, print_problems, print_table
+from pullback.report import Report, Verdict, clean, print_problems, print_table
 
 __all__ = ["show"]
 
 
 def show(
-    outcomes: Sequence[Outcome], problems: Sequence[str], console: Console, seconds: float
+    outcomes: Sequence[Outcome],
+    problems: Sequence[str],
+    console: Console,
+    seconds: float,
+    partial: str = "",
 ) -> None:
     """Print the table, the broken findings with mend and rerun line, and a summary.
 
@@ -21,6 +25,7 @@ def show(
         problems: what could not be looked into, one line each.
         console: where to print.
         seconds: how long the checks took, by the clock on the wall.
+        partial: why not everything that was asked for is here, or an empty text.
     """
     checked = sorted(
         ((item, item.report) for item in outcomes if item.report is not None),
@@ -35,26 +40,32 @@ def show(
     for outcome in outcomes:
         if outcome.report is None:
             console.print(
-                f"[yellow]not checked[/] {escape(outcome.name)}: {escape(outcome.reason)}",
+                f"[yellow]not checked[/] {escape(outcome.name)}: {escape(outcome.reason)}"
+                + (f" [dim](accepted: {escape(outcome.accepted)})[/]" if outcome.accepted else ""),
                 soft_wrap=True,
             )
     for problem in problems:
-        console.print(f"[yellow]not looked into[/] {escape(problem)}", soft_wrap=True)
+        console.print(f"[yellow]not looked into[/] {escape(clean(problem))}", soft_wrap=True)
+    if partial:
+        console.print(f"[bold yellow]{partial}[/]")
     _print_summary(outcomes, reports, console, seconds)
 
 
 def _print_summary(
     outcomes: Sequence[Outcome], reports: Sequence[Report], console: Console, seconds: float
 ) -> None:
-    verdicts = [{finding.verdict for finding in report} for report in reports]
+    verdicts = [{finding.verdict for finding in report.problems} for report in reports]
     broken = sum(Verdict.BROKEN in found for found in verdicts)
     crashing = sum(Verdict.CRASHES in found for found in verdicts)
     bad = [f"[bold red]{broken} broken[/]"] if broken else []
     bad += [f"[bold magenta]{crashing} with crashes[/]"] if crashing else []
     state = ", ".join(bad) or "[bold green]ok[/]"
-    missing = sum(outcome.report is None for outcome in outcomes)
+    accepted = sum(len(report.accepted) for report in reports)
+    missing = sum(bool(outcome.unchecked) for outcome in outcomes)
     plural = "" if len(reports) == 1 else "s"
     parts = [f"{len(reports)} Function{plural} checked", state]
+    if accepted:
+        parts.append(f"{accepted} accepted")
     if missing:
         parts.append(f"[yellow]{missing} not checked[/]")
     inferred = sum(report.inferred for report in reports)

@@ -33,12 +33,13 @@ def recording_tasks(path: str, scripts: Sequence[Path] = (), *, trust: bool = Fa
     return tasks_of_recording(Recording.load(path, scripts=scripts, trust=trust), path)
 
 
-def function_task(target: str, inputs: str | None) -> Task:
+def function_task(target: str, inputs: str | None, timeout: float) -> Task:
     """The task of ``package.module:Function`` or ``script.py:Function``.
 
     Arguments:
         target: module or script, and qualified name, with a colon between.
         inputs: the positional arguments as a Python expression, or ``None`` to look for some.
+        timeout: seconds that looking for some may take.
 
     Raises:
         ArgumentError: the module or name does not exist, or the expression cannot be evaluated.
@@ -55,7 +56,7 @@ def function_task(target: str, inputs: str | None) -> Task:
         module, _, qualname = target.rpartition(":")
         if module.endswith(".py"):
             module = function.__module__  # what stands for the script, which is not run
-        found = discover(module, only=qualname)
+        found = discover(module, only=qualname, timeout=timeout)
         tasks = tasks_of_recording(found.recording, "")
         return (
             _named_again(tasks[0], (target,))
@@ -68,13 +69,17 @@ def function_task(target: str, inputs: str | None) -> Task:
     return Task(target, lambda: (function, [args]), (target, "--input", inputs))
 
 
-def package_tasks(package: str) -> tuple[list[Task], list[str]]:
+def package_tasks(package: str, timeout: float) -> tuple[list[Task], list[str]]:
     """The tasks of every Function of an installed package, and what could not be looked into.
+
+    Arguments:
+        package: its name.
+        timeout: seconds that looking for the inputs of one Function may take.
 
     Raises:
         ArgumentError: there is no such package.
     """
-    found = discover(package)
+    found = discover(package, timeout=timeout)
     tasks = [_named_again(task, (task.name,)) for task in tasks_of_recording(found.recording, "")]
     return tasks, found.problems
 

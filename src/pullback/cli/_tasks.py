@@ -3,13 +3,13 @@
 import inspect
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pullback.errors import PullbackError
 from pullback.recording import RecordedFunction, Recording
-from pullback.report import Report
+from pullback.report import Report, clean
 
 __all__ = ["Outcome", "Task", "tasks_of_recording"]
 
@@ -36,27 +36,45 @@ class Task:
     isolated: bool = True
     reason: str = ""
 
-    def rerun_line(self, seed: int) -> str:
-        """The command line that checks this Function alone again."""
-        words = ["pullback", "check", *self.rerun]
-        if seed:
-            words.extend(["--seed", str(seed)])
-        return shlex.join(words)
+    def rerun_line(self, options: Sequence[str] = ()) -> str:
+        """The command line that checks this Function alone again.
+
+        Arguments:
+            options: those of the command that it was checked by.
+        """
+        return shlex.join(["pullback", "check", *self.rerun, *options])
 
 
 @dataclass
 class Outcome:
-    """What became of a task: a report, or the reason why there is none."""
+    """What became of a task: a report, or the reason why there is none.
+
+    Arguments:
+        task: the task.
+        report: what the check found.
+        reason: why there is no report.
+        rerun: the command line that checks it alone again.
+        accepted: why it is known that it cannot be checked, from a baseline.
+    """
 
     task: Task
     report: Report | None = None
     reason: str = ""
     rerun: str = ""
+    accepted: str = ""
+
+    def __post_init__(self) -> None:
+        self.reason = clean(self.reason)
 
     @property
     def name(self) -> str:
         """The name of the Function."""
-        return self.task.name
+        return clean(self.task.name)
+
+    @property
+    def unchecked(self) -> str:
+        """Why it was not checked, or not whole; an empty text if it was."""
+        return self.reason if self.report is None else self.report.unchecked
 
 
 def tasks_of_recording(recording: Recording, path: str) -> list[Task]:

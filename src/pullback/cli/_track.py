@@ -1,8 +1,8 @@
 """``pullback track -- python train.py`` and ``pullback track diff a.jsonl b.jsonl``."""
 
 import json
+import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,10 +11,16 @@ import typer
 from typer.core import TyperGroup
 
 from pullback.cli import _state
+from pullback.cli._signals import Ended
 from pullback.errors import ArgumentError, ProgramError
 from pullback.internal._extras import require_tensor
+from pullback.internal._files import refuse_unwritable
+from pullback.internal._processes import STOP
+from pullback.internal._program import run_program
 
 __all__ = ["app"]
+
+_FLAGS_WITH_A_WORD = ("-X", "-W", "--check-hash-based-pycs")
 
 
 class _ProgramOrCommand(TyperGroup):
@@ -53,7 +59,7 @@ def _run(
     if history < 1:
         raise ArgumentError("The report shows at least one moment.", given=f"--history {history}")
     program = _state.program or []
-    interpreter, command = _split(program)
+    interpreter, flags, command = _split(program)
     options: dict[str, Any] = {
         "every": every,
         "names": names or [],
@@ -61,10 +67,14 @@ def _run(
         "jsonl": str(jsonl),
         "title": " ".join(command)[:80],
     }
-    code = subprocess.run(  # noqa: S603 - the user's own program is what is to be run
-        [interpreter, "-m", "pullback.tracking._program", json.dumps(options), *command],
-        check=False,
-    ).returncode
+    for path in (html, jsonl):
+        refuse_unwritable(path)
+    code = run_program(
+        [interpreter, *flags, "-m", "pullback.tracking._program", json.dumps(options), *command],
+        os.environ,
+    )
+    if STOP.is_set():  # we were asked to end, and the program has ended as it would
+        raise Ended
     if not jsonl.exists():
         raise ProgramError(
             "The program could not be started.",
@@ -98,20 +108,27 @@ def _diff(
     raise typer.Exit(1 if changes else 0)
 
 
-def _split(program: list[str]) -> tuple[str, list[str]]:
-    """The interpreter, and what it is to run."""
+def _split(program: list[str]) -> tuple[str, list[str], list[str]]:
+    """The interpreter, its own options, and what it is to run."""
     first, *rest = program or [""]
     if Path(first).name.startswith("python"):
-        found = shutil.which(first)
+        # What is installed beside this Python comes first, as if its environment were activated.
+        beside = shutil.which(first, path=str(Path(sys.executable).parent))
+        found = beside or shutil.which(first)
+        flags: list[str] = []
+        while rest and rest[0].startswith("-") and rest[0] not in ("-", "-m", "-c"):
+            # -X dev and -W error take the next word, -Xdev and -Werror do not.
+            count = 2 if rest[0] in _FLAGS_WITH_A_WORD else 1
+            flags, rest = [*flags, *rest[:count]], rest[count:]
         if found is None or not rest:
             raise ArgumentError(
                 "There is no such Python program.",
                 given=" ".join(program),
                 expected="for example: pullback track -- python train.py",
             )
-        return found, rest
+        return found, flags, rest
     if first.endswith(".py"):
-        return sys.executable, program
+        return sys.executable, [], program
     raise ArgumentError(
         "Only Python programs can be tracked.",
         given=" ".join(program) or "no program",

@@ -9,13 +9,13 @@ from pullback.conformance._clause import (
     Clause,
     bearer,
     check_timeout,
-    in_running_order,
-    run_clause,
+    run_clauses,
+    teller,
 )
 from pullback.conformance._environment import environment
-from pullback.conformance._guard import guarded
+from pullback.conformance._guard import guarded, unpatched
 from pullback.conformance._intent import infer_intent
-from pullback.conformance._isolate import check_isolated
+from pullback.conformance._isolate import Isolation, check_isolated
 from pullback.conformance._prepare import prepare, refuse_data
 from pullback.conformance._subject import Subject
 from pullback.conformance._tape import check_tape, is_tape
@@ -33,7 +33,7 @@ def check(
     gradient: Intent | None = None,
     clauses: Iterable[ClauseId] | ClauseId | None = None,
     seed: int = 0,
-    isolate: bool = False,
+    isolate: Isolation = False,
     timeout: float | None = None,
     kwargs: Mapping[str, Any] | None = None,
     on_finding: Callable[[Finding], object] | None = None,
@@ -51,8 +51,10 @@ def check(
         clauses: ids of the clauses to run; all by default.
         seed: seeds every random choice.
         isolate: run the clauses in a process of their own, so that a crash or a hang of the
-            checked code is a verdict.
-        timeout: seconds for each clause; ``None`` for no limit.
+            checked code is a verdict: ``True`` for a fresh process, or a copy of this one where
+            the function or an input cannot be handed to a fresh one; ``"copy"`` for a copy.
+        timeout: seconds that the check may take; ``None`` for no limit. After a clause that hangs,
+            the others get as long again; what is not run then is said in ``unfinished``.
         kwargs: keyword arguments.
         on_finding: called with each finding as soon as there is one; clauses that compile come
             last.
@@ -81,7 +83,7 @@ def check(
     """
     started = time.perf_counter()
     chosen = select_clauses(clauses)
-    check_timeout(timeout, isolate)
+    check_timeout(timeout, bool(isolate))
     if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
         raise ArgumentError(
             "The seed is not one that torch takes.", given=f"seed={seed!r}",
@@ -98,19 +100,25 @@ def check(
     arguments = Arguments.of(inputs, kwargs)
     refuse_data(arguments)
     if isolate:
-        return check_isolated(subject, arguments, chosen, seed, timeout, on_finding=on_finding)
+        return check_isolated(
+            subject, arguments, chosen, seed=seed, timeout=timeout, isolate=isolate,
+            on_finding=on_finding,
+        )  # fmt: skip
     with guarded(arguments.generators):
-        probe = infer_intent(prepare(subject, arguments, seed))
-        bearing = bearer(chosen)
+        with unpatched() as replaced:
+            probe = infer_intent(prepare(subject, arguments, seed))
         found: dict[str, Finding] = {}
-        for clause in in_running_order(chosen):
-            found[clause.id] = run_clause(clause, probe, timeout, bearing)
+        for finding in run_clauses(
+            chosen, probe, bearing=bearer(chosen), teller=teller(chosen), replaced=replaced,
+            left=lambda: timeout,
+        ):  # fmt: skip
+            found[finding.clause] = finding
             if on_finding is not None:
-                on_finding(found[clause.id])
+                on_finding(finding)
     findings = tuple(found[clause.id] for clause in chosen)
     return Report(
         subject.name, probe.intent, probe.inferred, findings, seed,
-        time.perf_counter() - started, environment(),
+        time.perf_counter() - started, environment(), probe.constants,
     )  # fmt: skip
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from types import FrameType
 
 from pullback.conformance._failure import classify, describe
-from pullback.conformance._guard import guarded
+from pullback.conformance._guard import guarded, unpatched
 from pullback.conformance._probe import Probe
 from pullback.errors import ArgumentError
 from pullback.report import Finding, Verdict
 
-__all__ = ["Clause", "bearer", "check_timeout", "clause", "in_running_order", "run_clause"]
+__all__ = ["Clause", "bearer", "check_timeout", "clause", "run_clause", "run_clauses", "teller"]
 
 # They compile, which takes seven times as long as all others together.
 _LAST = ("compositions", "compile", "cuda-graph")
@@ -110,6 +110,57 @@ def run_clause(
     return replace(finding, why=clause.why, hint=finding.hint or clause.mend)
 
 
+def run_clauses(
+    clauses: Sequence[Clause],
+    probe: Probe,
+    *,
+    bearing: str,
+    teller: str,
+    replaced: Sequence[str] = (),
+    started: Callable[[Clause], None] = lambda clause: None,
+    left: Callable[[], float | None] = lambda: None,
+) -> Iterator[Finding]:
+    """Run clauses, those that compile last, and tell what of torch the checked code replaces.
+
+    Arguments:
+        clauses: the clauses.
+        probe: the subject with its inputs.
+        bearing: the id of the clause that reports a plain backward which does not run.
+        teller: the id of the clause that reports what of torch the checked code replaces.
+        replaced: what it has replaced already.
+        started: is told of each clause before it runs.
+        left: the seconds that the next clause may take, or ``None`` for no limit.
+
+    Yields:
+        One finding for each; `torch` is put back before the next one runs.
+    """
+    for clause in in_running_order(clauses):
+        started(clause)
+        with unpatched() as more:
+            finding = run_clause(clause, probe, left(), bearing)
+        patched = [*replaced, *more]
+        # One cause gives one finding.
+        if patched and clause.id == teller:
+            finding = _patching(replace(probe, clause=clause.id), clause, patched)
+        yield finding
+
+
+def teller(clauses: Sequence[Clause]) -> str:
+    """The id of the clause that reports what else of the process the checked code has changed."""
+    return "state" if any(clause.id == "state" for clause in clauses) else clauses[0].id
+
+
+def _patching(probe: Probe, clause: Clause, replaced: Sequence[str]) -> Finding:
+    names = ", ".join(replaced[:5])
+    finding = probe.broken(
+        f"A call replaced {names}, for the whole process and whatever else runs in it.",
+        expected="torch as it was",
+        got=f"another {names}",
+        hint="Call what is meant by another name; never assign to an attribute of torch.",
+    )
+    return replace(finding, why=clause.why)
+
+
 def _faulty(probe: Probe, fault: Exception, bearing: str) -> Finding:
     """One cause gives one finding."""
     if bearing not in ("", probe.clause):
@@ -123,12 +174,16 @@ def _faulty(probe: Probe, fault: Exception, bearing: str) -> Finding:
 
 
 def _run(clause: Clause, probe: Probe, timeout: float | None) -> Finding:
+    if probe.inputs.values and not any(value.numel() for value in probe.inputs.values):
+        return probe.skipped("Nothing can be shown: every input is empty.")
     if clause.gradient and not (probe.inputs.differentiable and probe.outputs):
         return probe.skipped(f"Nothing is differentiated here: {_nothing(probe)}.")
     try:
         with guarded(), _deadline(timeout):
             return clause.test(probe)
-    except (Exception, SystemExit) as error:  # the checked code may raise anything
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # the checked code may raise anything
         if classify(error) is Verdict.LACKING:
             return probe.lacking(f"It says {describe(error)}", _UNFORESEEN)
         return probe.crashes(describe(error), _UNFORESEEN)

@@ -1,16 +1,20 @@
 """Keep the checked code and the process apart: seeds, defaults, modes, warnings."""
 
+import gc
 import logging
 import os
 import random
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 import torch
 
-__all__ = ["guarded", "reseed"]
+from pullback.internal.torch import PRINT_OPTIONS
+
+__all__ = ["guarded", "reseed", "unpatched"]
 
 
 def reseed(seed: int) -> None:
@@ -57,7 +61,7 @@ def guarded(
     """
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with ExitStack() as stack:
-        for keep in (_python, _switches, _loggers):
+        for keep in (_python, _settings, _switches, _loggers):
             stack.enter_context(keep())
         for generator, state in generators:
             stack.callback(generator.set_state, state)
@@ -94,6 +98,96 @@ def _folder() -> str:
         return os.getcwd()
     except OSError:  # it was removed
         return ""
+
+
+def _interpreter_settings() -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
+    """How each setting of the interpreter, torch and numpy is read, and put back."""
+
+    def attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+        return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
+
+    printing = vars(PRINT_OPTIONS)  # what set_printoptions writes, and nothing reads back
+    found = [
+        (sys.getrecursionlimit, sys.setrecursionlimit),
+        (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
+        (gc.get_threshold, lambda value: gc.set_threshold(*value)),
+        (lambda: dict(printing), printing.update),
+        (
+            torch.autograd.is_multithreading_enabled,
+            torch.autograd.set_multithreading_enabled,
+        ),
+        attribute(sys, "stdout"), attribute(sys, "stderr"), attribute(sys, "excepthook"),
+        attribute(torch.backends.cuda.matmul, "allow_tf32"),
+        attribute(torch.backends.cudnn, "allow_tf32"),
+        attribute(torch.backends.cudnn, "benchmark"),
+        attribute(torch.backends.cudnn, "deterministic"),
+        attribute(torch.utils.deterministic, "fill_uninitialized_memory"),
+    ]  # fmt: skip
+    with suppress(ImportError):
+        import numpy as np
+
+        found += [
+            (np.geterr, lambda value: np.seterr(**value)),
+            (np.get_printoptions, lambda value: np.set_printoptions(**value)),
+        ]
+    return found
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    """Settings that are read and written by a pair of functions."""
+    kept = [(read, write, read()) for read, write in _interpreter_settings()]
+    try:
+        yield
+    finally:
+        for read, write, value in kept:
+            if read() != value:
+                write(value)
+
+
+@contextmanager
+def unpatched() -> Iterator[list[str]]:
+    """Put back the functions of torch that foreign code replaces.
+
+    Yields:
+        The names of those that were replaced, once the block has ended.
+
+    Example:
+        >>> with unpatched() as replaced:
+        ...     torch.sin = torch.cos
+        >>> replaced, torch.sin is torch.cos
+        (['torch.sin'], False)
+    """
+    before = {name: dict(vars(owner)) for name, owner in _PATCHABLE.items()}
+    replaced: list[str] = []
+    try:
+        yield replaced
+    finally:
+        for name, owner in _PATCHABLE.items():
+            now = vars(owner)
+            for attribute, value in before[name].items():
+                new = now.get(attribute)
+                if callable(value) and new is not value and not _is_torchs_own(new):
+                    setattr(owner, attribute, value)
+                    replaced.append(f"{name}.{attribute}")
+
+
+def _is_torchs_own(value: Any) -> bool:
+    """Whether torch made it: its compiler wraps a few functions when it is first imported."""
+    code = getattr(value, "__code__", None)
+    return code is not None and code.co_filename.startswith(os.path.dirname(torch.__file__))
+
+
+_PATCHABLE = {
+    "torch": torch,
+    "torch.Tensor": torch.Tensor,
+    "torch.nn.functional": torch.nn.functional,
+    "torch.linalg": torch.linalg,
+    "torch.fft": torch.fft,
+    "torch.special": torch.special,
+    "torch.autograd": torch.autograd,
+    "torch.func": torch.func,
+}
 
 
 @contextmanager

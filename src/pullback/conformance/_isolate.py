@@ -1,42 +1,58 @@
-"""Run the clauses in a process of their own: a crash or a hang there is a verdict here."""
+"""Run the clauses in a process of their own: a crash or a hang there is a verdict here.
+
+Two kinds of process: a fresh one, which imports the Function and reads the inputs from a file, and
+a copy of this one, which has both as they are.
+"""
 
 import json
-import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
+
+import torch
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._clause import Clause, bearer
+from pullback.conformance._clause import Clause, bearer, teller
 from pullback.conformance._environment import environment
 from pullback.conformance._subject import Subject
 from pullback.conformance._transfer import locate, pack
+from pullback.conformance._worker import answer
 from pullback.errors import ArgumentError
+from pullback.internal._processes import Child, Stopped, start_copy, start_module, supervise, tail
 from pullback.report import Finding, Report, Verdict
 
-__all__ = ["check_isolated"]
+__all__ = ["Isolation", "can_copy", "check_isolated"]
 
-_POLL = 0.01
-# Importing torch in a new process takes seconds on a busy machine; no part of a clause's time.
+Isolation = bool | Literal["copy"]
+
+# Importing torch in a new process takes seconds on a busy machine; no part of a Function's time.
 _STARTUP = 120.0
+# What takes long there is torch's compiler; that is no hang of the Function.
+_COMPILING = ("compile", "compositions")
 
 
 @dataclass
 class _State:
     """What the workers have said so far."""
 
+    timeout: float | None
     findings: dict[str, Finding] = field(default_factory=dict)
     gradient: str = "exact"
     inferred: bool = True
+    constants: tuple[str, ...] = ()
     infer: bool = True
     running: str = ""
     since: float = 0.0
+    until: float | None = None
     read: int = 0
+    hung: bool = False
+    unfinished: str = ""
     on_finding: Callable[[Finding], object] | None = None
 
     def add(self, finding: Finding) -> None:
@@ -45,24 +61,48 @@ class _State:
         if self.on_finding is not None:
             self.on_finding(finding)
 
+    def overdue(self) -> str:
+        """Why the worker is waited for no longer, or an empty text."""
+        now = time.monotonic()
+        if self.until is None:
+            return _no_answer(_STARTUP) if now - self.since > _STARTUP else ""
+        return _no_answer(self.timeout or 0) if now > self.until else ""
+
+
+def _no_answer(seconds: float) -> str:
+    return f"It gave no answer within {seconds:g} s, the time that it may take."
+
+
+def can_copy() -> bool:
+    """Whether a copy of this process can compute: it shares no device, and no lock of a thread.
+
+    Example:
+        >>> isinstance(can_copy(), bool)
+        True
+    """
+    return sys.platform == "linux" and not torch.cuda.is_initialized()
+
 
 def check_isolated(
     subject: Subject,
     arguments: Arguments,
     clauses: Sequence[Clause],
+    *,
     seed: int,
     timeout: float | None,
-    *,
+    isolate: Isolation = True,
     on_finding: Callable[[Finding], object] | None = None,
 ) -> Report:
     """Check in worker processes; a worker that dies or hangs is replaced for the next clause.
 
     Arguments:
-        subject: what is checked; another process must find it by module and name, or in a script.
-        arguments: its inputs: tensors and plain data.
+        subject: what is checked.
+        arguments: its inputs.
         clauses: the clauses to run.
         seed: the seed of every random choice.
-        timeout: seconds for each clause, or ``None``.
+        timeout: seconds for all clauses, and as long again for those after one that hangs.
+        isolate: ``True`` for a fresh process, or a copy of this one where what is checked cannot
+            be handed to a fresh one; ``"copy"`` for a copy.
         on_finding: called with each finding as soon as there is one.
 
     Returns:
@@ -73,66 +113,83 @@ def check_isolated(
     """
     started = time.perf_counter()
     state = _State(
+        timeout,
         gradient=subject.gradient or "exact",
         inferred=subject.gradient is None,
         on_finding=on_finding,
     )
-    where = locate(subject).to_data()
-    with tempfile.TemporaryDirectory(prefix="pullback-") as name:
+    with tempfile.TemporaryDirectory(prefix="pullback-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        pack(arguments, folder / "inputs.pt")
-        while left := [clause.id for clause in clauses if clause.id not in state.findings]:
+        start = _starter(subject, arguments, folder, isolate)
+        while not state.unfinished and (left := _left(clauses, state)):
             request = {
-                "target": where, "gradient": subject.gradient, "clauses": left, "seed": seed,
-                "infer": state.infer, "bearing": bearer(clauses),
+                "gradient": subject.gradient, "clauses": left, "seed": seed,
+                "infer": state.infer, "bearing": bearer(clauses), "teller": teller(clauses),
             }  # fmt: skip
-            (folder / "request.json").write_text(json.dumps(request))
             (folder / "answers.jsonl").write_text("")
-            state.read, state.running = 0, ""
-            end = _run_worker(folder, state, timeout)
+            state.read, state.running, state.since = 0, "", time.monotonic()
+            try:
+                end = _run_worker(start(request), folder, state)
+            except Stopped:
+                state.unfinished = "interrupted"
+                break
             _judge_end(state, end, clauses, subject, seed)
-    findings = tuple(state.findings[clause.id] for clause in clauses)
+    if state.unfinished:
+        state.unfinished += f"; not run: {', '.join(_left(clauses, state))}"
+    findings = tuple(state.findings[c.id] for c in clauses if c.id in state.findings)
     return Report(
         subject.name, state.gradient, state.inferred, findings, seed,
-        time.perf_counter() - started, environment(),
+        time.perf_counter() - started, environment(), state.constants, state.unfinished,
     )  # fmt: skip
 
 
-def _run_worker(folder: Path, state: _State, timeout: float | None) -> str:
-    """Run one worker to its end; how it died, or an empty text when it finished."""
-    paths = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    log = folder / "errors.txt"
-    with log.open("w") as stream:
-        process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [
-                sys.executable,
-                "-P",
-                "-W",
-                "ignore",
-                "-m",
-                "pullback.conformance._worker",
-                str(folder),
-            ],
-            env={**os.environ, "PYTHONPATH": paths},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=stream,
-            start_new_session=True,
-        )
-        state.since = time.monotonic()
-        try:
-            while process.poll() is None:
-                _read_answers(folder, state)
-                limit = timeout if state.running else _STARTUP
-                if limit is not None and time.monotonic() - state.since > limit:
-                    return f"It gave no answer within {limit:g} s."
-                time.sleep(_POLL)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+def _left(clauses: Sequence[Clause], state: _State) -> list[str]:
+    return [clause.id for clause in clauses if clause.id not in state.findings]
+
+
+def _starter(
+    subject: Subject, arguments: Arguments, folder: Path, isolate: Isolation
+) -> Callable[[dict[str, Any]], Child]:
+    """How a worker is started on a request."""
+
+    def copy(request: dict[str, Any]) -> Child:
+        return start_copy(lambda: answer(subject, arguments, request, folder), folder)
+
+    if isolate == "copy":
+        if not can_copy():
+            raise ArgumentError(
+                "A copy of this process cannot check anything.",
+                given="a device in use, or a platform other than Linux",
+                mend="Pass isolate=True or isolate=False.",
+            )
+        return copy
+    try:
+        where = locate(subject).to_data()
+        pack(arguments, folder / "inputs.pt")
+    except ArgumentError:
+        if not can_copy():
+            raise
+        return copy
+
+    def fresh(request: dict[str, Any]) -> Child:
+        (folder / "request.json").write_text(json.dumps({**request, "target": where}))
+        return start_module("pullback.conformance._worker", folder)
+
+    return fresh
+
+
+def _run_worker(child: Child, folder: Path, state: _State) -> str:
+    """Wait for one worker; how it died, or an empty text when it finished."""
+
+    def give_up() -> str:
         _read_answers(folder, state)
-    return _describe_end(process.returncode, log)
+        return state.overdue()
+
+    status, reason = supervise(child, give_up)
+    if reason:
+        return reason
+    _read_answers(folder, state)
+    return _describe_end(status, child.log)
 
 
 def _read_answers(folder: Path, state: _State) -> None:
@@ -145,11 +202,14 @@ def _read_answers(folder: Path, state: _State) -> None:
     for line in complete.splitlines():
         message = json.loads(line)
         state.since = time.monotonic()
+        if state.until is None and state.timeout is not None:
+            state.until = state.since + state.timeout
         if "started" in message:
             state.running = message["started"]
         if "prepared" in message:
             state.gradient = message["prepared"]["gradient"]
             state.inferred = message["prepared"]["inferred"]
+            state.constants = tuple(message["prepared"]["constants"])
         if "finding" in message:
             fields = message["finding"]
             state.add(Finding(verdict=Verdict(fields.pop("verdict")), **fields))
@@ -165,26 +225,48 @@ def _describe_end(code: int, log: Path) -> str:
     if code == 0:
         return ""
     if code < 0:
-        return f"The process was killed by {signal.Signals(-code).name}."
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return f"The process ended with status {code}: {lines[-1] if lines else 'no message'}"
+        name = str(-code)
+        with suppress(ValueError):  # a real-time signal has no name
+            name = signal.Signals(-code).name
+        return f"The process was killed by {name}."
+    return f"The process ended with status {code}: {tail(log) or 'no message'}"
 
 
 def _judge_end(
     state: _State, end: str, clauses: Sequence[Clause], subject: Subject, seed: int
 ) -> None:
-    """Give a verdict to the clause that a worker died in, or to all when it died before any."""
+    """Give a verdict to the clause that a worker died in."""
     remaining = {clause.id: clause for clause in clauses if clause.id not in state.findings}
+    late = state.until is not None and time.monotonic() > state.until
     if not remaining:
         return
+    if late and not _has_hung(state):
+        state.unfinished = f"the {state.timeout:g} s that it may take were over (--timeout)"
+        return
+    if late and state.timeout is not None:
+        state.hung, state.until = True, time.monotonic() + state.timeout
     if state.running == "infer":
         state.infer = False  # the next worker takes the default; the clauses will show the fault
         return
-    early = state.running in ("", "prepare") or state.running not in remaining
     text = end or "The process ended without an answer."
     hint = "Run the repro under a debugger (python -X faulthandler): the code called here dies."
+    early = state.running not in remaining
+    first = next(iter(remaining))
     for id_ in list(remaining) if early else [state.running]:
+        # One cause gives one finding.
+        cause = id_ == first or not early
         state.add(
-            Finding(id_, Verdict.CRASHES, text, seed=seed, hint=hint, source=subject.source,
-                    why=remaining[id_].why)
+            Finding(
+                id_, Verdict.CRASHES if cause else Verdict.SKIPPED,
+                text if cause else f"A plain call does not end well: see {first}.", seed=seed,
+                hint=hint if cause else "", source=subject.source if cause else "",
+                why=remaining[id_].why if cause else "",
+            )
         )  # fmt: skip
+
+
+def _has_hung(state: _State) -> bool:
+    """Whether the running clause, rather than all of them together, has taken the time."""
+    if state.hung or not state.running or state.running in _COMPILING:
+        return False
+    return time.monotonic() - state.since > (state.timeout or 0) / 2

@@ -68,6 +68,18 @@ class Probe:
     clause: str = ""
 
     @property
+    def constants(self) -> tuple[str, ...]:
+        """The paths of the floating inputs that are not differentiated."""
+        wanted = self.inputs.differentiable
+        return tuple(
+            path
+            for k, (path, value) in enumerate(
+                zip(self.inputs.paths, self.inputs.values, strict=True)
+            )
+            if k not in wanted and is_continuous(value)
+        )
+
+    @property
     def draws(self) -> bool:
         """Whether the function draws random numbers, from any generator it was given or not."""
         return self.random or bool(self.inputs.generators)

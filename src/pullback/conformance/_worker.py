@@ -1,62 +1,110 @@
 """The process that `check(..., isolate=True)` runs the clauses in.
 
-It reads ``request.json`` and ``inputs.pt`` from a folder and appends one JSON line to
-``answers.jsonl`` before and after each clause, so that the parent knows which one killed it.
+It appends one JSON line to ``answers.jsonl`` before and after each clause, so that the parent knows
+which one killed it. A fresh process reads ``request.json`` and ``inputs.pt`` from the same folder.
 Standard output and error stay free for the checked code.
 """
 
 import json
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._clause import in_running_order, run_clause
+from pullback.conformance._clause import run_clauses
 from pullback.conformance._failure import describe
+from pullback.conformance._guard import unpatched
 from pullback.conformance._intent import infer_intent
 from pullback.conformance._prepare import prepare
 from pullback.conformance._subject import Subject
 from pullback.conformance._transfer import unpack
 from pullback.conformance.clauses import CLAUSES
 from pullback.errors import ArgumentError
+from pullback.internal._processes import die_with
 from pullback.recording.locator import Locator, find
 
-__all__ = ["main"]
+__all__ = ["answer", "main"]
 
 
 def main(folder: Path) -> None:
-    """Run the requested clauses and append the findings.
+    """Answer the request in ``folder``, in a fresh process.
 
     Arguments:
-        folder: holds the request and takes the answers.
+        folder: holds the request and the inputs, and takes the answers.
     """
     request = json.loads((folder / "request.json").read_text())
-
-    def say(**message: Any) -> None:
-        with (folder / "answers.jsonl").open("a") as stream:
-            stream.write(json.dumps(message) + "\n")
-
-    say(started="prepare")
+    say = _Voice(folder)
     try:
         subject = Subject.of(find(Locator.from_data(request["target"])), request["gradient"])
-        args, kwargs = unpack(folder / "inputs.pt")
-        probe = prepare(subject, Arguments.of(args, kwargs), request["seed"])
+        arguments = Arguments.of(*unpack(folder / "inputs.pt"))
     except ArgumentError as error:
         say(misfit=error.what, given=error.given)
         return
     except Exception as error:  # a module that fails to load is the caller's to hear of
         say(misfit="The function cannot be loaded in another process.", given=describe(error))
         return
-    if request["infer"]:
-        say(started="infer")
-        probe = infer_intent(probe)
-    say(prepared={"gradient": probe.intent, "inferred": probe.inferred})
-    for clause in in_running_order(CLAUSES):
-        if clause.id in request["clauses"]:
-            say(started=clause.id)
-            say(finding=asdict(run_clause(clause, probe, bearing=request["bearing"])))
+    _run(subject, arguments, request, say)
+
+
+def answer(subject: Subject, arguments: Arguments, request: dict[str, Any], folder: Path) -> None:
+    """Answer a request in a copy of the process that made it.
+
+    Arguments:
+        subject: what is checked.
+        arguments: its inputs.
+        request: the clauses and how they are run.
+        folder: takes the answers.
+    """
+    # The threads of the original are not in the copy: what waits for one would wait for ever.
+    torch.set_num_threads(1)
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    if "torch._inductor.config" in sys.modules:
+        sys.modules["torch._inductor.config"].compile_threads = 1  # type: ignore[attr-defined]
+    say = _Voice(folder)
+    _run(subject, arguments, request, say)
+
+
+class _Voice:
+    """Appends messages to the answers."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "answers.jsonl"
+
+    def __call__(self, **message: Any) -> None:
+        with self._path.open("a") as stream:
+            stream.write(json.dumps(message) + "\n")
+
+
+def _run(subject: Subject, arguments: Arguments, request: dict[str, Any], say: _Voice) -> None:
+    say(started="prepare")
+    with unpatched() as replaced:
+        try:
+            probe = prepare(subject, arguments, request["seed"])
+        except ArgumentError as error:
+            say(misfit=error.what, given=error.given)
+            return
+        if request["infer"]:
+            say(started="infer")
+            probe = infer_intent(probe)
+    say(
+        prepared={
+            "gradient": probe.intent,
+            "inferred": probe.inferred,
+            "constants": probe.constants,
+        }
+    )
+    chosen = [clause for clause in CLAUSES if clause.id in request["clauses"]]
+    for finding in run_clauses(
+        chosen, probe, bearing=request["bearing"], teller=request["teller"], replaced=replaced,
+        started=lambda clause: say(started=clause.id),
+    ):  # fmt: skip
+        say(finding=asdict(finding))
 
 
 if __name__ == "__main__":
+    die_with(int(os.environ.get("PULLBACK_PARENT", os.getppid())))
     main(Path(sys.argv[1]))

@@ -34,6 +34,7 @@ import torch
 __all__ = [
     "OLDEST",
     "OPERATORS",
+    "PRINT_OPTIONS",
     "TESTED",
     "Answer",
     "BatchInterpreter",
@@ -163,6 +164,7 @@ try:
     custom_function_call = _autograd_function.custom_function_call
     get_interpreter_stack = _functorch.get_interpreter_stack
     get_unwrapped = _functorch.get_unwrapped
+    PRINT_OPTIONS = importlib.import_module("torch._tensor_str").PRINT_OPTS
     is_batchedtensor = _functorch.is_batchedtensor
     is_functorch_wrapped_tensor = _functorch.is_functorch_wrapped_tensor
     is_gradtrackingtensor = _functorch.is_gradtrackingtensor

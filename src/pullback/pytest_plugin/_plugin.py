@@ -1,7 +1,8 @@
 """The options and the fixture of the pytest plugin.
 
-``pytest --pullback`` records the Functions that the tests apply, with their real inputs, checks
-each after the last test and prints the table Function x clause; the run fails when one is broken.
+``pytest --pullback`` records the Functions that the tests apply, with their real inputs, and checks
+each after the last test in a copy of the process, so that a crash or a hang is a verdict. It prints
+the table Function x clause; the run fails when one is broken, and its last line says so.
 The fixture ``check_function`` checks one Function inside a test.
 
 pytest loads this file in every run, so it imports next to nothing until it is used.
@@ -45,6 +46,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="only Functions whose module:name contains this",
     )
     group.addoption(
+        "--pullback-timeout",
+        default=60.0,
+        type=float,
+        metavar="SECONDS",
+        help="that the check of one call may take; 60 by default",
+    )
+    group.addoption(
         "--pullback-html", default=None, metavar="PATH", help="also write one HTML page"
     )
 
@@ -57,7 +65,13 @@ def pytest_configure(config: pytest.Config) -> None:
         require_tensor("pytest --pullback")
     except MissingExtraError as error:
         raise pytest.UsageError(str(error)) from error
-    from pullback.pytest_plugin._session import Controller, Session  # imports torch
+    from pullback.pytest_plugin._session import (  # imports torch
+        Controller,
+        Session,
+        refuse_options,
+    )
+
+    refuse_options(config)
 
     # pytest-xdist decides in a later hook; its options say already that workers will run the tests.
     spread = config.getoption("dist", "no") != "no" or config.getoption("numprocesses", None)

@@ -6,7 +6,7 @@ to the controlling process, which merges them and prints the table.
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -16,16 +16,38 @@ import pytest
 import torch
 from rich.console import Console
 
-from pullback.conformance import check, select_clauses
+from pullback.conformance import can_copy, check, select_clauses
 from pullback.errors import PullbackError
+from pullback.internal._files import refuse_unwritable
 from pullback.internal.torch import are_functorch_transforms_active
 from pullback.recording import Call, Limits, Record, Recorder
-from pullback.report import Report, merge_reports, print_problems, print_table, render_page
+from pullback.report import Report, clean, merge_reports, print_problems, print_table, render_page
 from pullback.tensor import Function
 
-__all__ = ["Controller", "Session"]
+__all__ = ["Controller", "Session", "refuse_options"]
 
 _FAILED = pytest.ExitCode.TESTS_FAILED
+
+
+def refuse_options(config: pytest.Config) -> None:
+    """Refuse, before any test runs, what cannot be done after the last.
+
+    Raises:
+        UsageError: a clause is unknown, a time is none, or the page cannot be written.
+    """
+    clauses = config.getoption("--pullback-clauses")
+    page = config.getoption("--pullback-html")
+    if not config.getoption("--pullback-timeout") > 0:
+        raise pytest.UsageError("--pullback-timeout: not a positive number of seconds")
+    try:
+        select_clauses(clauses.split(",") if clauses else None)
+    except PullbackError as error:
+        raise pytest.UsageError(f"--pullback-clauses: {error}") from error
+    try:
+        if page:
+            refuse_unwritable(Path(page))
+    except PullbackError as error:
+        raise pytest.UsageError(f"--pullback-html: {error}") from error
 
 
 def _copy(args: tuple[Any, ...], keywords: dict[str, Any], limit: int) -> Call:
@@ -72,10 +94,6 @@ class Session:
         self.missing: dict[str, str] = {}
         clauses = config.getoption("--pullback-clauses")
         self._clauses = clauses.split(",") if clauses else None
-        try:
-            select_clauses(self._clauses)
-        except PullbackError as error:
-            raise pytest.UsageError(f"--pullback-clauses: {error}") from error
 
     def _keep(self, record: Record, call: Call) -> None:
         self._calls.setdefault(record.function, []).append(call)
@@ -113,11 +131,25 @@ class Session:
             self.reports.append(replace(merge_reports(reports), function=name))
 
     def _check(self, function: type, call: Call) -> Report:
-        return check(function, *call.arguments, kwargs=call.keywords, clauses=self._clauses)
+        # A copy has the live objects of the tests; where there is none, the check runs here.
+        apart = can_copy()
+        return check(
+            function,
+            *call.arguments,
+            kwargs=call.keywords,
+            clauses=self._clauses,
+            isolate="copy" if apart else False,
+            timeout=self._config.getoption("--pullback-timeout") if apart else None,
+        )
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the table."""
         _summarize(self._config, terminalreporter, self.reports, self.missing)
+
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        """Say below the last line of pytest why a run with no failed test has failed."""
+        if not hasattr(config, "workerinput"):
+            _conclude(config, self.reports, self.missing)
 
 
 class Controller:
@@ -158,12 +190,30 @@ class Controller:
         missing = {k: v for k, v in self._missing.items() if k not in self._found}
         _summarize(self._config, terminalreporter, self._reports(), missing)
 
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        """Say below the last line of pytest why a run with no failed test has failed."""
+        _conclude(config, self._reports(), self._missing)
+
 
 def _fail_if_broken(session: pytest.Session, reports: list[Report]) -> None:
     if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and not all(
         report.ok for report in reports
     ):
         session.exitstatus = _FAILED
+
+
+def _conclude(config: pytest.Config, reports: Sequence[Report], missing: Mapping[str, str]) -> None:
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    bad = [report.function for report in reports if not report.ok]
+    if reporter is None or not (bad or missing):
+        return
+    parts = []
+    if bad:
+        named = ", ".join(bad[:3]) + (", ..." if len(bad) > 3 else "")
+        parts.append(f"{len(bad)} of {len(reports)} Functions broken ({named}): the run fails")
+    if missing:
+        parts.append(f"{len(missing)} not checked")
+    reporter.write_line(f"pullback: {'; '.join(parts)}.", red=bool(bad), yellow=not bad)
 
 
 def _summarize(
@@ -185,9 +235,10 @@ def _summarize(
         if not report.ok:
             print_problems(report, "", console)
     for name, reason in missing.items():
-        console.print(f"not checked {name}: {reason}", markup=False, soft_wrap=True)
+        console.print(f"not checked {clean(name)}: {clean(reason)}", markup=False, soft_wrap=True)
     reporter.write(buffer.getvalue())
     path = config.getoption("--pullback-html")
     if path:
         page = render_page(reports, not_checked=list(missing.items()), command="pytest --pullback")
         Path(path).write_text(page, encoding="utf-8")
+        reporter.write_line(f"pullback: wrote {path}")

@@ -8,19 +8,20 @@ that is recorded does; the answer is a `Recording`.
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pullback.errors import ArgumentError
+from pullback.internal._processes import start_module, supervise, tail
 from pullback.recording._recording import Recording
 
 __all__ = ["Discovery", "discover"]
 
-_SECONDS = 300.0
-_RESTARTS = 20
+_IMPORT_SECONDS = 120.0  # that the package itself may take to be imported
 
 
 @dataclass(frozen=True)
@@ -36,37 +37,35 @@ class Discovery:
     problems: list[str]
 
 
-def discover(package: str, only: str | None = None) -> Discovery:
+def discover(package: str, only: str | None = None, timeout: float = 60.0) -> Discovery:
     """Find the Functions of a package or module and inputs that fit them.
 
     Arguments:
         package: the name of an installed package or module.
         only: the qualified name of one Function in it; all if ``None``.
+        timeout: seconds that the trial calls of one Function may take.
 
     Returns:
         The Functions; those that no inputs were found for have the reason instead of calls.
 
     Raises:
         ArgumentError: there is no such package, or it cannot be imported.
+        Stopped: this process was asked to end.
     """
     _must_exist(package)
-    with tempfile.TemporaryDirectory(prefix="pullback-") as name:
+    with tempfile.TemporaryDirectory(prefix="pullback-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
+        trying, done = folder / "trying", folder / "done"
+        done.touch()
         killed: dict[str, str] = {}
-        for _ in range(_RESTARTS):
-            end = _run_explorer(folder, package, only, list(killed))
-            trying = folder / "trying"
+        while True:
+            tried = [*killed, *done.read_text(encoding="utf-8").splitlines()]
+            end = _run_explorer(folder, {"package": package, "only": only, "skip": tried}, timeout)
             if not end or not trying.exists():
                 break
-            killed[trying.read_text(encoding="utf-8")] = end
+            killed[trying.read_text(encoding="utf-8")] = f"its trial calls {end}"
             trying.unlink()
-        fault = folder / "fault"
-        if fault.exists():
-            raise ArgumentError(
-                f"{package} cannot be imported.",
-                given=fault.read_text(encoding="utf-8"),
-                mend="Import it in Python first; its own message is above.",
-            )
+        _refuse_faults(package, folder, end)
         recording = Recording.collect(folder, ["trial", package])
         for item in recording:
             if item.name in killed:
@@ -74,6 +73,17 @@ def discover(package: str, only: str | None = None) -> Discovery:
         problems = folder / "problems.json"
         lines = json.loads(problems.read_text(encoding="utf-8")) if problems.exists() else []
         return Discovery(recording, lines)
+
+
+def _refuse_faults(package: str, folder: Path, end: str) -> None:
+    """Say what kept the package from being imported."""
+    fault = folder / "fault"
+    if fault.exists() or end:
+        raise ArgumentError(
+            f"{package} cannot be imported.",
+            given=fault.read_text(encoding="utf-8") if fault.exists() else f"its import {end}",
+            mend="Import it in Python first; its own message is above.",
+        )
 
 
 def _must_exist(package: str) -> None:
@@ -94,33 +104,24 @@ def _must_exist(package: str) -> None:
         )
 
 
-def _run_explorer(folder: Path, package: str, only: str | None, skip: list[str]) -> str:
+def _run_explorer(folder: Path, request: dict[str, Any], timeout: float) -> str:
     """Run the process once; how it died, or an empty text."""
-    request = {"package": package, "only": only, "skip": skip}
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-    paths = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    try:
-        done = subprocess.run(  # noqa: S603 - our own interpreter and module
-            [
-                sys.executable,
-                "-P",
-                "-W",
-                "ignore",
-                "-m",
-                "pullback.recording._explore",
-                str(folder),
-            ],
-            env={**os.environ, "PYTHONPATH": paths},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"its trial calls gave no answer within {_SECONDS:g} s"
-    if done.returncode == 0:
-        return ""
-    lines = done.stderr.decode(errors="replace").strip().splitlines()
-    last = f": {lines[-1]}" if lines else ""
-    return f"its trial calls ended the process with status {done.returncode}{last}"
+    child = start_module("pullback.recording._explore", folder)
+    trying = folder / "trying"
+    seen, since = "", time.monotonic()
+
+    def give_up() -> str:
+        nonlocal seen, since
+        now = trying.read_text(encoding="utf-8") if trying.exists() else ""
+        if now != seen:
+            seen, since = now, time.monotonic()
+        limit = timeout if seen else max(timeout, _IMPORT_SECONDS)
+        late = time.monotonic() - since > limit
+        return f"gave no answer within {limit:g} s" if late else ""
+
+    status, reason = supervise(child, give_up)
+    if reason or status == 0:
+        return reason
+    last = tail(child.log)
+    return f"ended the process with status {status}{f': {last}' if last else ''}"

@@ -3,7 +3,6 @@
 import contextlib
 import importlib
 import inspect
-import io
 import json
 import os
 import pkgutil
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 
 from pullback.internal._operator import is_operator, registered_rules, resolve
+from pullback.internal._processes import die_with
 from pullback.internal.torch import OPERATORS, pytree
 from pullback.recording._guess import guesses
 from pullback.recording.codec import Encoder, NotPlain
@@ -47,18 +47,27 @@ def main(folder: Path) -> None:
         name = locator.name
         if name in request["skip"]:
             continue
-        (folder / "trying").write_text(name, encoding="utf-8")
+        _write(folder / "trying", name)
         # Counted before it is tried, so that a Function that ends the process is still listed.
         _count(folder, locator, {})
         with _quiet():
             _count(folder, locator, _try(function, locator, folder))
         (folder / "trying").unlink()
+        with (folder / "done").open("a", encoding="utf-8") as done:
+            done.write(f"{name}\n")
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    with contextlib.redirect_stdout(io.StringIO()):
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
         yield
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file at once: whoever reads it meanwhile sees all of it or nothing."""
+    part = path.with_suffix(".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
 
 
 def _import_submodules(root: ModuleType, problems: list[str]) -> None:
@@ -118,7 +127,7 @@ def _head(locator: Locator) -> dict[str, Any]:
 def _count(folder: Path, locator: Locator, reasons: dict[str, int]) -> None:
     name = f"counts-{locator.module}.{locator.qualname}.json".replace(os.sep, "_")
     (folder / name).write_text(
-        json.dumps([{**_head(locator), "applied": 0, "reasons": reasons}]), encoding="utf-8"
+        json.dumps([{**_head(locator), "reasons": reasons}]), encoding="utf-8"
     )
 
 
@@ -199,4 +208,5 @@ def _spool(path: Path, locator: Locator, args: tuple[Any, ...]) -> None:
 
 
 if __name__ == "__main__":
+    die_with(int(os.environ.get("PULLBACK_PARENT", os.getppid())))
     main(Path(sys.argv[1]))

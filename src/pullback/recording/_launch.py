@@ -3,13 +3,13 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from pullback.errors import ProgramError
+from pullback.internal._program import run_program
 from pullback.recording._recorder import Limits
 from pullback.recording._recording import Recording
 
@@ -24,6 +24,7 @@ def record_program(
     *,
     eager: bool = False,
     environment: Mapping[str, str] | None = None,
+    stdout: int | None = None,
 ) -> tuple[Recording, ProgramError | None]:
     """Run ``command`` as it is and return what it applied.
 
@@ -35,6 +36,7 @@ def record_program(
         limits: how much to keep.
         eager: ask torch not to compile, so that Functions inside ``torch.compile`` are seen.
         environment: in place of ``os.environ``.
+        stdout: the descriptor for the program's standard output; that of this process if ``None``.
 
     Returns:
         The recording, and the failure of the program if it ended with another status than 0.
@@ -51,7 +53,7 @@ def record_program(
     limits = limits or Limits()
     variables = dict(os.environ if environment is None else environment)
     executable = _resolve(command, variables)
-    with tempfile.TemporaryDirectory(prefix="pullback-") as directory:
+    with tempfile.TemporaryDirectory(prefix="pullback-", ignore_cleanup_errors=True) as directory:
         variables["PULLBACK_RECORD_DIRECTORY"] = directory
         numbers = (limits.calls, limits.call_bytes, limits.total_bytes)
         variables["PULLBACK_RECORD_LIMITS"] = ",".join(str(number) for number in numbers)
@@ -59,8 +61,8 @@ def record_program(
         variables["PYTHONPATH"] = os.pathsep.join(part for part in parts if part)
         if eager:
             variables["TORCHDYNAMO_DISABLE"] = "1"
-        code = _run([executable, *command[1:]], variables)
-        recording = Recording.collect(directory, command)
+        code = _run([executable, *command[1:]], variables, stdout)
+        recording = Recording.collect(directory, command, limits.calls)
         started = any(Path(directory).glob("started-*"))
         reasons = {path.read_text("utf-8") for path in Path(directory).glob("failed-*")}
     if code != 0:
@@ -99,27 +101,29 @@ def _resolve(command: list[str], variables: Mapping[str, str]) -> str:
     return found
 
 
-def _run(command: list[str], variables: Mapping[str, str]) -> int:
+def _run(command: list[str], variables: Mapping[str, str], stdout: int | None) -> int:
     try:
-        process = subprocess.Popen(command, env=dict(variables))  # noqa: S603 - the user's own command line
+        return run_program(command, variables, stdout=stdout)
     except OSError as error:
         raise ProgramError(
             f"The program {command[0]} cannot be started.",
             given=str(error),
             mend=f"pullback check -- python {command[0]}",
         ) from error
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            process.send_signal(signal.SIGINT)  # the program decides, as it would by itself
 
 
 def _failure(command: list[str], code: int) -> ProgramError:
-    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+    how = f"was ended by {_signal(-code)}" if code < 0 else f"exited with status {code}"
     return ProgramError(
         f"The program {how}.",
         given=" ".join(command),
         expected="status 0",
         mend="Make it run by itself first; its own message is above.",
     )
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has no name
+        return f"signal {number}"

@@ -9,13 +9,11 @@ This file imports neither torch nor pullback: it is also loaded by path into pro
 ``_bootstrap/sitecustomize.py``, before they import anything. What it needs is loaded by path.
 """
 
-import atexit
 import contextlib
 import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
-import json
 import os
 import sys
 import threading
@@ -30,6 +28,7 @@ __all__ = ["Call", "Limits", "Record", "Recorder", "record_this_process"]
 _NOT_CUSTOM = ("torch.", "pullback.tensor.")
 _OWN_BASE = "pullback.tensor._function"  # replaces `apply`, and enters torch below it
 _SIGNATURE_LIMIT = 64
+_SLOTS = 4096  # of Functions that are counted one by one
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Record:
     function: type
     locator: Any
     script: str = ""
-    applied: int = 0
+    slot: int = 0
     full: bool = False
     ignored: bool = False
     kept: int = 0
@@ -80,6 +79,11 @@ class Recorder:
             whose message is the reason why the call cannot be replayed; ``None`` is no call at all.
         keep: receives the record of the Function and the call, once it has succeeded.
         limits: how much to keep.
+        changed: is told when a Function or a reason is new.
+
+    Attributes:
+        records: what was seen of each Function.
+        tally: how often each was applied, by the slot of its record.
     """
 
     def __init__(
@@ -87,8 +91,11 @@ class Recorder:
         copy: Callable[[tuple[Any, ...], dict[str, Any], int], Call | None],
         keep: Callable[[Record, Call], None],
         limits: Limits | None = None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.limits = limits or Limits()
+        self.tally: Any = [0] * _SLOTS
+        self._changed = changed
         self.records: dict[type, Record] = {}
         self.bytes = 0
         self._copy = copy
@@ -110,7 +117,7 @@ class Recorder:
         ) -> Any:
             record = records.get(cls)
             if record is not None:
-                record.applied += 1
+                self.tally[record.slot] += 1
                 if record.full:
                     return call(cls, *args, **kwargs)
                 signature = _signature(args, kwargs, tensor)
@@ -141,9 +148,13 @@ class Recorder:
             operator = _operator(cls)
             if record is None:
                 named = cls if operator is None else operator
-                record = self.records[cls] = Record(cls, _locate(named), _script(), applied=1)
+                slot = min(len(self.records), _SLOTS - 1)
+                record = self.records[cls] = Record(cls, _locate(named), _script(), slot)
+                self.tally[slot] += 1
                 if operator is None and cls.__module__.startswith(_NOT_CUSTOM):
                     record.ignored = record.full = True
+                else:
+                    self._changed()
             if record.full:
                 return None
             if operator is not None:
@@ -164,6 +175,7 @@ class Recorder:
             except Exception as reason:  # the program must run on whatever the copy meets
                 text = str(reason) or type(reason).__name__
                 record.reasons[text] = record.reasons.get(text, 0) + 1
+                self._changed()
                 return None
 
     def _commit(self, record: Record, call: Call) -> None:
@@ -175,6 +187,7 @@ class Recorder:
             except Exception as reason:  # a full disk must not end the program
                 text = f"the call could not be written: {reason}"
                 record.reasons[text] = record.reasons.get(text, 0) + 1
+                self._changed()
                 return
             record.kept += 1
             self.bytes += call.size
@@ -247,57 +260,6 @@ class _WhenImported(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._action(module)
 
 
-class _Spool:
-    """Writes each kept call to a file of its own.
-
-    Nothing piles up in memory, and a program that is killed leaves what it had recorded.
-    """
-
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
-        self._number = 0
-        self.recorder: Recorder | None = None
-
-    def keep(self, record: Record, call: Call) -> None:
-        import torch
-
-        self._number += 1
-        path = os.path.join(self._directory, f"call-{os.getpid()}-{self._number:04d}.pt")
-        with _plain_torch(torch):
-            torch.save(
-                {
-                    "locator": record.locator.to_data(),
-                    "paths": _paths(),
-                    "script": record.script,
-                    "arguments": call.arguments,
-                    "keywords": call.keywords,
-                    "tensors": call.tensors,
-                },
-                path + ".part",
-            )
-        os.replace(path + ".part", path)
-
-    def finish(self) -> None:
-        """Write what was counted; the calls themselves are written already."""
-        if self.recorder is None or not os.path.isdir(self._directory):
-            return
-        counts = [
-            {
-                "locator": record.locator.to_data(),
-                "paths": _paths(),
-                "script": record.script,
-                "applied": record.applied,
-                "reasons": record.reasons,
-            }
-            for record in self.recorder.records.values()
-            if not record.ignored
-        ]
-        path = os.path.join(self._directory, f"counts-{os.getpid()}.json")
-        with open(path + ".part", "w", encoding="utf-8") as file:
-            json.dump(counts, file)
-        os.replace(path + ".part", path)
-
-
 def _plain_torch(torch: Any) -> Any:
     """Leave dispatch modes and torch.func transforms while copying and writing."""
     stack, inside = contextlib.ExitStack(), _inside_torch()
@@ -309,7 +271,7 @@ def _plain_torch(torch: Any) -> Any:
 
 def record_this_process(directory: str, limits: Limits) -> None:
     """Record this process into ``directory`` as soon as it imports torch."""
-    spool = _Spool(directory)
+    spool = _sibling("_spool.py").Spool(directory, _paths, _plain)
 
     def encode(args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Call | None:
         import torch
@@ -325,7 +287,8 @@ def record_this_process(directory: str, limits: Limits) -> None:
                 return None
         return Call(arguments, keywords, encoder.tensors, encoder.bytes)
 
-    recorder = spool.recorder = Recorder(encode, spool.keep, limits)
+    recorder = spool.recorder = Recorder(encode, spool.keep, limits, spool.describe)
+    spool.renew()
 
     def install(part: Any) -> None:
         try:
@@ -338,7 +301,10 @@ def record_this_process(directory: str, limits: Limits) -> None:
     # Only when all of torch is there: what it applies by itself is not of interest.
     sys.meta_path.insert(0, _WhenImported("torch", lambda torch: install(torch.autograd)))
     sys.meta_path.insert(0, _WhenImported(_OWN_BASE, install))
-    atexit.register(spool.finish)
+
+
+def _plain() -> Any:
+    return _plain_torch(sys.modules["torch"])
 
 
 def _paths() -> list[str]:

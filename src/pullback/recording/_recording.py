@@ -7,6 +7,7 @@ executes nothing.
 
 import json
 import pickle
+import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,12 @@ class RecordedCall:
     arguments: list[Any]
     keywords: list[tuple[str, Any]]
     tensors: list[torch.Tensor]
+
+    @property
+    def signature(self) -> str:
+        """What two calls have in common that show the same of a Function: all but the numbers."""
+        kinds = [(tensor.shape, tensor.dtype) for tensor in self.tensors]
+        return repr((self.arguments, self.keywords, kinds))
 
     @property
     def differentiates(self) -> bool:
@@ -204,19 +211,31 @@ class Recording:
         return cls(program, functions)
 
     @classmethod
-    def collect(cls, directory: str | Path, program: list[str]) -> "Recording":
-        """Put together what the processes of a program of ours have left in ``directory``."""
+    def collect(
+        cls, directory: str | Path, program: list[str], calls: int | None = None
+    ) -> "Recording":
+        """Put together what the processes of a program of ours have left in ``directory``.
+
+        Arguments:
+            directory: their files.
+            program: the command line.
+            calls: the most calls of one Function that are kept, of all processes together.
+        """
         functions: dict[Locator, RecordedFunction] = {}
         folder = Path(directory)
         for file in sorted(folder.glob("counts-*.json")):
             for item in json.loads(file.read_text(encoding="utf-8")):
                 entry = _entry(functions, item)
-                entry.applied += item["applied"]
+                entry.applied += _tally(file, item.get("slot"))
                 for reason, count in item["reasons"].items():
                     entry.reasons[reason] = entry.reasons.get(reason, 0) + count
         for file in sorted(folder.glob("call-*.pt")):
             item = _read(file)
-            _entry(functions, item).calls.append(_read_call(item))
+            entry, call = _entry(functions, item), _read_call(item)
+            if calls is None or all(call.signature != other.signature for other in entry.calls):
+                entry.calls.append(call)
+        for entry in functions.values():
+            del entry.calls[len(entry.calls) if calls is None else calls :]
         ordered = sorted(functions.values(), key=lambda item: item.name)
         return cls(list(program), ordered)
 
@@ -326,6 +345,14 @@ def _text(value: Any) -> str:
         raise TypeError(f"a {type(value).__name__} in the place of a text")
     # A terminal obeys control characters.
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in value)
+
+
+def _tally(counts: Path, slot: int | None) -> int:
+    """How often a process applied a Function, from the memory that it shared with a file."""
+    file = counts.with_name(counts.stem.replace("counts", "tally"))
+    if slot is None or not file.exists():
+        return 0
+    return int.from_bytes(file.read_bytes()[8 * slot : 8 * slot + 8], sys.byteorder)
 
 
 def _requires_grad(node: Any) -> bool:

@@ -1,8 +1,9 @@
 """`Finding` and `Findings`: what was found about one Function, as data without a face."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
+from pullback.report._text import clean
 from pullback.report._verdict import Verdict
 
 __all__ = ["Finding", "Findings"]
@@ -24,6 +25,9 @@ class Finding:
         source: ``file:line`` of the Function.
         repro: a standalone script of at most 15 lines that shows it.
         why: what the clause is good for, where the finding needs to say so.
+        accepted: the reason why it is known and does not count, from a baseline.
+
+    Every text is made printable: it may come from the checked code.
 
     Example:
         >>> Finding("linear", Verdict.HOLDS, "B(2.5a - 1.5b) = 2.5 B(a) - 1.5 B(b)").ok
@@ -41,11 +45,18 @@ class Finding:
     source: str = ""
     repro: str = ""
     why: str = ""
+    accepted: str = ""
+
+    def __post_init__(self) -> None:
+        for field_ in fields(self):
+            value = getattr(self, field_.name)
+            if type(value) is str:
+                object.__setattr__(self, field_.name, clean(value))
 
     @property
     def ok(self) -> bool:
-        """Whether the finding is neither ``broken`` nor ``crashes``."""
-        return not self.verdict.is_bad
+        """Whether the finding is neither ``broken`` nor ``crashes``, or is accepted."""
+        return not self.verdict.is_bad or bool(self.accepted)
 
     def __str__(self) -> str:
         lines = [f"{self.clause}: {self.verdict.value}. {self.detail}"]
@@ -74,6 +85,8 @@ class Findings:
         seed: the seed of every random choice.
         seconds: how long the check took, in seconds.
         environment: versions and devices, name to text.
+        constants: paths of the floating inputs that were not differentiated.
+        unfinished: why not every clause was run, or an empty text.
     """
 
     function: str
@@ -83,16 +96,40 @@ class Findings:
     seed: int
     seconds: float = 0.0
     environment: Mapping[str, str] = field(default_factory=dict)
+    constants: tuple[str, ...] = ()
+    unfinished: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("function", "unfinished"):
+            object.__setattr__(self, name, clean(getattr(self, name)))
+
+    def __bool__(self) -> bool:
+        return self.ok
 
     @property
     def ok(self) -> bool:
-        """Whether no finding is ``broken`` or ``crashes``."""
+        """Whether no finding is ``broken`` or ``crashes``, but for those that are accepted."""
         return all(finding.ok for finding in self.findings)
 
     @property
+    def unchecked(self) -> str:
+        """Why not all was shown that was asked, or an empty text."""
+        if self.unfinished:
+            return self.unfinished
+        if any(finding.verdict is not Verdict.SKIPPED for finding in self.findings):
+            return ""
+        said = self.findings[0].detail if self.findings else "no clause was run"
+        return f"nothing was shown: {said}"
+
+    @property
     def problems(self) -> tuple[Finding, ...]:
-        """The findings that are ``broken`` or ``crashes``."""
+        """The findings that are ``broken`` or ``crashes`` and that no baseline accepts."""
         return tuple(finding for finding in self.findings if not finding.ok)
+
+    @property
+    def accepted(self) -> tuple[Finding, ...]:
+        """The findings that a baseline accepts."""
+        return tuple(finding for finding in self.findings if finding.accepted)
 
     def __getitem__(self, clause: str) -> Finding:
         for finding in self.findings:

@@ -7,6 +7,7 @@ from typing import Any
 
 from pullback.errors import ArgumentError
 from pullback.report._report import Report
+from pullback.report._text import clean
 
 __all__ = ["read_reports", "render_json"]
 
@@ -17,6 +18,7 @@ def render_json(
     reruns: Mapping[str, str] | None = None,
     not_checked: Sequence[tuple[str, str]] = (),
     not_imported: Sequence[str] = (),
+    partial: str = "",
 ) -> str:
     """Return one JSON object that holds several reports.
 
@@ -25,6 +27,7 @@ def render_json(
         reruns: function name -> the command line that checks it alone again.
         not_checked: names of Functions that could not be checked, with the reason.
         not_imported: modules that could not be looked into, one line each.
+        partial: why not everything that was asked for is here, or an empty text.
 
     Returns:
         The text; `read_reports` reads it.
@@ -37,12 +40,13 @@ def render_json(
         {**json.loads(report.to_json()), "rerun": (reruns or {}).get(report.function, "")}
         for report in reports
     ]
-    missing = [{"function": name, "reason": reason} for name, reason in not_checked]
+    missing = [{"function": clean(name), "reason": clean(reason)} for name, reason in not_checked]
     data = {
         "ok": all(report.ok for report in reports),
+        "partial": partial,
         "functions": functions,
         "not_checked": missing,
-        "not_looked_into": list(not_imported),
+        "not_looked_into": [clean(line) for line in not_imported],
     }
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 

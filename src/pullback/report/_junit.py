@@ -4,20 +4,23 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from pullback.report._findings import Finding, Findings
+from pullback.report._text import clean
 from pullback.report._verdict import SIGNS
 
 __all__ = ["render_junit"]
 
-# XML 1.0 allows no control characters but these; reprs of tensors never hold others, messages may.
-_ALLOWED_CONTROLS = "\t\n\r"
 
-
-def render_junit(reports: Sequence[Findings], not_checked: Sequence[tuple[str, str]] = ()) -> str:
+def render_junit(
+    reports: Sequence[Findings],
+    not_checked: Sequence[tuple[str, str]] = (),
+    partial: str = "",
+) -> str:
     """Return JUnit XML.
 
     Arguments:
         reports: what was checked.
         not_checked: names of Functions that could not be checked, with the reason.
+        partial: why not everything that was asked for is here, or an empty text.
 
     Returns:
         The text of the file.
@@ -27,12 +30,17 @@ def render_junit(reports: Sequence[Findings], not_checked: Sequence[tuple[str, s
         True
     """
     root = ElementTree.Element("testsuites", name="pullback")
+    if partial:
+        # An error of the run as a whole: no reader takes a part for all.
+        suite = ElementTree.SubElement(root, "testsuite", name="pullback", tests="1", errors="1")
+        case = ElementTree.SubElement(suite, "testcase", classname="pullback", name="partial")
+        ElementTree.SubElement(case, "error", message=clean(partial), type="partial")
     for report in reports:
         _add_suite(root, report)
     for name, reason in not_checked:
-        suite = ElementTree.SubElement(root, "testsuite", name=name, tests="1", skipped="1")
-        case = ElementTree.SubElement(suite, "testcase", classname=name, name="inputs")
-        ElementTree.SubElement(case, "skipped", message=_clean(reason))
+        suite = ElementTree.SubElement(root, "testsuite", name=clean(name), tests="1", skipped="1")
+        case = ElementTree.SubElement(suite, "testcase", classname=clean(name), name="inputs")
+        ElementTree.SubElement(case, "skipped", message=clean(reason))
     ElementTree.indent(root)
     body = ElementTree.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="utf-8"?>\n{body}\n'
@@ -40,7 +48,7 @@ def render_junit(reports: Sequence[Findings], not_checked: Sequence[tuple[str, s
 
 def _add_suite(root: ElementTree.Element, report: Findings) -> None:
     def count(tag: str) -> str:
-        return str(sum(SIGNS[finding.verdict].junit == tag for finding in report))
+        return str(sum(_tag(finding) == tag for finding in report))
 
     suite = ElementTree.SubElement(
         root,
@@ -59,19 +67,21 @@ def _add_suite(root: ElementTree.Element, report: Findings) -> None:
         _mark(case, finding)
 
 
+def _tag(finding: Finding) -> str:
+    return "skipped" if finding.accepted else SIGNS[finding.verdict].junit
+
+
 def _mark(case: ElementTree.Element, finding: Finding) -> None:
-    tag = SIGNS[finding.verdict].junit
+    tag = _tag(finding)
     if not tag:
         return
     message = f"{finding.verdict.value}: {finding.detail}"
+    if finding.accepted:
+        message = f"accepted ({finding.accepted}): {message}"
     if tag == "system-out":  # it has no attributes
-        ElementTree.SubElement(case, tag).text = _clean(f"{message} {finding.hint}".rstrip())
+        ElementTree.SubElement(case, tag).text = clean(f"{message} {finding.hint}".rstrip())
         return
-    mark = ElementTree.SubElement(case, tag, message=_clean(message))
-    if finding.verdict.is_bad:
+    mark = ElementTree.SubElement(case, tag, message=clean(message))
+    if not finding.ok:
         mark.set("type", finding.verdict.value)
-        mark.text = _clean(f"{finding}\n\n{finding.repro}")
-
-
-def _clean(text: str) -> str:
-    return "".join(c for c in text if c >= " " or c in _ALLOWED_CONTROLS)
+        mark.text = clean(f"{finding}\n\n{finding.repro}")

@@ -33,6 +33,11 @@ def merge_reports(reports: Sequence[Report]) -> Report:
         first,
         findings=tuple(findings),
         seconds=sum(report.seconds for report in reports),
+        # An input is a constant where no call differentiates it.
+        constants=tuple(
+            path for path in first.constants if all(path in report.constants for report in reports)
+        ),
+        unfinished=next((report.unfinished for report in reports if report.unfinished), ""),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pullback.report._findings import Finding, Findings
+from pullback.report._text import clean
 from pullback.report._verdict import SIGNS, Verdict
 
 __all__ = ["render_page"]
@@ -40,6 +41,7 @@ class _Row:
     module: str
     cells: tuple[_Cell, ...]
     problems: tuple[_Card, ...]
+    accepted: tuple[_Card, ...]
     untidy: tuple[_Card, ...]
     lacking: tuple[_Card, ...]
     rerun: str
@@ -53,6 +55,7 @@ def render_page(
     command: str = "",
     reruns: Mapping[str, str] | None = None,
     seconds: float | None = None,
+    partial: str = "",
 ) -> str:
     """Return a page: a summary, the matrix Function x clause, and each finding that is broken.
 
@@ -63,6 +66,7 @@ def render_page(
         command: the command line that was run.
         reruns: function name -> the command line that checks it alone again.
         seconds: how long the run took; the times of the reports together if ``None``.
+        partial: why not everything that was asked for is here, or an empty text.
 
     Returns:
         HTML that loads nothing; everything from the reports is escaped.
@@ -90,14 +94,22 @@ def render_page(
         "untidy": [row for row in rows if row.untidy],
         "lacking": [row for row in rows if row.lacking],
         "counts": _counts(reports),
-        "not_checked": list(not_checked),
-        "not_imported": list(not_imported),
-        "command": command,
+        "accepted": [row for row in rows if row.accepted],
+        "not_checked": [
+            (clean(name), clean(reason)) for name, reason in [*not_checked, *_not_finished(ordered)]
+        ],
+        "not_imported": [clean(line) for line in not_imported],
+        "command": clean(command),
+        "partial": clean(partial),
         "environment": dict(ordered[0].environment) if ordered else {},
         "seconds": sum(r.seconds for r in reports) if seconds is None else seconds,
         "seed": ordered[0].seed if ordered else 0,
     }
     return environment.get_template("report.html.jinja").render(facts)
+
+
+def _not_finished(reports: Sequence[Findings]) -> list[tuple[str, str]]:
+    return [(report.function, report.unchecked) for report in reports if report.unchecked]
 
 
 def _counts(reports: Sequence[Findings]) -> dict[str, int]:
@@ -118,12 +130,13 @@ def _row(number: int, report: Findings, clauses: Sequence[str], reruns: Mapping[
     module, _, name = report.function.rpartition(":")
     cells = tuple(_cell(report, clause, anchor) for clause in clauses)
     problems = tuple(_card(item, anchor) for item in report.problems)
+    accepted = tuple(_card(item, anchor) for item in report.accepted)
     untidy, lacking = (
         tuple(_card(item, anchor) for item in report if item.verdict is verdict)
         for verdict in (Verdict.UNTIDY, Verdict.LACKING)
     )
-    rerun = reruns.get(report.function, "")
-    return _Row(report, anchor, name, module, cells, problems, untidy, lacking, rerun)
+    rerun = clean(reruns.get(report.function, ""))
+    return _Row(report, anchor, name, module, cells, problems, accepted, untidy, lacking, rerun)
 
 
 def _card(finding: Finding, anchor: str) -> _Card:
@@ -135,5 +148,5 @@ def _cell(report: Findings, clause: str, anchor: str) -> _Cell:
         return _Cell("none", "", f"{clause}: not run", "")
     finding = report[clause]
     title = f"{clause}: {finding.verdict.value}. {finding.detail}"
-    target = f"{anchor}-{clause}" if finding.verdict.is_bad else ""
+    target = f"{anchor}-{clause}" if not finding.ok else ""
     return _Cell(finding.verdict.value, SIGNS[finding.verdict].glyph, title, target)

@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict, dataclass
 from io import StringIO
+from textwrap import indent
 from typing import Any
 
 from rich.console import Console
@@ -29,6 +30,10 @@ class Report(Findings):
         seed: the seed of every random choice.
         seconds: how long the check took, in seconds.
         environment: versions and devices, name to text.
+        constants: paths of the floating inputs that were not differentiated.
+        unfinished: why not every clause was run, or an empty text.
+
+    A report is true where it is ok.
 
     Example:
         >>> report = Report("a:F", "exact", False, (Finding("linear", Verdict.HOLDS, "yes"),), 0)
@@ -71,7 +76,8 @@ class Report(Findings):
             values: dict[str, Any] = json.loads(text)
             values.pop("ok", None)
             findings = tuple(_read_finding(fields) for fields in values.pop("findings"))
-            return cls(findings=findings, **values)
+            constants = tuple(values.pop("constants", ()))
+            return cls(findings=findings, constants=constants, **values)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ArgumentError(
                 "The text is not the JSON of a report.",
@@ -129,12 +135,20 @@ class Report(Findings):
         console.print(table, highlight=False)
         for finding in self.problems:
             console.print(f"\n{finding}", markup=False, highlight=False, soft_wrap=True)
+            if finding.repro:
+                script = indent(finding.repro.rstrip(), "    ")
+                console.print(f"  script:\n{script}", markup=False, highlight=False, soft_wrap=True)
         return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 
     def _heading(self) -> str:
         state = "ok" if self.ok else f"{len(self.problems)} problem(s)"
         intent = f"{self.gradient} ({'inferred' if self.inferred else 'declared'})"
-        return f"{self.function}: {state}, gradient {intent}, seed {self.seed}"
+        parts = [f"{self.function}: {state}", f"gradient {intent}", f"seed {self.seed}"]
+        if self.constants:
+            parts.append(f"constants {', '.join(self.constants)}")
+        if self.unchecked:
+            parts.append(self.unchecked)
+        return ", ".join(parts)
 
 
 def _read_finding(fields: dict[str, Any]) -> Finding:

@@ -69,7 +69,27 @@ def print_table(reports: Sequence[Findings], console: Console) -> None:
         lead = "The other clauses hold" if shown else "Every clause holds"
         tail = "does not apply" if not shown else "do not apply"
         console.print(f"[green]{lead} or {tail}:[/] {', '.join(rest)}.")
+    for report, name in zip(reports, names, strict=True):
+        _print_remarks(report, name, console)
     console.print()
+
+
+def _print_remarks(report: Findings, name: str, console: Console) -> None:
+    """What the signs do not say: constants, accepted findings, clauses that were not run."""
+    lines = []
+    if report.constants:
+        lines.append(
+            f"[dim]constants of[/] {escape(name)}: {', '.join(map(escape, report.constants))}"
+        )
+    lines += [
+        f"[dim]accepted in[/] {escape(name)}: {item.clause} {item.verdict.value}, "
+        f"{escape(item.accepted)}"
+        for item in report.accepted
+    ]
+    if report.unchecked:
+        lines.append(f"[yellow]not all of[/] {escape(name)}: {escape(report.unchecked)}")
+    for line in lines:
+        console.print(line, soft_wrap=True)
 
 
 def _legend(*, plain: bool) -> Text:

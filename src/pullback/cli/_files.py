@@ -1,0 +1,86 @@
+"""The files that a command writes: tried before anything runs, and never somebody else's."""
+
+import os
+import stat
+import zipfile
+from pathlib import Path
+
+from pullback.errors import ArgumentError
+from pullback.internal._files import refuse_unwritable
+
+__all__ = ["KEPT", "make_kept_folder", "refuse_kept", "refuse_unwritable", "write_file"]
+
+KEPT = Path(".pullback") / "calls.pt"
+"""Where the calls of a program are kept unless another place is named."""
+
+
+def refuse_recording(path: Path) -> None:
+    """Refuse a place for a recording that cannot be written, or holds something else.
+
+    Raises:
+        ArgumentError: it cannot be opened for writing, or is no recording.
+    """
+    if path == KEPT:
+        refuse_kept()
+        return
+    refuse_unwritable(path)
+    if path.is_file() and path.stat().st_size and not zipfile.is_zipfile(path):
+        raise ArgumentError(
+            f"{path} is no recording and is not overwritten.",
+            mend="Name another file with --output, or remove this one.",
+        )
+
+
+def refuse_kept() -> None:
+    """Refuse a ``.pullback`` that is not a folder of ours, before a program is run.
+
+    Raises:
+        ArgumentError: the name is taken by a link or a file.
+    """
+    for place, wanted in ((KEPT.parent, stat.S_ISDIR), (KEPT, stat.S_ISREG)):
+        try:
+            mode = os.lstat(place).st_mode
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise ArgumentError(f"{place} cannot be used.", given=error.strerror) from error
+        if not wanted(mode):
+            raise ArgumentError(
+                f"{place} is not ours, and nothing is written there.",
+                given="a link" if stat.S_ISLNK(mode) else "a file of another kind",
+                expected="a folder, made by pullback, that keeps the calls of a program",
+                mend="Remove it, or name a file: pullback check -o calls.pt -- python train.py",
+            )
+    if KEPT.parent.is_dir() and not os.access(KEPT.parent, os.W_OK):
+        raise ArgumentError(f"{KEPT.parent} cannot be written.", mend="Name a file with --output.")
+    if not KEPT.parent.exists() and not os.access(".", os.W_OK):
+        raise ArgumentError(
+            "A recording cannot be kept in this folder.", mend="Name a file with --output."
+        )
+
+
+def make_kept_folder() -> None:
+    """Make the folder ``.pullback``, which git does not see, as other tools keep theirs."""
+    refuse_kept()
+    KEPT.parent.mkdir(exist_ok=True)
+    try:
+        with (KEPT.parent / ".gitignore").open("x", encoding="utf-8") as stream:
+            stream.write("*\n")
+    except FileExistsError:
+        pass
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a text.
+
+    Raises:
+        ArgumentError: it cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(
+            f"{path} cannot be written.",
+            given=str(error),
+            mend="Name a file in a folder that exists.",
+        ) from error

@@ -1,0 +1,61 @@
+"""Run jobs side by side in threads that nothing waits for when the command is interrupted."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pullback.internal._processes import STOP
+
+__all__ = ["run_jobs"]
+
+_GRACE = 1.0  # seconds in which a job that was told to stop says what it knows
+
+
+def run_jobs(jobs: Sequence[Callable[[], Any]], workers: int) -> Iterator[Any]:
+    """Yield the answer of each job in order; after an interruption, of those that have one.
+
+    Arguments:
+        jobs: take nothing; what one raises is raised here.
+        workers: how many run side by side; with one, they run in this very thread.
+
+    Yields:
+        The answers; ``None`` for a job that was not run or has not ended in time.
+    """
+    if workers < 2:
+        for job in jobs:
+            yield None if STOP.is_set() else job()
+        return
+    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number in range(len(jobs)):
+        waiting.put(number)
+    done = [threading.Event() for _ in jobs]
+    answers: list[tuple[Any, BaseException | None]] = [(None, None)] * len(jobs)
+
+    def work() -> None:
+        while not STOP.is_set():
+            try:
+                number = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                answers[number] = (jobs[number](), None)
+            except BaseException as error:
+                answers[number] = (None, error)
+            done[number].set()
+
+    for _ in range(workers):
+        threading.Thread(target=work, daemon=True).start()
+    for number in range(len(jobs)):
+        _wait(done[number])
+        answer, error = answers[number]
+        if error is not None:
+            raise error
+        yield answer
+
+
+def _wait(done: threading.Event) -> None:
+    while not done.wait(0.1):
+        if STOP.is_set():
+            done.wait(_GRACE)
+            return

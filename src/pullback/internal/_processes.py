@@ -1,0 +1,203 @@
+"""Processes of ours: each leads a group of its own, and all of the group ends with it.
+
+What a process of ours runs is somebody else's code: it may hang, die, fork, print without end or
+outlive whoever started it. A supervised process is polled; when it ends, for whatever reason, what
+it has forked is killed before its number can be given to anybody else.
+"""
+
+import contextlib
+import ctypes
+import getpass
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = [
+    "STOP",
+    "Child",
+    "Stopped",
+    "die_with",
+    "start_copy",
+    "start_module",
+    "supervise",
+    "tail",
+]
+
+STOP = threading.Event()
+"""Set when this process is asked to end: every supervised process is killed at once."""
+
+_POLL = 0.01
+_LOG_BYTES = 2**20
+_TAIL = 4096
+_SET_PARENT_DEATH_SIGNAL = 1
+
+
+class Stopped(Exception):
+    """This process was asked to end while another one worked for it."""
+
+
+class Child:
+    """A process that leads a group.
+
+    Arguments:
+        pid: its number, and that of its group.
+        reap: waits for its end and returns its status, negative for a signal.
+        log: the file that takes its standard error, kept short.
+    """
+
+    def __init__(self, pid: int, reap: Callable[[], int], log: Path) -> None:
+        self.pid = pid
+        self.log = log
+        self._reap = reap
+
+    def has_ended(self) -> bool:
+        """Whether it has ended; its number stays taken until `end`."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def end(self) -> int:
+        """Kill what is left of the group and return the status of its leader."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        return self._reap()
+
+    def shorten(self) -> None:
+        """Drop what it has printed once that is more than anybody reads."""
+        with contextlib.suppress(OSError):
+            if self.log.stat().st_size > _LOG_BYTES:
+                os.truncate(self.log, 0)
+
+
+def start_module(module: str, folder: Path) -> Child:
+    """Run ``python -m module folder`` with the import path of this process and nothing to read.
+
+    Arguments:
+        module: a module of ours.
+        folder: its only argument; temporary files that the process leaves go with it.
+    """
+    paths = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    temporary = folder / "temporary"
+    temporary.mkdir(exist_ok=True)
+    variables = {"PYTHONPATH": paths, "TMPDIR": str(temporary), **_compiler_cache()}
+    variables["PULLBACK_PARENT"] = str(os.getpid())
+    log = folder / "errors.txt"
+    # -P: a file beside a recording that somebody sent may have the name of a standard module.
+    words = [sys.executable, "-P", "-W", "ignore", "-m", module, str(folder)]
+    with log.open("ab") as stream:
+        process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            words,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stream,
+            start_new_session=True,
+        )
+    return Child(process.pid, process.wait, log)
+
+
+def start_copy(work: Callable[[], object], folder: Path) -> Child:
+    """Run ``work`` in a copy of this process, which then ends without its clean-ups.
+
+    Arguments:
+        work: what the copy does; its answer is lost.
+        folder: takes what the copy prints as errors.
+    """
+    log = folder / "errors.txt"
+    log.touch()
+    parent = os.getpid()
+    with warnings.catch_warnings():
+        # Newer Pythons warn where there are threads: the copy computes in one, and is supervised.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        _be_copy(work, log, parent)
+    with contextlib.suppress(OSError):  # the copy does the same: whoever comes first
+        os.setpgid(pid, pid)
+
+    def reap() -> int:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    return Child(pid, reap, log)
+
+
+def _be_copy(work: Callable[[], object], log: Path, parent: int) -> None:
+    status = 1
+    try:
+        die_with(parent)
+        with contextlib.suppress(OSError):
+            os.setpgid(0, 0)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        null = os.open(os.devnull, os.O_RDWR)
+        errors = os.open(log, os.O_WRONLY | os.O_APPEND)
+        for number, target in ((0, null), (1, null), (2, errors)):
+            os.dup2(target, number)
+        work()
+        status = 0
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else 1
+    except BaseException as error:
+        os.write(2, f"{type(error).__name__}: {error}\n".encode(errors="replace"))
+    finally:
+        os._exit(status)
+
+
+def supervise(child: Child, give_up: Callable[[], str]) -> tuple[int, str]:
+    """Wait for a process, and end it with all that it has forked.
+
+    Arguments:
+        child: the process.
+        give_up: asked all the time; why it is not waited for any longer, or an empty text.
+
+    Returns:
+        Its status, and why it was given up, if it was.
+
+    Raises:
+        Stopped: `STOP` was set meanwhile.
+    """
+    reason = ""
+    try:
+        while not child.has_ended():
+            reason = give_up()
+            if reason:
+                break
+            child.shorten()
+            if STOP.wait(_POLL):
+                raise Stopped
+    finally:
+        status = child.end()
+    return status, reason
+
+
+def tail(log: Path) -> str:
+    """The last line of what a process has printed, or an empty text."""
+    with log.open("rb") as stream:
+        stream.seek(max(0, log.stat().st_size - _TAIL))
+        lines = stream.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+def die_with(parent: int) -> None:
+    """End this process when ``parent`` dies, also where that is killed.
+
+    Arguments:
+        parent: the number of the process that started this one.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _compiler_cache() -> dict[str, str]:
+    """Keep the cache of torch's compiler where it would be without us."""
+    user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
+    place = os.path.join(tempfile.gettempdir(), f"torchinductor_{user}")
+    return {"TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", place)}

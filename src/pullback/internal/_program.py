@@ -1,0 +1,111 @@
+"""Run a program of the user's so that signals reach it as if we were not there.
+
+A terminal sends Ctrl-C to every process of the foreground, the program and us; ``kill`` sends its
+signal to one process, us, and then the program must hear of it. Nothing in a signal says which of
+the two it was, so a second process of ours listens beside us: what it hears went to all.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+
+from pullback.internal._processes import STOP
+
+__all__ = ["run_program"]
+
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+_SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
+_LISTENER = """
+import os, signal
+for number in {numbers}:
+    signal.signal(number, lambda number, frame: os.write(1, bytes([number])))
+os.write(1, bytes([0]))
+os.read(0, 1)
+"""
+_SECONDS = 1.0  # that a listener on a busy machine may need
+
+
+def run_program(
+    command: Sequence[str], variables: Mapping[str, str], *, stdout: int | None = None
+) -> int:
+    """Run a program with our terminal and wait for its end, whatever is sent to us meanwhile.
+
+    A request to end (SIGTERM, SIGHUP) is handed to the program, and sets `STOP`: when the program
+    has ended as it would, there is nothing more to do.
+
+    Arguments:
+        command: an executable and its arguments.
+        variables: its environment.
+        stdout: the descriptor that takes its standard output; ours if ``None``.
+
+    Returns:
+        Its exit status, negative for a signal.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    if threading.current_thread() is not threading.main_thread():  # it gets no signals
+        return subprocess.call(list(command), env=dict(variables), stdout=stdout)  # noqa: S603 - the user's own command line
+    with _Listener() as listener:
+        process = subprocess.Popen(list(command), env=dict(variables), stdout=stdout)  # noqa: S603 - the user's own command line
+        with _relayed(process, listener):
+            return process.wait()
+
+
+class _Listener:
+    """A process beside us that says which signals it gets."""
+
+    def __enter__(self) -> "_Listener":
+        code = _LISTENER.format(numbers=[int(number) for number in _SIGNALS])
+        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
+            [sys.executable, "-I", "-S", "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def hears(self, number: int) -> bool:
+        """Whether a signal that has just reached us went to the listener too."""
+        if self._process.stdout is None:
+            return False
+        pipe = self._process.stdout.fileno()
+        while select.select([pipe], [], [], _SECONDS)[0]:
+            heard = os.read(pipe, 1)
+            # Killed before it could listen: then too the signal went to all.
+            if not heard or heard[0] == number:
+                return True
+        return False
+
+
+@contextlib.contextmanager
+def _relayed(process: "subprocess.Popen[bytes]", listener: _Listener) -> Iterator[None]:
+    """Hand each signal that went to us alone to the program."""
+
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        del frame
+        if number in (signal.SIGTERM, getattr(signal, "SIGHUP", None)):
+            STOP.set()
+        if not listener.hears(number):
+            process.send_signal(number)
+
+    before = {}
+    try:
+        for number in _SIGNALS:
+            # What we are told to ignore, as by nohup, the program ignores too.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, hand_on)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

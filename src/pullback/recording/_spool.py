@@ -1,0 +1,94 @@
+"""`Spool`: the files into which a recorded process writes what it applies, while it applies it.
+
+A process may be killed, leave through ``os._exit``, or be a forked worker of a loader: none of
+them runs what was meant for the end. So nothing waits for the end: each kept call is a file of its
+own, and the counts are in memory that is a file.
+
+This file imports neither torch nor pullback: it is also loaded by path into programs.
+"""
+
+import json
+import mmap
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+__all__ = ["SLOTS", "Spool"]
+
+SLOTS = 4096
+_BYTES = 8
+
+
+class Spool:
+    """Writes calls and counts into a directory, for this process and for each that it forks.
+
+    Arguments:
+        directory: where to; who started the program reads it.
+        paths: ``sys.path`` of this process.
+        plain: leaves every mode of torch while a call is written.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        paths: Callable[[], list[str]],
+        plain: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
+        self._directory = directory
+        self._paths = paths
+        self._plain = plain
+        self._number = 0
+        self.recorder: Any = None
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.renew)
+
+    def renew(self) -> None:
+        """Count anew, in a file of this process; a forked one inherits the counts of another."""
+        if not os.path.isdir(self._directory):  # the program has ended, its child has not
+            self.recorder.tally = [0] * SLOTS
+            return
+        path = os.path.join(self._directory, f"tally-{os.getpid()}")
+        with open(path, "w+b") as file:
+            file.truncate(SLOTS * _BYTES)
+            self.recorder.tally = memoryview(mmap.mmap(file.fileno(), SLOTS * _BYTES)).cast("Q")
+        self.describe()
+
+    def keep(self, record: Any, call: Any) -> None:
+        """Write one call."""
+        import torch
+
+        self._number += 1
+        path = os.path.join(self._directory, f"call-{os.getpid()}-{self._number:04d}.pt")
+        with self._plain():
+            torch.save(
+                {
+                    **self._head(record),
+                    "arguments": call.arguments,
+                    "keywords": call.keywords,
+                    "tensors": call.tensors,
+                },
+                path + ".part",
+            )
+        os.replace(path + ".part", path)
+
+    def describe(self) -> None:
+        """Write what the counts count, and why calls were not kept."""
+        if not os.path.isdir(self._directory):
+            return
+        found = [
+            {**self._head(record), "slot": record.slot, "reasons": record.reasons}
+            for record in self.recorder.records.values()
+            if not record.ignored
+        ]
+        path = os.path.join(self._directory, f"counts-{os.getpid()}.json")
+        with open(path + ".part", "w", encoding="utf-8") as file:
+            json.dump(found, file)
+        os.replace(path + ".part", path)
+
+    def _head(self, record: Any) -> dict[str, Any]:
+        return {
+            "locator": record.locator.to_data(),
+            "paths": self._paths(),
+            "script": record.script,
+        }

@@ -1,0 +1,159 @@
+"""`Baseline`: the findings that a team knows and accepts, in a file kept beside the code.
+
+The file is TOML, one table for each finding, in the order of their names, so that it reads well in
+a review and two branches merge. A script is named by its path from the folder of the file.
+"""
+
+import json
+import os
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pullback.errors import ArgumentError
+from pullback.report._report import Report
+
+__all__ = ["Baseline"]
+
+_HEAD = """\
+# Findings of `pullback check` that are known and accepted. Each needs a reason; they do not fail
+# the check, new ones do. `pullback check --baseline FILE --update-baseline` writes this file anew.
+"""
+_NO_REASON = "not looked into yet"
+_UNCHECKED = "unchecked"
+
+_Key = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Accepted findings.
+
+    Arguments:
+        path: the file.
+        reasons: function, clause and verdict -> why it is accepted; for a Function that could not
+            be checked the clause is empty and the verdict ``"unchecked"``.
+
+    Example:
+        >>> from pullback.report import Finding, Verdict
+        >>> known = Baseline(Path("pullback.toml"), {("a:F", "leak", "broken"): "upstream #7"})
+        >>> found = Finding("leak", Verdict.BROKEN, "it leaks")
+        >>> report = Report("a:F", "exact", False, (found,), 0)
+        >>> report.ok, known.accept(report).ok
+        (False, True)
+    """
+
+    path: Path
+    reasons: dict[_Key, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> "Baseline":
+        """Read a file; one that is not there accepts nothing.
+
+        Raises:
+            ArgumentError: it is not a baseline.
+        """
+        if not path.exists():
+            return cls(path)
+        try:
+            data = tomllib.loads(path.read_text(encoding="utf-8"))
+            entries = [_read_entry(item) for item in data["accepted"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ArgumentError(
+                f"{path} is not a baseline.",
+                given=f"{type(error).__name__}: {error}",
+                expected='tables [[accepted]] with "function", "clause", "verdict" and "reason"',
+                mend="Mend it, or remove it and write it anew: --update-baseline",
+            ) from error
+        return cls(path, dict(entries))
+
+    def accept(self, report: Report) -> Report:
+        """The report with the reason at each finding that is accepted."""
+        findings = tuple(
+            replace(finding, accepted=self.reasons.get(self._key(report, finding), ""))
+            if finding.verdict.is_bad
+            else finding
+            for finding in report
+        )
+        return replace(report, findings=findings)
+
+    def accepts_unchecked(self, function: str) -> str:
+        """Why a Function that could not be checked is accepted, or an empty text."""
+        return self.reasons.get((self._name(function), "", _UNCHECKED), "")
+
+    def stale(self, reports: Sequence[Report], unchecked: Iterable[str]) -> list[str]:
+        """Entries that nothing found any more, one line each.
+
+        Arguments:
+            reports: what was checked in this run; entries of other Functions may still be true.
+            unchecked: the names of the Functions that could not be checked.
+        """
+        found, looked_at = self._found(reports, unchecked)
+        return [
+            " ".join(filter(None, key))
+            for key in sorted(self.reasons)
+            if key not in found and (key[0], key[1]) in looked_at
+        ]
+
+    def updated(self, reports: Sequence[Report], unchecked: Iterable[str]) -> "Baseline":
+        """A baseline that accepts what was found in this run, with the reasons that it had."""
+        found, looked_at = self._found(reports, unchecked)
+        kept = {
+            key: reason
+            for key, reason in self.reasons.items()
+            if key in found or (key[0], key[1]) not in looked_at
+        }
+        return Baseline(self.path, {**dict.fromkeys(found, _NO_REASON), **kept})
+
+    def render(self) -> str:
+        """The text of the file."""
+        blocks = [_HEAD]
+        for (function, clause, verdict), reason in sorted(self.reasons.items()):
+            fields = {"function": function, "clause": clause, "verdict": verdict, "reason": reason}
+            # A string of JSON is one of TOML.
+            lines = [
+                f"{name} = {json.dumps(value, ensure_ascii=False)}"
+                for name, value in fields.items()
+                if value
+            ]
+            blocks.append("\n".join(["[[accepted]]", *lines]) + "\n")
+        return "\n".join(blocks) if self.reasons else f"{_HEAD}\naccepted = []\n"
+
+    def _found(
+        self, reports: Sequence[Report], unchecked: Iterable[str]
+    ) -> tuple[set[_Key], set[tuple[str, str]]]:
+        """What was found, and the Functions and clauses that were looked at."""
+        names = [self._name(name) for name in unchecked]
+        found = {(name, "", _UNCHECKED) for name in names}
+        looked_at = {(self._name(report.function), "") for report in reports}
+        looked_at |= {(name, "") for name in names}
+        for report in reports:
+            for finding in report:
+                key = self._key(report, finding)
+                looked_at.add((key[0], key[1]))
+                if finding.verdict.is_bad:
+                    found.add(key)
+        return found, looked_at
+
+    def _key(self, report: Report, finding: Any) -> _Key:
+        return self._name(report.function), finding.clause, finding.verdict.value
+
+    def _name(self, function: str) -> str:
+        """The name with the path of a script as seen from the folder of the file."""
+        home, colon, qualname = function.rpartition(":")
+        if not os.path.isabs(home):
+            return function
+        folder = os.path.dirname(os.path.abspath(self.path))
+        return Path(os.path.relpath(home, folder)).as_posix() + colon + qualname
+
+
+def _read_entry(item: dict[str, Any]) -> tuple[_Key, str]:
+    key = (item["function"], item.get("clause", ""), item["verdict"])
+    reason = item["reason"]
+    if not all(type(value) is str for value in (*key, reason)):
+        raise TypeError("a value that is no text")
+    if not reason.strip():
+        raise ValueError(f"no reason for {' '.join(filter(None, key))}")
+    return key, reason

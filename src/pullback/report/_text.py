@@ -1,0 +1,41 @@
+"""`clean`: a text of the checked code, fit for a terminal, a file and a page."""
+
+import unicodedata
+
+__all__ = ["clean"]
+
+_LIMIT = 20_000
+# Control and format characters (a terminal obeys them), lone surrogates (no file takes them), and
+# what has no place in XML.
+_REFUSED = ("Cc", "Cf", "Cs")
+_HARMLESS = "\n\t"
+_NONCHARACTERS = "\ufffe\uffff"
+
+
+def clean(text: str, limit: int = _LIMIT) -> str:
+    r"""Write out what a terminal would obey and a file would refuse, and cut what is endless.
+
+    Arguments:
+        text: any text, such as the message of an error or the name of a class.
+        limit: the most characters of it that are kept.
+
+    Returns:
+        Printable characters, spaces, tabs and line breaks only.
+
+    Example:
+        >>> clean("red \x1b[31m, alone \ud800")
+        'red \\x1b[31m, alone \\ud800'
+    """
+    if len(text) > limit:
+        text = f"{text[:limit]}... ({len(text) - limit} characters more)"
+    if text.isprintable():
+        return text
+    return "".join(_written_out(character) for character in text)
+
+
+def _written_out(character: str) -> str:
+    if character in _HARMLESS:
+        return character
+    if unicodedata.category(character) in _REFUSED or character in _NONCHARACTERS:
+        return character.encode("unicode_escape").decode("ascii")
+    return character

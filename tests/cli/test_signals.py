@@ -1,0 +1,191 @@
+"""Ctrl-C and requests to end, as a terminal and ``kill`` send them: through a pty and processes."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PULLBACK = [sys.executable, "-m", "pullback.cli"]
+FUNCTIONS = """
+import os
+import time
+import torch
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+    @staticmethod
+    def backward(ctx, cotangent):
+        return 2 * ctx.saved_tensors[0] * cotangent
+
+class Waits(Square):
+    @staticmethod
+    def backward(ctx, cotangent):
+        if cotangent.requires_grad:
+            if os.fork() == 0:
+                time.sleep(600)
+            open("waits", "w").close()
+            time.sleep(600)
+        return 2 * ctx.saved_tensors[0] * cotangent
+"""
+TRAIN = """
+import signal, time, torch
+from functions import Square
+
+heard = []
+def hear(number, frame):
+    heard.append(number)
+    if len(heard) == 1:
+        raise KeyboardInterrupt
+signal.signal(signal.SIGTERM, hear)
+signal.signal(signal.SIGINT, hear)
+Square.apply(torch.ones(2, requires_grad=True)).sum().backward()
+model = torch.nn.Linear(2, 2)
+model(torch.ones(1, 2)).sum().backward()
+open("running", "w").close()
+try:
+    time.sleep(600)
+except KeyboardInterrupt:
+    until = time.monotonic() + 1.5
+    while time.monotonic() < until:  # saves its checkpoint
+        time.sleep(0.05)
+    open("saved", "w").write(f"{len(heard)}")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    (tmp_path / "functions.py").write_text(FUNCTIONS)
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "100")
+    return tmp_path
+
+
+def wait_for(condition, seconds=90.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.05)
+
+
+def is_alive(name: str) -> bool:
+    """Whether a process works in this folder, but for ourselves."""
+    here = str(Path.cwd())
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if os.readlink(entry / "cwd") == here and name in (entry / "cmdline").read_text():
+                    return True
+            except OSError:
+                continue
+    return False
+
+
+def at_a_terminal(words: list[str]) -> tuple[int, int]:
+    """Start a command as the foreground of a terminal of its own."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(words[0], words)
+    return pid, terminal
+
+
+def end_at_terminal(pid: int, terminal: int) -> tuple[int, str]:
+    parts = []
+    while True:
+        try:
+            part = os.read(terminal, 4096)
+        except OSError:
+            break
+        if not part:
+            break
+        parts.append(part)
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status), b"".join(parts).decode()
+
+
+@pytest.mark.parametrize("command", ["record", "track"])
+def test_ctrl_c_reaches_a_program_once(folder, command) -> None:
+    options = ["-o", "calls.pt"] if command == "record" else []
+    started = [*PULLBACK, command, *options, "--", "python", "train.py"]
+    pid, terminal = at_a_terminal(started)
+    wait_for(lambda: Path("running").exists())
+    os.write(terminal, b"\x03")
+    status, text = end_at_terminal(pid, terminal)
+    assert Path("saved").read_text() == "1", text
+    assert status == 0, text
+    assert Path("calls.pt" if command == "record" else "scales.html").exists()
+    assert list((folder / "temporary").glob("pullback*")) == []
+
+
+@pytest.mark.parametrize("whom", ["us", "everybody"])
+def test_a_request_to_end_reaches_a_program_once(folder, whom) -> None:
+    words = [*PULLBACK, "record", "-o", "calls.pt", "--", "python", "train.py"]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, start_new_session=True)
+    wait_for(lambda: Path("running").exists())
+    if whom == "us":
+        process.terminate()
+    else:
+        os.killpg(process.pid, signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert Path("saved").read_text() == "1", errors
+    assert process.returncode == 128 + signal.SIGTERM
+    assert Path("calls.pt").exists()
+    assert not is_alive("train.py")
+    assert list((folder / "temporary").glob("pullback*")) == []
+
+
+CHECK = [*PULLBACK, "check", "functions:Square", "functions:Waits", "--timeout", "300"]
+OUTPUTS = ["--clauses", "linear,double,form", "--json", "out.json", "--html", "out.html"]
+
+
+def test_ctrl_c_during_a_check_says_what_is_known(folder) -> None:
+    pid, terminal = at_a_terminal([*CHECK, *OUTPUTS, "--junit", "out.xml"])
+    wait_for(lambda: Path("waits").exists())
+    time.sleep(3)  # the other Function is checked meanwhile
+    started = time.monotonic()
+    os.write(terminal, b"\x03")
+    status, text = end_at_terminal(pid, terminal)
+    assert time.monotonic() - started < 4, "2 s on a machine that has nothing else to do"
+    assert status == 128 + signal.SIGINT, text
+    assert "Interrupted" in text
+    data = json.loads(Path("out.json").read_text())
+    assert data["partial"].startswith("Interrupted: ")
+    checked = {item["function"]: item for item in data["functions"]}
+    assert checked["functions:Waits"]["unfinished"].startswith("interrupted; not run: double")
+    assert [item["clause"] for item in checked["functions:Waits"]["findings"]] == ["linear"]
+    assert "Partial." in Path("out.html").read_text()
+    assert "partial" in Path("out.xml").read_text()
+    assert not is_alive("pullback")
+    assert list((folder / "temporary").glob("pullback*")) == []
+
+
+def test_a_request_to_end_a_check_leaves_nothing_behind(folder) -> None:
+    process = subprocess.Popen([*CHECK, *OUTPUTS], stdout=subprocess.DEVNULL)
+    wait_for(lambda: Path("waits").exists())
+    process.terminate()
+    assert process.wait(30) == 128 + signal.SIGTERM
+    # Neither the worker nor what the checked Function has forked.
+    assert not is_alive("python")
+    assert list((folder / "temporary").glob("pullback*")) == []
+    assert json.loads(Path("out.json").read_text())["partial"]
+
+
+def test_workers_end_with_a_command_that_is_killed(folder) -> None:
+    process = subprocess.Popen([*CHECK, *OUTPUTS], stdout=subprocess.DEVNULL)
+    wait_for(lambda: Path("waits").exists())
+    process.kill()
+    process.wait(30)
+    wait_for(lambda: not is_alive("_worker"), 10)
