@@ -254,8 +254,9 @@ def test_a_program_is_run_recorded_and_checked(module, folder, capfd) -> None:
     assert "trained" not in done.stdout
     # The rerun line checks it alone again, out of the kept recording and the script it names.
     rerun = mine["rerun"].split()[1:]
-    assert rerun[-2:] == ["--script", str(folder / "train.py")]
-    assert main([*rerun, "--clauses", "derivative"]) == 1
+    assert rerun[-4:-2] == ["--script", str(folder / "train.py")]
+    assert rerun[-2:] == ["--clauses", "derivative,linear"]
+    assert main(rerun) == 1
     assert "1 Function checked, 1 broken" in capfd.readouterr().out
 
 
@@ -264,8 +265,8 @@ def test_record_and_check_in_two_steps(module, folder, capfd) -> None:
     assert main(["record", "-o", "calls.pt", "--calls", "1", "--", "python", "train.py"]) == 0
     assert "applied 8 times, 1 kept" in capfd.readouterr().err
     assert main(["check", "calls.pt", "--only", "Good", *QUICK]) == 0
-    assert main(["check", "calls.pt", "--only", "Mine", *QUICK]) == 2
-    assert f"--script {folder / 'train.py'}" in capfd.readouterr().err
+    assert main(["check", "calls.pt", "--only", "Mine", *QUICK]) == 3
+    assert f"--script {folder / 'train.py'}" in capfd.readouterr().out
     named = ["--script", "train.py", "--only", "Mine", *QUICK]
     assert main(["check", "calls.pt", *named]) == 1
     assert "derivative broken" in capfd.readouterr().out

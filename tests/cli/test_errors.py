@@ -73,7 +73,7 @@ CASES = {
     "trust without recording": (["check", "--trust"], "with a recording", "calls.pt"),
     "no such script": (["check", "text.pt", "--script", "no.py"], "no script", "spelling"),
     "no function in a script": (["check", "fails.py:F"], "fails.py has no F", "spelling"),
-    "a script that is not there": (["check", "no.py:F"], "no file", "module"),
+    "a script that is not there": (["check", "no.py:F"], "no file no.py", "spelling"),
     "no recording": (["check", "missing.pt"], "no recording at missing.pt", "pullback record"),
     "unreadable recording": (["check", "text.pt"], "text.pt", "pullback record"),
     "no program": (["record", "-o", "a.pt"], "no program to record", "-- python train.py"),
@@ -128,8 +128,8 @@ def test_a_recording_that_names_what_runs_code_is_refused(folder, name, capfd) -
     data = {"format": "pullback recording", "version": 2, "program": [], "functions": [item]}
     torch.save(data, "calls.pt")
     sys.path.remove(str(folder))
-    assert main(["check", "calls.pt", "--no-isolate"]) == 2
-    assert f"{name[0]}:{name[1]}" in capfd.readouterr().err
+    assert main(["check", "calls.pt", "--no-isolate"]) == 3
+    assert f"not checked {name[0]}:{name[1]}" in capfd.readouterr().out
     assert not (folder / "pwned").exists()
     assert str(folder) not in sys.path
 

@@ -1,5 +1,6 @@
 """What a checked Function prints, says, forks, replaces or waits for never gets at the command."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -73,6 +74,14 @@ def run(*words: str) -> subprocess.CompletedProcess:
     )
 
 
+def assert_all_ended() -> None:
+    """What a Function has forked was killed; whoever adopts it may be slow to bury it."""
+    for line in Path("forked").read_text().split():
+        with contextlib.suppress(FileNotFoundError):
+            state = Path(f"/proc/{line}/stat").read_text().rpartition(")")[2].split()[0]
+            assert state in "ZX"
+
+
 def test_a_module_of_bad_manners_is_checked_whole(folder) -> None:
     words = [
         "--clauses",
@@ -97,8 +106,7 @@ def test_a_module_of_bad_manners_is_checked_whole(folder) -> None:
     assert {item["function"] for item in data["not_checked"]} == {
         "functions:Endless", "functions:Loud", "functions:Silent"
     }  # fmt: skip
-    for line in Path("forked").read_text().split():
-        assert not Path(f"/proc/{line}").exists()
+    assert_all_ended()
 
 
 def test_what_a_function_says_is_printed_harmlessly(folder) -> None:
@@ -109,8 +117,7 @@ def test_what_a_function_says_is_printed_harmlessly(folder) -> None:
     assert finding["verdict"] == "crashes"
     assert r"\x1b[31mred" in finding["detail"]
     assert "\x1b" not in done.stdout + done.stderr
-    for line in Path("forked").read_text().split():
-        assert not Path(f"/proc/{line}").exists()
+    assert_all_ended()
     done = run("check", "functions:Silent", *given)
     assert done.returncode == 1, done.stderr
     assert "linear crashes" in done.stdout
@@ -260,7 +267,7 @@ class HangsInBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, cotangent):
-        if cotangent.ne(1).any():
+        if torch.is_grad_enabled():
             time.sleep(600)
         return cotangent * 2
 
@@ -268,7 +275,7 @@ class HangsInBackward(torch.autograd.Function):
 def test_the_time_of_all_clauses_is_limited() -> None:
     started = time.monotonic()
     point = torch.ones(2, dtype=torch.float64)
-    chosen = ["derivative", "linear", "double", "form", "layout"]
+    chosen = ["derivative", "double", "forward", "transforms", "layout"]
     report = check(
         HangsInBackward, point, isolate="copy", timeout=2, clauses=chosen, gradient="exact"
     )

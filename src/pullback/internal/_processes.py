@@ -185,15 +185,26 @@ def tail(log: Path) -> str:
 
 
 def die_with(parent: int) -> None:
-    """End this process when ``parent`` dies, also where that is killed.
+    """End this process, and what it forks, when ``parent`` dies, also where that is killed.
 
     Arguments:
         parent: the number of the process that started this one.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+    line = [parent]
+
+    def before() -> None:
+        line[:] = [os.getpid()]
+
+    def end_with_parent() -> None:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        if os.getppid() != line[0]:
+            os._exit(1)
+
+    # The kernel forgets in a fork what was asked for.
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=before, after_in_child=end_with_parent)
+    end_with_parent()
 
 
 def _compiler_cache() -> dict[str, str]:

@@ -11,6 +11,8 @@ import dis
 import os
 import sys
 import types
+import zlib
+from pathlib import Path
 from typing import Any
 
 from pullback.errors import ArgumentError
@@ -40,7 +42,9 @@ def load_script(file: str, wanted: str | None) -> types.ModuleType:
         )
     file = os.path.abspath(file)
     call = f"run_definitions({file!r}, {wanted!r}, globals())"
-    source = f"from pullback.recording.locator import run_definitions\n\n{call}\n"
+    # An edited script is another module.
+    edition = zlib.crc32(Path(file).read_bytes())
+    source = f"from pullback.recording.locator import run_definitions\n\n{call}  # {edition:08x}\n"
     try:
         return shim(source)
     except Exception as error:
