@@ -59,7 +59,7 @@ def _print_summary(
     crashing = sum(Verdict.CRASHES in found for found in verdicts)
     bad = [f"[bold red]{broken} broken[/]"] if broken else []
     bad += [f"[bold magenta]{crashing} with crashes[/]"] if crashing else []
-    state = ", ".join(bad) or "[bold green]ok[/]"
+    state = ", ".join(bad) or ("[bold green]ok[/]" if reports else "nothing is known")
     accepted = sum(len(report.accepted) for report in reports)
     missing = sum(bool(outcome.unchecked) for outcome in outcomes)
     plural = "" if len(reports) == 1 else "s"

@@ -18,9 +18,10 @@ from pullback.internal.torch import (
     pytree,
     restore_vmap,
 )
-from pullback.tensor._call import Call, version_of
+from pullback.tensor._call import Call
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
+from pullback.tensor._mutation import versions_of
 from pullback.tensor._preserve import kept_outside
 from pullback.tensor._retrace import named
 from pullback.tensor._structure import flatten, unflatten, without_values
@@ -229,10 +230,10 @@ class _Item(torch.autograd.Function):
                 for tensor, dim in zip(tensors, dims, strict=True)
             )
             items.append(item(*given))
-            versions.append([version_of(tensor) for tensor in items[i]])
+            versions.append(versions_of(items[i]))
             if i == 0 and info.batch_size > 1:
                 outside = kept_outside(definition)
-        reused = versions != [[version_of(tensor) for tensor in item] for item in items]
+        reused = versions != [versions_of(item) for item in items]
         if reused or (outside is not None and outside != kept_outside(definition)):
             raise UnsupportedError(
                 f"{definition.name} batches item by item, and writes numbers or tensors outside of "

@@ -18,6 +18,7 @@ from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._habits import old_habits
+from pullback.tensor._mutation import refuse_mutation, versions_of
 from pullback.tensor._pool import Place, Pool, fill, same
 from pullback.tensor._structure import (
     ONE,
@@ -29,7 +30,7 @@ from pullback.tensor._structure import (
     without_values,
 )
 
-__all__ = ["Call", "Meta", "differentiable", "version_of", "views_of", "zeros"]
+__all__ = ["Call", "Meta", "differentiable", "views_of", "zeros"]
 
 # The shape, dtype and device of an output or input, as its Function sees it.
 Meta = tuple[torch.Size, torch.dtype, torch.device]
@@ -121,23 +122,25 @@ class Call:
     def run_forward(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Run forward and record what it saved; returns its outputs and residuals."""
         definition = self.definition
-        versions = None if definition.lenient else _versions(tensors)
+        versions = None if definition.lenient else versions_of(tensors)
         if self.transformed or _transforming():
             name, published = definition.name, definition.lenient
             with old_habits(tensors, self.needs, name=name, published=published):
                 context, output = self.forward(tensors)
         else:
             context, output = self.forward(tensors)
-        if versions is not None and versions != _versions(tensors):
-            self.refuse_mutation(tensors, versions, Context.declared(context).dirty)
+        if versions is not None and versions != versions_of(tensors):
+            dirty = Context.declared(context).dirty
+            refuse_mutation(self.definition, self.template, tensors, versions, dirty)
         return self.capture(context, tensors, output)
 
     def run_alone(self, tensors: Sequence[torch.Tensor]) -> Any:
         """Run forward where nothing is differentiated, so that nothing has to be kept."""
-        versions = None if self.definition.lenient else _versions(tensors)
+        versions = None if self.definition.lenient else versions_of(tensors)
         context, output = self.forward(tensors)
-        if versions is not None and versions != _versions(tensors):
-            self.refuse_mutation(tensors, versions, Context.declared(context).dirty)
+        if versions is not None and versions != versions_of(tensors):
+            dirty = Context.declared(context).dirty
+            refuse_mutation(self.definition, self.template, tensors, versions, dirty)
         dirty = Context.declared(context).dirty
         if dirty:
             pool = Pool(tensors, ())
@@ -316,14 +319,14 @@ class Call:
     ) -> list[torch.Tensor | None]:
         """Run a backward on a context; returns one gradient or None per input tensor."""
         definition = self.definition
-        versions = None if definition.lenient else _versions(given)
+        versions = None if definition.lenient else versions_of(given)
         arguments = unflatten(without_values(self.result, None), given)
         if definition.autocast == "ambient":
             result = self._call_backward(rule, context, arguments)
         else:
             with scope(self.autocast):
                 result = self._call_backward(rule, context, arguments)
-        if versions is not None and versions != _versions(given):
+        if versions is not None and versions != versions_of(given):
             raise DefinitionError(
                 f"The backward of {definition.name} changes its cotangent in place.",
                 expected="cotangents are left as they are: other code holds them too",
@@ -362,29 +365,6 @@ class Call:
             mend="Return a gradient nested as the argument is, or None.",
         )
 
-    def refuse_mutation(
-        self,
-        tensors: Sequence[torch.Tensor],
-        versions: list[int],
-        dirty: Sequence[torch.Tensor],
-    ) -> None:
-        """Refuse a change of an input in place that is not declared."""
-        definition = self.definition
-        allowed = set(map(id, dirty))
-        values = unflatten(self.template, tensors)
-        for position in definition.mutates:
-            if position < len(values):
-                allowed.update(id(leaf) for leaf in pytree.tree_leaves(values[position]))
-        for index, (tensor, version) in enumerate(zip(tensors, versions, strict=True)):
-            if version_of(tensor) != version and id(tensor) not in allowed:
-                raise DefinitionError(
-                    f"The forward of {definition.name} changes an input in place and does not "
-                    "declare it.",
-                    given=f"input tensor {index} of shape {tuple(tensor.shape)}",
-                    mend="Compute out of place, call ctx.mark_dirty and return the input, or "
-                    "name a buffer in the class attribute mutates.",
-                )
-
 
 def _meta(tensor: torch.Tensor) -> Meta:
     return tensor.shape, tensor.dtype, tensor.device
@@ -415,12 +395,3 @@ def views_of(outputs: list[torch.Tensor], inputs: Sequence[torch.Tensor]) -> lis
         views.append(tensor.view_as(tensor) if id(tensor) in given else tensor)
         given.add(id(tensor))
     return views
-
-
-def _versions(tensors: Sequence[torch.Tensor | None]) -> list[int]:
-    return [-1 if t is None else version_of(t) for t in tensors]
-
-
-def version_of(tensor: torch.Tensor) -> int:
-    """How often a tensor was changed in place; -1 for those of inference mode."""
-    return -1 if tensor.is_inference() else tensor._version  # those made there keep no count

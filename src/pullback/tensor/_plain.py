@@ -29,6 +29,7 @@ from pullback.tensor._definition import Definition
 from pullback.tensor._gradient import differentiable_gradient
 from pullback.tensor._habits import old_habits
 from pullback.tensor._kept import aside, forget, reclaim
+from pullback.tensor._mutation import refuse_mutation, version_of
 from pullback.tensor._pool import Pool
 from pullback.tensor._structure import (
     ONE,
@@ -123,7 +124,7 @@ def make_plain(name: str, definition: Definition) -> Any:
         nonlocal draws
         before = None if draws is False else _random.states(args)
         kept = ctx.__pullback__ = _Kept(before)
-        versions = [_version(a) for a in args if isinstance(a, torch.Tensor)] if check else None
+        versions = [version_of(a) for a in args if isinstance(a, torch.Tensor)] if check else None
         if split is None:
             output = definition.forward(ctx, *args)
         else:
@@ -132,10 +133,8 @@ def make_plain(name: str, definition: Definition) -> Any:
         if draws is None:
             draws = _random.changed(before)
         kept.template, tensors = flatten(args)
-        if versions is not None and versions != [_version(t) for t in tensors]:
-            kept.result, kept.single = ONE, True
-            call = _call(definition, kept, [False] * len(tensors))
-            call.refuse_mutation(tensors, versions, ctx.dirty_tensors or ())
+        if versions is not None and versions != [version_of(t) for t in tensors]:
+            refuse_mutation(definition, kept.template, tensors, versions, ctx.dirty_tensors or ())
         return _finish(definition, ctx, kept, tensors, output)
 
     def backward(ctx: Any, *cotangents: Any) -> Any:
@@ -254,7 +253,7 @@ def _filled(ctx: Any) -> Any:
 def _run(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
     """Run the author's backward on torch's context."""
     kept = ctx.__pullback__
-    versions = None if definition.lenient else [_version(g) for g in cotangents]
+    versions = None if definition.lenient else [version_of(g) for g in cotangents]
     given = cotangents
     if kept.nested:
         given = unflatten(without_values(kept.result, None), cotangents[:-1])
@@ -265,7 +264,7 @@ def _run(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
             result = definition.backward(ctx, *given)  # type: ignore[misc]
     else:
         result = definition.backward(ctx, *given)  # type: ignore[misc]
-    if versions is not None and versions != [_version(g) for g in cotangents]:
+    if versions is not None and versions != [version_of(g) for g in cotangents]:
         raise DefinitionError(
             f"The backward of {definition.name} changes its cotangent in place.",
             expected="cotangents are left as they are: other code holds them too",
@@ -275,10 +274,6 @@ def _run(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
 
 
 _NOTHING = contextlib.nullcontext()
-
-
-def _version(tensor: Any) -> int:
-    return -1 if tensor is None or tensor.is_inference() else tensor._version
 
 
 def _beyond(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
