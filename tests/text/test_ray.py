@@ -21,7 +21,7 @@ from pullback.text import (
 from pullback.text.lm import LM, Account, Completion, Journal, Run, Usage, keep_secret
 from pullback.text.train import Measure
 
-ray = pytest.importorskip("ray", reason="pip install 'pullback[ray]': 240 MB, not among the tests'")
+ray = pytest.importorskip("ray", reason="pip install 'pullback[ray]'")
 from pullback.text import ray as over_ray  # noqa: E402 - after ray is known to be there
 
 KEY = "sk-ray-0123456789"
