@@ -87,6 +87,7 @@ __all__ = [
     "replaces_apply",
     "restore_vmap",
     "saved_tensors_are_hooked",
+    "set_deterministic",
     "set_forward_mode",
     "set_grad_mode",
     "temporarily_clear_interpreter_stack",
@@ -193,6 +194,9 @@ try:
     _proxy: Any = _c._TorchDispatchModeKey.PROXY
     _dispatch_mode: Callable[[Any], Any] = _c._get_dispatch_mode
     set_grad_mode = _c._set_grad_enabled  # as a mode of torch functions sees it called
+
+    # As `torch.use_deterministic_algorithms`, which imports the compiler to tell it too.
+    set_deterministic: Any = _c._set_deterministic_algorithms
 
     # Modules.
     BatchNormalisation: Any = torch.nn.modules.batchnorm._NormBase
