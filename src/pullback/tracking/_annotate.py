@@ -278,12 +278,21 @@ def std_of(tensor: Tensor) -> float:
     Arguments:
         tensor: any floating or complex tensor. A complex one has that of both parts together.
     """
-    if tensor.numel() < 2:  # torch warns here, and gives NaN as well
-        return float("nan")
+    return float(std_tensor(tensor))
+
+
+def std_tensor(tensor: Tensor) -> Tensor:
+    """Return `std_of` as a tensor without a shape, where the values lie: nothing is waited for.
+
+    Arguments:
+        tensor: as there.
+    """
     values = tensor.detach()
     if values.dtype.itemsize < 4 or values.dtype == torch.complex32:
         values = values.to(torch.complex64 if values.is_complex() else torch.float32)
-    return float(values.std())
+    if values.numel() < 2:  # torch warns here, and gives NaN as well
+        return torch.full((), math.nan, device=values.device)
+    return values.std()
 
 
 def scale_text(forward: float | None, backward: float | None) -> str:
