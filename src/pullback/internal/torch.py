@@ -30,6 +30,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 
 __all__ = [
     "OLDEST",
@@ -51,6 +52,7 @@ __all__ = [
     "answering",
     "applied_class",
     "are_functorch_transforms_active",
+    "called_from",
     "current_graph_task_id",
     "current_interpreter",
     "custom_function_call",
@@ -92,6 +94,7 @@ __all__ = [
     "unwrap_if_dead",
     "watch_apply",
     "wrap_functional_tensor",
+    "wrap_recomputation",
 ]
 
 OLDEST = "2.7"
@@ -200,6 +203,7 @@ try:
     graph_is_kept: Callable[[], bool] = _c._autograd._get_current_graph_task_keep_graph
     _saved_hooks = getattr(_c._autograd, "_top_saved_tensors_default_hooks", None)  # 2.7: none
     current_graph_task_id: Callable[[], int] = _c._current_graph_task_id
+    _Frame: Any = torch.utils.checkpoint._CheckpointFrame
     set_forward_mode: Callable[[bool], AbstractContextManager[Any]] = (
         _forward_ad._set_fwd_grad_enabled
     )
@@ -253,6 +257,36 @@ def guard_graph(watch: Callable[[], Callable[[], bool]], what: str) -> None:
 def saved_tensors_are_hooked() -> bool:
     """Whether hooks pack what is saved now; no where torch (2.7) cannot tell."""
     return _saved_hooks is not None and _saved_hooks(True) is not None
+
+
+def called_from(code: types.CodeType) -> bool:
+    """Whether one of the frames that wait for the caller runs this code."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
+
+
+def wrap_recomputation(
+    key: object, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    """Let what activation checkpointing will run again for its innermost region be wrapped.
+
+    Non-reentrant checkpointing keeps what to run on a frame that its hooks close over; there is
+    no public way to it from inside of the region.
+
+    Arguments:
+        key: who asks; each wraps a region once.
+        wrap: takes what is run again, and returns what shall be run in its place.
+    """
+    hooks = None if _saved_hooks is None else _saved_hooks(True)
+    for cell in getattr(hooks[0], "__closure__", None) or () if hooks else ():
+        frame = cell.cell_contents
+        known = getattr(frame.recompute_fn, "wrapped_by", ()) if isinstance(frame, _Frame) else None
+        if known is not None and key not in known:
+            wrapped: Any = wrap(frame.recompute_fn)
+            wrapped.wrapped_by = (*known, key)
+            frame.recompute_fn = wrapped
 
 
 def is_exporting() -> bool:
