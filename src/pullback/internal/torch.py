@@ -87,6 +87,7 @@ __all__ = [
     "registered_autograd",
     "replaces_apply",
     "restore_vmap",
+    "run_eagerly",
     "saved_tensors_are_hooked",
     "set_forward_mode",
     "set_grad_mode",
@@ -312,6 +313,17 @@ def never_compile(function: types.FunctionType, *, callees: bool = False) -> Non
         callees: whether the functions that it calls may be compiled by themselves.
     """
     _set_strategy(function.__code__, _Strategy(_SKIP, _DEFAULT if callees else _SKIP))
+
+
+def run_eagerly(function: types.FunctionType, reason: str) -> None:
+    """Let Dynamo end its graph before a function, and run the function without it.
+
+    Arguments:
+        function: a function whose calls, and theirs in turn, are never compiled.
+        reason: what the error under ``fullgraph=True`` says.
+    """
+    vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg=reason)
+    never_compile(function)
 
 
 def declare_ordered(operator: Any) -> None:

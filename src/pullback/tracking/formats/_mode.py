@@ -97,7 +97,7 @@ class _ProductMode(TorchFunctionMode):
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run a product with rounded factors."""
-        if "out" in kwargs or count_factors(func, args, kwargs) > 3:
+        if kwargs.get("out") is not None or count_factors(func, args, kwargs) > 3:
             raise UnsupportedError(
                 f"simulate_format cannot round inside of {func.__name__}.",
                 given="a product of several factors, or one that is written into a tensor",

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal.torch import graph_break
+from pullback.internal.torch import run_eagerly
 from pullback.tracking.formats._mode import rounding_products
 from pullback.tracking.formats._number_format import NumberFormat, find_format
 from pullback.tracking.formats._round import Overflow, Rounding, check_choices, check_values
@@ -56,11 +56,10 @@ class SimulatedFormat(nn.Module):
         Raises:
             UnsupportedError: a product that cannot be reached.
         """
-        if torch.compiler.is_dynamo_compiling():
-            graph_break(
-                "A simulated model is not compiled: torch.compile does not trace its mode. "
-                "Compile without fullgraph=True, and it runs eagerly."
-            )
+        return self.run(*args, **kwargs)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model with simulated products."""
         with rounding_products(self):
             return self.model(*args, **kwargs)
 
@@ -92,6 +91,13 @@ class SimulatedFormat(nn.Module):
             f"forward={self.forward_format}, backward={self.backward_format}, "
             f"rounding={self.rounding!r}, overflow={self.overflow!r}"
         )
+
+
+run_eagerly(
+    SimulatedFormat.run,
+    "A simulated model is not compiled: torch.compile does not trace its mode. "
+    "Compile without fullgraph=True, and it runs eagerly.",
+)
 
 
 @overload
