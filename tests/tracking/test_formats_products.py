@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
 from pullback.errors import UnsupportedError
@@ -73,6 +74,39 @@ def test_refused_by_name(name):
     factors = [normal(*shape) for shape in shapes]
     with pytest.raises(UnsupportedError, match="simulate_format"):
         simulate_format(Products(product), forward="E2M1")(*factors)
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return a @ b
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        a, b = ctx.saved_tensors
+        return cotangent @ b.T, a.T @ cotangent
+
+
+def test_a_custom_function_multiplies_where_no_gradient_is_wanted():
+    a, b = normal(*A), normal(*B)
+    simulated = simulate_format(Products(Product.apply), forward="E2M1")
+    assert not torch.allclose(simulated(a, b), a @ b)
+    a.requires_grad_()
+    with pytest.raises(UnsupportedError, match="inside of Product"):
+        simulated(a, b)
+    with torch.no_grad():
+        assert not torch.allclose(simulated(a, b), a @ b)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called")
+def test_scripted_parts_and_flex_attention_are_refused_by_name():
+    scripted = nn.Sequential(torch.jit.script(nn.Linear(3, 3)))
+    with pytest.raises(UnsupportedError, match="scripted module"):
+        simulate_format(scripted, forward="E2M1")
+    attend = simulate_format(Products(lambda x: flex_attention(x, x, x)), forward="E2M1")
+    with pytest.raises(UnsupportedError, match="flex_attention"):
+        attend(torch.randn(1, 2, 16, 16))
 
 
 def test_what_is_changed_in_place_has_its_gradient_rounded():

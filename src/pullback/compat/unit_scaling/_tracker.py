@@ -8,10 +8,11 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
+from pullback.compat.unit_scaling._std import std_tensor
 from pullback.errors import ArgumentTypeError
 from pullback.internal.torch import declare_ordered
 from pullback.tensor import Function
-from pullback.tracking._annotate import scale_text, std_tensor
+from pullback.tracking._annotate import scale_text
 
 __all__ = ["ScalePair", "ScaleTracker"]
 

@@ -19,7 +19,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pullback.errors import UnsupportedError
-from pullback.internal.torch import called_from, current_graph_task_id, wrap_recomputation
+from pullback.internal.torch import (
+    answering,
+    called_from,
+    current_graph_task_id,
+    wrap_recomputation,
+)
 from pullback.tracking.formats._products import (
     FACTORS,
     KERNELS,
@@ -56,7 +61,7 @@ def rounding_products(settings: Settings) -> Iterator[None]:
         UnsupportedError: a product that cannot be reached.
     """
     mode = _ProductMode(settings)
-    with mode, _Sentinel(mode):
+    with mode, _Sentinel(mode), answering(mode.apply):
         yield
 
 
@@ -68,6 +73,7 @@ class _ProductMode(TorchFunctionMode):
         self.settings = settings
         self.entered = False  # inside of a product whose factors are rounded
         self.differentiable = torch.is_grad_enabled()
+        self.custom: type | None = None  # whose backward will multiply as it likes
 
     def __torch_function__(
         self,
@@ -110,6 +116,13 @@ class _ProductMode(TorchFunctionMode):
                 "compute again without rounding.",
                 mend="Pass use_reentrant=False.",
             )
+        if self.custom is not None:
+            raise UnsupportedError(
+                f"simulate_format cannot round inside of {self.custom.__name__}.",
+                given="a product in a custom Function, whose backward multiplies out of reach",
+                expected="products that torch differentiates",
+                mend="Write its forward without the Function, or leave this part out.",
+            )
         args, kwargs = replace_factors(func, args, kwargs, self.round_factor)
         name = func.__name__
         in_place = name.endswith("_") and not name.endswith("__")
@@ -122,6 +135,20 @@ class _ProductMode(TorchFunctionMode):
         result = self.settings.round_result(result)
         # What is changed in place is used under its own name: its gradient is rounded as well.
         return args[0].copy_(result) if in_place else result
+
+    def apply(
+        self, call: Callable[..., Any], cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Apply a custom Function, and remember it where its gradient is wanted."""
+        given = (*args, *kwargs.values())
+        wanted = any(isinstance(each, Tensor) and each.requires_grad for each in given)
+        before = self.custom
+        if wanted and torch.is_grad_enabled():
+            self.custom = cls
+        try:
+            return call(cls, *args, **kwargs)
+        finally:
+            self.custom = before
 
     def round_factor(self, x: Tensor) -> Tensor:
         """Round a factor, if it lies in memory as a strided tensor."""
@@ -156,6 +183,8 @@ class _ProductMode(TorchFunctionMode):
 class _Sentinel(TorchDispatchMode):
     """Refuses products that the mode did not enter."""
 
+    supports_higher_order_operators = True  # to refuse them by name
+
     def __init__(self, mode: _ProductMode) -> None:
         super().__init__()
         self.mode = mode
@@ -164,8 +193,9 @@ class _Sentinel(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         # The backward of a product multiplies what was rounded already.
-        stray = func.overloadpacket in KERNELS and not self.mode.entered
-        if stray and current_graph_task_id() == -1 and any(map(_is_number, args)):
+        whole = not hasattr(func, "overloadpacket")  # flex_attention, a scan: programs of their own
+        stray = whole or (func.overloadpacket in KERNELS and not self.mode.entered)
+        if stray and current_graph_task_id() == -1 and (whole or any(map(_is_number, args))):
             raise UnsupportedError(
                 "simulate_format met a product that it does not round.",
                 given=f"a call that reaches {func}",

@@ -5,7 +5,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal.torch import run_eagerly
 from pullback.tracking.formats._mode import rounding_products
 from pullback.tracking.formats._number_format import NumberFormat, find_format
@@ -153,10 +153,11 @@ def simulate_format(
     Raises:
         ArgumentTypeError: neither a module nor a floating tensor.
         ArgumentError: an unknown format, rounding or overflow, or no format at all.
-        UnsupportedError: when run, a layer whose products cannot be reached (nn.LSTM, nn.GRU,
-            nn.RNN and their cells), any other product that is not rounded, however it is called,
-            and reentrant activation checkpointing. What non-reentrant checkpointing computes
-            again is rounded as it was.
+        UnsupportedError: the model has scripted parts; or, when run, a product that cannot be
+            rounded, however it is called: those of nn.LSTM, nn.GRU, nn.RNN and their cells, of
+            flex_attention, of a custom Function whose gradient is wanted, and reentrant
+            activation checkpointing. What non-reentrant checkpointing computes again is
+            rounded as it was.
 
     Example:
         >>> import torch
@@ -178,6 +179,7 @@ def simulate_format(
     value_format = None if forward is None else find_format(forward)
     gradient_format = None if backward is None else find_format(backward)
     if isinstance(target, nn.Module):
+        _check_traceable(target)
         return SimulatedFormat(
             target,
             forward=value_format,
@@ -199,3 +201,17 @@ def simulate_format(
         overflow=overflow,
         generator=generator,
     )
+
+
+def _check_traceable(model: nn.Module) -> None:
+    scripted = [
+        name or "the model itself"
+        for name, part in model.named_modules()
+        if isinstance(part, torch.jit.ScriptModule)
+    ]
+    if scripted:
+        raise UnsupportedError(
+            "simulate_format cannot reach the products of a scripted module.",
+            given=f"a torch.jit.ScriptModule: {', '.join(scripted)}",
+            mend="Pass the module that it was scripted from.",
+        )
