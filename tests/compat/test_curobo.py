@@ -227,7 +227,7 @@ def test_two_forwards_share_buffers_and_not_gradients():
 
 
 KERNEL = (
-    "u_act, start_position, start_velocity, start_acceleration, {}out_position, out_velocity, "
+    "ctx, u_act, start_position, start_velocity, start_acceleration, {}out_position, out_velocity, "
     "out_acceleration, out_jerk, traj_dt, out_grad_position"
 )
 POSITION_STEP = "pos_act, start_position, mask, n_mask, fd_1, fd_2, fd_3"
@@ -258,20 +258,20 @@ SIGNATURES = {
     "sum_matrix": "h, int_steps, tensor_args",
     "interpolate_kernel": "h, int_steps, tensor_args",
     "action_interpolate_kernel": "h, int_steps, tensor_args, offset=4",
-    "CliqueTensorStep": "u_act, start_position, mask, n_mask, fd_1, fd_2, fd_3",
+    "CliqueTensorStep": "ctx, u_act, start_position, mask, n_mask, fd_1, fd_2, fd_3",
     **dict.fromkeys(PLAIN, KERNEL.format("")),
     **dict.fromkeys(INDEXED, KERNEL.format("start_idx, ")),
 }
 
 
 def test_every_name_has_its_published_signature():
-    assert sorted(SIGNATURES) == sorted(curobo.__all__)
+    assert sorted([*SIGNATURES, "rollout"]) == sorted(curobo.__all__)
     for name, published in SIGNATURES.items():
         call = getattr(curobo, name)
         if isinstance(call, type):
             assert issubclass(call, torch.autograd.Function)
             back = inspect.signature(call.backward)
-            assert list(back.parameters)[-4:] == [f"grad_out_{part}" for part in "pvaj"]
+            assert list(back.parameters) == ["ctx", *(f"grad_out_{part}" for part in "pvaj")]
             call = call.forward
         bare = [
             parameter.replace(annotation=inspect.Parameter.empty)
@@ -314,6 +314,7 @@ def test_interpolation():
     assert curobo.sum_matrix(3, 2, ARGS).tolist() == [[1, 0, 0]] * 2 + [[0, 1, 0]] * 2
     blend = [[1, 0, 0], [0.5, 0.5, 0], [0, 1, 0], [0, 1, 0], [0, 0.5, 0.5], [0, 0, 1]]
     assert curobo.interpolate_kernel(3, 3, ARGS).tolist() == blend
+    assert torch.equal(curobo.interpolate_kernel(4, 1, ARGS), curobo.sum_matrix(4, 1, ARGS))
     want = [[0.75, 0.25], [0.5, 0.5], [0.25, 0.75]] + [[0, 1]] * 5
     assert curobo.action_interpolate_kernel(2, 8, ARGS).tolist() == want
     three = curobo.action_interpolate_kernel(3, 6, ARGS, offset=2)

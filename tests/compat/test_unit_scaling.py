@@ -1,7 +1,10 @@
 """The names of unit-scaling 0.3.5 give its results, recorded from it on torch 2.13."""
 
+import copy
+import dataclasses
 import json
 import math
+import pickle
 import warnings
 from pathlib import Path
 
@@ -169,8 +172,76 @@ def test_scale_tracker_under_transforms():
     tangent = torch.func.jvp(lambda t: us.ScaleTracker.track(t, pair), (x,), (x,))[1]
     assert torch.equal(tangent, x)
     assert pair.backward is None  # there was no gradient
-    with pytest.raises(UnsupportedError, match=r"pullback\.tracking\.track"):
-        torch.vmap(lambda t: us.ScaleTracker.track(t, pair))(torch.randn(3, 4))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_under_vmap_the_scale_is_that_of_the_whole_batch():
+    x = torch.randn(3, 4)
+    pair = us.ScalePair()
+    assert torch.equal(torch.vmap(lambda t: us.ScaleTracker.track(t, pair))(x), x)
+    assert pair.forward == pytest.approx(float(x.std()))
+    cubes = torch.func.grad(lambda t: (us.ScaleTracker.track(t, pair) ** 3).sum())
+    for dims in (0, 1):
+        pair = us.ScalePair()
+        torch.testing.assert_close(torch.vmap(cubes, dims, dims)(x), 3 * x**2)
+        assert pair.forward == pytest.approx(float(x.std()))
+        assert pair.backward == pytest.approx(float((3 * x**2).std()))
+    pair = us.ScalePair()
+    nested = torch.vmap(torch.vmap(cubes))(x.expand(2, 3, 4))
+    torch.testing.assert_close(nested, (3 * x**2).expand(2, 3, 4))
+    assert pair.backward == pytest.approx(float((3 * x.expand(2, 3, 4) ** 2).std()))
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # Dynamo's own doing
+def test_scale_tracker_is_compiled_whole():
+    def loss(t, pair):
+        return (us.ScaleTracker.track(t, pair) ** 3).sum()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    for size in (5, 5, 7):
+        x = torch.randn(size, requires_grad=True)
+        pair = us.ScalePair()
+        compiled(x, pair).backward()
+        torch.testing.assert_close(x.grad, 3 * x.detach() ** 2)
+        assert pair.forward == pytest.approx(float(x.detach().std()))
+        assert pair.backward == pytest.approx(float(x.grad.std()))
+
+
+def test_a_scale_tracker_with_rules_of_its_own():
+    seen = []
+
+    class Loud(us.ScaleTracker):
+        @staticmethod
+        def backward(ctx, t):
+            seen.append(ctx.scale_tracker)
+            gradient, *nothing = us.ScaleTracker.backward(ctx, t)
+            return 2 * gradient, *nothing
+
+    x, pair = torch.randn(5), us.ScalePair()
+    x.requires_grad_()
+    Loud.apply(x, pair).square().sum().backward()
+    torch.testing.assert_close(x.grad, 4 * x.detach())
+    assert pair.backward == pytest.approx(float((2 * x.detach()).std()))
+    assert seen == [pair]
+    with pytest.raises(UnsupportedError, match="Forward mode of Loud"):
+        torch.func.jvp(lambda t: Loud.apply(t, pair), (x.detach(),), (x.detach(),))
+
+
+def test_the_numbers_of_a_pair_are_read_when_they_are_looked_at():
+    pair = us.ScalePair()
+    us.ScaleTracker.track(torch.randn(5, requires_grad=True), pair).sum().backward()
+    assert isinstance(vars(pair)["forward"], torch.Tensor)
+    assert isinstance(pair.forward, float)
+    assert isinstance(vars(pair)["forward"], float)
+    for twin in (copy.copy(pair), copy.deepcopy(pair), pickle.loads(pickle.dumps(pair))):
+        assert twin == pair
+        us.ScaleTracker.track(torch.ones(3), twin)
+        assert twin != pair
+    assert dataclasses.asdict(pair) == {"forward": pair.forward, "backward": pair.backward}
+    assert dataclasses.replace(pair, forward=1.0).backward == pair.backward
+    with pytest.raises(ArgumentTypeError):
+        us.ScaleTracker.track(torch.ones(3), None)
 
 
 def test_scale_tracker_with_odd_data():

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.tracking._annotate import ScalesInterpreter, annotate, measure_scales, trace_deeply
+from pullback.tracking import Tracker, annotate
 
 SCALE = re.compile(r"\(-> ([^,]+), <- ([^)]+)\)")
 
@@ -33,10 +33,19 @@ def scales_of(text, name):
     return SCALE.search(line).groups()
 
 
-def test_the_scales_are_those_of_autograd():
+def rms(values):
+    return float(values.detach().float().square().mean().sqrt())
+
+
+def std(values):
+    return float(values.detach().float().std(correction=0))
+
+
+@pytest.mark.parametrize("scale", [rms, std])
+def test_the_scales_are_those_of_autograd(scale):
     torch.manual_seed(0)
     model, x, g = Perceptron(), torch.randn(11, 5), torch.randn(11, 3)
-    text = quietly(model, x, cotangent=g)
+    text = quietly(model, x, cotangent=g, statistic="scale" if scale is rms else "std")
     leaf = x.clone().requires_grad_()
     hidden = model.first(leaf)
     active = functional.relu(hidden)
@@ -51,12 +60,21 @@ def test_the_scales_are_those_of_autograd():
     }
     gradients = torch.autograd.grad(output, list(values.values()), g)
     for (name, value), gradient in zip(values.items(), gradients, strict=True):
-        expected = (f"{float(value.detach().std()):.3}", f"{float(gradient.std()):.3}")
+        expected = (f"{scale(value):.3}", f"{scale(gradient):.3}")
         assert scales_of(text, name) == expected
     head = text.splitlines()[0]
     (gradient,) = torch.autograd.grad(model(leaf), leaf, g)
     assert head.startswith("def forward(self, x):")
-    assert SCALE.search(head).groups() == (f"{float(x.std()):.3}", f"{float(gradient.std()):.3}")
+    assert SCALE.search(head).groups() == (f"{scale(x):.3}", f"{scale(gradient):.3}")
+
+
+def test_a_scale_means_what_it_means_to_a_tracker():
+    model, x = Perceptron(), torch.randn(11, 5)
+    with Tracker(model) as tracker:
+        model(x)
+    assert scales_of(quietly(model, x), "linear")[0] == f"{tracker.total('first').scale:.3}"
+    with pytest.raises(ArgumentError, match="no such statistic"):
+        quietly(model, x, statistic="size")
 
 
 def test_nothing_is_disturbed():
@@ -102,8 +120,8 @@ def test_in_place_operations_keep_their_order():
 
     x = torch.tensor([1.0, 2.0, 4.0])
     text = quietly(InPlace(), x, cotangent=torch.ones(3))
-    assert scales_of(text, "mul") == (f"{float((2 * x).std()):.3}", f"{float((4 * x).std()):.3}")
-    assert scales_of(text, "mul_1")[0] == f"{float(((2 * x + 1) ** 2).std()):.3}"
+    assert scales_of(text, "mul") == (f"{rms(2 * x):.3}", f"{rms(4 * x + 2):.3}")
+    assert scales_of(text, "mul_1")[0] == f"{rms((2 * x + 1) ** 2):.3}"
 
 
 def test_outputs_of_any_structure():
@@ -156,8 +174,7 @@ def test_half_precision_is_measured_in_float32():
             return x * 1
 
     x = torch.linspace(100, 101, 64, dtype=torch.float64).to(torch.bfloat16)
-    scales = measure_scales(ScalesInterpreter(trace_deeply(Same())), (x,), None)
-    assert scales["mul"][0] == float(x.float().std())
+    assert scales_of(quietly(Same(), x, statistic="std"), "mul")[0] == f"{std(x):.3}"
 
 
 def test_it_prints(capsys):

@@ -16,7 +16,6 @@ __all__ = ["cases"]
 Inputs = Callable[[Generator], tuple[Any, ...]]
 
 _BATCH, _HORIZON, _DOF, _RATE = 2, 7, 3, 4.0
-_READS = "it reads the scale as a Python number at once, as the original does"
 
 
 def cases() -> Iterator[Case]:
@@ -28,13 +27,13 @@ def cases() -> Iterator[Case]:
         'torchlogix.GradFactor'
     """
     yield Case("torchlogix.GradFactor", GradFactor, _with(0.5), gradient="surrogate")
+    yield Case("torchlogix.GradFactor.tensor", GradFactor, _with_tensor, gradient="surrogate")
     yield Case("unit_scaling.scale_fwd", scale_fwd, _with(0.5), gradient="surrogate")
     yield Case("unit_scaling.scale_bwd", scale_bwd, _with(0.5), gradient="surrogate")
     yield Case(
         "unit_scaling.ScaleTracker",
         ScaleTracker,
         lambda generator: (_normal(generator, 3, 5), ScalePair()),
-        refuses=dict.fromkeys(("vmap", "transforms", "fake", "compile"), _READS),
     )
     yield Case("curobo.CliqueTensorStep", curobo.CliqueTensorStep, _dense)
     rate, steps = torch.tensor([_RATE]).double(), torch.full((_HORIZON,), 1 / _RATE).double()
@@ -55,6 +54,10 @@ def _normal(generator: Generator, *shape: int) -> Tensor:
 
 def _with(factor: float) -> Inputs:
     return lambda generator: (_normal(generator, 3, 5), factor)
+
+
+def _with_tensor(generator: Generator) -> tuple[Tensor, Tensor]:
+    return _normal(generator, 3, 5), _normal(generator, 5)
 
 
 def _dense(generator: Generator) -> tuple[Tensor, ...]:

@@ -30,6 +30,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 
 __all__ = [
     "OLDEST",
@@ -52,6 +53,7 @@ __all__ = [
     "answering",
     "applied_class",
     "are_functorch_transforms_active",
+    "called_from",
     "current_graph_task_id",
     "current_interpreter",
     "custom_function_call",
@@ -86,6 +88,7 @@ __all__ = [
     "registered_autograd",
     "replaces_apply",
     "restore_vmap",
+    "run_eagerly",
     "saved_tensors_are_hooked",
     "set_deterministic",
     "set_forward_mode",
@@ -94,6 +97,7 @@ __all__ = [
     "unwrap_if_dead",
     "watch_apply",
     "wrap_functional_tensor",
+    "wrap_recomputation",
 ]
 
 OLDEST = "2.7"
@@ -206,6 +210,7 @@ try:
     graph_is_kept: Callable[[], bool] = _c._autograd._get_current_graph_task_keep_graph
     _saved_hooks = getattr(_c._autograd, "_top_saved_tensors_default_hooks", None)  # 2.7: none
     current_graph_task_id: Callable[[], int] = _c._current_graph_task_id
+    _Frame: Any = torch.utils.checkpoint._CheckpointFrame
     set_forward_mode: Callable[[bool], AbstractContextManager[Any]] = (
         _forward_ad._set_fwd_grad_enabled
     )
@@ -261,6 +266,36 @@ def saved_tensors_are_hooked() -> bool:
     return _saved_hooks is not None and _saved_hooks(True) is not None
 
 
+def called_from(code: types.CodeType) -> bool:
+    """Whether one of the frames that wait for the caller runs this code."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
+
+
+def wrap_recomputation(
+    key: object, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    """Let what activation checkpointing will run again for its innermost region be wrapped.
+
+    Non-reentrant checkpointing keeps what to run on a frame that its hooks close over; there is
+    no public way to it from inside of the region.
+
+    Arguments:
+        key: who asks; each wraps a region once.
+        wrap: takes what is run again, and returns what shall be run in its place.
+    """
+    hooks = None if _saved_hooks is None else _saved_hooks(True)
+    for cell in getattr(hooks[0], "__closure__", None) or () if hooks else ():
+        frame = cell.cell_contents
+        known = getattr(frame.recompute_fn, "wrapped_by", ()) if isinstance(frame, _Frame) else None
+        if known is not None and key not in known:
+            wrapped: Any = wrap(frame.recompute_fn)
+            wrapped.wrapped_by = (*known, key)
+            frame.recompute_fn = wrapped
+
+
 def is_exporting() -> bool:
     """Whether a program is being exported.
 
@@ -284,6 +319,17 @@ def never_compile(function: types.FunctionType, *, callees: bool = False) -> Non
         callees: whether the functions that it calls may be compiled by themselves.
     """
     _set_strategy(function.__code__, _Strategy(_SKIP, _DEFAULT if callees else _SKIP))
+
+
+def run_eagerly(function: types.FunctionType, reason: str) -> None:
+    """Let Dynamo end its graph before a function, and run the function without it.
+
+    Arguments:
+        function: a function whose calls, and theirs in turn, are never compiled.
+        reason: what the error under ``fullgraph=True`` says.
+    """
+    vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg=reason)
+    never_compile(function)
 
 
 def declare_ordered(operator: Any) -> None:

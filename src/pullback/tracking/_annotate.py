@@ -6,18 +6,21 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import torch
 from torch import Tensor, fx, nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal.torch import BatchNormalisation
+from pullback.tracking._statistics import Statistics
 
-__all__ = ["Scales", "ScalesInterpreter", "annotate", "annotate_code", "measure_scales", "std_of"]
+__all__ = ["Scales", "ScalesInterpreter", "annotate", "annotate_code", "measure_scales"]
 
 Scales = dict[str, list[float | None]]
-"""For each node, by name: the standard deviation of its value and of its gradient."""
+"""For each node, by name: the scale of its value and of its gradient."""
+
+Statistic = Literal["scale", "std"]
 
 
 def annotate(
@@ -25,13 +28,14 @@ def annotate(
     *inputs: Any,
     cotangent: Tensor | None = None,
     file: TextIO | None = None,
+    statistic: Statistic = "scale",
 ) -> str:
     """Print a model's code with ``(-> forward, <- backward)`` scales beside each line.
 
     The model is traced into a torch.fx graph through all of its modules and run once, forward
-    and backward. The scale is the unbiased standard deviation, taken in float32 or wider;
-    ``n/a`` stands where there is no gradient. Nothing of the model or the inputs is changed:
-    no ``.grad``, no buffer, no random state.
+    and backward. The scale is the root mean square, as everywhere in this room; ``n/a`` stands
+    where there is no gradient. Nothing of the model or the inputs is changed: no ``.grad``, no
+    buffer, no random state.
 
     Arguments:
         model: a module that torch.fx can trace: no control flow that depends on data.
@@ -39,13 +43,14 @@ def annotate(
         cotangent: what is fed back into the output, of its shape; by default ones for an output
             of one element and standard normal numbers of seed 0 for others.
         file: where to print to; by default the standard output.
+        statistic: ``"scale"``, or ``"std"`` for the standard deviation; both as in `Statistics`.
 
     Returns:
         The text that was printed.
 
     Raises:
         ArgumentTypeError: the model is no module.
-        ArgumentError: the cotangent does not fit the output.
+        ArgumentError: the cotangent does not fit the output, or there is no such statistic.
         UnsupportedError: torch.fx cannot trace the model.
 
     Example:
@@ -54,16 +59,24 @@ def annotate(
         >>> text = annotate(torch.nn.ReLU(), torch.tensor([-1.0, 1.0, 3.0]),
         ...                 cotangent=torch.tensor([1.0, 2.0, 3.0]))
         def forward(self, input : torch.Tensor) -> torch.Tensor:
-            input_1 = input;  (-> 2.0, <- 1.53)
-            relu = torch.nn.functional.relu(input_1, inplace = False);  (-> 1.53, <- 1.0)
+            input_1 = input;  (-> 1.91, <- 2.08)
+            relu = torch.nn.functional.relu(input_1, inplace = False);  (-> 1.83, <- 2.16)
             return relu
     """
     if not isinstance(model, nn.Module):
         raise ArgumentTypeError(
             "annotate takes a module.", given=f"a {type(model).__name__}", expected="nn.Module"
         )
+    if statistic not in ("scale", "std"):
+        raise ArgumentError(
+            "There is no such statistic.", given=repr(statistic), expected="'scale' or 'std'"
+        )
     traced = trace_deeply(model)
-    scales = measure_scales(ScalesInterpreter(traced), inputs, cotangent)
+
+    def measure(values: Tensor) -> float:
+        return getattr(Statistics.of(values), statistic)
+
+    scales = measure_scales(ScalesInterpreter(traced, measure), inputs, cotangent)
     text = annotate_code(
         traced.code,
         {name: scale_text(*pair) for name, pair in scales.items()},
@@ -136,10 +149,12 @@ class ScalesInterpreter(fx.Interpreter):
 
     Arguments:
         module: the graph to run.
+        measure: what the scale of a tensor is.
     """
 
-    def __init__(self, module: fx.GraphModule) -> None:
+    def __init__(self, module: fx.GraphModule, measure: Callable[[Tensor], float]) -> None:
         super().__init__(module)
+        self.measure = measure
         self.scales: Scales = {}
         self.leaves: dict[str, Tensor] = {}
 
@@ -157,11 +172,11 @@ class ScalesInterpreter(fx.Interpreter):
             name: the node's name.
             value: what the node gave.
         """
-        pair: list[float | None] = [std_of(value), None]
+        pair: list[float | None] = [self.measure(value.detach()), None]
         self.scales[name] = pair
 
         def see(gradient: Tensor) -> None:
-            pair[1] = std_of(gradient)
+            pair[1] = self.measure(gradient.detach())
 
         if value.requires_grad:
             value.register_hook(see)
@@ -270,20 +285,6 @@ def _tensors_in(value: Any) -> list[Tensor]:
 
 def _is_floating(value: Any) -> bool:
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
-
-
-def std_of(tensor: Tensor) -> float:
-    """Return the unbiased standard deviation, in float32 or wider; NaN of fewer than two values.
-
-    Arguments:
-        tensor: any floating or complex tensor. A complex one has that of both parts together.
-    """
-    if tensor.numel() < 2:  # torch warns here, and gives NaN as well
-        return float("nan")
-    values = tensor.detach()
-    if values.dtype.itemsize < 4 or values.dtype == torch.complex32:
-        values = values.to(torch.complex64 if values.is_complex() else torch.float32)
-    return float(values.std())
 
 
 def scale_text(forward: float | None, backward: float | None) -> str:

@@ -45,7 +45,9 @@ class Attachment:
                 begin = BeginHook(self._store, name, part is model)
                 self._handles.append(part.register_forward_pre_hook(begin, prepend=True))
         if not isinstance(model, torch.jit.ScriptModule):
-            self._handles.append(model.register_forward_hook(EndHook(self._store)))
+            self._handles.append(
+                model.register_forward_hook(EndHook(self._store), always_call=True)
+            )
         watched = 0
         for path, module in model.named_modules():
             name = (prefix + path).rstrip(".") or ROOT
@@ -82,9 +84,17 @@ class Attachment:
             handle.remove()
         for weak in self._marked:
             module = weak()
-            if module is not None:
-                module.__dict__.pop("forward", None)
+            # Another forward, which somebody set meanwhile, stays.
+            if module is not None and _is_its_own(module, module.__dict__.get("forward")):
+                del module.__dict__["forward"]
         self._handles.clear()
         self._watched.clear()
         self._marked.clear()
         self._sightings.clear()
+
+
+def _is_its_own(module: nn.Module, forward: Any) -> bool:
+    owner, function = getattr(forward, "__self__", None), getattr(forward, "__func__", None)
+    return owner is module and function is getattr(
+        type(module).forward, "__func__", type(module).forward
+    )

@@ -6,6 +6,7 @@ tensor hook. In code that is being compiled, and inside torch.func, tensor hooks
 there the tensors of the output are passed through `pullback.tracking.track`'s Function.
 """
 
+import contextlib
 from typing import Any
 from weakref import ref
 
@@ -24,14 +25,23 @@ __all__ = ["BeginHook", "EndHook", "OutputHook", "Sightings"]
 
 
 class _Inert:
-    """What a copy of a hook does: nothing. A copied or pickled model is not tracked."""
+    """What a copy of a hook does: it takes itself off. A copied model is not tracked."""
 
-    def __call__(self, *_: Any) -> None:
-        return None
+    def __call__(self, module: nn.Module, *_: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            for number in [number for number, hook in hooks.items() if hook is self]:
+                del hooks[number]
+                module._forward_hooks_always_called.pop(number, None)
+
+    def __reduce__(self) -> Any:
+        return _nothing()
 
 
-def _inert() -> _Inert:
-    return _Inert()
+def _nothing() -> Any:
+    """Stand for a hook in a file: a saved model is loaded without this package."""
+    return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 class _Hook:
@@ -41,7 +51,7 @@ class _Hook:
         return _Inert()
 
     def __reduce__(self) -> Any:
-        return _inert, ()
+        return _nothing()
 
 
 class _GradientHook:
@@ -185,9 +195,9 @@ class BeginHook(_Hook):
 
     def __call__(self, module: nn.Module, inputs: Any) -> None:
         if not torch.compiler.is_compiling():
-            _begin(self)
+            _begin(self, module.training)
         elif self.whole:
-            begin_operator(self.store.handle, self.root)
+            begin_operator(self.store.handle, self.root, module.training)
 
 
 class EndHook(_Hook):
@@ -209,10 +219,10 @@ def _measure(hook: OutputHook, inputs: Any, output: Any) -> Any:
     return None
 
 
-def _begin(hook: BeginHook) -> None:
+def _begin(hook: BeginHook, training: bool) -> None:
     if in_backward() or (hook.store.inside and not hook.whole):
         return
-    hook.store.begin(hook.root)
+    hook.store.begin(hook.root, training)
     hook.store.inside = hook.whole
 
 

@@ -1,10 +1,12 @@
 """`Key` and `Place`: which tensor a row of statistics is of, and when it was seen."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pullback.tracking._layout import Direction
 
-__all__ = ["Key", "Place", "Ticket"]
+__all__ = ["Key", "Phase", "Place", "Ticket"]
+
+Phase = Literal["training", "evaluation"]
 
 
 class Key(NamedTuple):
@@ -19,6 +21,8 @@ class Key(NamedTuple):
         recomputed: seen while activation checkpointing computed a forward pass again.
         visit: how often the same call was seen before within one microbatch, for a graph that
             is differentiated more than once.
+        phase: ``"training"``, or ``"evaluation"`` where the model was in evaluation mode when
+            its forward pass began.
     """
 
     name: str
@@ -27,6 +31,7 @@ class Key(NamedTuple):
     order: int = 0
     recomputed: bool = False
     visit: int = 0
+    phase: Phase = "training"
 
     def __str__(self) -> str:
         parts = [self.name]
@@ -38,6 +43,8 @@ class Key(NamedTuple):
             parts.append("recomputed")
         if self.visit:
             parts.append(f"visit {self.visit}")
+        if self.phase != "training":
+            parts.append(self.phase)
         return " · ".join(parts)
 
 
@@ -56,3 +63,4 @@ class Ticket(NamedTuple):
     step: int
     recomputed: bool
     active: bool
+    evaluation: bool = False

@@ -17,12 +17,12 @@ from pullback.tracking._store import find_store
 
 __all__ = ["begin_operator", "follow_operator", "observe_operator"]
 
-_IDLE = torch.zeros(5, dtype=torch.int64)
+_IDLE = torch.zeros(6, dtype=torch.int64)
 
 
 @torch.library.custom_op("pullback_tracking::observe", mutates_args=())
 def observe_operator(values: torch.Tensor, handle: int, name: str, direction: str) -> torch.Tensor:
-    """Measure a value; the result is its ticket, five integers on the host."""
+    """Measure a value; the result is its ticket, six integers on the host."""
     store = find_store(handle)
     if store is None:
         return _IDLE.clone()
@@ -33,7 +33,7 @@ def observe_operator(values: torch.Tensor, handle: int, name: str, direction: st
 
 @observe_operator.register_fake
 def _(values: torch.Tensor, handle: int, name: str, direction: str) -> torch.Tensor:
-    return torch.empty(5, dtype=torch.int64)
+    return torch.empty(6, dtype=torch.int64)
 
 
 @torch.library.custom_op("pullback_tracking::follow", mutates_args=())
@@ -48,8 +48,8 @@ def follow_operator(  # noqa: PLR0917 - an operator takes its arguments by posit
     """Measure the gradient of a value with a ticket."""
     store = find_store(handle)
     if store is not None:
-        call, microbatch, step, recomputed, active = ticket.tolist()
-        known = Ticket(call, microbatch, step, bool(recomputed), bool(active))
+        call, microbatch, step, *flags = ticket.tolist()
+        known = Ticket(call, microbatch, step, *map(bool, flags))
         store.follow(values, name, known, order, cast("Direction", direction))
 
 
@@ -66,15 +66,15 @@ def _(  # noqa: PLR0917 - the operator's own
 
 
 @torch.library.custom_op("pullback_tracking::begin", mutates_args=())
-def begin_operator(handle: int, root: str) -> None:
+def begin_operator(handle: int, root: str, training: bool) -> None:
     """Note that a forward pass of a model starts."""
     store = find_store(handle)
     if store is not None and not in_backward():
-        store.begin(root)
+        store.begin(root, training)
 
 
 @begin_operator.register_fake
-def _(handle: int, root: str) -> None:
+def _(handle: int, root: str, training: bool) -> None:
     return None
 
 

@@ -1,7 +1,8 @@
 """Find the tensors in whatever a module returns, and put others in their place."""
 
+import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -59,8 +60,15 @@ def replace_tensors(
         }
         if type(output) is dict:
             return items
-        # Hugging Face's outputs are mappings and dataclasses at once, made from keywords.
-        return type(output)(**items) if dataclasses.is_dataclass(output) else type(output)(items)  # pyrefly: ignore
+        if dataclasses.is_dataclass(output):
+            # Hugging Face's outputs are mappings and dataclasses at once, made from keywords.
+            return type(output)(**items)  # pyrefly: ignore
+        if not isinstance(output, MutableMapping):
+            return type(output)(items)  # pyrefly: ignore
+        filled = copy.copy(output)  # a defaultdict is not made from its items
+        for key, value in items.items():
+            filled[key] = value
+        return filled
     if isinstance(output, (tuple, list)):
         parts = [
             replace_tensors(value, replace, f"{path}[{index}]")

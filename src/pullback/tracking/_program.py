@@ -48,7 +48,7 @@ class ProgramTracker:
         self._store = Store(self._ledger.absorb, every)
         self._attachment = Attachment(self._store)
         self._watch = StepWatch(None, self._store.advance)
-        self._names = names
+        self._names = (names,) if isinstance(names, str) else names
         self._title = title
         self._known: WeakSet[nn.Module] = WeakSet()
         self._prefixes: dict[str, int] = {}
@@ -98,7 +98,7 @@ class ProgramTracker:
             root, lambda name, part: part in fresh and self._wanted(name), prefix
         )
         # The root is being called already: its own pre-hook comes too late for this pass.
-        self._store.begin(prefix)
+        self._store.begin(prefix, root.training)
 
     def _prefix(self, root: nn.Module) -> str:
         kind = type(root).__name__

@@ -92,7 +92,9 @@ class _Reader:
 
 
 def _key(line: dict[str, Any]) -> Key:
-    return Key(**{field: line[field] for field in Key._fields})
+    # A recording made before a field was there has its default.
+    fields = {**Key._field_defaults, **line}
+    return Key(**{field: fields[field] for field in Key._fields})
 
 
 def _place(line: dict[str, Any]) -> Place:

@@ -21,7 +21,7 @@ class StepWatch:
 
     Arguments:
         parameters: gives the parameters to look for; ``None`` listens to every optimizer.
-        ended: what to call. Two calls for one step must do no harm.
+        ended: what to call, with the optimizer or ``None``. Two calls for one step must do no harm.
         scaler: a `torch.amp.GradScaler`, if the loss is scaled.
 
     Raises:
@@ -31,7 +31,7 @@ class StepWatch:
     def __init__(
         self,
         parameters: Callable[[], Iterable[torch.Tensor]] | None,
-        ended: Callable[[], None],
+        ended: Callable[[Any], None],
         scaler: Any = None,
     ) -> None:
         if scaler is not None and not hasattr(scaler, "update"):
@@ -51,24 +51,23 @@ class StepWatch:
         """Listen from now on."""
         self._handle = register_optimizer_step_post_hook(self._after)
         if self._scaler is not None:
-            self._update = self._scaler.update
-            self._scaler.update = self._after_update
+            self._update = _Update.of(self._scaler)
+            self._update.listeners.append(self._after_update)
 
     def stop(self) -> None:
         """Stop listening, and leave the scaler as it was."""
         if self._handle is not None:
             self._handle.remove()
         if self._update is not None and self._scaler is not None:
-            del self._scaler.update
+            self._update.drop(self._scaler, self._after_update)
         self._handle = self._update = self._scaler = self._parameters = None
 
     def loss_scale(self) -> torch.Tensor | None:
         """The scaler's factor as a tensor, where it lies; nothing before its first use."""
         return getattr(self._scaler, "_scale", None)
 
-    def _after_update(self, *arguments: Any, **keywords: Any) -> None:
-        self._update(*arguments, **keywords)
-        self._ended()
+    def _after_update(self) -> None:
+        self._ended(None)
 
     def _after(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
         if self._scaler is not None:
@@ -79,4 +78,36 @@ class StepWatch:
             if not any(id(each) in wanted for group in groups for each in group["params"]):
                 return
             self._ours.add(optimizer)
-        self._ended()
+        self._ended(optimizer)
+
+
+class _Update:
+    """A scaler's ``update`` that tells any number of listeners, each until it drops out."""
+
+    def __init__(self, update: Callable[..., Any]) -> None:
+        self.update = update
+        self.listeners: list[Callable[[], None]] = []
+
+    @classmethod
+    def of(cls, scaler: Any) -> "_Update":
+        """The one of a scaler, put there if there is none."""
+        known = vars(scaler).get("update")
+        if isinstance(known, cls):
+            return known
+        scaler.update = made = cls(scaler.update)
+        return made
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        result = self.update(*arguments, **keywords)
+        for listener in list(self.listeners):
+            listener()
+        return result
+
+    def drop(self, scaler: Any, listener: Callable[[], None]) -> None:
+        """Take a listener off; with the last one the scaler gets back the update that it had."""
+        self.listeners.remove(listener)
+        if self.listeners or vars(scaler).get("update") is not self:
+            return
+        del scaler.update
+        if scaler.update != self.update:  # somebody had set another one before
+            scaler.update = self.update

@@ -8,6 +8,7 @@ device's buffer once.
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -15,8 +16,9 @@ import torch
 
 from pullback.errors import ArgumentError
 from pullback.tracking._dispatch import Backend, check_measurable, choose_backend, measure_into
-from pullback.tracking._identity import Key, Place, Ticket
+from pullback.tracking._identity import Key, Phase, Place, Ticket
 from pullback.tracking._layout import WIDTH, Direction
+from pullback.tracking._rounds import Rounds
 
 __all__ = ["Absorb", "Store", "find_store"]
 
@@ -27,6 +29,7 @@ _stores: "WeakValueDictionary[int, Store]" = WeakValueDictionary()
 
 STATISTICS = ("moments", "exponents")
 ROWS = 256  # 0.6 MB a device; a fuller buffer is flushed in the middle of a step, losing nothing
+PLACES = 64  # microbatches of which the visits are counted: earlier graphs are hardly alive
 _IDLE = Ticket(0, 0, 0, False, False)
 
 
@@ -79,19 +82,22 @@ class Store:
         self._used: dict[torch.device, int] = {}
         self._waiting: list[tuple[Key, Place, torch.device, int]] = []
         self._calls: dict[tuple[str, Direction, bool], int] = {}
-        self._visits: dict[tuple[Key, Place], int] = {}
+        self._visits: dict[Place, dict[Key, int]] = {}
         self._where: dict[tuple[Key, Place], tuple[torch.device, int]] = {}
         self._seen_roots: set[str] = set()
+        self._rounds = Rounds()
+        self.phase: Phase = "training"
         self.touched = False
         _stores[self.handle] = self
 
-    def begin(self, root: str = "") -> None:
-        """Note that a forward pass of a model starts.
+    def begin(self, root: str = "", training: bool = True) -> None:
+        """Note that a forward pass of a model starts, in training or in evaluation mode.
 
         The same model starting again before a step ends means the next microbatch.
         """
         with self._lock:
             self.touched = True
+            self.phase = "training" if training else "evaluation"
             if root in self._seen_roots:
                 self._seen_roots.clear()
                 self.microbatch += 1
@@ -148,8 +154,13 @@ class Store:
                 if other[1].active and self.active:
                     self._alias(values, first, other, order)
 
-    def advance(self) -> None:
-        """End the step, if anything happened in it, and flush what it measured."""
+    def advance(self, by: Any = None) -> None:
+        """End the step, if anything happened in it, and flush what it measured.
+
+        Arguments:
+            by: the optimizer that ended it. With several that take turns the cadence counts
+                their rounds, so that none of them falls between the steps that are measured.
+        """
         if not self.touched:
             return
         self.flush()
@@ -162,7 +173,8 @@ class Store:
             self._calls.clear()
             self._visits.clear()
             self._seen_roots.clear()
-            self.active = self.step % self.every == 0
+            self._rounds.end(by)
+            self.active = self._rounds.number % self.every == 0
 
     def flush(self) -> None:
         """Copy each device's rows to the host, once, and hand them over."""
@@ -194,7 +206,8 @@ class Store:
     def _number(self, name: str, direction: Direction, recomputed: bool) -> Ticket:
         number = self._calls.get((name, direction, recomputed), 0)
         self._calls[name, direction, recomputed] = number + 1
-        return Ticket(number, self.microbatch, self.step, recomputed, True)
+        evaluation = self.phase == "evaluation"
+        return Ticket(number, self.microbatch, self.step, recomputed, True, evaluation)
 
     def _write(
         self, values: torch.Tensor, name: str, direction: Direction, order: int, ticket: Ticket
@@ -211,8 +224,11 @@ class Store:
             exponents=self.exponents,
         )
         self._used[device] = index + 1
-        key = Key(name, ticket.call, direction, order, ticket.recomputed)
-        self._append(key, Place(ticket.step, ticket.microbatch), (device, index))
+        self._append(
+            _key(name, ticket, direction, order),
+            Place(ticket.step, ticket.microbatch),
+            (device, index),
+        )
 
     def _alias(
         self, values: torch.Tensor, first: tuple[str, Ticket], other: tuple[str, Ticket], order: int
@@ -220,20 +236,24 @@ class Store:
         """Point a second identity at the row of the first, unless that was flushed meanwhile."""
         name, ticket = first
         direction: Direction = "backward" if order else "forward"
-        key = Key(name, ticket.call, direction, order, ticket.recomputed)
+        key = _key(name, ticket, direction, order)
         found = self._where.get((key, Place(ticket.step, ticket.microbatch)))
         name, ticket = other
         if found is None:
             self._write(values, name, direction, order, ticket)
             return
-        key = Key(name, ticket.call, direction, order, ticket.recomputed)
+        key = _key(name, ticket, direction, order)
         self._append(key, Place(ticket.step, ticket.microbatch), found)
 
     def _append(self, key: Key, place: Place, where: tuple[torch.device, int]) -> None:
-        seen = (key, place)
-        self._where[seen] = where
-        visit = self._visits.get(seen, 0)
-        self._visits[seen] = visit + 1
+        self._where[key, place] = where
+        if place not in self._visits:
+            while len(self._visits) >= PLACES:  # evaluation goes on without the end of a step
+                del self._visits[next(iter(self._visits))]
+            self._visits[place] = {}
+        visits = self._visits[place]
+        visit = visits.get(key, 0)
+        visits[key] = visit + 1
         self._waiting.append((key._replace(visit=visit) if visit else key, place, *where))
 
     def _reserve(self, device: torch.device) -> int:
@@ -258,3 +278,8 @@ class Store:
         if scale.device.type == "cpu":
             return 1.0 / float(scale.detach().numpy())
         return scale.detach().to(device=device, dtype=torch.float64).reciprocal()
+
+
+def _key(name: str, ticket: Ticket, direction: Direction, order: int) -> Key:
+    phase: Phase = "evaluation" if ticket.evaluation else "training"
+    return Key(name, ticket.call, direction, order, ticket.recomputed, phase=phase)

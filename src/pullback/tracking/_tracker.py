@@ -1,6 +1,7 @@
 """`Tracker`: watch every module of a live model while it trains, without disturbing it."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +14,7 @@ from pullback.tracking._attachment import Attachment
 from pullback.tracking._diagnosis import Finding, diagnose
 from pullback.tracking._dispatch import Backend
 from pullback.tracking._html import write_html
-from pullback.tracking._identity import Key
+from pullback.tracking._identity import Key, Phase
 from pullback.tracking._journal import Journal, write_run
 from pullback.tracking._ledger import Ledger
 from pullback.tracking._observation import Observation
@@ -29,7 +30,7 @@ from pullback.tracking.formats import FormatAdvice, advise_from_exponents
 
 __all__ = ["Tracker"]
 
-Names = Sequence[str] | Callable[[str, nn.Module], bool] | None
+Names = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
 
 
 class Tracker:
@@ -47,8 +48,8 @@ class Tracker:
         every: measure only each ``every``-th step, beginning with the first.
         statistics: what to measure: ``"moments"`` (mean, variance, mean |x|) and
             ``"exponents"`` (the histogram of log2 |x|). Extremes and counts always are.
-        names: which modules: patterns such as ``"encoder.*"``, or a function of name and module
-            that says so; by default all of them. The model itself is ``"(root)"``.
+        names: which modules: a pattern such as ``"encoder.*"`` or several, or a function of name
+            and module that says so; by default all of them. The model itself is ``"(root)"``.
         history: how many moments are kept in memory for drawing, at four bytes a tensor; totals
             are kept of everything.
         scaler: the `torch.amp.GradScaler` of the training loop, if the statistics of gradients
@@ -94,7 +95,7 @@ class Tracker:
             )
         check_cadence(every)
         self._model: nn.Module | None = model
-        self._names = names
+        self._names = _check_names(names)
         self._ledger = Ledger(history)
         self._store = Store(self._ledger.absorb, every, backend, statistics)
         self._attachment = Attachment(self._store)
@@ -112,18 +113,22 @@ class Tracker:
                 expected="a new Tracker for each `with` block",
                 mend="Make another Tracker(model).",
             )
-        if self._jsonl is not None:
-            self._journal = Journal(self._jsonl, self._title, self._store.every)
-            self._ledger.sinks.append(self._journal.absorb)
-        model = getattr(self._model, "_orig_mod", self._model)
-        if not self._attachment.attach(model, self._chosen) and self._names is not None:
-            self._attachment.detach()
-            raise ArgumentError(
-                "No module has such a name.",
-                given=f"names={self._names!r}",
-                expected="patterns that match a name in model.named_modules()",
-            )
-        self._watch.start()
+        with ExitStack() as undo:
+            if self._jsonl is not None:
+                self._journal = Journal(self._jsonl, self._title, self._store.every)
+                self._ledger.sinks.append(self._journal.absorb)
+                undo.callback(self._journal.close)
+            model = getattr(self._model, "_orig_mod", self._model)
+            undo.callback(self._attachment.detach)
+            if not self._attachment.attach(model, self._chosen) and self._names is not None:
+                raise ArgumentError(
+                    "No module has such a name.",
+                    given=f"names={self._names!r}",
+                    expected="patterns that match a name in model.named_modules()",
+                )
+            undo.callback(self._watch.stop)
+            self._watch.start()
+            undo.pop_all()
         return self
 
     def __exit__(
@@ -188,7 +193,13 @@ class Tracker:
         return self._ledger.totals()
 
     def total(
-        self, name: str, direction: str = "forward", *, call: int = 0, order: int | None = None
+        self,
+        name: str,
+        direction: str = "forward",
+        *,
+        call: int = 0,
+        order: int | None = None,
+        phase: Phase | None = None,
     ) -> Statistics:
         """The merged statistics of one tensor.
 
@@ -197,6 +208,8 @@ class Tracker:
             direction: ``"forward"`` or ``"backward"``.
             call: which of several calls within one pass.
             order: of differentiation; by default 1 for ``"backward"``.
+            phase: ``"training"`` or ``"evaluation"``; by default the first, or the second if the
+                tensor was seen in no training pass.
 
         Raises:
             ArgumentError: no such tensor was measured.
@@ -204,7 +217,9 @@ class Tracker:
         if order is None:
             order = 1 if direction == "backward" else 0
         totals = self.totals()
-        found = totals.get(Key(name, call, direction, order))  # pyrefly: ignore[bad-argument-type]
+        phases: tuple[Phase, ...] = ("training", "evaluation") if phase is None else (phase,)
+        keys = [Key(name, call, direction, order, phase=each) for each in phases]  # pyrefly: ignore[bad-argument-type]
+        found = next((totals[key] for key in keys if key in totals), None)
         if found is None:
             near = sorted({key.name for key in totals})
             raise ArgumentError(
@@ -304,3 +319,16 @@ class Tracker:
             RecordingError: the file cannot be written.
         """
         write_png(self.run(), path)
+
+
+def _check_names(names: Names) -> Any:
+    if names is None or callable(names):
+        return names
+    patterns = (names,) if isinstance(names, str) else tuple(names)
+    if not all(isinstance(pattern, str) for pattern in patterns):
+        raise ArgumentTypeError(
+            "Names are patterns.",
+            given=f"names={names!r}",
+            expected="text, several texts, or a function of name and module",
+        )
+    return patterns

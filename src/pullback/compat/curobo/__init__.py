@@ -30,6 +30,8 @@ acceleration steps have no backward    they are differentiable
 gradient
 ``tensor_step_jerk``, ``_acc`` add a   a start state ``[batch, n]`` is one for each trajectory
 start ``[batch, n]`` along the horizon
+``interpolate_kernel`` with one step   the earlier value of each pair
+is NaN (0 / 0)
 ``action_interpolate_kernel`` holds    every block holds its own last column; ``offset`` is an
 column 1, right for ``h = 2`` only     argument
 =====================================  ==========================================================
@@ -37,10 +39,12 @@ column 1, right for ``h = 2`` only     argument
 ``traj_dt`` keeps its two meanings: the position kernels take ``1/dt`` and read its first element;
 the acceleration kernels take seconds, one for each sample, of which the first is not used. The
 indexed acceleration kernel is semi-implicit Euler, as there. The Functions are
-`pullback.tensor.Function`, so also `torch.autograd.Function`; their ``forward`` is split from
-``setup_context`` and so has no ``ctx``. ``tensor_args`` is any object with ``device`` and
-``dtype``, a joint state any object with ``position``, ``velocity``, ``acceleration`` and
-``jerk``.
+`pullback.tensor.Function`, so also `torch.autograd.Function`, in the published combined form with
+the published names, to be called, inherited from and overridden as there. The import path is
+cuRobo's under ``pullback.compat``:
+``pullback.compat.curobo.rollout.dynamics_model.integration_utils``. ``tensor_args`` is any object
+with ``device`` and ``dtype``, a joint state any object with ``position``, ``velocity``,
+``acceleration`` and ``jerk``.
 
 Example:
     >>> import torch
@@ -53,7 +57,8 @@ from pullback.internal._extras import require_tensor as _require_tensor
 
 _require_tensor("pullback.compat.curobo")
 
-from pullback.compat.curobo._kernels import (
+from pullback.compat.curobo import rollout
+from pullback.compat.curobo.rollout.dynamics_model.integration_utils import (
     AccelerationTensorStepIdxKernel,
     AccelerationTensorStepKernel,
     CliqueTensorStep,
@@ -62,24 +67,20 @@ from pullback.compat.curobo._kernels import (
     CliqueTensorStepIdxCentralDifferenceKernel,
     CliqueTensorStepIdxKernel,
     CliqueTensorStepKernel,
-)
-from pullback.compat.curobo._matrices import (
     action_interpolate_kernel,
     build_clique_matrix,
     build_fd_matrix,
     build_int_matrix,
     build_start_state_mask,
-    interpolate_kernel,
-    sum_matrix,
-    tensor_linspace,
-)
-from pullback.compat.curobo._steps import (
     euler_integrate,
+    interpolate_kernel,
     jit_backward_pos_clique,
     jit_backward_pos_clique_contiguous,
     jit_tensor_step_pos_clique,
     jit_tensor_step_pos_clique_contiguous,
     step_acc_semi_euler,
+    sum_matrix,
+    tensor_linspace,
     tensor_step_acc,
     tensor_step_acc_semi_euler,
     tensor_step_jerk,
@@ -109,6 +110,7 @@ __all__ = [
     "jit_backward_pos_clique_contiguous",
     "jit_tensor_step_pos_clique",
     "jit_tensor_step_pos_clique_contiguous",
+    "rollout",
     "step_acc_semi_euler",
     "sum_matrix",
     "tensor_linspace",

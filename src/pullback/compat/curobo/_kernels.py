@@ -5,7 +5,7 @@ cotangents, so that every transform can be derived from it.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -46,7 +46,9 @@ class CliqueTensorStep(Function):
     """Positions and their differences by dense matrices, the start gradient included."""
 
     @staticmethod
-    def forward(
+    # torch declares (*args); the published names are kept.
+    def forward(  # pyrefly: ignore[bad-override]
+        ctx: Any,
         u_act: Tensor,
         start_position: Tensor,
         mask: Tensor,
@@ -56,12 +58,8 @@ class CliqueTensorStep(Function):
         fd_3: Tensor,
     ) -> Four:
         """As `jit_tensor_step_pos_clique`."""
+        ctx.save_for_backward(u_act, start_position, mask, n_mask, fd_1, fd_2, fd_3)
         return jit_tensor_step_pos_clique(u_act, start_position, mask, n_mask, fd_1, fd_2, fd_3)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep all arguments."""
-        ctx.save_for_backward(*inputs)
 
     @staticmethod
     # The published names.
@@ -110,8 +108,10 @@ class CliqueTensorStepKernel(Function):
     _places: tuple[int, ...] = (0, 1, 2, 3, 8)
 
     @classmethod
-    def forward(
+    # torch declares (*args); the published names are kept.
+    def forward(  # pyrefly: ignore[bad-override]
         cls,
+        ctx: Any,
         u_act: Tensor,
         start_position: Tensor,
         start_velocity: Tensor,
@@ -126,6 +126,7 @@ class CliqueTensorStepKernel(Function):
         """Return position, velocity, acceleration and jerk, ``[batch, horizon, dof]``.
 
         Arguments:
+            ctx: the context.
             u_act: ``[batch, horizon, dof]`` positions; the last is not used.
             start_position: ``[batch, dof]``, at sample 0.
             start_velocity: the same.
@@ -138,16 +139,19 @@ class CliqueTensorStepKernel(Function):
             out_grad_position: not used; gradients are fresh tensors.
         """
         starts = (start_position, start_velocity, start_acceleration)
+        ctx.save_for_backward(u_act, *starts, traj_dt)
+        return cls._move(
+            u_act, starts, traj_dt, (out_position, out_velocity, out_acceleration, out_jerk)
+        )
+
+    @classmethod
+    def _move(
+        cls, u_act: Tensor, starts: Starts, traj_dt: Tensor, buffers: Sequence[Tensor | None]
+    ) -> Four:
         values = cls._formula(u_act, starts, traj_dt)
-        buffers = (out_position, out_velocity, out_acceleration, out_jerk)
         for buffer, value in zip(buffers, values, strict=True):
             write(buffer, value)
         return values
-
-    @classmethod
-    def setup_context(cls, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep the actions, the start values and the steps."""
-        ctx.save_for_backward(*(inputs[place] for place in cls._places))
 
     @classmethod
     # The published names.
@@ -213,6 +217,7 @@ class CliqueTensorStepIdxKernel(CliqueTensorStepKernel):
     # The published arguments: the index stands before the buffers.
     def forward(  # pyrefly: ignore[bad-override]
         cls,
+        ctx: Any,
         u_act: Tensor,
         start_position: Tensor,
         start_velocity: Tensor,
@@ -226,19 +231,14 @@ class CliqueTensorStepIdxKernel(CliqueTensorStepKernel):
         out_grad_position: Tensor | None,
     ) -> Four:
         """As without an index, with starts ``[states, dof]`` and ``start_idx [batch]``."""
-        starts = (start_position, start_velocity, start_acceleration)
-        position, velocity, acceleration = (gather(start, start_idx) for start in starts)
-        return super().forward(
+        tables = (start_position, start_velocity, start_acceleration)
+        ctx.save_for_backward(u_act, *tables, start_idx, traj_dt)
+        position, velocity, acceleration = (gather(table, start_idx) for table in tables)
+        return cls._move(
             u_act,
-            position,
-            velocity,
-            acceleration,
-            out_position,
-            out_velocity,
-            out_acceleration,
-            out_jerk,
+            (position, velocity, acceleration),
             traj_dt,
-            out_grad_position,
+            (out_position, out_velocity, out_acceleration, out_jerk),
         )
 
     @classmethod

@@ -181,13 +181,13 @@ def interpolate_kernel(h: int, int_steps: int, tensor_args: Any) -> Tensor:
 
     Arguments:
         h: the number of values.
-        int_steps: samples between two of them, at least 2.
+        int_steps: samples between two of them; one alone is the earlier value.
         tensor_args: any object with ``device`` and ``dtype``.
     """
     _check_count("h", h, 1)
-    _check_count("int_steps", int_steps, 2)
+    _check_count("int_steps", int_steps, 1)
     device, dtype = tensor_args.device, tensor_args.dtype
-    blend = torch.arange(int_steps, device=device, dtype=dtype) / (int_steps - 1)
+    blend = torch.arange(int_steps, device=device, dtype=dtype) / max(int_steps - 1, 1)
     return _blend_pairs(h, blend, device, dtype)
 
 

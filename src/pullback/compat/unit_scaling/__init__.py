@@ -1,12 +1,19 @@
 """The names of unit-scaling 0.3.5, over ours; every difference with its reason.
 
-What is not listed gives the same results. Names of its modules are flat here.
+What is not listed gives the same results. Its modules ``utils``, ``scale``, ``formats``,
+``transforms`` and ``analysis`` stand at the same paths under ``pullback.compat``, and all names
+are here as well.
+
+Left out: ``unit_scale``, ``functional``, layers, parameters and optimisers are a way to scale a
+model, not to look at one; unit_scaling's own ``unit_scale`` chains with the transforms here, in
+either order. ``example_batch`` and ``visualiser`` download a text data set and need its packages;
+``plot(track_scales(model).scales_graph())`` after a step with your own batch is what they do.
 
 ``ScaleTracker``
     Returns a view, not the tensor itself. Scales of half-precision tensors are taken in float32:
     there ``std`` is rounded to the dtype. One element or none gives NaN without torch's warning.
-    Integers are refused by name. Under vmap and torch.compile it is refused by name, where there
-    it fails inside of torch; forward mode and ``torch.func.grad`` work.
+    Integers are refused by name. The numbers of a pair stay on the device until they are looked
+    at. Every transform works; under vmap the scale is that of the whole batch.
 ``ScaleTrackingInterpreter``, ``analyse_module``
     Values are seen by tensor hooks, so that in-place operations on tracked values work; there
     they raise. ``analyse_module`` leaves ``.grad``, buffers and the random state alone; there
@@ -42,6 +49,11 @@ What is not listed gives the same results. Names of its modules are flat here.
     draws the same bits, so that equal seeds give equal results for float32 values in the range
     of normal numbers; a gradient's bits are drawn in forward, so that two backward passes agree.
     Bad arguments raise ``ArgumentError``; there ``AssertionError``.
+``track_scales``, ``simulate_format``, ``compile``
+    They chain in any order: rounding comes before tracking or compiling. Tracking with compiling,
+    and a module a part of which is transformed already, are refused by name; there one of the two
+    is lost. A ``forward`` that was set on the instance is used, and bound to the copy.
+    torch.compile runs a transformed module as it is; there it drops the transforms.
 ``simulate_format``, ``simulate_fp8``
     ``rounding`` and ``srbits`` of the formats are kept; there they are lost on the way and
     rounding is always stochastic. Keyword arguments work. A plain ``nn.Linear`` root works.
@@ -52,7 +64,9 @@ from pullback.internal._extras import require_tensor as _require_tensor
 
 _require_tensor("pullback.compat.unit_scaling")
 
+from pullback.compat.unit_scaling import analysis, formats, scale, transforms, utils
 from pullback.compat.unit_scaling._analyse import ScaleTrackingInterpreter, analyse_module
+from pullback.compat.unit_scaling._compile import compile
 from pullback.compat.unit_scaling._formats import FPFormat, format_to_tuple, tuple_to_format
 from pullback.compat.unit_scaling._frame import graph_to_dataframe
 from pullback.compat.unit_scaling._metrics import Metrics
@@ -74,16 +88,22 @@ __all__ = [
     "ScaleTracker",
     "ScaleTrackingInterpreter",
     "analyse_module",
+    "analysis",
+    "compile",
     "format_to_tuple",
+    "formats",
     "graph_to_dataframe",
     "plot",
     "prune_non_float_tensors",
     "prune_same_scale_tensors",
     "prune_selected_nodes",
+    "scale",
     "scale_bwd",
     "scale_fwd",
     "simulate_format",
     "simulate_fp8",
     "track_scales",
+    "transforms",
     "tuple_to_format",
+    "utils",
 ]

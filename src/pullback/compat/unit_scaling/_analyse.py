@@ -11,13 +11,13 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
+from pullback.compat.unit_scaling._std import std_of
 from pullback.compat.unit_scaling._tracker import ScalePair
 from pullback.tracking._annotate import (
     ScalesInterpreter,
     annotate_code,
     measure_scales,
     scale_text,
-    std_of,
     trace_deeply,
 )
 
@@ -104,7 +104,7 @@ def analyse_module(
         module, recurse=recurse_modules, modules=modules, functions=autowrap_functions
     )
     values = inputs if isinstance(inputs, tuple) else (inputs,)
-    scales = measure_scales(ScalesInterpreter(traced), values, backward, every_input=False)
+    scales = measure_scales(ScalesInterpreter(traced, std_of), values, backward, every_input=False)
     notes = {name: scale_text(*pair) for name, pair in scales.items()}
     code = annotate_code(traced.code, notes).replace("unit_scaling_functional_", "U.")
     return _highlight(code) if syntax_highlight else code

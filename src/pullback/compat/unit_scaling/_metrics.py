@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from pullback.tracking._annotate import std_of
+from pullback.compat.unit_scaling._std import std_of
 
 __all__ = ["Metrics"]
 

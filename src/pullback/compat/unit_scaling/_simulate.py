@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from pullback.compat.unit_scaling._formats import FPFormat
-from pullback.compat.unit_scaling._transform import apply_transform
+from pullback.compat.unit_scaling._transform import Transform, apply_transform
 
 __all__ = ["simulate_format", "simulate_fp8"]
 
@@ -39,18 +39,7 @@ def simulate_format(module: Module, fwd_format: FPFormat, bwd_format: FPFormat) 
         >>> model(torch.ones(1, 2)).shape
         torch.Size([1, 2])
     """
-
-    def backend(graph_module: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-        products = _products()
-        for node in list(graph_module.graph.nodes):
-            if node.op == "call_function" and node.target in products:
-                logger.info("quantising function: %s", node)
-                node.target = _Quantised(node.target, products[node.target], fwd_format, bwd_format)
-        graph_module.graph.lint()
-        graph_module.recompile()
-        return graph_module
-
-    return apply_transform(module, backend)
+    return apply_transform(module, _Simulation(fwd_format, bwd_format))
 
 
 def simulate_fp8(module: Module) -> Module:
@@ -66,6 +55,33 @@ def simulate_fp8(module: Module) -> Module:
         torch.Size([1, 2])
     """
     return simulate_format(module, FPFormat(4, 3), FPFormat(5, 2))
+
+
+class _Simulation(Transform):
+    """Puts `_Quantised` products in the place of products, also of those that are so already."""
+
+    name = "simulate_format"
+    rank = 1
+    __qualname__: str
+
+    def __init__(self, fwd_format: FPFormat, bwd_format: FPFormat) -> None:
+        self.fwd_format = fwd_format
+        self.bwd_format = bwd_format
+        # unit_scaling's unit_scale moves itself before what is called so.
+        self.__qualname__ = "quantisation_backend"
+
+    def __call__(self, graph_module: fx.GraphModule, example_inputs: list[Any]) -> fx.GraphModule:
+        """Return the graph with each product rounded."""
+        products = _products()
+        for node in graph_module.graph.nodes:
+            target = node.target
+            factors = target.factors if isinstance(target, _Quantised) else products.get(target)
+            if node.op == "call_function" and factors is not None:
+                logger.info("quantising function: %s", node)
+                node.target = _Quantised(target, factors, self.fwd_format, self.bwd_format)
+        graph_module.graph.lint()
+        graph_module.recompile()
+        return graph_module
 
 
 class _Quantised:

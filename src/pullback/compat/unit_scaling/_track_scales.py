@@ -1,13 +1,12 @@
 """`track_scales`: a module that records metrics of each value and gradient in its graph."""
 
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
 
 from pullback.compat.unit_scaling._metrics import Metrics
-from pullback.compat.unit_scaling._transform import apply_transform
+from pullback.compat.unit_scaling._transform import Transform, apply_transform
 from pullback.errors import UnsupportedError
 
 __all__ = ["track_scales"]
@@ -38,35 +37,61 @@ def track_scales(module: Module) -> Module:
         ...  for node in model.scales_graph().nodes if node.op != "output"]
         [2.0, 1.53]
     """
-    graphs: list[fx.Graph] = []
-
-    def backend(graph_module: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-        interpreter = _MetricsInterpreter(graph_module)
-
-        def run(*args: Any) -> Any:
-            graphs.append(graph_module.graph)
-            return interpreter.run(*args)
-
-        return run
-
-    tracked = apply_transform(module, backend, graphs.clear)
-    run_forward = tracked.__dict__["forward"]
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        result = run_forward(
-            *(_with_gradient(value) for value in args),
-            **{name: _with_gradient(value) for name, value in kwargs.items()},
-        )
-        if not graphs:
-            raise UnsupportedError(
-                f"torch.compile traced nothing of {type(module).__name__}.",
-                mend="Track it as it runs with pullback.tracking.Tracker, which needs no graph.",
-            )
-        return result
-
-    tracked.__dict__["forward"] = forward
-    tracked.__dict__["scales_graph"] = lambda: _join(graphs)
+    tracking = _Tracking()
+    tracked: Any = apply_transform(module, tracking)
+    tracked.scales_graph = tracking.scales_graph
     return tracked
+
+
+class _Tracking(Transform):
+    """Keeps the graphs of the last forward, with metrics of each value."""
+
+    name = "track_scales"
+    rank = 2
+
+    def __init__(self) -> None:
+        self.graphs: list[fx.Graph] = []
+        # unit_scaling asks every transform for it.
+        self.__qualname__ = self.name
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Tracking":
+        return _Tracking()
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Forget the last forward, and give floating inputs a gradient."""
+        self.graphs.clear()
+        named = {name: _with_gradient(value) for name, value in kwargs.items()}
+        return tuple(_with_gradient(value) for value in args), named
+
+    def __call__(self, graph_module: fx.GraphModule, example_inputs: list[Any]) -> "_Tracked":
+        """Return what runs the graph and records."""
+        return _Tracked(graph_module, self.graphs)
+
+    def scales_graph(self) -> fx.Graph:
+        """Return the graph of the last forward."""
+        return _join(self.graphs)
+
+
+class _Tracked:
+    """Runs a graph and records metrics of each value: nothing can be transformed after it."""
+
+    def __init__(self, graph_module: fx.GraphModule, graphs: list[fx.Graph]) -> None:
+        self._interpreter = _MetricsInterpreter(graph_module)
+        self._graph = graph_module.graph
+        self._graphs = graphs
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the graph."""
+        self._graphs.append(self._graph)
+        return self._interpreter.run(*args)
+
+    @property
+    def graph(self) -> Any:
+        """Nothing: a transform after this one would take what is tracked from under it."""
+        raise UnsupportedError(
+            "A transform was applied to a module that is tracked already.",
+            mend="Apply track_scales last.",
+        )
 
 
 def _with_gradient(value: Any) -> Any:

@@ -1,20 +1,48 @@
 """`ScalePair` and `ScaleTracker`."""
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
+import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentTypeError, UnsupportedError
+from pullback.compat.unit_scaling._std import std_tensor
+from pullback.errors import ArgumentTypeError
+from pullback.internal.torch import declare_ordered
 from pullback.tensor import Function
-from pullback.tracking._annotate import scale_text, std_of
+from pullback.tracking._annotate import scale_text
 
 __all__ = ["ScalePair", "ScaleTracker"]
+
+_handles = itertools.count(1)
+_pairs: "WeakValueDictionary[int, ScalePair]" = WeakValueDictionary()
+
+
+class _Number:
+    """A number of a pair, which stays on its device until somebody looks at it."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, pair: Any, owner: Any = None) -> Any:
+        if pair is None:
+            return None  # what the dataclass takes for its default
+        value = vars(pair)[self._name]
+        if isinstance(value, Tensor):
+            value = vars(pair)[self._name] = float(value)
+        return value
+
+    def __set__(self, pair: Any, value: Any) -> None:
+        vars(pair)[self._name] = value
 
 
 @dataclass
 class ScalePair:
     """The standard deviations of a tensor and of its gradient.
+
+    A tracker leaves its numbers on the device; they are read when they are looked at.
 
     Arguments:
         forward: that of the value.
@@ -26,18 +54,47 @@ class ScalePair:
         (-> 1.25, <- n/a)
     """
 
-    forward: float | None = None
-    backward: float | None = None
+    forward: float | None = _Number()  # type: ignore[assignment]  # a descriptor; it gives None
+    backward: float | None = _Number()  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        self._handle = next(_handles)
+        _pairs[self._handle] = self
+
+    def __reduce__(self) -> Any:  # a copy has a handle of its own
+        return type(self), (self.forward, self.backward)
 
     def __str__(self) -> str:
         return scale_text(self.forward, self.backward)
 
 
+@torch.library.custom_op("pullback_unit_scaling::record", mutates_args=())
+def _record(values: Tensor, handle: int, direction: str) -> None:
+    """Record the scale of a tensor in the pair of a handle, which a compiled graph can hold."""
+    pair = _pairs.get(handle)
+    if pair is not None:
+        setattr(pair, direction, std_tensor(values))
+
+
+@_record.register_fake
+def _(values: Tensor, handle: int, direction: str) -> None:
+    return None
+
+
+@_record.register_vmap
+def _(info: Any, in_dims: Any, values: Tensor, handle: int, direction: str) -> tuple[None, None]:
+    _record(values, handle, direction)  # of the whole batch, as it lies in memory
+    return None, None
+
+
+declare_ordered(_record)
+
+
 class ScaleTracker(Function):
     """Identity that records the standard deviation of its tensor and of the gradient.
 
-    The scales are unbiased and read at once, one wait for the device each; for a tracker that
-    never waits see `pullback.tracking.track`.
+    The scales are unbiased, and read from the device when the pair is looked at. Under vmap they
+    are those of the whole batch.
 
     Example:
         >>> import torch
@@ -49,38 +106,51 @@ class ScaleTracker(Function):
         (-> 1.0, <- 2.0)
     """
 
-    _direct = True  # to run its rules again would record again
+    _traced = True  # torch.compile follows the rules: a pair cannot be put into a graph
 
     @staticmethod
-    def forward(t: Tensor, scale_tracker: ScalePair) -> Tensor:
-        """Return a view of ``t`` and record its scale."""
-        if not isinstance(t, Tensor) or not (t.is_floating_point() or t.is_complex()):
-            raise ArgumentTypeError(
-                "ScaleTracker takes a floating or complex tensor.",
-                given=f"dtype {t.dtype}" if isinstance(t, Tensor) else f"a {type(t).__name__}",
-            )
-        scale_tracker.forward = _read(t)
+    # torch declares (*args); the published names are kept.
+    # pyrefly: ignore[bad-override]
+    def forward(ctx: Any, t: Tensor, scale_pair: ScalePair) -> Tensor:
+        """Return a view of ``t`` and record its scale.
+
+        Arguments:
+            ctx: the context; the pair is kept as ``ctx.scale_tracker``.
+            t: shape (...), any floating or complex dtype.
+            scale_pair: where the scales are recorded.
+        """
+        ctx.scale_tracker = scale_pair
+        _record(t.detach(), _check(t, scale_pair), "forward")
         return t.view_as(t)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep the pair."""
-        ctx.scale_tracker = inputs[1]
-
-    @staticmethod
-    # torch declares (ctx, *grad_outputs); the rule names its one cotangent.
+    # torch declares (ctx, *grad_outputs); the published names are kept.
     # pyrefly: ignore[bad-override]
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
-        """Return the cotangent and record its scale."""
-        ctx.scale_tracker.backward = _read(cotangent)
-        return cotangent, None
+    def backward(ctx: Any, t: Tensor) -> tuple[Tensor, None, None]:
+        """Return the cotangent and record its scale.
 
-    @staticmethod
-    # Written out: deriving it would run backward, and record a gradient that there was not.
+        Arguments:
+            ctx: the context of forward.
+            t: the gradient of the result.
+        """
+        _record(t.detach(), ctx.scale_tracker._handle, "backward")
+        return t, None, None
+
+    @classmethod
     # pyrefly: ignore[bad-override]
-    def jvp(ctx: Any, tangent: Tensor, scale_tracker: None) -> Tensor:
-        """Return the tangent."""
-        return tangent.view_as(tangent)
+    def apply(cls, t: Tensor, scale_pair: ScalePair) -> Any:
+        """Return a view of ``t``; the scales of it and of its gradient are recorded.
+
+        Arguments:
+            t: shape (...), any floating or complex dtype.
+            scale_pair: where the scales are recorded.
+
+        Raises:
+            ArgumentTypeError: no floating or complex tensor, or no `ScalePair`.
+        """
+        if cls.forward is not ScaleTracker.forward or cls.backward is not ScaleTracker.backward:
+            return super().apply(t, scale_pair)
+        return _Recorded.apply(t, _check(t, scale_pair))
 
     @staticmethod
     def track(t: Tensor, scale_tracker: ScalePair) -> Tensor:
@@ -93,11 +163,41 @@ class ScaleTracker(Function):
         return ScaleTracker.apply(t, scale_tracker)
 
 
-def _read(tensor: Tensor) -> float:
-    try:
-        return std_of(tensor)
-    except RuntimeError as error:  # a batched or fake tensor has no one number to read
-        raise UnsupportedError(
-            "ScaleTracker reads a number at once, which vmap and torch.compile do not allow.",
-            mend="Use pullback.tracking.track(tensor, record), which works under both.",
-        ) from error
+class _Recorded(Function):
+    """The rules of `ScaleTracker` with a number for the pair, which graphs and transforms take."""
+
+    gradient = "exact"
+    _direct = True  # to run its rules again would record again
+
+    @staticmethod
+    def forward(t: Tensor, handle: int) -> Tensor:
+        _record(t.detach(), handle, "forward")
+        return t.view_as(t)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.handle = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> tuple[Tensor, None]:
+        _record(cotangents[0].detach(), ctx.handle, "backward")
+        return cotangents[0], None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        # Not derived: transposing backward would record a gradient that there was not.
+        return tangents[0].view_as(tangents[0])
+
+
+def _check(t: Any, pair: Any) -> int:
+    """Return the handle of a pair, or refuse what cannot be tracked."""
+    if not isinstance(t, Tensor) or not (t.is_floating_point() or t.is_complex()):
+        raise ArgumentTypeError(
+            "ScaleTracker takes a floating or complex tensor.",
+            given=f"dtype {t.dtype}" if isinstance(t, Tensor) else f"a {type(t).__name__}",
+        )
+    if not isinstance(pair, ScalePair):
+        raise ArgumentTypeError(
+            "ScaleTracker records in a ScalePair.", given=f"a {type(pair).__name__}"
+        )
+    return pair._handle

@@ -1,25 +1,29 @@
-"""Graph transforms of modules, which may be chained, over torch.compile's tracer."""
+"""Graph transforms of modules, which may be chained, over torch.compile's tracer.
+
+A transformed module keeps what was done to it under unit_scaling's own names, ``backends`` and
+``base_forward``, so that its transforms and ours chain in either order.
+"""
 
 import copy
 import inspect
 import itertools
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
 
-from pullback.errors import ArgumentTypeError
+from pullback.compat.unit_scaling._rebind import rebind_forwards
+from pullback.errors import ArgumentTypeError, UnsupportedError
+from pullback.internal.torch import graph_break, never_compile
 
-__all__ = ["Backend", "apply_transform"]
-
-Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
-"""What makes a runnable of a traced graph."""
+__all__ = ["Transform", "apply_transform"]
 
 Module = TypeVar("Module", bound=nn.Module)
 
-_BACKENDS = "_pullback_backends"
+_TORCH = str(Path(torch.__file__).parent)
 _numbers = itertools.count()
 _STARS: dict[Any, str] = {
     inspect.Parameter.VAR_POSITIONAL: "*",
@@ -27,20 +31,39 @@ _STARS: dict[Any, str] = {
 }
 
 
-def apply_transform(
-    module: Module, backend: Backend, runs: Callable[[], Any] | None = None
-) -> Module:
-    """Return a copy of a module whose forward is traced into graphs and given to a backend.
+class Transform:
+    """What becomes of each graph of a module.
 
-    The copy may be transformed again: its backends run one after the other.
+    Attributes:
+        name: what the user called, for messages.
+        rank: where it stands among others: 0 replaces functions, 1 rounds, 2 looks on, 3 compiles.
+    """
+
+    name: str
+    rank: int
+
+    def __call__(self, graph_module: fx.GraphModule, example_inputs: list[Any]) -> Any:
+        """Return the transformed graph, or what runs it where no transform can follow."""
+        raise NotImplementedError
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the arguments of a call, as forward shall get them."""
+        return args, kwargs
+
+
+def apply_transform(module: Module, transform: Transform) -> Module:
+    """Return a copy of a module whose forward is traced into graphs and given to a transform.
+
+    The copy may be transformed again: its transforms run one after the other, by rank.
 
     Arguments:
         module: the module, which is left as it is.
-        backend: what becomes of each graph.
-        runs: called before each forward.
+        transform: what becomes of each graph.
 
     Raises:
         ArgumentTypeError: no module.
+        UnsupportedError: a part of the module is transformed already, or the transforms exclude
+            each other.
     """
     if not isinstance(module, nn.Module):
         raise ArgumentTypeError(
@@ -48,28 +71,81 @@ def apply_transform(
             given=f"a {type(module).__name__}",
             expected="an nn.Module",
         )
-    before: tuple[Backend, ...] = getattr(module, _BACKENDS, ())
-    transformed = copy.deepcopy(module)
-    if before:  # the forward of an earlier transform belongs to another copy
-        del transformed.__dict__["forward"]
-    backends = (*before, backend)
-    setattr(transformed, _BACKENDS, backends)
-    transformed.__dict__["forward"] = _Runner(transformed, _compose(backends), runs)
+    _refuse_transformed_parts(module, transform)
+    memo: dict[int, Any] = {}
+    transformed: Any = copy.deepcopy(module, memo)
+    rebind_forwards(transformed, memo)
+    earlier = vars(transformed).get("backends", []) if is_transformed(transformed) else []
+    base = vars(transformed)["base_forward"] if earlier else transformed.forward
+    transformed.backends = _order([*earlier, transform])
+    transformed.base_forward = base
+    transformed.forward = _Runner(transformed)
     return transformed
 
 
-class _Runner:
-    """Runs a module's forward through a backend, traced anew for each kind of input."""
+def is_transformed(module: nn.Module) -> bool:
+    """Whether a module was transformed, by us or by unit_scaling."""
+    return {"backends", "base_forward"} <= vars(module).keys()
 
-    def __init__(self, module: nn.Module, backend: Backend, runs: Callable[[], Any] | None) -> None:
+
+def _refuse_transformed_parts(module: nn.Module, transform: Transform) -> None:
+    for name, part in module.named_modules():
+        if part is not module and is_transformed(part):
+            raise UnsupportedError(
+                f"{transform.name} was given a module a part of which is transformed already; "
+                "one of the two transforms would be lost.",
+                given=f"{type(module).__name__}, whose {name} is transformed",
+                mend="Build the module from parts as they are, and transform it as a whole.",
+            )
+
+
+def _order(transforms: list[Any]) -> list[Any]:
+    """Unit scaling, then rounding, then what looks on or compiles, each as often as it was asked.
+
+    Of several that look on the last does: the earlier ones belong to other copies.
+    """
+    looking = [t for t in transforms if _rank(t) == 2]
+    compiling = [t for t in transforms if _rank(t) == 3]
+    if looking and compiling:
+        raise UnsupportedError(
+            "A module cannot be both tracked and compiled: compiled code has no values to look at.",
+            given=f"{looking[0].name} and {compiling[0].name}",
+            mend="Track the module as it is, and compile another copy.",
+        )
+    kept = [t for t in transforms if _rank(t) < 2] + looking[-1:] + compiling[-1:]
+    return sorted(kept, key=_rank)
+
+
+def _rank(transform: Any) -> int:
+    if isinstance(transform, Transform):
+        return transform.rank
+    if not isinstance(transform, types.FunctionType):
+        raise UnsupportedError(
+            "A transform of unit_scaling cannot be followed by one of ours: it looks on or "
+            "compiles, and so comes last.",
+            given=f"a {type(transform).__name__}",
+            mend="Apply it last, or take ours of the same name.",
+        )
+    return 0 if "unit_scaling_backend" in transform.__qualname__ else 1
+
+
+class _Runner:
+    """Runs a module's forward through its transforms, traced anew for each kind of input."""
+
+    def __init__(self, module: Any) -> None:
         self.module = module
-        self.backend = backend
-        self.runs = runs
         self.compiled: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.runs is not None:
-            self.runs()
+        if torch.compiler.is_dynamo_compiling():
+            graph_break(
+                "A transformed module is traced by its own transforms, which an outer "
+                "torch.compile would lose. Compile without fullgraph=True, and it runs as it is, "
+                "or use pullback.compat.unit_scaling.compile."
+            )
+        for transform in self.module.backends:
+            if isinstance(transform, Transform):
+                args, kwargs = transform.begin(args, kwargs)
         key = (
             _kind(args),
             _kind(tuple(kwargs.items())),
@@ -77,15 +153,48 @@ class _Runner:
             *(child.training for child in self.module.modules()),
         )
         if key not in self.compiled:
-            # A code object of its own, whose cache no other module fills up: past its limit
-            # torch.compile runs eagerly without a word, and nothing would be transformed.
-            self.compiled[key] = torch.compile(
-                _frame_of(self.module), backend=self.backend, dynamic=False
-            )
-        return self.compiled[key](self.module, *args, **kwargs)
+            self.compiled[key] = _compile(self.module.base_forward, self.module.backends)
+        return self.compiled[key](*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Runner":
-        return _Runner(copy.deepcopy(self.module, memo), self.backend, self.runs)
+        return _Runner(copy.deepcopy(self.module, memo))
+
+    def __reduce__(self) -> Any:
+        return _Runner, (self.module,)
+
+
+never_compile(_Runner.__call__)
+
+
+def _compile(forward: Callable[..., Any], transforms: Sequence[Any]) -> Callable[..., Any]:
+    """Return a forward that goes through transforms, or refuses if nothing of it was traced."""
+    traced = False
+
+    def run_all(graph_module: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        nonlocal traced
+        traced = True
+        result: Any = graph_module  # each but the last returns a graph
+        for transform in transforms:
+            result = transform(result, example_inputs)
+        return result
+
+    function, bound = _unbind(forward)
+    # A code object of its own, whose cache no other module fills up: past its limit
+    # torch.compile runs eagerly without a word, and nothing would be transformed.
+    compiled = torch.compile(_frame_of(function), backend=run_all, dynamic=False)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        result = compiled(*bound, *args, **kwargs)
+        if not traced:
+            name = getattr(function, "__qualname__", type(function).__name__)
+            raise UnsupportedError(
+                f"torch.compile traced nothing of {name}, so that nothing was transformed.",
+                mend="Track it as it runs with pullback.tracking.Tracker, or round it with "
+                "pullback.tracking.simulate_format, which need no graph.",
+            )
+        return result
+
+    return run
 
 
 def _kind(value: Any) -> Any:
@@ -98,26 +207,22 @@ def _kind(value: Any) -> Any:
     return value if isinstance(value, int | float | str | bool | None) else type(value)
 
 
-def _compose(backends: Iterable[Callable[..., Any]]) -> Backend:
-    def run_all(graph_module: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-        result: Any = graph_module  # each but the last returns a graph
-        for backend in backends:
-            result = backend(result, example_inputs)
-        return result
-
-    return run_all
+def _unbind(forward: Any) -> tuple[Any, tuple[Any, ...]]:
+    if isinstance(forward, types.MethodType):
+        return forward.__func__, (forward.__self__,)
+    return forward, ()
 
 
-def _frame_of(module: nn.Module) -> Callable[..., Any]:
-    """Return the class's forward as a function with a code object of its own.
+def _frame_of(forward: Any) -> Callable[..., Any]:
+    """Return a forward as a function with a code object of its own.
 
     torch.compile skips frames whose file is torch's, so that a root like nn.Sequential would not
     be traced at all; such a forward is called from a frame of ours with the same arguments.
     """
-    forward = type(module).forward
-    if forward.__module__.startswith("torch."):
+    code = getattr(forward, "__code__", None)
+    if code is None or code.co_filename.startswith(_TORCH):
         return _frame_around(forward)
-    code = forward.__code__.replace(co_name=f"forward_{next(_numbers)}")
+    code = code.replace(co_name=f"forward_{next(_numbers)}")
     frame = types.FunctionType(
         code, forward.__globals__, forward.__name__, forward.__defaults__, forward.__closure__
     )
@@ -126,18 +231,23 @@ def _frame_of(module: nn.Module) -> Callable[..., Any]:
 
 
 def _frame_around(forward: Callable[..., Any]) -> Callable[..., Any]:
-    parameters = inspect.signature(forward).parameters.values()
-    bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
-    passed = []
-    for parameter in bare:
+    signature = inspect.signature(forward)
+    passed, bare, defaults, keyword_defaults = [], [], [], {}
+    for parameter in signature.parameters.values():
         star = _STARS.get(parameter.kind, "")
         keyword = f"{parameter.name}=" if parameter.kind is parameter.KEYWORD_ONLY else ""
         passed.append(f"{star}{keyword}{parameter.name}")
-    names = ", ".join(str(p.replace(default=p.empty)) for p in bare)
+        bare.append(parameter.replace(annotation=parameter.empty, default=parameter.empty))
+        if parameter.default is not parameter.empty:
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                keyword_defaults[parameter.name] = parameter.default
+            else:
+                defaults.append(parameter.default)
+    names = str(inspect.Signature(bare))
     space: dict[str, Any] = {"inner": forward}
-    source = f"def frame({names}):\n    return inner({', '.join(passed)})\n"
+    source = f"def frame{names}:\n    return inner({', '.join(passed)})\n"
     exec(compile(source, __file__, "exec"), space)  # noqa: S102 - names from a signature only
     frame = space["frame"]
-    frame.__defaults__ = getattr(forward, "__defaults__", None)
-    frame.__kwdefaults__ = getattr(forward, "__kwdefaults__", None)
+    frame.__defaults__ = tuple(defaults)
+    frame.__kwdefaults__ = keyword_defaults
     return frame

@@ -1,86 +1,20 @@
 """`simulate_format`: run a model, or a tensor, as though in a smaller number format."""
 
-import types
-from collections.abc import Callable, Iterable
-from functools import cache
 from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.internal.torch import graph_break
+from pullback.internal.torch import run_eagerly
+from pullback.tracking.formats._mode import rounding_products
 from pullback.tracking.formats._number_format import NumberFormat, find_format
-from pullback.tracking.formats._products import FACTORS, REFUSED, replace_factors
 from pullback.tracking.formats._round import Overflow, Rounding, check_choices, check_values
 from pullback.tracking.formats._simulate import simulate_tensor
 
 __all__ = ["SimulatedFormat", "simulate_format"]
 
 Named = NumberFormat | str | torch.dtype | None
-
-
-class _ProductMode(TorchFunctionMode):
-    """Rounds the factors of every product, and the gradient that comes back to its result."""
-
-    def __init__(self, settings: "SimulatedFormat") -> None:
-        super().__init__()
-        self.settings = settings
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in REFUSED:
-            raise UnsupportedError(
-                f"simulate_format cannot reach the products inside of {REFUSED[func]}.",
-                given=f"a model that calls torch's {REFUSED[func]}",
-                expected="linear, matmul, convolution and attention",
-                mend="Write the recurrence with nn.Linear, or simulate the other layers only.",
-            )
-        if func in FACTORS:
-            args, kwargs = replace_factors(func, args, kwargs, self.settings.round_factor)
-            return self.settings.round_result(func(*args, **kwargs))
-        opened = _open(func)
-        if opened is None:
-            return func(*args, **kwargs)
-        with self:  # the mode is off inside of this method; the function's own products count
-            return opened(*args, **kwargs)
-
-
-@cache
-def _open(function: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return a torch function written in Python such that its body is seen by the mode.
-
-    It begins by asking whether anything overrides it; in the copy nothing does, so that its body
-    runs, for example the projections inside of multi-head attention.
-    """
-    # Methods of tensors hold no products, and call themselves through super().
-    modules = ("torch.nn.functional", "torch.functional")
-    if not isinstance(function, types.FunctionType) or function.__module__ not in modules:
-        return None
-    questions = [name for name in function.__globals__ if name.startswith("has_torch_function")]
-    if not questions:
-        return None
-    answers = dict.fromkeys(questions, _never)
-    copy = types.FunctionType(
-        function.__code__,
-        {**function.__globals__, **answers},
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
-
-
-def _never(*values: object) -> bool:
-    return False
 
 
 class SimulatedFormat(nn.Module):
@@ -122,12 +56,11 @@ class SimulatedFormat(nn.Module):
         Raises:
             UnsupportedError: a product that cannot be reached.
         """
-        if torch.compiler.is_dynamo_compiling():
-            graph_break(
-                "A simulated model is not compiled: torch.compile does not trace its mode. "
-                "Compile without fullgraph=True, and it runs eagerly."
-            )
-        with _ProductMode(self):
+        return self.run(*args, **kwargs)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model with simulated products."""
+        with rounding_products(self):
             return self.model(*args, **kwargs)
 
     def round_factor(self, x: Tensor) -> Tensor:
@@ -158,6 +91,13 @@ class SimulatedFormat(nn.Module):
             f"forward={self.forward_format}, backward={self.backward_format}, "
             f"rounding={self.rounding!r}, overflow={self.overflow!r}"
         )
+
+
+run_eagerly(
+    SimulatedFormat.run,
+    "A simulated model is not compiled: torch.compile does not trace its mode. "
+    "Compile without fullgraph=True, and it runs eagerly.",
+)
 
 
 @overload
@@ -213,8 +153,11 @@ def simulate_format(
     Raises:
         ArgumentTypeError: neither a module nor a floating tensor.
         ArgumentError: an unknown format, rounding or overflow, or no format at all.
-        UnsupportedError: when run, a layer whose products cannot be reached (nn.LSTM, nn.GRU,
-            nn.RNN and their cells).
+        UnsupportedError: the model has scripted parts; or, when run, a product that cannot be
+            rounded, however it is called: those of nn.LSTM, nn.GRU, nn.RNN and their cells, of
+            flex_attention, of a custom Function whose gradient is wanted, and reentrant
+            activation checkpointing. What non-reentrant checkpointing computes again is
+            rounded as it was.
 
     Example:
         >>> import torch
@@ -236,6 +179,7 @@ def simulate_format(
     value_format = None if forward is None else find_format(forward)
     gradient_format = None if backward is None else find_format(backward)
     if isinstance(target, nn.Module):
+        _check_traceable(target)
         return SimulatedFormat(
             target,
             forward=value_format,
@@ -257,3 +201,17 @@ def simulate_format(
         overflow=overflow,
         generator=generator,
     )
+
+
+def _check_traceable(model: nn.Module) -> None:
+    scripted = [
+        name or "the model itself"
+        for name, part in model.named_modules()
+        if isinstance(part, torch.jit.ScriptModule)
+    ]
+    if scripted:
+        raise UnsupportedError(
+            "simulate_format cannot reach the products of a scripted module.",
+            given=f"a torch.jit.ScriptModule: {', '.join(scripted)}",
+            mend="Pass the module that it was scripted from.",
+        )

@@ -21,6 +21,11 @@ def _pair(second: str, first: str = "input") -> tuple[tuple[int, str], ...]:
     return ((0, first), (1, second))
 
 
+_ADDED = ((1, "mat1"), (2, "mat2"))
+_ADDED_VECTOR = ((1, "mat"), (2, "vec"))
+_ADDED_OUTER = ((1, "vec1"), (2, "vec2"))
+_ADDED_BATCH = ((1, "batch1"), (2, "batch2"))
+
 FACTORS: dict[Callable[..., Any], tuple[tuple[int, str], ...]] = {
     functional.linear: _TWO,
     functional.bilinear: ((0, "input1"), (1, "input2"), (2, "weight")),
@@ -37,15 +42,36 @@ FACTORS: dict[Callable[..., Any], tuple[tuple[int, str], ...]] = {
     Tensor.mv: _pair("vec"),
     torch.dot: _pair("tensor"),
     Tensor.dot: _pair("tensor"),
+    torch.vdot: _pair("other"),
+    Tensor.vdot: _pair("other"),
     torch.inner: _PAIR,
+    Tensor.inner: _PAIR,
     torch.outer: _pair("vec2"),
-    torch.addmm: ((1, "mat1"), (2, "mat2")),
-    Tensor.addmm: ((1, "mat1"), (2, "mat2")),
-    torch.baddbmm: ((1, "batch1"), (2, "batch2")),
-    Tensor.baddbmm: ((1, "batch1"), (2, "batch2")),
-    torch.addbmm: ((1, "batch1"), (2, "batch2")),
-    Tensor.addbmm: ((1, "batch1"), (2, "batch2")),
+    Tensor.outer: _pair("vec2"),
+    torch.ger: _pair("vec2"),
+    Tensor.ger: _pair("vec2"),
+    torch.kron: _PAIR,
+    Tensor.kron: _PAIR,
+    torch.linalg.matmul: _PAIR,
+    torch.linalg.vecdot: _pair("y", "x"),
+    torch.addmm: _ADDED,
+    Tensor.addmm: _ADDED,
+    Tensor.addmm_: _ADDED,
+    torch.addmv: _ADDED_VECTOR,
+    Tensor.addmv: _ADDED_VECTOR,
+    Tensor.addmv_: _ADDED_VECTOR,
+    torch.addr: _ADDED_OUTER,
+    Tensor.addr: _ADDED_OUTER,
+    Tensor.addr_: _ADDED_OUTER,
+    torch.baddbmm: _ADDED_BATCH,
+    Tensor.baddbmm: _ADDED_BATCH,
+    Tensor.baddbmm_: _ADDED_BATCH,
+    torch.addbmm: _ADDED_BATCH,
+    Tensor.addbmm: _ADDED_BATCH,
+    Tensor.addbmm_: _ADDED_BATCH,
     torch.chain_matmul: (),
+    torch.linalg.multi_dot: (),
+    torch.convolution: _TWO,
     functional.conv1d: _TWO,
     functional.conv2d: _TWO,
     functional.conv3d: _TWO,
@@ -71,7 +97,48 @@ REFUSED: dict[Callable[..., Any], str] = {
         "rnn_relu_cell",
     )
 }
+REFUSED |= {
+    torch.matrix_power: "matrix_power",
+    Tensor.matrix_power: "matrix_power",
+    torch.linalg.matrix_power: "matrix_power",
+    torch.sparse.mm: "sparse.mm",
+    torch.sparse.addmm: "sparse.addmm",
+    torch.sspaddmm: "sspaddmm",
+    Tensor.sspaddmm: "sspaddmm",
+    torch.hspmm: "hspmm",
+    torch.cdist: "cdist",
+    torch.conv_tbc: "conv_tbc",
+    torch.matrix_exp: "matrix_exp",
+    torch.linalg.matrix_exp: "matrix_exp",
+    Tensor.matrix_exp: "matrix_exp",
+}
 """Functions that multiply out of reach, by name."""
+
+KERNELS = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in (
+        "_addmm_activation", "_convolution", "_scaled_dot_product_attention_math",
+        "_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_flash_attention_for_cpu", "_scaled_mm", "_sparse_mm", "_trilinear",
+        "addbmm", "addbmm_", "addmm", "addmm_", "addmv", "addmv_", "addr", "addr_", "baddbmm",
+        "baddbmm_", "bmm", "conv_tbc", "convolution", "convolution_overrideable", "dot", "linear",
+        "matmul", "mkldnn_convolution", "mm", "mv", "vdot",
+    )
+    if hasattr(torch.ops.aten, name)
+)  # fmt: skip
+"""The products that a call of torch comes down to."""
+
+
+def count_factors(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> int:
+    """How many factors a call of a product has, an added term counted as none."""
+    wanted = FACTORS[function]
+    if wanted:
+        return len(wanted)
+    found = []
+    replace_factors(function, args, kwargs, lambda tensor: found.append(tensor) or tensor)
+    return len(found) if len(found) < 3 else 4  # between the products there is no rounding
 
 
 def replace_factors(

@@ -1,0 +1,81 @@
+"""The names of ``torchlogix.functional``."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentTypeError
+from pullback.gradients._check import check_tensor
+from pullback.gradients._factor import Factor, check_factor, multiply, widen
+from pullback.tensor import Function
+
+__all__ = ["GradFactor"]
+
+
+class GradFactor(Function):
+    """Identity with the gradient times a factor.
+
+    Example:
+        >>> import torch
+        >>> from pullback.compat.torchlogix.functional import GradFactor
+        >>> x = torch.ones(2, requires_grad=True)
+        >>> GradFactor.apply(x, 2.0).sum().backward()
+        >>> x.grad
+        tensor([2., 2.])
+    """
+
+    gradient = "surrogate"
+
+    @staticmethod
+    # torch declares (*args); the published names are kept.
+    # pyrefly: ignore[bad-override]
+    def forward(ctx: Any, x: Tensor, f: Factor) -> Tensor:
+        """Return ``x``, and keep the factor as ``ctx.f``.
+
+        Arguments:
+            ctx: the context.
+            x: shape (...), any dtype; booleans and integers have no gradient to multiply.
+            f: a number or a tensor that broadcasts to ``x``.
+
+        Raises:
+            ArgumentTypeError: ``x`` is no tensor, or ``f`` neither a number nor a tensor.
+            ArgumentError: ``f`` does not broadcast to ``x``.
+        """
+        if not isinstance(x, Tensor):
+            raise ArgumentTypeError(
+                "GradFactor: x is not a tensor.",
+                given=f"x of type {type(x).__name__}",
+                expected="a torch.Tensor",
+            )
+        ctx.f = f
+        if x.is_floating_point() or x.is_complex():
+            check_tensor(x, "GradFactor")
+            check_factor(_numeric(f), x, "GradFactor", name="f", allow_nan=True)
+        return x.view_as(x)
+
+    @staticmethod
+    # torch declares (ctx, *grad_outputs); the published names are kept.
+    # pyrefly: ignore[bad-override]
+    def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return ``grad_y * f``, and zeros for a tensor ``f`` that needs a gradient.
+
+        Arguments:
+            ctx: the context of forward.
+            grad_y: the gradient of the result.
+        """
+        of_x, of_f = getattr(ctx, "needs_input_grad", (True, False))
+        factor = _numeric(ctx.f)
+        return (
+            multiply(grad_y, widen(factor) if isinstance(factor, Tensor) else factor)
+            if of_x
+            else None,
+            torch.zeros_like(ctx.f) if of_f else None,
+        )
+
+
+def _numeric(f: Any) -> Any:
+    """A factor, with booleans as the numbers that Python and torch multiply by."""
+    if isinstance(f, bool):
+        return float(f)
+    return f.float() if isinstance(f, Tensor) and f.dtype == torch.bool else f

@@ -1,0 +1,242 @@
+"""What rounds every product of a model while it runs, and refuses those that it cannot round.
+
+Two modes of torch work together. The first sees what the model calls, rounds the factors of each
+product that it knows, and the gradient of its result. The second sees what reaches torch's
+kernels, and refuses a product that the first did not enter, however it was called.
+"""
+
+import contextlib
+import functools
+import types
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import Any, Protocol
+
+import torch
+import torch.utils.checkpoint
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pullback.errors import UnsupportedError
+from pullback.internal.torch import (
+    answering,
+    called_from,
+    current_graph_task_id,
+    wrap_recomputation,
+)
+from pullback.tracking.formats._products import (
+    FACTORS,
+    KERNELS,
+    REFUSED,
+    count_factors,
+    replace_factors,
+)
+
+__all__ = ["rounding_products"]
+
+
+class Settings(Protocol):
+    """How to round."""
+
+    generator: torch.Generator | None
+
+    def round_factor(self, x: Tensor) -> Tensor:
+        """Return a factor of a product with its value rounded."""
+        ...
+
+    def round_result(self, x: Tensor) -> Tensor:
+        """Return a product whose gradient will be rounded."""
+        ...
+
+
+@contextlib.contextmanager
+def rounding_products(settings: Settings) -> Iterator[None]:
+    """Round every product that is called in a block, and in what is computed again for it.
+
+    Arguments:
+        settings: how to round.
+
+    Raises:
+        UnsupportedError: a product that cannot be reached.
+    """
+    mode = _ProductMode(settings)
+    with mode, _Sentinel(mode), answering(mode.apply):
+        yield
+
+
+class _ProductMode(TorchFunctionMode):
+    """Rounds the factors of every product, and the gradient that comes back to its result."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.entered = False  # inside of a product whose factors are rounded
+        self.differentiable = torch.is_grad_enabled()
+        self.custom: type | None = None  # whose backward will multiply as it likes
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        wrap_recomputation(self, self.recomputed)
+        if func in REFUSED:
+            raise UnsupportedError(
+                f"simulate_format cannot reach the products inside of {REFUSED[func]}.",
+                given=f"a model that calls torch's {REFUSED[func]}",
+                expected="linear, matmul, convolution and attention",
+                mend="Write it in products of two tensors, or simulate the other layers only.",
+            )
+        if func in FACTORS:
+            return self.multiply(func, args, kwargs)
+        opened = _open(func)
+        if opened is None:
+            return func(*args, **kwargs)
+        with self:  # the mode is off inside of this method; the function's own products count
+            return opened(*args, **kwargs)
+
+    def multiply(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a product with rounded factors."""
+        if kwargs.get("out") is not None or count_factors(func, args, kwargs) > 3:
+            raise UnsupportedError(
+                f"simulate_format cannot round inside of {func.__name__}.",
+                given="a product of several factors, or one that is written into a tensor",
+                expected="a product of two tensors",
+                mend="Write it as a @ b, one product at a time.",
+            )
+        if self.differentiable and not torch.is_grad_enabled() and called_from(_REENTRANT):
+            raise UnsupportedError(
+                "simulate_format cannot follow reentrant activation checkpointing, which would "
+                "compute again without rounding.",
+                mend="Pass use_reentrant=False.",
+            )
+        if self.custom is not None:
+            raise UnsupportedError(
+                f"simulate_format cannot round inside of {self.custom.__name__}.",
+                given="a product in a custom Function, whose backward multiplies out of reach",
+                expected="products that torch differentiates",
+                mend="Write its forward without the Function, or leave this part out.",
+            )
+        args, kwargs = replace_factors(func, args, kwargs, self.round_factor)
+        name = func.__name__
+        in_place = name.endswith("_") and not name.endswith("__")
+        product = getattr(Tensor, name[:-1]) if in_place else func
+        self.entered, before = True, self.entered
+        try:
+            result = product(*args, **kwargs)
+        finally:
+            self.entered = before
+        result = self.settings.round_result(result)
+        # What is changed in place is used under its own name: its gradient is rounded as well.
+        return args[0].copy_(result) if in_place else result
+
+    def apply(
+        self, call: Callable[..., Any], cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Apply a custom Function, and remember it where its gradient is wanted."""
+        given = (*args, *kwargs.values())
+        wanted = any(isinstance(each, Tensor) and each.requires_grad for each in given)
+        before = self.custom
+        if wanted and torch.is_grad_enabled():
+            self.custom = cls
+        try:
+            return call(cls, *args, **kwargs)
+        finally:
+            self.custom = before
+
+    def round_factor(self, x: Tensor) -> Tensor:
+        """Round a factor, if it lies in memory as a strided tensor."""
+        if x.layout is not torch.strided:
+            raise UnsupportedError(
+                "simulate_format does not round sparse factors.",
+                given=f"a factor with layout {x.layout}",
+                mend="Pass x.to_dense(), or leave this part of the model out.",
+            )
+        return self.settings.round_factor(x)
+
+    def recomputed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """What activation checkpointing runs again: in the mode as well, with the same noise."""
+        generator = self.settings.generator
+        state = None if generator is None else generator.get_state()
+
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            after = None if generator is None else generator.get_state()
+            if generator is not None and state is not None:
+                generator.set_state(state)
+            try:
+                with rounding_products(self.settings):
+                    return function(*args, **kwargs)
+            finally:
+                if generator is not None and after is not None:
+                    generator.set_state(after)
+
+        return run
+
+
+class _Sentinel(TorchDispatchMode):
+    """Refuses products that the mode did not enter."""
+
+    supports_higher_order_operators = True  # to refuse them by name
+
+    def __init__(self, mode: _ProductMode) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        # The backward of a product multiplies what was rounded already.
+        whole = not hasattr(func, "overloadpacket")  # flex_attention, a scan: programs of their own
+        stray = whole or (func.overloadpacket in KERNELS and not self.mode.entered)
+        if stray and current_graph_task_id() == -1 and (whole or any(map(_is_number, args))):
+            raise UnsupportedError(
+                "simulate_format met a product that it does not round.",
+                given=f"a call that reaches {func}",
+                expected="linear, matmul, einsum, convolution and attention",
+                mend="Write it as a @ b, or leave this part of the model out.",
+            )
+        return func(*args, **(kwargs or {}))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+_REENTRANT = torch.utils.checkpoint.CheckpointFunction.forward.__code__
+
+
+@cache
+def _open(function: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Return a torch function written in Python such that its body is seen by the mode.
+
+    It begins by asking whether anything overrides it; in the copy nothing does, so that its body
+    runs, for example the projections inside of multi-head attention.
+    """
+    # Methods of tensors hold no products, and call themselves through super().
+    modules = ("torch.nn.functional", "torch.functional")
+    if not isinstance(function, types.FunctionType) or function.__module__ not in modules:
+        return None
+    questions = [name for name in function.__globals__ if name.startswith("has_torch_function")]
+    if not questions:
+        return None
+    answers = dict.fromkeys(questions, _never)
+    copy = types.FunctionType(
+        function.__code__,
+        {**function.__globals__, **answers},
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+def _never(*values: object) -> bool:
+    return False

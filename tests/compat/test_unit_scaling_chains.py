@@ -1,0 +1,184 @@
+"""Transforms in any order give the effect of each, or refuse by name."""
+
+import copy
+import itertools
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from pullback.compat import unit_scaling as us
+from pullback.errors import UnsupportedError
+
+VALUES = us.FPFormat(4, 3, "nearest")
+GRADIENTS = us.FPFormat(5, 2, "nearest")
+COARSE = us.FPFormat(2, 1, "nearest")
+
+
+def simulate(module, values=VALUES):
+    return us.simulate_format(module, values, GRADIENTS)
+
+
+def compile_eagerly(module):
+    return torch.compile(module, backend="eager")
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1 = nn.Linear(4, 4)
+        self.fc2 = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return x + self.fc2(torch.tanh(self.fc1(x)))
+
+
+class Patched(Residual):
+    """A forward is set on each instance."""
+
+    def __init__(self):
+        super().__init__()
+        old = self.forward
+        self.forward = lambda x: 2 * old(x)
+
+
+class Method(Residual):
+    """A method of another class is set on each instance."""
+
+    def __init__(self):
+        super().__init__()
+        self.forward = types.MethodType(lambda self, x: 3 * self.fc1(x), self)
+
+
+class Decorated(Residual):
+    """The frame of its forward is torch's own."""
+
+    @torch.no_grad()
+    def twice(self, x):
+        return 2 * x
+
+    @torch.enable_grad()
+    def forward(self, x):
+        return self.fc1(x) * 2
+
+
+MODULES = [
+    Residual,
+    Patched,
+    Method,
+    Decorated,
+    lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)),
+    lambda: nn.Sequential(Patched(), nn.Linear(4, 4)),
+    lambda: nn.Linear(4, 4),
+]
+TRANSFORMS = {"simulate": simulate, "track": us.track_scales, "copy": copy.deepcopy}
+
+
+def expected(module, x, coarse=False):
+    """The result with rounded products, computed by hand."""
+
+    class Round(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            if func is nn.functional.linear:
+                round_ = [*([COARSE] * coarse), VALUES]
+                for number_format in round_:
+                    args = (*map(number_format.quantise_fwd, args[:2]), *args[2:])
+                y = func(*args, **(kwargs or {}))
+                return GRADIENTS.quantise_bwd(y)
+            return func(*args, **(kwargs or {}))
+
+    leaf = x.clone().requires_grad_()
+    with Round():
+        y = module(leaf)
+    y.square().sum().backward()
+    return y.detach(), leaf.grad
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(TRANSFORMS)), ids="-".join)
+@pytest.mark.parametrize("make", MODULES, ids=lambda make: getattr(make, "__name__", "lambda"))
+def test_every_order_gives_every_effect(make, order):
+    torch.manual_seed(0)
+    module, x = make(), torch.randn(3, 4)
+    if any(isinstance(part, Patched) for part in module.modules()):
+        order = [name for name in order if name != "copy"]  # deepcopy itself leaves closures
+    transformed = module
+    for name in order:
+        transformed = TRANSFORMS[name](transformed)
+    leaf = x.clone().requires_grad_()
+    y = transformed(leaf)
+    y.square().sum().backward()
+    assert all(p.grad is None for p in module.parameters())
+    assert any(p.grad is not None for p in transformed.parameters())
+    value, gradient = expected(module, x)
+    torch.testing.assert_close(y.detach(), value)
+    torch.testing.assert_close(leaf.grad, gradient)
+    nodes = list(transformed.scales_graph().nodes)
+    assert any(getattr(n.target, "__name__", "") == "quantised_linear" for n in nodes)
+    assert sum("metrics" in n.meta and n.meta["metrics"].bwd is not None for n in nodes) > 3
+
+
+def test_two_formats_round_twice():
+    torch.manual_seed(0)
+    module, x = Residual(), torch.randn(3, 4)
+    value, _ = expected(module, x, coarse=True)
+    torch.testing.assert_close(simulate(simulate(module, VALUES), COARSE)(x).detach(), value)
+
+
+def test_torch_compile_keeps_what_a_transform_does():
+    torch.manual_seed(0)
+    module, x = Residual(), torch.randn(3, 4)
+    value, _ = expected(module, x)
+    simulated = simulate(module)
+    for outer in (simulated, nn.Sequential(simulated)):
+        compiled = compile_eagerly(outer)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x).detach(), value)
+    tracked = us.track_scales(module)
+    compile_eagerly(tracked)(x)
+    assert len(tracked.scales_graph().nodes) > 3
+
+
+@pytest.mark.parametrize("outer", [simulate, us.track_scales, us.compile])
+def test_a_transformed_part_is_refused(outer):
+    with pytest.raises(UnsupportedError, match="whose 1 is transformed"):
+        outer(nn.Sequential(nn.ReLU(), simulate(Residual())))
+
+
+def test_tracking_and_compiling_exclude_each_other():
+    for chain in (
+        lambda m: us.compile(us.track_scales(m)),
+        lambda m: us.track_scales(us.compile(m)),
+    ):
+        with pytest.raises(UnsupportedError, match="tracked and compiled"):
+            chain(Residual())
+
+
+GLOBAL = Residual()
+
+
+def test_a_forward_that_finds_its_module_by_a_global_name_is_refused():
+    GLOBAL.forward = lambda x: GLOBAL.fc1(x) + 1
+    with pytest.raises(UnsupportedError, match="global name"):
+        simulate(GLOBAL)
+
+
+def test_a_copy_records_for_itself():
+    one = us.track_scales(Residual())
+    other = copy.deepcopy(one)
+    one(torch.randn(3, 4))
+    assert len(one.scales_graph().nodes) > 3
+    assert not other.scales_graph().nodes
+    other(torch.randn(3, 4))
+    assert len(other.scales_graph().nodes) > 3
+
+
+def test_what_torch_compile_does_not_trace_is_refused():
+    class Untraced(nn.Module):
+        @torch.compiler.disable
+        def forward(self, x):
+            return nn.functional.linear(x, x)
+
+    for transform in (simulate, us.track_scales):
+        with pytest.raises(UnsupportedError, match="traced nothing"):
+            transform(Untraced())(torch.randn(3, 3))
