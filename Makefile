@@ -66,9 +66,10 @@ fuzz: $(STAMP) ## the property tests with 25 times the examples, ROUNDS=5 times,
 	done
 
 readme: $(STAMP) ## write the generated parts of README.md and docs/ anew
-	$(BIN)/python -m benchmarks.readme
+	$(BIN)/python -m benchmarks.shipped
 	$(BIN)/python -m benchmarks.clauses
 	$(BIN)/python -m benchmarks.wild.tables
+	$(BIN)/python -m benchmarks.readme
 
 survey: $(STAMP) ## run the survey of published packages (makes .benchmark-venv)
 	$(BIN)/python -m benchmarks.wild.setup

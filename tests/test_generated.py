@@ -10,7 +10,7 @@ import pytest
 from benchmarks import matrix
 from benchmarks.clauses import sections, verdicts
 from benchmarks.markers import check_or_write, replace_between
-from benchmarks.readme import CELLS, COLUMNS, joint, table
+from benchmarks.shipped import CELLS, COLUMNS, REVERSE, joint, table
 from benchmarks.wild import tables
 
 from pullback.conformance import CLAUSES, Verdict
@@ -20,8 +20,9 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.parametrize(
     "module",
-    ["benchmarks.readme", "benchmarks.clauses", "benchmarks.wild.tables", "benchmarks.matrix"],
-)
+    ["benchmarks.shipped", "benchmarks.clauses", "benchmarks.wild.tables", "benchmarks.readme",
+     "benchmarks.matrix"],
+)  # fmt: skip
 def test_the_pages_are_what_the_measurements_say(module: str) -> None:
     answer = subprocess.run(
         [sys.executable, "-m", module, "--check"],
@@ -81,13 +82,18 @@ def test_a_page_out_of_date_is_an_error(tmp_path: Path) -> None:
 
 
 def test_cases_that_answer_alike_share_a_line_and_a_broken_one_is_no_table() -> None:
-    row = {"case": "room.verb.one", "gradient": "exact"} | dict.fromkeys(COLUMNS, "holds")
-    text = table([row, row | {"case": "room.verb.two"}, row | {"case": "room.other"}])
+    def rows_of(case: str, **other: str) -> list[dict[str, str]]:
+        verdicts = dict.fromkeys([*REVERSE, *COLUMNS], "holds") | other
+        common = {"case": case, "gradient": "exact", "detail": ""}
+        return [common | {"clause": name, "verdict": it} for name, it in verdicts.items()]
+
+    rows = [row for it in ("verb.one", "verb.two", "other") for row in rows_of(f"room.{it}")]
+    text = table(rows)
     assert text.count("`room.verb`") == 1
     assert text.count("`room.other`") == 1
     assert text.count(CELLS["holds"]) == 2 * len(COLUMNS) + 1
     with pytest.raises(ValueError, match="vmap is broken"):
-        table([row | {"vmap": "broken"}])
+        table(rows_of("room.verb", vmap="broken"))
 
 
 def test_the_worst_verdict_speaks() -> None:
