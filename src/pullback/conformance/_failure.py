@@ -33,6 +33,8 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 # The method of `Probe` that calls the subject.
 _CALL = "call_subject"
+# What torch itself calls its own fault is no refusal.
+_FAULT = "INTERNAL ASSERT FAILED"
 # The rules that an author writes for one transform: an error inside is no refusal of torch.
 _RULES = {"vmap", "jvp"}
 
@@ -89,9 +91,11 @@ def _is_refused_by_torch(error: BaseException) -> bool:
     own = [c for c in codes if not c.co_filename.startswith((_TORCH, _OURS))]
     if any(code.co_name in _RULES for code in own):
         return False
-    # From torch 2.14 on `apply` is written in C++, and refuses before any rule of a Function runs.
-    called = any(c.co_name == _CALL and c.co_filename.startswith(_OURS) for c in codes)
-    return isinstance(error, RuntimeError) and (bool(own) or called)
+    if codes and not own:
+        # From torch 2.14 on `apply` is written in C++, and refuses before any rule runs.
+        called = codes[-1].co_name == _CALL and codes[-1].co_filename.startswith(_OURS)
+        own = [codes[-1]] if called and _FAULT not in str(error) else []
+    return isinstance(error, RuntimeError) and bool(own)
 
 
 def describe(error: BaseException, limit: int = 240) -> str:

@@ -30,7 +30,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-import torch.utils.checkpoint
 
 __all__ = [
     "OLDEST",
@@ -138,6 +137,7 @@ try:
         _effects,
         _custom_ops,
         _registered,
+        _checkpoint,
         pytree,
     ) = (
         importlib.import_module(f"torch.{name}")
@@ -151,6 +151,7 @@ try:
             "_library.effects" if _EFFECTS_ARE_PUBLIC else "_higher_order_ops.effects",
             "_library.custom_ops",
             "_library.autograd",
+            "utils.checkpoint",
             "utils._pytree",
         )
     )
@@ -210,7 +211,7 @@ try:
     graph_is_kept: Callable[[], bool] = _c._autograd._get_current_graph_task_keep_graph
     _saved_hooks = getattr(_c._autograd, "_top_saved_tensors_default_hooks", None)  # 2.7: none
     current_graph_task_id: Callable[[], int] = _c._current_graph_task_id
-    _Frame: Any = torch.utils.checkpoint._CheckpointFrame
+    _Frame: Any = _checkpoint._CheckpointFrame
     set_forward_mode: Callable[[bool], AbstractContextManager[Any]] = (
         _forward_ad._set_fwd_grad_enabled
     )
