@@ -105,9 +105,30 @@ def one_sided(
         if abs(finest[-1]) < 1e-5 * max(map(abs, quotients)):
             return 0.0  # as x to the power of 1.5
         settled = settled and max(abs(q - limits[-1]) for q in finest) <= 1e-3 * abs(limits[-1])
-    elif not settled or noise > 1e-3 * max(abs(limits[-1]), 1e-6):
+    elif (
+        not settled
+        or noise > 1e-3 * max(abs(limits[-1]), 1e-6)
+        or not _holds_below(function, base, limits[-1], steps[-1])
+    ):
         return None
     return limits[-1] if settled else None
+
+
+def _holds_below(
+    function: Callable[[float], float], base: float, limit: float, step: float
+) -> bool:
+    """Whether the quotients at all smaller steps that rounding leaves are near the limit too.
+
+    The sine of a large number's square swings within the smallest step, and has another slope.
+    """
+    for level in range(1, 13):
+        h = step * 10.0**-level
+        noise = 1e-15 * abs(base / h)
+        if noise > 0.1 * abs(limit):
+            return True
+        if abs((function(h) - base) / h - limit) > 1e-3 * abs(limit) + 3 * noise:
+            return False
+    return True
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
