@@ -26,6 +26,7 @@ CONTRACT = """derivative linear double once forward forward-over-forward transfo
 stale mutation cotangent layout form needs-input-grad undefined non-differentiable alias
 deterministic state retain checkpoint hooks dtype autocast fake compile sizes values compositions
 structure registration cuda-graph"""
+CHEAP = [clause.id for clause in CLAUSES if clause.id not in ("compile", "cuda-graph")]
 QUICK = ["derivative", "linear", "form"]
 
 
@@ -204,7 +205,7 @@ def test_inputs_are_never_changed_by_the_checked_code():
 
     x = normal(3)
     before = x.detach().clone()
-    check(NumpyWritesInput, x)
+    check(NumpyWritesInput, x, clauses=CHEAP)
     assert torch.equal(x, before)
 
 

@@ -8,11 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.fuzzing import spread
 from tests.specimens.wrong import calculus, calls, machines, memory
 
 from pullback.conformance import Verdict, check
 
 WRONG = [*calculus.SPECIMENS, *memory.SPECIMENS, *calls.SPECIMENS, *machines.SPECIMENS]
+COMPILED = [specimen for specimen in WRONG if specimen.clause == "compile"]
+OTHERS = [specimen for specimen in WRONG if specimen.clause != "compile"]
 ROOT = Path(__file__).parents[2]
 
 
@@ -23,7 +26,9 @@ def finding_of(specimen):
     return report[specimen.clause]
 
 
-@pytest.mark.parametrize("specimen", WRONG, ids=lambda specimen: specimen.id)
+@pytest.mark.parametrize(
+    "specimen", [*OTHERS, *spread(COMPILED, 2)], ids=lambda specimen: specimen.id
+)
 @pytest.mark.filterwarnings("ignore")
 def test_a_repro_is_short_and_runs(specimen):
     finding = finding_of(specimen)

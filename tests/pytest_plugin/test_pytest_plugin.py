@@ -79,8 +79,10 @@ def test_a_right_function_leaves_the_run_alone(folder) -> None:
 
 
 def test_without_the_option_nothing_is_checked(folder) -> None:
+    (folder / "test_functions.py").write_text("def test_nothing():\n    pass\n")
     done = run(folder)
     assert done.returncode == 0
+    assert "1 passed" in done.stdout
     assert "pullback" not in done.stdout
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.fuzzing import spread
 from tests.tensor.cases import ROWS
 from tests.tensor.helpers import SEED, agree, every_row, weighted
 
@@ -29,8 +30,14 @@ def test_forward_and_backward(row):
     agree(gradients(compiled(scalar)), gradients(scalar))
 
 
-@every_row
-@pytest.mark.parametrize("transform", ["grad", "jacrev", "jacfwd", "hessian"])
+COMPOSED = [
+    (row, transform) for row in ROWS for transform in ("grad", "jacrev", "jacfwd", "hessian")
+]
+
+
+@pytest.mark.parametrize(
+    ("row", "transform"), spread(COMPOSED, 3), ids=lambda it: getattr(it, "name", it)
+)
 def test_composed_with_func(row, transform):
     args = row.arguments(SEED)
     wanted = getattr(func, transform)(weighted(row.formula))(*args)
