@@ -188,7 +188,7 @@ def test_a_format_of_ones_own():
     values = set(round_values(x, own).abs().tolist())
     assert values == {0, 0.125, 0.25, 0.5, 1, 2, 4, 8}
     with pytest.raises(ArgumentError):
-        NumberFormat("E1", 1, 3, 1, 1.0)
+        NumberFormat("E0", 0, 3, 1, 1.0)
     with pytest.raises(ArgumentError):
         NumberFormat("wrong", 4, 3, 7, 449.0)
 

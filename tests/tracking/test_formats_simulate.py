@@ -228,4 +228,4 @@ def test_bad_settings():
 
 def test_the_printed_form():
     text = repr(simulate_format(nn.Linear(2, 2), forward="E4M3", backward="E5M2"))
-    assert "forward=E4M3, backward=E5M2, rounding='nearest'" in text
+    assert "weight=E4M3, activation=E4M3, gradient=E5M2" in text

@@ -1,7 +1,9 @@
 """Number formats: rounding to them, simulating them, and what they lose of some values."""
 
 from pullback.tracking.formats._advice import FormatAdvice, advise_formats, advise_from_exponents
+from pullback.tracking.formats._find import find_format
 from pullback.tracking.formats._model import SimulatedFormat, simulate_format
+from pullback.tracking.formats._noise import QuantisationNoise, signal_to_noise
 from pullback.tracking.formats._number_format import (
     BFLOAT16,
     E2M1,
@@ -11,10 +13,13 @@ from pullback.tracking.formats._number_format import (
     E5M2_FNUZ,
     FLOAT16,
     FORMATS,
+    INT4,
+    INT8,
     NumberFormat,
-    find_format,
 )
+from pullback.tracking.formats._recipe import ProductFormats, Recipe
 from pullback.tracking.formats._round import draw_noise, round_values
+from pullback.tracking.formats._scaled import SCALED_FORMATS, ScaledFormat
 
 __all__ = [
     "BFLOAT16",
@@ -25,13 +30,21 @@ __all__ = [
     "E5M2_FNUZ",
     "FLOAT16",
     "FORMATS",
+    "INT4",
+    "INT8",
+    "SCALED_FORMATS",
     "FormatAdvice",
     "NumberFormat",
+    "ProductFormats",
+    "QuantisationNoise",
+    "Recipe",
+    "ScaledFormat",
     "SimulatedFormat",
     "advise_formats",
     "advise_from_exponents",
     "draw_noise",
     "find_format",
     "round_values",
+    "signal_to_noise",
     "simulate_format",
 ]

@@ -7,14 +7,15 @@ kernels, and refuses a product that the first did not enter, however it was call
 
 import contextlib
 import functools
+import itertools
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, Protocol
 
 import torch
 import torch.utils.checkpoint
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -23,8 +24,10 @@ from pullback.internal.torch import (
     answering,
     called_from,
     current_graph_task_id,
+    never_compile,
     wrap_recomputation,
 )
+from pullback.tracking.formats._blocks import multiply_by
 from pullback.tracking.formats._products import (
     FACTORS,
     KERNELS,
@@ -32,6 +35,8 @@ from pullback.tracking.formats._products import (
     count_factors,
     replace_factors,
 )
+from pullback.tracking.formats._recipe import ProductFormats, Role
+from pullback.tracking.formats._spot import Spot
 
 __all__ = ["rounding_products"]
 
@@ -41,36 +46,52 @@ class Settings(Protocol):
 
     generator: torch.Generator | None
 
-    def round_factor(self, x: Tensor) -> Tensor:
+    @property
+    def module_names(self) -> dict[nn.Module, str]:
+        """The modules whose products go by their name."""
+        ...
+
+    def formats_of(self, name: str) -> ProductFormats | None:
+        """Return the formats of a module's products; ``None`` leaves them as they are."""
+        ...
+
+    def round_factor(self, x: Tensor, role: Role, spot: Spot, dim: int | None = None) -> Tensor:
         """Return a factor of a product with its value rounded."""
         ...
 
-    def round_result(self, x: Tensor) -> Tensor:
+    def round_result(self, x: Tensor, spot: Spot) -> Tensor:
         """Return a product whose gradient will be rounded."""
+        ...
+
+    def multiply_blocks(self, a: Tensor, b: Tensor, roles: tuple[Role, Role], spot: Spot) -> Tensor:
+        """Return the product of matrices whose factors are scaled along a dimension."""
         ...
 
 
 @contextlib.contextmanager
-def rounding_products(settings: Settings) -> Iterator[None]:
+def rounding_products(settings: Settings, path: Sequence[str] = ("",)) -> Iterator[None]:
     """Round every product that is called in a block, and in what is computed again for it.
 
     Arguments:
         settings: how to round.
+        path: the names of the modules that are running.
 
     Raises:
         UnsupportedError: a product that cannot be reached.
     """
-    mode = _ProductMode(settings)
-    with mode, _Sentinel(mode), answering(mode.apply):
+    mode = _ProductMode(settings, path)
+    with mode.following(), mode, _Sentinel(mode), answering(mode.apply):
         yield
 
 
 class _ProductMode(TorchFunctionMode):
     """Rounds the factors of every product, and the gradient that comes back to its result."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, path: Sequence[str]) -> None:
         super().__init__()
         self.settings = settings
+        self.path = list(path)  # the modules that are running, the innermost last
+        self.count = 0  # of products in this pass
         self.entered = False  # inside of a product whose factors are rounded
         self.differentiable = torch.is_grad_enabled()
         self.custom: type | None = None  # whose backward will multiply as it likes
@@ -103,6 +124,82 @@ class _ProductMode(TorchFunctionMode):
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run a product with rounded factors."""
+        self.check_call(func, args, kwargs)
+        formats = self.settings.formats_of(self.path[-1])
+        if formats is None:
+            return self.run(func, args, kwargs)
+        self.count += 1
+        spot = Spot(self.path[-1], self.count)
+        if formats.follows_dimension:
+            multiply = functools.partial(self.multiply_blocks, spot)
+            return multiply_by(multiply, func, args, kwargs)
+        places = itertools.count()
+
+        def replace(x: Tensor, name: str) -> Tensor:
+            self.check_factor(x)
+            role = _role(x, is_weight=name == "weight")
+            return self.settings.round_factor(x, role, spot._replace(factor=next(places)))
+
+        args, kwargs = replace_factors(func, args, kwargs, replace)
+        name = func.__name__
+        in_place = name.endswith("_") and not name.endswith("__")
+        product = getattr(Tensor, name[:-1]) if in_place else func
+        result = self.settings.round_result(self.run(product, args, kwargs), spot)
+        # What is changed in place is used under its own name: its gradient is rounded as well.
+        return args[0].copy_(result) if in_place else result
+
+    def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a product whose factors are as they shall be."""
+        self.entered, before = True, self.entered
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.entered = before
+
+    def multiply_blocks(self, spot: Spot, a: Tensor, b: Tensor) -> Tensor:
+        """Multiply matrices whose factors are scaled along a dimension."""
+        for factor in (a, b):
+            self.check_factor(factor)
+        roles = _role(a), _role(b)
+        return self.run(self.settings.multiply_blocks, (a, b, roles, spot), {})
+
+    @contextlib.contextmanager
+    def following(self) -> Iterator[None]:
+        """Keep the path while modules call one another."""
+        with contextlib.ExitStack() as undo:
+            for module, name in self.settings.module_names.items():
+                enter = module.register_forward_pre_hook(functools.partial(self.enter, name))
+                leave = module.register_forward_hook(self.leave, always_call=True)
+                undo.callback(enter.remove)
+                undo.callback(leave.remove)
+            yield
+
+    def enter(self, name: str, *_: Any) -> None:
+        """A module's forward begins."""
+        self.path.append(name)
+
+    def leave(self, *_: Any) -> None:
+        """A module's forward is over."""
+        self.path.pop()
+
+    def apply(
+        self, call: Callable[..., Any], cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Apply a custom Function, and remember it where its gradient is wanted."""
+        given = (*args, *kwargs.values())
+        wanted = any(isinstance(each, Tensor) and each.requires_grad for each in given)
+        before = self.custom
+        if wanted and torch.is_grad_enabled():
+            self.custom = cls
+        try:
+            return call(cls, *args, **kwargs)
+        finally:
+            self.custom = before
+
+    def check_call(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Refuse a product that cannot be rounded where it is called."""
         if kwargs.get("out") is not None or count_factors(func, args, kwargs) > 3:
             raise UnsupportedError(
                 f"simulate_format cannot round inside of {func.__name__}.",
@@ -123,47 +220,28 @@ class _ProductMode(TorchFunctionMode):
                 expected="products that torch differentiates",
                 mend="Write its forward without the Function, or leave this part out.",
             )
-        args, kwargs = replace_factors(func, args, kwargs, self.round_factor)
-        name = func.__name__
-        in_place = name.endswith("_") and not name.endswith("__")
-        product = getattr(Tensor, name[:-1]) if in_place else func
-        self.entered, before = True, self.entered
-        try:
-            result = product(*args, **kwargs)
-        finally:
-            self.entered = before
-        result = self.settings.round_result(result)
-        # What is changed in place is used under its own name: its gradient is rounded as well.
-        return args[0].copy_(result) if in_place else result
 
-    def apply(
-        self, call: Callable[..., Any], cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Apply a custom Function, and remember it where its gradient is wanted."""
-        given = (*args, *kwargs.values())
-        wanted = any(isinstance(each, Tensor) and each.requires_grad for each in given)
-        before = self.custom
-        if wanted and torch.is_grad_enabled():
-            self.custom = cls
-        try:
-            return call(cls, *args, **kwargs)
-        finally:
-            self.custom = before
-
-    def round_factor(self, x: Tensor) -> Tensor:
-        """Round a factor, if it lies in memory as a strided tensor."""
+    def check_factor(self, x: Tensor) -> None:
+        """Refuse what does not lie in memory as a strided tensor."""
         if x.layout is not torch.strided:
             raise UnsupportedError(
                 "simulate_format does not round sparse factors.",
                 given=f"a factor with layout {x.layout}",
                 mend="Pass x.to_dense(), or leave this part of the model out.",
             )
-        return self.settings.round_factor(x)
 
     def recomputed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """What activation checkpointing runs again: in the mode as well, with the same noise."""
         generator = self.settings.generator
         state = None if generator is None else generator.get_state()
+        path = list(self.path)
+        formats = self.settings.formats_of(path[-1])
+        if formats is not None and formats.remembers:
+            raise UnsupportedError(
+                "simulate_format does not delay scales under activation checkpointing, which would "
+                "compute again with later ones.",
+                mend="Use a ScaledFormat without history, or no checkpointing.",
+            )
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -171,7 +249,7 @@ class _ProductMode(TorchFunctionMode):
             if generator is not None and state is not None:
                 generator.set_state(state)
             try:
-                with rounding_products(self.settings):
+                with rounding_products(self.settings, path):
                     return function(*args, **kwargs)
             finally:
                 if generator is not None and after is not None:
@@ -189,20 +267,32 @@ class _Sentinel(TorchDispatchMode):
         super().__init__()
         self.mode = mode
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        # The backward of a product multiplies what was rounded already.
-        whole = not hasattr(func, "overloadpacket")  # flex_attention, a scan: programs of their own
-        stray = whole or (func.overloadpacket in KERNELS and not self.mode.entered)
-        if stray and current_graph_task_id() == -1 and (whole or any(map(_is_number, args))):
-            raise UnsupportedError(
-                "simulate_format met a product that it does not round.",
-                given=f"a call that reaches {func}",
-                expected="linear, matmul, einsum, convolution and attention",
-                mend="Write it as a @ b, or leave this part of the model out.",
-            )
-        return func(*args, **(kwargs or {}))
+
+def _dispatch(
+    self: _Sentinel, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+) -> Any:
+    # The backward of a product multiplies what was rounded already.
+    whole = not hasattr(func, "overloadpacket")  # flex_attention, a scan: programs of their own
+    stray = whole or (func.overloadpacket in KERNELS and not self.mode.entered)
+    if stray and current_graph_task_id() == -1 and (whole or any(map(_is_number, args))):
+        raise UnsupportedError(
+            "simulate_format met a product that it does not round.",
+            given=f"a call that reaches {func}",
+            expected="linear, matmul, einsum, convolution and attention",
+            mend="Write it as a @ b, or leave this part of the model out.",
+        )
+    return func(*args, **(kwargs or {}))
+
+
+# Set afterwards: torch wraps one that a class begins with, and its first call would then wait for
+# the import of the compiler.
+_Sentinel.__torch_dispatch__ = _dispatch  # type: ignore[assignment]
+never_compile(_dispatch)
+
+
+def _role(x: Tensor, is_weight: bool = False) -> Role:
+    parameter = isinstance(x, nn.Parameter) or isinstance(x._base, nn.Parameter)
+    return "weight" if is_weight or parameter else "activation"
 
 
 def _is_number(value: object) -> bool:

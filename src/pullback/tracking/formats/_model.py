@@ -7,14 +7,26 @@ from torch import Tensor, nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal.torch import run_eagerly
+from pullback.tracking.formats._blocks import BlockProductFunction, along
+from pullback.tracking.formats._delayed import DelayedScales
+from pullback.tracking.formats._find import Named
 from pullback.tracking.formats._mode import rounding_products
-from pullback.tracking.formats._number_format import NumberFormat, find_format
-from pullback.tracking.formats._round import Overflow, Rounding, check_choices, check_values
+from pullback.tracking.formats._noise import NoiseMeter, QuantisationNoise, render_noise
+from pullback.tracking.formats._recipe import ProductFormats, Recipe, Role
+from pullback.tracking.formats._round import (
+    Overflow,
+    Rounder,
+    Rounding,
+    check_choices,
+    check_values,
+    draw_noise,
+    round_values,
+)
+from pullback.tracking.formats._scaled import ScaledFormat
 from pullback.tracking.formats._simulate import simulate_tensor
+from pullback.tracking.formats._spot import Spot
 
 __all__ = ["SimulatedFormat", "simulate_format"]
-
-Named = NumberFormat | str | torch.dtype | None
 
 
 class SimulatedFormat(nn.Module):
@@ -25,30 +37,31 @@ class SimulatedFormat(nn.Module):
 
     Arguments:
         model: the module to run.
-        forward: the format of the factors of every product.
-        backward: the format of the gradient that comes back to every product.
+        recipe: the formats of the products of each module.
         rounding: ``"nearest"`` or ``"stochastic"``.
         overflow: ``"saturate"`` or ``"cast"``.
         generator: where stochastic rounding draws from.
+        measure: whether to measure the quantisation noise.
     """
 
     def __init__(
         self,
         model: nn.Module,
         *,
-        forward: NumberFormat | None,
-        backward: NumberFormat | None,
+        recipe: Recipe,
         rounding: Rounding,
         overflow: Overflow,
         generator: torch.Generator | None,
+        measure: bool,
     ) -> None:
         super().__init__()
         self.model = model
-        self.forward_format = forward
-        self.backward_format = backward
+        self.recipe = recipe
         self.rounding: Rounding = rounding
         self.overflow: Overflow = overflow
         self.generator = generator
+        self._meter = NoiseMeter() if measure else None
+        self._delayed = DelayedScales()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model with simulated products; torch.compile breaks its graph here.
@@ -63,34 +76,134 @@ class SimulatedFormat(nn.Module):
         with rounding_products(self):
             return self.model(*args, **kwargs)
 
-    def round_factor(self, x: Tensor) -> Tensor:
-        """Return a factor of a product with its value rounded."""
-        return simulate_tensor(
-            x,
-            self.forward_format,
-            None,
-            rounding=self.rounding,
-            overflow=self.overflow,
-            generator=self.generator,
-        )
+    @property
+    def module_names(self) -> dict[nn.Module, str]:
+        """The modules whose products go by their name."""
+        if self._meter is None and set(self.recipe.rules) == {"*"}:
+            return {}
+        return {part: name for name, part in self.model.named_modules() if name}
 
-    def round_result(self, x: Tensor) -> Tensor:
-        """Return a product whose gradient will be rounded."""
-        return simulate_tensor(
-            x,
-            None,
-            self.backward_format,
-            rounding=self.rounding,
-            overflow=self.overflow,
-            generator=self.generator,
+    def formats_of(self, name: str) -> ProductFormats | None:
+        """Return the formats of a module's products; ``None`` leaves them as they are."""
+        return self.recipe.find(name)
+
+    def round_factor(self, x: Tensor, role: Role, spot: Spot, dim: int | None = None) -> Tensor:
+        """Return a factor of a product with its value rounded.
+
+        Arguments:
+            x: the factor.
+            role: what it is.
+            spot: where it is.
+            dim: the dimension that channels and blocks follow, if they are to.
+        """
+        wanted = self._formats(spot).of(role)
+        if wanted is None:
+            return x
+        chosen = self._delayed.fix(wanted if dim is None else along(wanted, dim), spot)
+        rounded = simulate_tensor(x, chosen, None, **self._how())
+        if self.training:
+            self._delayed.see(wanted, spot, x)
+        # A factor is rounded once more for the backward: it counts once.
+        if self._meter is not None and spot.factor < 2:
+            self._meter.add(spot.module, role, str(wanted), x, rounded)
+        return rounded
+
+    def round_result(self, x: Tensor, spot: Spot) -> Tensor:
+        """Return a product whose gradient will be rounded.
+
+        Arguments:
+            x: the product.
+            spot: where it is.
+        """
+        wanted = self._formats(spot).of("gradient")
+        if wanted is None:
+            return x
+        chosen = self._delayed.fix(wanted, spot._replace(factor=-1))
+        y = simulate_tensor(x, None, chosen, **self._how())
+        self._see_gradient(y, wanted, chosen, None, spot)
+        return y.clone()  # a custom Function's view must not be changed in place, a product may be
+
+    def multiply_blocks(self, a: Tensor, b: Tensor, roles: tuple[Role, Role], spot: Spot) -> Tensor:
+        """Return the product of matrices whose factors are scaled along a dimension.
+
+        Arguments:
+            a: ``[..., m, k]``.
+            b: ``[..., k, n]``.
+            roles: what they are.
+            spot: where the product is.
+        """
+        first = self.round_factor(a, roles[0], spot, dim=-1)
+        second = self.round_factor(b, roles[1], spot._replace(factor=1), dim=-2)
+        if not torch.is_grad_enabled():
+            return first @ second
+        again = (
+            self.round_factor(a, roles[0], spot._replace(factor=2), dim=-2),
+            self.round_factor(b, roles[1], spot._replace(factor=3), dim=-1),
         )
+        wanted = self._formats(spot).of("gradient")
+        noise = None
+        if wanted is not None and self.rounding == "stochastic":
+            batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+            noise = draw_noise(a.new_empty(*batch, a.shape[-2], b.shape[-1]), self.generator)
+        chosen = self._delayed.fix(wanted, spot._replace(factor=-1))
+        y = BlockProductFunction.apply(first, second, *again, noise, chosen, self.overflow)
+        if wanted is not None:
+            self._see_gradient(y, wanted, along(chosen, -1), noise, spot)
+        return y
+
+    def noise(self) -> list[QuantisationNoise]:
+        """The signal-to-quantisation-noise ratio of each module's factors, since the beginning.
+
+        Raises:
+            UnsupportedError: the model was not made with ``measure=True``.
+        """
+        if self._meter is None:
+            raise UnsupportedError(
+                "The quantisation noise was not measured.",
+                mend="simulate_format(model, ..., measure=True)",
+            )
+        return self._meter.result()
+
+    def table(self) -> str:
+        """The same as lines of text.
+
+        Raises:
+            UnsupportedError: the model was not made with ``measure=True``.
+        """
+        return render_noise(self.noise())
+
+    def _formats(self, spot: Spot) -> ProductFormats:
+        found = self.formats_of(spot.module)
+        return ProductFormats() if found is None else found
+
+    def _how(self) -> dict[str, Any]:
+        return {
+            "rounding": self.rounding,
+            "overflow": self.overflow,
+            "generator": self.generator,
+        }
+
+    def _see_gradient(
+        self, y: Tensor, wanted: Rounder, chosen: Rounder | None, noise: Tensor | None, spot: Spot
+    ) -> None:
+        """When a gradient comes, remember how large it is and measure what rounding loses."""
+        meter, training = self._meter, self.training
+        delayed = isinstance(wanted, ScaledFormat) and wanted.history > 0
+        if not y.requires_grad or chosen is None or not (meter or delayed):
+            return
+
+        def see(gradient: Tensor) -> None:
+            if training:
+                self._delayed.see(wanted, spot._replace(factor=-1), gradient)
+            if meter is not None:
+                rounded = round_values(gradient.detach(), chosen, noise, self.overflow)
+                meter.add(spot.module, "gradient", str(wanted), gradient, rounded)
+
+        y.register_hook(see)
 
     def extra_repr(self) -> str:
         """Return the formats."""
-        return (
-            f"forward={self.forward_format}, backward={self.backward_format}, "
-            f"rounding={self.rounding!r}, overflow={self.overflow!r}"
-        )
+        return f"{self.recipe!r}, rounding={self.rounding!r}, overflow={self.overflow!r}"
 
 
 run_eagerly(
@@ -104,8 +217,8 @@ run_eagerly(
 def simulate_format(
     target: Tensor,
     *,
-    forward: Named = None,
-    backward: Named = None,
+    forward: Named | None = None,
+    backward: Named | None = None,
     rounding: Rounding = "nearest",
     overflow: Overflow = "saturate",
     generator: torch.Generator | None = None,
@@ -114,38 +227,49 @@ def simulate_format(
 def simulate_format(
     target: nn.Module,
     *,
-    forward: Named = None,
-    backward: Named = None,
+    forward: Named | None = None,
+    backward: Named | None = None,
     rounding: Rounding = "nearest",
     overflow: Overflow = "saturate",
     generator: torch.Generator | None = None,
+    recipe: Recipe | None = None,
+    measure: bool = False,
 ) -> SimulatedFormat: ...
 def simulate_format(
     target: Tensor | nn.Module,
     *,
-    forward: Named = None,
-    backward: Named = None,
+    forward: Named | None = None,
+    backward: Named | None = None,
     rounding: Rounding = "nearest",
     overflow: Overflow = "saturate",
     generator: torch.Generator | None = None,
+    recipe: Recipe | None = None,
+    measure: bool = False,
 ) -> Tensor | SimulatedFormat:
     """Run a model's products, or a tensor, as though in smaller number formats.
 
     For a model, both factors of every matrix product, linear layer, convolution and attention
     are rounded to ``forward``, and the gradient that comes back to the product's result to
     ``backward``; so the two products of the backward see rounded factors as well. Sums, biases,
-    normalisation and the softmax inside of attention stay in the model's dtype. For a tensor,
+    normalisation and the softmax inside of attention stay in the model's dtype. With scales by
+    channel or block, each of the three products rounds its factors anew along the dimension that
+    it sums over, and attention is two products, whose softmax is rounded too. For a tensor,
     its value and its gradient are rounded. Rounding passes gradients straight through. It is
     exact and works in any dtype; it simulates numerics and gains no speed.
 
     Arguments:
         target: a module or a floating or complex tensor of any shape.
-        forward: a `NumberFormat`, its name (``"E4M3"``) or dtype; ``None`` leaves values.
+        forward: a `NumberFormat`, a `ScaledFormat`, a name (``"E4M3"``, ``"MXFP8"``) or dtype;
+            ``None`` leaves values.
         backward: the same for gradients.
         rounding: ``"nearest"``, ties to even, or ``"stochastic"``, unbiased.
         overflow: ``"saturate"`` at the largest value, or ``"cast"``: infinity, or NaN without
             one, which is the non-saturating conversion of the OCP specification.
         generator: where stochastic rounding draws from; ``None`` takes torch's own.
+        recipe: instead of ``forward`` and ``backward``, for a module: formats by the names of its
+            modules, weights and activations apart.
+        measure: whether to measure the quantisation noise of each module's factors, as
+            `SimulatedFormat.noise` and `SimulatedFormat.table` give it.
 
     Returns:
         A tensor, or a module that shares the model's parameters.
@@ -172,35 +296,50 @@ def simulate_format(
         torch.Size([2])
     """
     check_choices(rounding, overflow)
-    if forward is None and backward is None:
-        raise ArgumentError(
-            "simulate_format was given no format.", mend='Pass forward="E4M3", backward="E5M2".'
-        )
-    value_format = None if forward is None else find_format(forward)
-    gradient_format = None if backward is None else find_format(backward)
+    _check_formats(forward is None and backward is None, recipe)
+    everywhere = ProductFormats(weight=forward, activation=forward, gradient=backward)
     if isinstance(target, nn.Module):
         _check_traceable(target)
+        if recipe is not None:
+            recipe.check(name for name, _ in target.named_modules())
         return SimulatedFormat(
             target,
-            forward=value_format,
-            backward=gradient_format,
+            recipe=Recipe({"*": everywhere}) if recipe is None else recipe,
             rounding=rounding,
             overflow=overflow,
             generator=generator,
+            measure=measure,
         )
-    if not isinstance(target, Tensor):
+    if not isinstance(target, Tensor) or recipe is not None or measure:
         raise ArgumentTypeError(
-            "simulate_format takes a module or a tensor.", given=f"a {type(target).__name__}"
+            "simulate_format takes a module or a tensor, and recipes are for modules.",
+            given=f"a {type(target).__name__}",
         )
     check_values(target, "simulate_format")
+    if everywhere.remembers:
+        raise UnsupportedError(
+            "A single tensor has no past that its scale could come of.",
+            given="a ScaledFormat with a history",
+            mend="Use one without, or simulate a module.",
+        )
     return simulate_tensor(
         target,
-        value_format,
-        gradient_format,
+        everywhere.of("activation"),
+        everywhere.of("gradient"),
         rounding=rounding,
         overflow=overflow,
         generator=generator,
     )
+
+
+def _check_formats(missing: bool, recipe: Recipe | None) -> None:
+    if (recipe is None) == missing:
+        raise ArgumentError(
+            "simulate_format was given no format."
+            if recipe is None
+            else "simulate_format was given formats and a recipe.",
+            mend='Pass forward="E4M3", backward="E5M2", or recipe=Recipe({...}) for a module.',
+        )
 
 
 def _check_traceable(model: nn.Module) -> None:

@@ -15,8 +15,9 @@ __all__ = [
     "E5M2_FNUZ",
     "FLOAT16",
     "FORMATS",
+    "INT4",
+    "INT8",
     "NumberFormat",
-    "find_format",
 ]
 
 
@@ -28,7 +29,7 @@ class NumberFormat:
 
     Arguments:
         name: what it is called in tables.
-        exponent_bits: the number of exponent bits, >= 2.
+        exponent_bits: the number of exponent bits, >= 1; with one the values are evenly spaced.
         mantissa_bits: the number of stored mantissa bits M, >= 0.
         bias: the exponent bias b.
         largest: the largest finite value.
@@ -55,9 +56,9 @@ class NumberFormat:
     dtype: torch.dtype | None = None
 
     def __post_init__(self) -> None:
-        if self.exponent_bits < 2 or self.mantissa_bits < 0:
+        if self.exponent_bits < 1 or self.mantissa_bits < 0:
             raise ArgumentError(
-                "A number format needs at least two exponent bits and no negative mantissa.",
+                "A number format needs an exponent bit or more and no negative mantissa.",
                 given=f"exponent_bits={self.exponent_bits}, mantissa_bits={self.mantissa_bits}",
             )
         steps = self.largest / 2.0 ** (self.largest_exponent - self.mantissa_bits)
@@ -122,6 +123,10 @@ E5M2_FNUZ = NumberFormat(
 )
 E2M1 = NumberFormat("E2M1", 2, 1, 1, 6.0)
 """Four bits; torch has a packed dtype for it and no conversion."""
+INT8 = NumberFormat("int8", 1, 6, -5, 127.0, signed_zero=False)
+"""The whole numbers to 127: with one exponent bit, values are evenly spaced."""
+INT4 = NumberFormat("int4", 1, 2, -1, 7.0, signed_zero=False)
+"""The whole numbers to 7. Both are of use under a scale."""
 
 FORMATS: tuple[NumberFormat, ...] = (
     FLOAT16,
@@ -138,32 +143,3 @@ OCP: "OCP 8-bit Floating Point Specification" 1.0 (E4M3, E5M2) and "OCP Microsca
 1.0 (E2M1). FNUZ, finite and without a negative zero: Noune et al., "8-bit Numerical Formats for
 Deep Neural Networks" (2022, https://arxiv.org/abs/2206.02915).
 """
-
-
-def find_format(name: str | NumberFormat | torch.dtype) -> NumberFormat:
-    """Return a number format by its name or dtype.
-
-    Arguments:
-        name: a format, its name in any case (``"E4M3"``, ``"e5m2 fnuz"``, ``"fp16"``), or its
-            torch dtype.
-
-    Raises:
-        ArgumentError: there is none of this name.
-
-    Example:
-        >>> import torch
-        >>> from pullback.tracking.formats import find_format
-        >>> find_format("e5m2").largest, find_format(torch.float16).name
-        (57344.0, 'fp16')
-    """
-    if isinstance(name, NumberFormat):
-        return name
-    wanted = str(name).casefold().replace("_", " ")
-    for known in FORMATS:
-        if name == known.dtype or wanted == known.name.casefold():
-            return known
-    raise ArgumentError(
-        "There is no number format of this name.",
-        given=repr(name),
-        expected=", ".join(known.name for known in FORMATS) + ", or a NumberFormat",
-    )

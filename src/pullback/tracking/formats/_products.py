@@ -137,7 +137,7 @@ def count_factors(
     if wanted:
         return len(wanted)
     found = []
-    replace_factors(function, args, kwargs, lambda tensor: found.append(tensor) or tensor)
+    replace_factors(function, args, kwargs, lambda tensor, _: found.append(tensor) or tensor)
     return len(found) if len(found) < 3 else 4  # between the products there is no rounding
 
 
@@ -145,7 +145,7 @@ def replace_factors(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    replace: Callable[[Tensor], Tensor],
+    replace: Callable[[Tensor, str], Tensor],
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a product with its factors replaced.
 
@@ -153,12 +153,13 @@ def replace_factors(
         function: one of `FACTORS`.
         args: its positional arguments.
         kwargs: its keyword arguments.
-        replace: what to make of each floating or complex factor.
+        replace: what to make of each floating or complex factor, given its name as an argument.
     """
 
-    def visit(value: Any) -> Any:
+    def visit(value: Any, name: str = "") -> Any:
         if isinstance(value, Tensor):
-            return replace(value) if value.is_floating_point() or value.is_complex() else value
+            wanted = value.is_floating_point() or value.is_complex()
+            return replace(value, name) if wanted else value
         if isinstance(value, list | tuple):
             return type(value)(visit(item) for item in value)
         return value
@@ -166,9 +167,12 @@ def replace_factors(
     wanted = FACTORS[function]
     if not wanted:
         return tuple(visit(value) for value in args), kwargs
-    places = {place for place, _ in wanted}
-    names = {name for _, name in wanted}
+    places = dict(wanted)
+    names = set(places.values())
     return (
-        tuple(visit(value) if place in places else value for place, value in enumerate(args)),
-        {name: visit(value) if name in names else value for name, value in kwargs.items()},
+        tuple(
+            visit(value, places[place]) if place in places else value
+            for place, value in enumerate(args)
+        ),
+        {name: visit(value, name) if name in names else value for name, value in kwargs.items()},
     )

@@ -1,6 +1,6 @@
 """Rounding to a number format: to nearest even or stochastically, exactly, in any dtype."""
 
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from pullback.tracking.formats._number_format import NumberFormat
 
 __all__ = [
     "Overflow",
+    "Rounder",
     "Rounding",
     "check_choices",
     "check_noise",
@@ -117,9 +118,20 @@ def check_noise(values: Tensor, noise: Tensor | None) -> None:
         )
 
 
+class Scaled(Protocol):
+    """A format whose values share a scale: `ScaledFormat`."""
+
+    def round(self, values: Tensor, noise: Tensor | None, overflow: Overflow) -> Tensor:
+        """Round real values."""
+        ...
+
+
+Rounder = NumberFormat | Scaled
+
+
 def round_values(
     values: Tensor,
-    number_format: NumberFormat,
+    number_format: Rounder,
     noise: Tensor | None = None,
     overflow: Overflow = "saturate",
 ) -> Tensor:
@@ -132,7 +144,7 @@ def round_values(
 
     Arguments:
         values: shape (...), any floating or complex dtype; complex values are rounded by parts.
-        number_format: the format.
+        number_format: the format; a `ScaledFormat` chooses its scales from the values.
         noise: uniform numbers from `draw_noise` for stochastic rounding; ``None`` rounds to
             nearest even. A value that the format has is never moved.
         overflow: what becomes of finite values beyond the largest: that value
@@ -157,6 +169,8 @@ def round_values(
         rounded = round_values(parts, number_format, noise, overflow)
         return torch.view_as_complex(rounded.contiguous()).to(values.dtype)
     check_noise(values, noise)
+    if not isinstance(number_format, NumberFormat):
+        return number_format.round(values, noise, overflow)
     wide = values.to(torch.float64)
     quantum = _quantum(wide, number_format)
     steps = wide / quantum

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from pullback.tensor import Function
-from pullback.tracking.formats._number_format import NumberFormat
 from pullback.tracking.formats._round import (
     Overflow,
+    Rounder,
     Rounding,
     check_noise,
     draw_noise,
@@ -26,7 +26,7 @@ class RoundValueFunction(Function):
 
     @staticmethod
     def forward(
-        x: Tensor, noise: Tensor | None, number_format: NumberFormat, overflow: Overflow
+        x: Tensor, noise: Tensor | None, number_format: Rounder, overflow: Overflow
     ) -> Tensor:
         """Return the rounded values."""
         return round_values(x, number_format, noise, overflow)
@@ -55,7 +55,7 @@ class RoundGradientFunction(Function):
 
     @staticmethod
     def forward(
-        x: Tensor, noise: Tensor | None, number_format: NumberFormat, overflow: Overflow
+        x: Tensor, noise: Tensor | None, number_format: Rounder, overflow: Overflow
     ) -> Tensor:
         """Return a view of ``x``: no copy."""
         check_noise(x, noise)
@@ -79,8 +79,8 @@ class RoundGradientFunction(Function):
 
 def simulate_tensor(
     x: Tensor,
-    forward: NumberFormat | None,
-    backward: NumberFormat | None,
+    forward: Rounder | None,
+    backward: Rounder | None,
     *,
     rounding: Rounding,
     overflow: Overflow,

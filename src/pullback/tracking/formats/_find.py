@@ -1,0 +1,45 @@
+"""`find_format`: a format by its name or dtype."""
+
+import torch
+
+from pullback.errors import ArgumentError
+from pullback.tracking.formats._number_format import FORMATS, NumberFormat
+from pullback.tracking.formats._scaled import SCALED_FORMATS, ScaledFormat
+
+__all__ = ["Format", "Named", "find_format"]
+
+Format = NumberFormat | ScaledFormat
+Named = str | Format | torch.dtype
+
+
+def find_format(name: Named) -> Format:
+    """Return a number format by its name or dtype.
+
+    Arguments:
+        name: a format, its name in any case (``"E4M3"``, ``"e5m2 fnuz"``, ``"fp16"``,
+            ``"MXFP8"``, ``"int8"``), or its torch dtype.
+
+    Raises:
+        ArgumentError: there is none of this name.
+
+    Example:
+        >>> import torch
+        >>> from pullback.tracking.formats import find_format
+        >>> find_format("e5m2").largest, find_format(torch.float16).name
+        (57344.0, 'fp16')
+    """
+    if isinstance(name, NumberFormat | ScaledFormat):
+        return name
+    wanted = str(name).casefold().replace("_", " ")
+    for known in FORMATS:
+        if name == known.dtype or wanted == known.name.casefold():
+            return known
+    for scaled in SCALED_FORMATS:
+        if wanted == scaled.name.casefold():
+            return scaled
+    raise ArgumentError(
+        "There is no number format of this name.",
+        given=repr(name),
+        expected=", ".join(known.name for known in (*FORMATS, *SCALED_FORMATS))
+        + ", a NumberFormat or a ScaledFormat",
+    )

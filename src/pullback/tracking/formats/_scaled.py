@@ -1,0 +1,189 @@
+"""`ScaledFormat`: elements of a small format that share a scale, by tensor, channel or block."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError
+from pullback.tracking.formats._number_format import E2M1, E4M3, E5M2, INT4, INT8, NumberFormat
+from pullback.tracking.formats._round import Overflow, round_values
+
+__all__ = ["SCALED_FORMATS", "FixedScale", "ScaledFormat"]
+
+Scale = Literal["float32", "E8M0", "E4M3"]
+_SINGLE = NumberFormat("fp32", 8, 23, 127, float(torch.finfo(torch.float32).max), infinite=True)
+
+
+@dataclass(frozen=True)
+class ScaledFormat:
+    r"""Elements of a number format, each with a scale that it shares with its neighbours.
+
+    A value x is stored as :math:`s \, Q(x / s)`, where Q rounds to the element's format and the
+    scale s takes the largest magnitude of the group to the format's largest value.
+
+    Arguments:
+        name: what it is called in tables.
+        element: the format of the elements.
+        per: who shares a scale: ``"tensor"``; ``"channel"``, all along one dimension; or a number
+            of neighbours along it, the last block being shorter if need be.
+        scale: the format of the scale. ``"float32"``; ``"E8M0"``, a power of two, rounded down, so
+            that values beyond the largest saturate (OCP Microscaling Formats 1.0); ``"E4M3"``, to
+            nearest, under one float32 scale of the tensor (NVFP4).
+        dim: the dimension that channels and blocks follow. In a product it is the one that is
+            summed over, whatever is said here.
+        history: in a simulated model the scale comes of the largest magnitudes of this many passes
+            before ("delayed scaling"); 0 takes it of the values themselves. For tensors only.
+
+    Raises:
+        ArgumentError: a size of blocks below 1, an unknown ``per`` or ``scale``, or a history
+            where there is more than one scale.
+
+    Example:
+        >>> import torch
+        >>> from pullback.tracking.formats import find_format, round_values
+        >>> x = torch.tensor([0.1, 0.2, 0.4, 100.0])
+        >>> [round(v, 3) for v in round_values(x, find_format("int8")).tolist()]
+        [0.0, 0.0, 0.787, 100.0]
+
+    Source: Rouhani et al., Microscaling Data Formats for Deep Learning (2023); NVIDIA, Pretraining
+    Large Language Models with NVFP4 (2025).
+    """
+
+    name: str
+    element: NumberFormat
+    per: Literal["tensor", "channel"] | int = "tensor"
+    scale: Scale = "float32"
+    dim: int = -1
+    history: int = 0
+
+    def __post_init__(self) -> None:
+        block = isinstance(self.per, int) and not isinstance(self.per, bool)
+        if not (self.per in ("tensor", "channel") or (block and int(self.per) >= 1)):
+            raise ArgumentError(
+                "A scale cannot be shared like that.",
+                given=f"per={self.per!r}",
+                expected="'tensor', 'channel', or how many neighbours form a block",
+            )
+        if self.scale not in ("float32", "E8M0", "E4M3"):
+            raise ArgumentError(
+                "There is no such format of scales.",
+                given=f"scale={self.scale!r}",
+                expected="'float32', 'E8M0' or 'E4M3'",
+            )
+
+        if (self.history and (self.per, self.scale) != ("tensor", "float32")) or self.history < 0:
+            raise ArgumentError(
+                "Only the scale of a whole tensor can be delayed.",
+                given=f"history={self.history}, per={self.per!r}, scale={self.scale!r}",
+                expected="per='tensor', scale='float32' and a history of 0 or more passes",
+            )
+
+    def along(self, dim: int) -> "ScaledFormat":
+        """The same, with channels and blocks along another dimension."""
+        return replace(self, dim=dim)
+
+    def round(self, values: Tensor, noise: Tensor | None, overflow: Overflow) -> Tensor:
+        """Return the values rounded, as `round_values` does.
+
+        NaN and infinities take no part in choosing the scale.
+
+        Arguments:
+            values: shape (...), floating.
+            noise: for stochastic rounding, of the same shape.
+            overflow: what becomes of elements beyond the largest.
+        """
+        wide = values.to(torch.float64)
+        groups, back = self._group(wide)
+        scale = self.scales(groups)
+        uniform = None if noise is None else self._group(noise)[0]
+        rounded = round_values(groups / scale, self.element, uniform, overflow)
+        return back(rounded * scale).to(values.dtype)
+
+    def scales(self, groups: Tensor) -> Tensor:
+        """The scale of each group, float64.
+
+        Arguments:
+            groups: ``[..., groups, size]``, float64.
+
+        Returns:
+            ``[..., groups, 1]``.
+        """
+        known = torch.where(groups.isfinite(), groups.abs(), 0.0)
+        peak = known.amax(-1, keepdim=True) if groups.numel() else known[..., :1]
+        if self.scale == "E8M0":
+            exponent = torch.frexp(peak).exponent - 1 - self.element.largest_exponent
+            exponent = exponent.clamp(-127, 127).to(torch.float64)
+            return torch.where(peak > 0, torch.exp2(exponent), 1.0)
+        share = peak / self.element.largest
+        if self.scale == "E4M3":
+            most = share.amax() if share.numel() else share.sum()
+            whole = _single(most / E4M3.largest)
+            # A block so small that its scale would vanish keeps the least normal one.
+            parts = round_values(share / whole, E4M3).clamp(min=E4M3.smallest_normal)
+            return _single(whole * parts)
+        return _single(share)
+
+    def _group(self, values: Tensor) -> tuple[Tensor, Any]:
+        """The values as ``[..., groups, size]``, and what puts them back into their shape."""
+        if self.per == "tensor" or not values.dim():
+            return values.reshape(1, -1), lambda groups: groups.view(values.shape)
+        rows = values.movedim(self.dim, -1)
+        count = rows.shape[-1]
+        size = max(count, 1) if self.per == "channel" else int(self.per)
+        padded = torch.nn.functional.pad(rows, (0, -count % size))
+        groups = padded.unflatten(-1, (math.ceil(count / size), size))
+        return groups, lambda groups: groups.flatten(-2)[..., :count].movedim(-1, self.dim)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, eq=False)
+class FixedScale:
+    """A scaled format whose scale was chosen before.
+
+    Arguments:
+        number_format: the format.
+        scale: the scale of the whole tensor, float64, a scalar.
+    """
+
+    number_format: ScaledFormat
+    scale: Tensor
+
+    def round(self, values: Tensor, noise: Tensor | None, overflow: Overflow) -> Tensor:
+        """Return the values rounded, as `round_values` does."""
+        wide = values.to(torch.float64) / self.scale
+        rounded = round_values(wide, self.number_format.element, noise, overflow)
+        return (rounded * self.scale).to(values.dtype)
+
+    def __str__(self) -> str:
+        return self.number_format.name
+
+
+def _single(scale: Tensor) -> Tensor:
+    """Round a scale to float32; where nothing is to be scaled, one."""
+    rounded = round_values(scale, _SINGLE)
+    return torch.where(rounded > 0, rounded, 1.0)
+
+
+_E2M3 = NumberFormat("E2M3", 2, 3, 1, 7.5)
+_E3M2 = NumberFormat("E3M2", 3, 2, 3, 28.0)
+
+SCALED_FORMATS: tuple[ScaledFormat, ...] = (
+    ScaledFormat("MXFP8", E4M3, 32, "E8M0"),
+    ScaledFormat("MXFP8 E5M2", E5M2, 32, "E8M0"),
+    ScaledFormat("MXFP6", _E2M3, 32, "E8M0"),
+    ScaledFormat("MXFP6 E3M2", _E3M2, 32, "E8M0"),
+    ScaledFormat("MXFP4", E2M1, 32, "E8M0"),
+    ScaledFormat("NVFP4", E2M1, 16, "E4M3"),
+    ScaledFormat("E4M3 tensor", E4M3),
+    ScaledFormat("E5M2 tensor", E5M2),
+    ScaledFormat("E4M3 channel", E4M3, "channel"),
+    ScaledFormat("int8 tensor", INT8),
+    ScaledFormat("int8", INT8, "channel"),
+    ScaledFormat("int4", INT4, 32),
+)
+"""Formats with a scale that are known by name."""
