@@ -327,7 +327,7 @@ def test_the_key_is_in_no_error_log_or_answer(name, caplog):
     with Server(answer, [fault] if fault else []) as server:
         lm = model(server, timeout=0.15, headers={"X-Secret": "another-secret-value"})
         if name == "refused":
-            lm = OpenAI("m", base_url=f"http://127.0.0.1:1/v1?key={KEY}", api_key=KEY)
+            lm = OpenAI("m", base_url=f"http://127.0.0.1:1/v1/{KEY}", api_key=KEY)
         try:
             answer = lm("x")
             text = answer.text

@@ -14,6 +14,7 @@ from pullback.text.lm._account import Account, Spending
 from pullback.text.lm._active import activate, active
 from pullback.text.lm._budget import Budget, most_of
 from pullback.text.lm._completion import Chunk, Completion
+from pullback.text.lm._home import patience
 from pullback.text.lm._journal import Journal
 from pullback.text.lm._lm import LM
 from pullback.text.lm._plan import Plan
@@ -158,8 +159,14 @@ class Run:
         return await asyncio.shield(task)
 
     async def _ask(self, lm: LM, request: Request) -> Completion:
+        patience.set(self._left)
         with self._counted():
             return await self._way(lm).answer(request)
+
+    def _left(self) -> float:
+        """Seconds that a call under way may still take when it is interrupted."""
+        seconds = None if self.account is None else self.account.seconds_left
+        return self._patience if seconds is None else max(min(seconds, self._patience), 0.0)
 
     async def stream(self, lm: LM, request: Request) -> AsyncIterator[Chunk]:
         """Answer for a model, bit by bit; a stream that is left early is not kept."""

@@ -125,7 +125,9 @@ class GepaProgram:
                 self.parameters[path].grad = notes
             self.writer.step()
             return {path: self.parameters[path].data for path in components_to_update}
-        except ReplyError:
+        except ReplyError as error:
+            if error.transient:
+                raise
             return {path: candidate[path] for path in components_to_update}
         finally:
             self.writer.zero_grad()
