@@ -20,7 +20,13 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.parametrize(
     "module",
-    ["benchmarks.readme", "benchmarks.clauses", "benchmarks.wild.tables", "benchmarks.matrix"],
+    [
+        "benchmarks.readme",
+        "benchmarks.clauses",
+        "benchmarks.wild.tables",
+        "benchmarks.matrix",
+        "benchmarks.text_tables",
+    ],
 )
 def test_the_pages_are_what_the_measurements_say(module: str) -> None:
     answer = subprocess.run(
