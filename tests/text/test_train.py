@@ -21,6 +21,7 @@ from pullback.text import (
     map_python,
     use_critic,
 )
+from pullback.text._plan import describe_plan
 from pullback.text.lm import Account, Run, Scripted
 from pullback.text.optim import TGD, Validated
 from pullback.text.train import (
@@ -32,7 +33,6 @@ from pullback.text.train import (
     count_calls,
     plan_training,
 )
-from pullback.text.train._plan import describe_plan
 
 DATA = [(Variable(f"mail {n}", role="mail"), "spam" if n % 2 else "ham") for n in range(8)]
 

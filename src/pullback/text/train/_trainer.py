@@ -12,11 +12,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError, Pullb
 from pullback.tape import Variable, no_grad
 from pullback.text._evaluation import Evaluation
 from pullback.text._module import Module, write_json
-from pullback.text._python import StepError
-from pullback.text.lm import Account, Plan, current_run
-from pullback.text.optim._validated import Outcome, Validated
-from pullback.text.train._data import DataLoader
-from pullback.text.train._plan import (
+from pullback.text._plan import (
     account_of,
     check_plan,
     count_calls,
@@ -24,6 +20,10 @@ from pullback.text.train._plan import (
     plan_training,
     remark,
 )
+from pullback.text._python import StepError
+from pullback.text.lm import Account, Plan, current_run
+from pullback.text.optim._validated import Outcome, Validated
+from pullback.text.train._data import DataLoader
 from pullback.text.train._progress import Progress
 
 __all__ = ["Result", "Trainer"]
