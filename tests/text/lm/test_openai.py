@@ -274,6 +274,11 @@ def test_options_that_belong_elsewhere_are_refused(option):
         Request.of("x", **{option: 1})
 
 
+def test_tools_of_one_name_are_refused():
+    with pytest.raises(ArgumentError, match="one name"):
+        Request.of("x", tools=[Tool("a", "", {}), Tool("a", "", {})])
+
+
 def test_bad_clients_are_refused(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
