@@ -54,11 +54,12 @@ class Provider(LM):
         self.billed = collections.Counter()
         self.known = {}
         self.spent = {"calls": 0, "tokens": 0, "cost": 0.0}
+        self.most = collections.Counter()
         self.exceeded = ""
 
     async def answer(self, request):
         key = idempotency_key.get()
-        digest = replace(request, options={}).digest(self.model)  # a budget adds its max_tokens
+        digest = identity(request)
         with self.lock:
             fate, turns = self.rng.random() / max(self.chance, 1e-9), self.rng.randrange(4)
         if fate < 0.3:
@@ -88,6 +89,11 @@ class Provider(LM):
                 self.spent[name] += used
                 if self.spent[name] > self.limits.get(name, 1e18) * (1 + 1e-12):
                     self.exceeded = f"{name}: {self.spent[name]} of {self.limits[name]}"
+
+
+def identity(request):
+    """What a request is, without its options: a budget adds its max_tokens."""
+    return replace(request, options={}).digest("billing")
 
 
 def reply(request, digest):
@@ -177,12 +183,25 @@ class Attempt:
         pipeline = Pipeline(self.seed, self.provider, self.crash)
         style = random.Random(self.seed).choice([self.alone, self.two_loops, self.threads])
         try:
-            with Run(self.path, account=account, max_output_tokens=64):
+            with Run(self.path, account=account, max_output_tokens=64) as run:
+                self.count(run.journal)
                 style(pipeline)
         except (PullbackError, Crash, RuntimeError, asyncio.CancelledError) as error:
             self.look(error)
             return False
         return True
+
+    def count(self, journal):
+        """Keep how often one run has asked for the same: it may pay for no more."""
+        take, asked, lock = journal.take, collections.Counter(), threading.Lock()
+
+        def counted(request, model, **options):
+            with lock:
+                asked[identity(request)] += 1
+                self.provider.most |= asked
+            return take(request, model, **options)
+
+        journal.take = counted
 
     def look(self, error):
         told = "".join([str(error), repr(error), *getattr(error, "__notes__", ())])
@@ -300,20 +319,20 @@ class Attempt:
 
 
 def clean(seed, folder):
-    """What the program asks where nothing goes wrong: how often each request."""
+    """What the program spends where nothing goes wrong."""
     provider = Provider(seed)
     attempt = Attempt(seed, folder / f"clean-{seed}.sqlite", provider, 0.0, {})
     ended = attempt.run()
-    return ended, provider.billed, provider.spent, attempt.broken
+    return ended, provider.spent, attempt.broken
 
 
 def faults_of(seed, folder):
     """Run a program until it ends, with ever fewer faults; every promise that it broke."""
-    ended, wanted, spent, broken = clean(seed, folder)
+    ended, spent, broken = clean(seed, folder)
     if not ended:
         return [*broken, "the program failed without a fault"]
     dice, provider = random.Random(seed), Provider(seed + 1)
-    path, attempts = folder / f"run-{seed}.sqlite", 0
+    path = folder / f"run-{seed}.sqlite"
     limits = {}
     log = _Log()
     with log:
@@ -326,11 +345,10 @@ def faults_of(seed, folder):
                 limits = {}
             attempt = Attempt(seed, path, provider, chance, limits)
             ended = attempt.run()
-            attempts += 1
             broken += attempt.broken
     broken += [] if ended else ["the program did not end without faults"]
     broken += [f"a budget was exceeded: {provider.exceeded}"] if provider.exceeded else []
-    twice = {d: n for d, n in provider.billed.items() if n > wanted[d]}
+    twice = {d: n for d, n in provider.billed.items() if n > provider.most[d]}
     broken += [f"paid twice: {sum(twice.values())} calls"] if twice else []
     for file in folder.glob(f"*-{seed}.sqlite*"):
         broken += [f"a key in {file.name}"] if KEY.encode() in file.read_bytes() else []

@@ -216,6 +216,15 @@ class Run:
         if self.watch is not None:
             self.watch(self)
 
+    def describe(self) -> str:
+        """What was asked so far and what it cost, in words."""
+        known = f"${self.spent.cost:.4f}"
+        known += f" and {self.unpriced} calls of unknown price" if self.unpriced else ""
+        return (
+            f"{self.paid} calls, {self.recorded} from the journal, {self.under_way} under way, "
+            f"{self.spent.tokens:,} tokens, {known}"
+        )
+
     def expect(self, plan: Plan) -> None:
         """Tell, before it spends, what the program is going to need.
 
