@@ -68,6 +68,7 @@ fuzz: $(STAMP) ## the property tests with 25 times the examples, ROUNDS=5 times,
 readme: $(STAMP) ## write the generated parts of README.md and docs/ anew
 	$(BIN)/python -m benchmarks.shipped
 	$(BIN)/python -m benchmarks.clauses
+	$(BIN)/python -m benchmarks.text_tables
 	$(BIN)/python -m benchmarks.wild.tables
 	$(BIN)/python -m benchmarks.readme
 

@@ -5,8 +5,10 @@ say, so what this shows is the mechanics (feedback, blame, proposals that are me
 quality of a model. Run it against any server that speaks OpenAI's chat completions instead, such
 as a local Ollama:
 
-    export OPENAI_BASE_URL=http://localhost:11434/v1
-    TRIAGE_MODEL=llama3.2 python examples/support_triage.py
+    OPENAI_BASE_URL=http://localhost:11434/v1 python examples/support_triage.py
+
+It takes the first model that the server lists, or the one that TRIAGE_MODEL names, of OpenAI if no
+server is named.
 
 It writes triage.html: which step was blamed, how the score rose, what changed in the prompts, and
 every call. Or keep the calls and go on after an interrupt:
@@ -116,6 +118,11 @@ def rewrite(asked):
 
 def model():
     name = os.environ.get("TRIAGE_MODEL")
+    if not name and "OPENAI_BASE_URL" in os.environ:
+        import openai
+
+        key = os.environ.get("OPENAI_API_KEY", "none")
+        name = next(each.id for each in openai.OpenAI(api_key=key).models.list())
     return OpenAI(name) if name else Scripted(follow, model="a script, not a model")
 
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.parametrize(
     "module",
     ["benchmarks.shipped", "benchmarks.clauses", "benchmarks.wild.tables", "benchmarks.readme",
-     "benchmarks.matrix"],
+     "benchmarks.matrix", "benchmarks.text_tables"],
 )  # fmt: skip
 def test_the_pages_are_what_the_measurements_say(module: str) -> None:
     answer = subprocess.run(

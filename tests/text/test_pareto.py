@@ -6,9 +6,9 @@ import pytest
 from tests.text.helpers import Counting
 from tests.text.test_train import DATA, Spam
 
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, BudgetError, ModelError
 from pullback.text import exact_match
-from pullback.text.lm import Scripted
+from pullback.text.lm import Account, Run, Scripted
 from pullback.text.optim import TGD, GepaProgram, Pareto, never
 
 gepa = pytest.importorskip("gepa")
@@ -67,6 +67,11 @@ def test_our_module_is_a_program_of_gepas_with_its_own_writer():
     assert module.classify.system.data == "odd"
 
 
+def test_a_writer_that_cannot_be_asked_ends_the_search():
+    with pytest.raises(ModelError, match="down"):
+        search(lambda request: ModelError("down"))
+
+
 def test_bad_arguments_are_refused():
     module = Spam()
     writer = TGD(module.parameters(), Scripted(["x"]))
@@ -78,3 +83,24 @@ def test_bad_arguments_are_refused():
         GepaProgram(module, metric, DATA).load({"x": "y"})
     with pytest.raises(ArgumentError, match="no text"):
         GepaProgram(module.requires_grad_(False), metric, DATA)
+
+
+def test_it_says_what_it_needs_before_and_what_it_was_worth_after(tmp_path):
+    for room, ends in (({"proposals": 2}, False), ({"calls": 20}, False), ({"calls": 400}, True)):
+        texts = iter(["first", "second", *["odd"] * 20])
+        with Run(tmp_path / f"{room}.sqlite", account=Account(**room)) as run:
+            module, pareto, result, _ = search(
+                lambda request, texts=texts: f"<IMPROVED>{next(texts)}</IMPROVED>"
+            )
+        assert run.plans == [pareto.plan()]
+        assert run.plans[0].proposals == 9  # of sixty evaluations, four for the start, six for each
+        assert (result is not None) == ends
+        assert ("used up" in pareto.stopped) == (not ends)
+        assert "too few" in pareto.stopped
+        assert module.classify.system.data == ("odd" if ends else "Classify.")
+    with (
+        Run(tmp_path / "none.sqlite", account=Account(proposals=0)) as run,
+        pytest.raises(BudgetError, match="no proposal"),
+    ):
+        search(lambda request: "<IMPROVED>odd</IMPROVED>")
+    assert run.paid == 0

@@ -101,7 +101,7 @@ def here(samples=SAMPLES):
     return module
 
 
-@pytest.mark.parametrize("chunk", [1, 5, 99])
+@pytest.mark.parametrize("chunk", [1, 5])
 def test_scores_and_feedback_are_those_of_this_process(chunk):
     lm = Asked()
     module = pipeline(lm)

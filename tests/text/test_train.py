@@ -21,6 +21,7 @@ from pullback.text import (
     map_python,
     use_critic,
 )
+from pullback.text._plan import describe_plan
 from pullback.text.lm import Account, Run, Scripted
 from pullback.text.optim import TGD, Validated
 from pullback.text.train import (
@@ -32,7 +33,6 @@ from pullback.text.train import (
     count_calls,
     plan_training,
 )
-from pullback.text.train._plan import describe_plan
 
 DATA = [(Variable(f"mail {n}", role="mail"), "spam" if n % 2 else "ham") for n in range(8)]
 
@@ -264,3 +264,12 @@ def test_what_is_no_step_is_refused():
         Trainer(1).fit(Empty(), DataLoader(DATA, 3), DATA)
     with pytest.raises(ArgumentTypeError, match="no training_step"):
         Trainer(1).fit(Module(), DataLoader(DATA, 3))
+
+
+def test_progress_shows_what_the_run_has_cost(tmp_path, capsys):
+    script = Scripted(lambda request: "<IMPROVED>odd</IMPROVED>")
+    with Run(tmp_path / "run.sqlite"):
+        Trainer(1, progress=True).fit(Spam(script), DataLoader(DATA[:2], 2))
+    err = capsys.readouterr().err
+    assert "epoch 0 batch 0: score" in err
+    assert " calls, 0 from the journal, 0 under way, " in " ".join(err.split())

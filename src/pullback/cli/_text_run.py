@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from pullback.errors import ArgumentError, BudgetError, PullbackError
-from pullback.text.lm import Run, Spending, scrub
+from pullback.text.lm import Run, scrub
 from pullback.text.report import RunSummary, summarise
 
 __all__ = ["print_summary", "run_program"]
@@ -139,7 +139,7 @@ def _told(run: Run, console: Console) -> Iterator[None]:
                 console.print(f"Plan: {plan}")
             shown = len(now.described)
         if status is not None:
-            status.update(_line(now))
+            status.update(now.describe())
 
     run.watch = watch
     if status is None:
@@ -147,14 +147,6 @@ def _told(run: Run, console: Console) -> Iterator[None]:
         return
     with status:
         yield
-
-
-def _line(run: Run) -> str:
-    spent: Spending = run.spent
-    return (
-        f"{run.paid} calls, {run.recorded} from the journal, {run.under_way} under way, "
-        f"{spent.tokens:,} tokens, ${spent.cost:.4f}"
-    )
 
 
 def print_summary(summary: RunSummary, console: Console) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Variable, no_grad, space_of
+from pullback.text.lm import scrub
 
 __all__ = ["Module", "Parameter", "write_json"]
 
@@ -93,9 +94,11 @@ class Module:
         return (module for _, module in self.named_modules())
 
     def children(self) -> Iterator["Module"]:
-        """The modules directly in it."""
-        for path, module in self.named_modules():
-            if path and "." not in path:
+        """The modules directly in it, those of its lists and dicts too."""
+        found = dict(self.named_modules())
+        for path, module in found.items():
+            above = (path[:end] for end, letter in enumerate(path) if letter == ".")
+            if path and not any(each in found for each in above):
                 yield module
 
     def parameters(self) -> Iterator[Parameter]:
@@ -174,11 +177,11 @@ class Module:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Write JSON to a file, whole or not at all."""
+    """Write JSON to a file, whole or not at all, and no key."""
     target = Path(path)
     part = target.with_name(f"{target.name}.part")
     try:
-        part.write_text(json.dumps(value, ensure_ascii=False, indent=1), encoding="utf-8")
+        part.write_text(scrub(json.dumps(value, ensure_ascii=False, indent=1)), encoding="utf-8")
         part.replace(target)
     finally:
         with contextlib.suppress(FileNotFoundError):

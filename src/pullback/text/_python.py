@@ -11,6 +11,7 @@ from pullback.text._critic import Relay, Review, current_critic
 from pullback.text._joining import as_variable, spoken
 from pullback.text._module import Parameter
 from pullback.text._operation import Operation
+from pullback.text.lm import scrub
 
 __all__ = ["StepError", "map_python"]
 
@@ -61,7 +62,7 @@ def _call(spec: Step, inputs: tuple[Variable, ...]) -> Any:
 
 def _failed(spec: Step, inputs: tuple[Variable, ...], error: Exception) -> StepError:
     name = spec.purpose or getattr(spec.function, "__name__", "a step")
-    said = f"{name} failed: {type(error).__name__}: {error}"
+    said = scrub(f"{name} failed: {type(error).__name__}: {error}")  # it is sent and kept
     return StepError(f"The Python step {name!r} failed.", inputs, said)
 
 

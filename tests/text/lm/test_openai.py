@@ -274,6 +274,11 @@ def test_options_that_belong_elsewhere_are_refused(option):
         Request.of("x", **{option: 1})
 
 
+def test_tools_of_one_name_are_refused():
+    with pytest.raises(ArgumentError, match="one name"):
+        Request.of("x", tools=[Tool("a", "", {}), Tool("a", "", {})])
+
+
 def test_bad_clients_are_refused(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
@@ -327,7 +332,7 @@ def test_the_key_is_in_no_error_log_or_answer(name, caplog):
     with Server(answer, [fault] if fault else []) as server:
         lm = model(server, timeout=0.15, headers={"X-Secret": "another-secret-value"})
         if name == "refused":
-            lm = OpenAI("m", base_url=f"http://127.0.0.1:1/v1?key={KEY}", api_key=KEY)
+            lm = OpenAI("m", base_url=f"http://127.0.0.1:1/v1/{KEY}", api_key=KEY)
         try:
             answer = lm("x")
             text = answer.text

@@ -7,14 +7,18 @@ import pytest
 
 from pullback.errors import ModelError
 from pullback.tape import Function, Variable
+from pullback.text import chat, join
 from pullback.text.lm import (
     Completion,
+    Finish,
     Image,
     Journal,
     Message,
     Plan,
     Run,
     Scripted,
+    Tool,
+    ToolCall,
     Usage,
     keep_secret,
 )
@@ -129,3 +133,25 @@ def test_a_cost_that_is_not_known_is_never_shown_as_nothing(tmp_path):
     with Journal(path) as journal:
         summary = summarise(journal.calls())
     assert summary.cost == "$0.500000 and 1 calls of unknown price"
+
+
+def test_a_structured_answer_and_a_call_of_tools_stand_in_their_boxes_with_their_cost(tmp_path):
+    path = tmp_path / "run.sqlite"
+    asked = ToolCall("c1", "add", '{"a": 1}')
+    lm = Scripted([
+        Completion('{"city": "Rome",  "n": 3}', Usage(1, 1, cost=0.25)),
+        Completion("", Usage(1, 1, cost=0.5), Finish.TOOL_CALLS, None, (asked,)),
+    ])  # fmt: skip
+    tool = Tool("add", "adds", {"type": "object"})
+    with Run(path) as run:
+        start = Variable("x", role="start", requires_grad=True)
+        city = chat(lm, start, schema={"type": "object"})["city"]
+        called = chat(lm, city, tools=[tool])
+        late = Variable("y", role="late", requires_grad=True)
+        run.keep_graph(join(" ", [called["text"], late]))
+    page, _ = page_of(path)
+    assert page.count("$0.250000") == page.count("$0.500000") == 2  # the box, and the call
+    assert "Rome&#34;, &#34;n" in page or "Rome&quot;, &quot;n" in page
+    boxes = re.findall(r"translate\((\d+),\d+\)\"><title>(\w+) (\w*)", page)
+    place = {role if title == "leaf" else title: int(x) for x, title, role in boxes}
+    assert place["start"] < place["late"] < place["Join"]  # beside the step that takes it

@@ -156,6 +156,11 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base's name
         pass
 
+    def do_GET(self) -> None:
+        known = self.path == "/v1/models"
+        listed = {"object": "list", "data": [{"id": "served", "object": "model"}]}
+        self.send(200 if known else 404, json.dumps(listed if known else {}).encode())
+
     def do_POST(self) -> None:
         owner = self.server.owner
         raw = self.rfile.read(int(self.headers["Content-Length"]))

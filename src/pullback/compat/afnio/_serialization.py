@@ -7,6 +7,7 @@ from typing import Any
 from pullback.compat.afnio._variable import Variable
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Variable as TapeVariable
+from pullback.text.lm import scrub
 
 __all__ = ["load", "save"]
 
@@ -24,7 +25,7 @@ def save(obj: object, f: Any, pickle_protocol: int = 2) -> None:
     Raises:
         TypeError: something in it is none of these.
     """
-    text = json.dumps(obj, default=_written, ensure_ascii=False).encode("utf-8")
+    text = scrub(json.dumps(obj, default=_written, ensure_ascii=False)).encode("utf-8")
     if hasattr(f, "write"):
         f.write(text)
     else:

@@ -4,12 +4,12 @@ import concurrent.futures
 import math
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, fields
 
 from pullback.errors import ArgumentError, BudgetError
 
-__all__ = ["Account", "Spending"]
+__all__ = ["Account", "Reservation", "Spending"]
 
 PICO = 10**12  # money is counted in whole picodollars: sums of floats would drift over a limit
 
@@ -44,12 +44,27 @@ class Spending:
 _NAMES = tuple(field.name for field in fields(Spending))
 
 
+@dataclass(frozen=True, eq=False)
+class Reservation:
+    """The most that one call may spend, held for it.
+
+    Arguments:
+        amounts: what is held.
+        within: the reservations of the calls that wait for this one: a model may ask another.
+        future: done when it is held, or raises `BudgetError`.
+    """
+
+    amounts: list[int]
+    within: tuple["Reservation", ...]
+    future: concurrent.futures.Future[None]
+
+
 class Account:
     """What may be spent, shared by all models and threads of a run; never exceeded.
 
     Before a call its most is reserved; afterwards what it used is settled. A call for which there
     is no room waits while others that may use less than was reserved are under way, and is
-    refused when there can be none.
+    refused when there can be none: calls that wait themselves are not waited for.
 
     Arguments:
         calls, tokens, cost, proposals: the most of each; any amount if None.
@@ -92,7 +107,9 @@ class Account:
         self._reserved = [0] * 4
         self._began: float | None = None
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[list[int], concurrent.futures.Future[None]]] = deque()
+        self._waiting: deque[Reservation] = deque()
+        self._held: set[Reservation] = set()
+        self._blocked: Counter[Reservation] = Counter()
 
     @property
     def spent(self) -> Spending:
@@ -112,36 +129,45 @@ class Account:
             return None
         return limit if self._began is None else self._began + limit - time.monotonic()
 
-    def reserve(self, most: Spending) -> concurrent.futures.Future[None]:
+    def reserve(self, most: Spending, within: tuple[Reservation, ...] = ()) -> Reservation:
         """Reserve the most that a call can spend.
 
+        Arguments:
+            most: what to reserve.
+            within: the reservations of the calls that this one was asked in.
+
         Returns:
-            a future that is done when it is reserved, or raises `BudgetError`.
+            what is held when its future is done.
         """
-        amounts = _amounts(most)
         future: concurrent.futures.Future[None] = concurrent.futures.Future()
         with self._lock:
+            asked = Reservation(_amounts(most), tuple(self._held.intersection(within)), future)
             if self._began is None:
                 self._began = time.monotonic()
-            self._waiting.append((amounts, future))
+            if asked.within:  # who has begun goes on first
+                self._waiting.appendleft(asked)
+            else:
+                self._waiting.append(asked)
+            self._blocked.update(asked.within)
             decided = self._decide()
         _tell(decided)
-        return future
+        return asked
 
-    def settle(self, most: Spending, spent: Spending) -> None:
+    def settle(self, asked: Reservation, spent: Spending) -> None:
         """Count what a call spent, in place of the most that was reserved for it."""
         with self._lock:
-            for place, (most_of, spent_of) in enumerate(
-                zip(_amounts(most), _amounts(spent), strict=True)
-            ):
-                self._reserved[place] -= most_of
-                self._spent[place] += spent_of
+            self._held.remove(asked)
+            self._reserved = _sum(self._reserved, [-amount for amount in asked.amounts])
+            self._spent = _sum(self._spent, _amounts(spent))
             decided = self._decide()
         _tell(decided)
 
     def add(self, spent: Spending) -> None:
         """Count what was spent elsewhere: by the run that this one resumes."""
-        self.settle(Spending(), spent)
+        with self._lock:
+            self._spent = _sum(self._spent, _amounts(spent))
+            decided = self._decide()
+        _tell(decided)
 
     def propose(self) -> None:
         """Count a proposal of an optimiser.
@@ -149,29 +175,38 @@ class Account:
         Raises:
             BudgetError: there may be no more.
         """
-        one = Spending(proposals=1)
-        self.reserve(one).result(timeout=0)
-        self.settle(one, one)
+        amounts = _amounts(Spending(proposals=1))
+        with self._lock:  # no call reserves proposals, so there is nobody to wait for
+            error = self._refusal(amounts)
+            if error is None:
+                self._spent = _sum(self._spent, amounts)
+        if error is not None:
+            raise error
 
-    def give_up(self, most: Spending, future: concurrent.futures.Future[None]) -> None:
+    def give_up(self, asked: Reservation) -> None:
         """No longer wait for a reservation; give it back if it was just made."""
-        if not future.cancel() and future.exception() is None:
-            self.settle(most, Spending())
+        if asked.future.cancel():
+            self.add(Spending())  # who waits behind it may go on
+        elif asked.future.exception() is None:
+            self.settle(asked, Spending())
 
     def _decide(self) -> list[tuple[concurrent.futures.Future[None], BudgetError | None]]:
         """Whose turn it is now; who waits longest goes first."""
         decided: list[tuple[concurrent.futures.Future[None], BudgetError | None]] = []
         while self._waiting:
-            amounts, future = self._waiting[0]
-            error = self._refusal(amounts)
-            if error is None and not self._fits(amounts, self._reserved):
+            asked = self._waiting[0]
+            error = self._refusal(asked.amounts)
+            waits = error is None and not self._fits(asked.amounts, self._reserved)
+            if waits and not asked.future.cancelled():
                 break
             self._waiting.popleft()
-            if not future.set_running_or_notify_cancel():
+            self._blocked -= Counter(asked.within)  # keeps what is positive
+            if not asked.future.set_running_or_notify_cancel():
                 continue
             if error is None:
-                self._reserved = [a + b for a, b in zip(self._reserved, amounts, strict=True)]
-            decided.append((future, error))
+                self._held.add(asked)
+                self._reserved = _sum(self._reserved, asked.amounts)
+            decided.append((asked.future, error))
         return decided
 
     def _fits(self, amounts: list[int], beside: list[int]) -> bool:
@@ -187,19 +222,27 @@ class Account:
             return BudgetError("The time of the budget is over.",
                                given=f"{self.limits['seconds']:g} s",
                                mend="Resume with more seconds.")  # fmt: skip
-        if self._fits(amounts, [0] * 4):
+        held = [0] * 4
+        for each in self._held.intersection(self._blocked):
+            held = _sum(held, each.amounts)
+        if self._fits(amounts, held):
             return None
-        for name, limit, spent, need in zip(
-            _NAMES, self._limits, self._spent, amounts, strict=True
+        for name, limit, spent, kept, need in zip(
+            _NAMES, self._limits, self._spent, held, amounts, strict=True
         ):
-            if limit is not None and need and spent + need > limit:
+            if limit is not None and need and spent + kept + need > limit:
+                beside = f" and {_show(name, kept)} held for calls that wait" if kept else ""
                 return BudgetError(
                     f"The budget has no room for this: {name}.",
-                    given=f"{_show(name, need)} at most, beside {_show(name, spent)} spent",
+                    given=f"{_show(name, need)} at most, beside {_show(name, spent)} spent{beside}",
                     expected=f"{_show(name, limit)} in all",
                     mend=f"Allow more {name}; what was paid for is kept where it is journaled.",
                 )
         return None
+
+
+def _sum(one: list[int], other: list[int]) -> list[int]:
+    return [a + b for a, b in zip(one, other, strict=True)]
 
 
 def _amounts(spending: Spending) -> list[int]:

@@ -4,11 +4,12 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 from pullback.errors import ArgumentError, BudgetError, ModelError, PullbackError
-from pullback.text.lm._account import Account, Spending
+from pullback.text.lm._account import Account, Reservation, Spending
 from pullback.text.lm._completion import Chunk, Completion
 from pullback.text.lm._lm import LM
 from pullback.text.lm._request import Request
@@ -21,14 +22,20 @@ __all__ = ["Budget", "most_of"]
 IMAGE_TOKENS = 40_000  # OpenAI's dearest: gpt-4o-mini counts 36,835 for a large image in detail
 FRAME_TOKENS = 256  # what a chat template may add of its own
 _LIMITS = ("max_completion_tokens", "max_tokens")
+_within: ContextVar[tuple[tuple[Account, Reservation], ...]] = ContextVar(
+    "pullback.text.reservations", default=()
+)
+"""What is held for the calls that are under way around this one."""
 
 
 def most_of(request: Mapping[str, Any], price: Price | None, otherwise: int = 0) -> Spending:
     """The most that a request, as JSON, can use: an upper bound, known before it is sent.
 
     A tokenizer over bytes makes at most one token of a byte, so the bytes of the messages, tools
-    and schema bound their tokens. Images count 40,000 tokens each. A request that says nothing of
-    how long its answer may be counts `otherwise` tokens for it.
+    and schema bound their tokens; those of the options too, which may hold functions, a grammar or
+    a predicted answer. Images count 40,000 tokens each. A request that says nothing of how long its
+    answer may be counts `otherwise` tokens for it; a predicted answer is billed where it is not
+    taken, beside the real one.
     """
     images = 0
 
@@ -41,14 +48,17 @@ def most_of(request: Mapping[str, Any], price: Price | None, otherwise: int = 0)
             return {name: plain(item) for name, item in value.items()}
         return [plain(item) for item in value] if isinstance(value, list) else value
 
-    rest = {name: value for name, value in request.items() if name != "options"}
-    text = json.dumps(plain(rest), ensure_ascii=False)
-    counted = len(text.encode("utf-8", "replace")) + FRAME_TOKENS + images * IMAGE_TOKENS
+    counted = _bytes(plain(request)) + FRAME_TOKENS + images * IMAGE_TOKENS
     options = request["options"]
     output = max([options[name] for name in _LIMITS if name in options], default=otherwise)
+    output += _bytes(options["prediction"]) if "prediction" in options else 0
     return Spending(
         1, counted + output, 0.0 if price is None else _dearest(price).cost(counted, output)
     )
+
+
+def _bytes(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def _dearest(price: Price) -> Price:
@@ -129,9 +139,11 @@ class Budget(Wrapper):
 
     @contextlib.asynccontextmanager
     async def _reserved(self, most: Spending) -> AsyncIterator[list[Spending]]:
-        await self._reserve(most)
+        asked = await self._reserve(most)
         used: list[Spending] = []
         spent = most
+        around = _within.get()
+        _within.set((*around, (self.account, asked)))
         clock = asyncio.timeout(self.account.seconds_left)
         try:
             async with clock:
@@ -149,22 +161,26 @@ class Budget(Wrapper):
             spent = Spending() if nothing else used[0] if used else most
             raise
         finally:
-            self.account.settle(most, spent)
+            _within.set(around)
+            self.account.settle(asked, spent)
 
-    async def _reserve(self, most: Spending) -> None:
-        future = self.account.reserve(most)
+    async def _reserve(self, most: Spending) -> Reservation:
+        within = tuple(held for account, held in _within.get() if account is self.account)
+        asked = self.account.reserve(most, within)
+        future = asked.future
         try:
             if not future.done():
                 async with asyncio.timeout(self.account.seconds_left):
                     await asyncio.shield(asyncio.wrap_future(future))
         except TimeoutError:
-            self.account.give_up(most, future)
+            self.account.give_up(asked)
             raise BudgetError("The time of the budget is over.",
                               mend="Resume with more seconds.") from None  # fmt: skip
         except asyncio.CancelledError:
-            self.account.give_up(most, future)
+            self.account.give_up(asked)
             raise
         future.result()
+        return asked
 
     def _limited(self, request: Request) -> Request:
         """The request, with a limit on its answer where the budget needs one."""

@@ -4,13 +4,19 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
-__all__ = ["at_home", "begin_at_home"]
+__all__ = ["at_home", "begin_at_home", "patience"]
 
 T = TypeVar("T")
 _lock = threading.Lock()
 _loops: list[asyncio.AbstractEventLoop] = []
+
+patience: ContextVar[Callable[[], float] | None] = ContextVar(
+    "pullback.text.patience", default=None
+)
+"""Seconds that a call which is cancelled goes on for, so that its answer is kept."""
 
 
 def _home() -> asyncio.AbstractEventLoop:
@@ -25,11 +31,24 @@ def _home() -> asyncio.AbstractEventLoop:
 
 
 async def at_home(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine that uses connections; cancelling this cancels it."""
+    """Await a coroutine that uses connections; cancelling this cancels it, at once or in a while.
+
+    Who keeps answers sets `patience`: a loop that ends cancels all its tasks, though what they
+    asked for is paid for.
+    """
     home = _home()
     if asyncio.get_running_loop() is home:
         return await coroutine
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, home))
+    answer = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, home))
+    try:
+        return await asyncio.shield(answer)
+    except asyncio.CancelledError:
+        left = patience.get()
+        if left is None or not (await asyncio.wait([answer], timeout=left()))[0]:
+            raise
+        return answer.result()
+    finally:
+        answer.cancel()
 
 
 def begin_at_home(start: Callable[[], Coroutine[Any, Any, Any]]) -> None:

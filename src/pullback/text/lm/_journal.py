@@ -47,6 +47,7 @@ class Call:
         key: sent as ``Idempotency-Key``.
         begun, ended: seconds since 1970.
         answer: None where none arrived: whether the call was billed is in doubt.
+        fresh: whether the entry was just made, so that it was never sent before.
     """
 
     id: int
@@ -58,6 +59,7 @@ class Call:
     begun: float
     ended: float | None = None
     answer: Completion | None = None
+    fresh: bool = False
 
 
 class Journal:
@@ -131,8 +133,9 @@ class Journal:
             *values, _checksum(*values),
         )  # fmt: skip
         return Call(
-            cursor.lastrowid or 0, digest, occurrence, model, json.loads(written), key, begun
-        )
+            cursor.lastrowid or 0, digest, occurrence, model, json.loads(written), key, begun,
+            fresh=True,
+        )  # fmt: skip
 
     def settle(self, call: Call, answer: Completion) -> Call:
         """Write an answer; when this returns, it is on disk."""
@@ -148,10 +151,14 @@ class Journal:
         return replace(call, ended=ended, answer=Completion.from_dict(json.loads(written)))
 
     def release(self, call: Call, *, forget: bool) -> None:
-        """A call ended without an answer: it can be taken again; forgotten if nothing was sent."""
+        """A call ended without an answer: it can be taken again.
+
+        It is forgotten if nothing was sent, now or earlier: what an earlier attempt may have been
+        billed for stays in doubt, with its key.
+        """
         with self._database.lock:
             self._taken[call.digest].discard(call.occurrence)
-            if forget:
+            if forget and call.fresh:
                 self._database.execute("DELETE FROM calls WHERE id=? AND answer IS NULL", call.id)
 
     def note(self, name: str, value: Any) -> None:

@@ -69,6 +69,13 @@ class OpenAI(LM):
         if not timeout > 0:
             raise ArgumentError("The timeout is not positive.", given=f"{timeout} s")
         url = base_url or os.environ.get("OPENAI_BASE_URL") or f"{OPENAI}/v1"
+        parts = urlsplit(url)
+        if parts.query or "@" in parts.netloc:  # its connections log the address
+            raise ArgumentError(
+                "The base_url holds a user, a password or a query.",
+                given=f"{_plain(url)} and what is not shown here",
+                mend="Pass what is secret as api_key= or headers=.",
+            )  # fmt: skip
         key = api_key or os.environ.get("OPENAI_API_KEY")
         self._is_openai = url.startswith(OPENAI)
         if not key and self._is_openai:
@@ -92,9 +99,7 @@ class OpenAI(LM):
         self._known = set(inspect.signature(self._client.chat.completions.create).parameters)
 
     def __repr__(self) -> str:
-        parts = urlsplit(self.base_url)  # a query or user in it may be secret
-        url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        return scrub(f"OpenAI({self.model!r}, base_url={url!r})")
+        return scrub(f"OpenAI({self.model!r}, base_url={_plain(self.base_url)!r})")
 
     def close(self) -> None:
         """End the connections; this happens by itself when the model is dropped."""
@@ -158,6 +163,11 @@ class OpenAI(LM):
         if key is not None:
             body["extra_headers"] = {"Idempotency-Key": key}
         return body
+
+
+def _plain(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 async def _next(events: Any) -> Any:

@@ -65,6 +65,9 @@ class Request:
                     "This is no tool.", given=repr(tool)[:200],
                     expected="a Tool(name, description, parameters)",
                 )  # fmt: skip
+        names = [tool.name for tool in tools]
+        if len(set(names)) < len(names):
+            raise ArgumentError("Two tools have one name.", given=", ".join(names))
         for name, value in options.items():
             if name in _REFUSED:
                 raise ArgumentError("This option cannot be passed.", given=name,

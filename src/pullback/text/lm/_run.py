@@ -14,6 +14,7 @@ from pullback.text.lm._account import Account, Spending
 from pullback.text.lm._active import activate, active
 from pullback.text.lm._budget import Budget, most_of
 from pullback.text.lm._completion import Chunk, Completion
+from pullback.text.lm._home import patience
 from pullback.text.lm._journal import Journal
 from pullback.text.lm._lm import LM
 from pullback.text.lm._plan import Plan
@@ -158,8 +159,14 @@ class Run:
         return await asyncio.shield(task)
 
     async def _ask(self, lm: LM, request: Request) -> Completion:
+        patience.set(self._left)
         with self._counted():
             return await self._way(lm).answer(request)
+
+    def _left(self) -> float:
+        """Seconds that a call under way may still take when it is interrupted."""
+        seconds = None if self.account is None else self.account.seconds_left
+        return self._patience if seconds is None else max(min(seconds, self._patience), 0.0)
 
     async def stream(self, lm: LM, request: Request) -> AsyncIterator[Chunk]:
         """Answer for a model, bit by bit; a stream that is left early is not kept."""
@@ -208,6 +215,15 @@ class Run:
             self._changed.notify_all()
         if self.watch is not None:
             self.watch(self)
+
+    def describe(self) -> str:
+        """What was asked so far and what it cost, in words."""
+        known = f"${self.spent.cost:.4f}"
+        known += f" and {self.unpriced} calls of unknown price" if self.unpriced else ""
+        return (
+            f"{self.paid} calls, {self.recorded} from the journal, {self.under_way} under way, "
+            f"{self.spent.tokens:,} tokens, {known}"
+        )
 
     def expect(self, plan: Plan) -> None:
         """Tell, before it spends, what the program is going to need.

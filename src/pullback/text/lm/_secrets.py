@@ -5,13 +5,24 @@ import json
 __all__ = ["keep_secret", "scrub"]
 
 _MARK = "[key]"
+_PUBLIC = {  # what the pages of local servers tell everybody to pass; words that answers may hold
+    "ollama", "lm-studio", "lmstudio", "not-needed", "not_needed", "no-key", "no-key-required",
+    "sk-no-key-required", "dummy-key", "placeholder", "api-key", "api_key", "your-api-key", "vllm",
+    "localai", "llama.cpp",
+}  # fmt: skip
 _secrets: set[str] = set()
 
 
 def keep_secret(secret: str) -> None:
-    """Never write this text into a journal, an error or a page; as JSON would write it neither."""
-    if len(secret) >= 6:  # a shorter one hides nothing and would tear ordinary words
-        _secrets.update({secret, json.dumps(secret)[1:-1]})
+    """Never write this text into a journal, an error or a page; as JSON would write it neither.
+
+    What follows a scheme is kept too: of ``Bearer KEY`` also ``KEY`` alone.
+    """
+    for part in {secret, secret.rpartition(" ")[2]}:
+        if len(part) >= 6 and part.lower() not in _PUBLIC:  # shorter ones would tear ordinary words
+            _secrets.update(
+                {part, *(json.dumps(part, ensure_ascii=e)[1:-1] for e in (True, False))}
+            )
 
 
 def scrub(text: str) -> str:

@@ -155,6 +155,11 @@ class Optimizer:
             ]
         except (KeyError, TypeError) as error:
             raise ArgumentError("This is no state of an optimizer.", given=repr(error)) from None
+        texts = [version.value for each in versions for version in each]
+        if not all(isinstance(text, str) for text in texts):
+            raise ArgumentError(
+                "This is no state of an optimizer of texts.", given=repr(texts)[:80]
+            )
         if len(versions) != len(self.versions) or not all(versions):
             raise ArgumentError(
                 "The state belongs to other parameters.", given=f"{len(versions)} of them",

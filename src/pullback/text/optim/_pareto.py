@@ -1,14 +1,17 @@
 """`Pareto`: reflective evolution through the package gepa; and a Module as a program of gepa's."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pullback.errors import ArgumentError, ReplyError
+from pullback.errors import ArgumentError, BudgetError, ReplyError
 from pullback.internal._extras import require
 from pullback.tape import Variable, no_grad
 from pullback.text._evaluation import Evaluation
 from pullback.text._module import Module
+from pullback.text._plan import account_of, check_plan, count_calls, remark
 from pullback.text._sample import Scored, score_sample, text_parameters
+from pullback.text.lm import Plan
 from pullback.text.optim._tgd import TGD
 
 __all__ = ["GepaProgram", "Pareto"]
@@ -44,7 +47,8 @@ class GepaProgram:
             raise ArgumentError("The module has no text that may be changed.")
         self.writer = writer
         self.propose_new_texts = None if writer is None else self._propose
-        self.evaluations = 0
+        self.evaluations = self.proposals = 0
+        self.failure: Exception | None = None
         self._known: dict[tuple[tuple[str, ...], int], Scored] = {}
 
     @property
@@ -72,7 +76,7 @@ class GepaProgram:
     ) -> Any:
         """Score samples with the texts of a candidate."""
         gepa = require("gepa", extra="gepa", purpose="text.optim.Pareto")
-        before, own = self.candidate, tuple(candidate.values())
+        before, own = self.candidate, tuple(candidate[path] for path in self.parameters)
         self.load(candidate)
         try:
             traces = [self._trace(own, number) for number in batch]
@@ -101,6 +105,18 @@ class GepaProgram:
             for path in components_to_update
         }
 
+    def score(self, candidate: Mapping[str, str], samples: Sequence[int]) -> float | None:
+        """The mean score of a candidate on samples; None if one of them was not evaluated."""
+        own = tuple(candidate[path] for path in self.parameters)
+        known = [self._known.get((own, number)) for number in samples]
+        scores = [scored.score for scored in known if scored is not None]
+        return math.fsum(scores) / len(scores) if len(scores) == len(samples) else None
+
+    def candidates(self) -> list[dict[str, str]]:
+        """Every candidate that was evaluated on a sample, in the order in which they came."""
+        every = dict.fromkeys(own for own, _ in self._known)
+        return [dict(zip(self.parameters, own, strict=True)) for own in every]
+
     def _trace(self, own: tuple[str, ...], number: int) -> Scored:
         if (own, number) not in self._known:
             self.evaluations += 1
@@ -117,16 +133,23 @@ class GepaProgram:
     ) -> dict[str, str]:
         assert self.writer is not None  # or gepa would use its own
         before = self.candidate
-        self.load(candidate)
-        self.writer.zero_grad()
         try:
+            account = account_of(None)
+            if account is not None:
+                account.propose()
+            self.proposals += 1
+            self.load(candidate)
+            self.writer.zero_grad()
             for path in components_to_update:
                 notes = [Variable(row["Feedback"]) for row in reflective_dataset[path]]
                 self.parameters[path].grad = notes
             self.writer.step()
             return {path: self.parameters[path].data for path in components_to_update}
-        except ReplyError:
-            return {path: candidate[path] for path in components_to_update}
+        except Exception as error:
+            if isinstance(error, ReplyError) and not error.transient:
+                return {path: candidate[path] for path in components_to_update}
+            self.failure = error  # gepa goes on after what a proposal raises
+            raise
         finally:
             self.writer.zero_grad()
             self.load(before)
@@ -150,9 +173,12 @@ class Pareto:
 
     Attributes:
         program: the `GepaProgram`.
+        stopped: after `run`, why it ended, and whether it searched too little to mean anything.
 
     Raises:
         ArgumentError: there are no samples, or the evaluations do not even measure the start.
+        BudgetError: by `run`: the budget of the `Run` under way pays for no proposal; nothing was
+            sent.
         MissingExtraError: gepa is not installed.
 
     References:
@@ -183,16 +209,44 @@ class Pareto:
                 expected=f"{least} or more: {len(held)} for the start, then a minibatch twice",
             )  # fmt: skip
         self.evaluations, self.minibatch, self.seed = evaluations, minibatch, seed
+        self.stopped = ""
         self.program = GepaProgram(module, metric, [*train, *held], writer)
         self._train = list(range(len(train)))
         self._held = list(range(len(train), len(train) + len(held)))
 
+    def plan(self) -> Plan:
+        """What `run` will cost at least: each proposal is measured on a minibatch twice."""
+        forward = count_calls(self.program.module)
+        batch = 2 * min(self.minibatch, len(self._train))
+        proposals = (self.evaluations - len(self._held)) // batch
+        return Plan(forward * len(self._held), forward * batch + 1, proposals)
+
     def run(self) -> Any:
         """Search, and give the module the best texts; gives gepa's result.
 
-        The texts are changed only if they score better on the held samples than the start.
+        The texts are changed only if they score better on the held samples than the start. Where
+        the budget ends the search, they are the best that were measured, and there is no result.
         """
-        start = self.program.candidate
+        plan = self.plan()
+        check_plan(plan, account_of(None))
+        program, start = self.program, self.program.candidate
+        result = None
+        try:
+            result = self._search(start)
+            self.stopped = f"{program.evaluations} evaluations are done"
+        except BudgetError as error:
+            self.stopped = f"the budget is used up: {error.what}"
+        self.stopped += f"; {program.proposals} proposals{remark(program.proposals)}"
+        found = {number: program.score(each, self._held)
+                 for number, each in enumerate([start, *program.candidates()])}  # fmt: skip
+        scores = {number: score for number, score in found.items() if score is not None}
+        best = max(scores, key=lambda number: scores[number], default=0)  # of equals the first
+        program.load([start, *program.candidates()][best])
+        return result
+
+    def _search(self, start: dict[str, str]) -> Any:
+        program = self.program
+        program.failure = None
         result = self._gepa.optimize(
             seed_candidate=start,
             trainset=self._train,
@@ -201,12 +255,12 @@ class Pareto:
             reflection_lm=None,
             reflection_minibatch_size=min(self.minibatch, len(self._train)),
             max_metric_calls=self.evaluations,
+            stop_callbacks=lambda state: program.failure is not None,
             seed=self.seed,
             logger=_Silent(),
         )
-        scores = result.val_aggregate_scores
-        best = max(range(len(scores)), key=lambda number: scores[number])
-        self.program.load(result.candidates[best] if scores[best] > scores[0] else start)
+        if program.failure is not None:
+            raise program.failure
         return result
 
 

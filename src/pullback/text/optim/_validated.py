@@ -89,6 +89,8 @@ class Validated:
         try:
             self.optimizer.step()
         except ReplyError as error:
+            if error.transient:  # lost on its way: asked again, it may well be read
+                raise
             return self._done(Outcome(False, start, None, f"nothing was proposed: {error.what}"))
         if self.optimizer.values() == before:
             return self._done(Outcome(False, start, None, "the proposal changes nothing"))
@@ -120,7 +122,11 @@ class Validated:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take what `state_dict` gave."""
-        if not isinstance(state.get("known"), dict) or "optimizer" not in state:
+        known = state.get("known")
+        scored = isinstance(known, dict) and all(
+            isinstance(score, int | float) and math.isfinite(score) for score in known.values()
+        )
+        if not scored or "optimizer" not in state:
             raise ArgumentError("This is no state of a Validated.", given=repr(state)[:80])
         self.optimizer.load_state_dict(state["optimizer"])
         self._known = dict(state["known"])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pullback.tape import graph
-from pullback.text.lm import Call
+from pullback.text.lm import Call, Message
 
 __all__ = ["Box", "Drawing", "draw"]
 
@@ -53,6 +53,10 @@ def draw(name: str, text: str, calls: Sequence[Call], feedback: Sequence[Any]) -
     for node in order:
         below = [column[following] for following, _ in node.next_functions if following]
         column[node] = 1 + max(below, default=-1)
+    for node in reversed(order):  # a leaf stands beside the first step that takes it
+        for following, _ in node.next_functions:
+            if following and not any(each for each, _ in following.next_functions):
+                column[following] = max(column[node] - 1, 0)
     shown = order[:MOST]
     rows: dict[int, int] = {}
     places: dict[Any, tuple[int, int]] = {}
@@ -95,16 +99,37 @@ def _box(node: Any, x: int, y: int, free: list[Call], said: dict[Any, Any]) -> B
     output = next((output for output in node.outputs if output.data is not None), None)
     role = next((output.role for output in node.outputs if output.role), "")
     data = None if output is None else output.data
-    answered = (call for call in free if call.answer is not None and call.answer.text == data)
     leaf = node.name() == "AccumulateGrad"
-    call = None if leaf or not isinstance(data, str) or not data else next(answered, None)
+    call = None if leaf else _call(node, data, free)
     if call is not None:
         free.remove(call)  # equal answers belong to different steps
     title = "leaf" if leaf else node.name().removesuffix("Backward")
     notes = tuple((note["function"], note["text"]) for note in said.get((role, data), ()))
-    return Box(
-        x, y, title, role, "" if data is None else str(data), leaf, call, notes if leaf else ()
-    )
+    text = "" if data is None else str(data)
+    if data is None and call is not None and call.answer is not None:
+        asked = [f"{each.name}({each.arguments})" for each in call.answer.tool_calls]
+        text = " ".join([call.answer.text, *asked]).strip()
+    return Box(x, y, title, role, text, leaf, call, notes if leaf else ())
+
+
+def _call(node: Any, data: Any, free: list[Call]) -> Call | None:
+    """The call that a step made: its text is the answer, or its inputs were asked about.
+
+    A graph keeps no structures; what gave fields, or asked for tools, is known by its inputs.
+    """
+    answered = [call for call in free if call.answer is not None]
+    if isinstance(data, str) and data:
+        return next((call for call in answered if call.answer and call.answer.text == data), None)
+    if data is not None or node.name() != "ChatBackward":
+        return None
+    given = [following.outputs[number].data for following, number in node.next_functions
+             if following]  # fmt: skip
+    texts = [text for text in given if isinstance(text, str)]
+    for call in answered:
+        asked = "\n".join(Message.from_dict(each).text for each in call.request["messages"])
+        if call.request.keys() & {"schema", "tools"} and all(text in asked for text in texts):
+            return call
+    return None
 
 
 def _path(start: tuple[int, int], end: tuple[int, int]) -> str:

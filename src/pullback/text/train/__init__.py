@@ -1,5 +1,6 @@
 """Training: data, measuring, a plan before anything is spent, and the loop."""
 
+from pullback.text._plan import count_calls, plan_training
 from pullback.text.train._data import (
     DataLoader,
     Dataset,
@@ -9,7 +10,6 @@ from pullback.text.train._data import (
     WeightedRandomSampler,
 )
 from pullback.text.train._measure import Measure
-from pullback.text.train._plan import count_calls, plan_training
 from pullback.text.train._trainer import Result, Trainer
 
 __all__ = [

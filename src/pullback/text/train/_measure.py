@@ -3,8 +3,9 @@
 import hashlib
 import json
 import math
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
 
@@ -19,7 +20,7 @@ class Measure:
     """The mean score of a module over samples.
 
     Samples are measured at once. A score belongs to the texts of the module and the sample; it is
-    computed once, also if the measuring was interrupted in between, and kept.
+    computed once and kept, also if the measuring was interrupted or several threads ask for it.
 
     Arguments:
         module: what is measured; its `Module.state_dict` is what its texts are.
@@ -70,6 +71,8 @@ class Measure:
         self.at_once, self.evaluate = at_once, evaluate
         self.evaluations = self.failures = 0
         self._scores: dict[tuple[str, int], float] = {}
+        self._lock = threading.Lock()
+        self._asked: dict[tuple[str, int], Future[None]] = {}
 
     def __call__(self) -> float:
         """The mean score of the texts as they are."""
@@ -82,18 +85,50 @@ class Measure:
             ArgumentTypeError: the metric gave no finite number.
         """
         state = self.digest()
-        todo = [n for n in range(len(self.samples)) if (state, n) not in self._scores]
+        while True:
+            with self._lock:
+                todo = [n for n in range(len(self.samples)) if (state, n) not in self._scores]
+                others = [self._asked[state, n] for n in todo if (state, n) in self._asked]
+                mine = [n for n in todo if (state, n) not in self._asked]
+                done: Future[None] = Future()
+                self._asked.update({(state, n): done for n in mine})
+            try:
+                self._score_all(state, mine)
+            except Exception as error:
+                self._end(state, mine, done, error)
+                raise
+            except BaseException:  # an interrupt is that of this thread alone
+                self._end(state, mine, done)
+                raise
+            self._end(state, mine, done)
+            if not others:
+                return [self._scores[state, n] for n in range(len(self.samples))]
+            for each in others:
+                each.result()
+
+    def _end(
+        self, state: str, mine: list[int], done: Future[None], error: Exception | None = None
+    ) -> None:
+        with self._lock:
+            for number in mine:
+                del self._asked[state, number]
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def _score_all(self, state: str, todo: list[int]) -> None:
         if self.evaluate is not None:
             self._score_elsewhere(state, todo)
         else:
             self._score_here(state, todo)
-        return [self._scores[state, n] for n in range(len(self.samples))]
 
     def _score_elsewhere(self, state: str, todo: list[int]) -> None:
         if not todo or self.evaluate is None:
             return
         found = self.evaluate(self.module, self.metric, [self.samples[n] for n in todo])
-        self.evaluations += len(todo)
+        with self._lock:
+            self.evaluations += len(todo)
         for number, scored in zip(todo, found, strict=True):
             self._keep(state, number, scored)
 
@@ -114,9 +149,11 @@ class Measure:
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
     def _score(self, state: str, number: int) -> None:
-        self.evaluations += 1
+        with self._lock:
+            self.evaluations += 1
         self._keep(state, number, score_sample(self.metric, self.module, self.samples[number]))
 
     def _keep(self, state: str, number: int, scored: Scored) -> None:
-        self.failures += bool(scored.failure)
-        self._scores[state, number] = scored.score
+        with self._lock:
+            self.failures += bool(scored.failure)
+            self._scores[state, number] = scored.score

@@ -5,6 +5,8 @@ from typing import Any
 
 from rich.console import Console
 
+from pullback.text.lm import current_run
+
 __all__ = ["Progress"]
 
 
@@ -13,7 +15,8 @@ class Progress:
 
     Arguments:
         shown: whether anything is shown.
-        clients: models with a ``usage`` (a `pullback.text.lm.Usage`) or ``calls``.
+        clients: models with a ``usage`` (a `pullback.text.lm.Usage`) or ``calls``; the run under
+            way if there are none.
     """
 
     def __init__(self, shown: bool, clients: Iterable[Any] = ()) -> None:
@@ -27,6 +30,9 @@ class Progress:
 
     def cost(self) -> str:
         """What the clients have used, in words."""
+        run = current_run()
+        if not self.clients and run is not None:
+            return f" [{run.describe()}]"
         parts = []
         calls = [
             each.calls for each in self.clients if isinstance(getattr(each, "calls", None), int)

@@ -8,15 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError
+from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError, PullbackError
 from pullback.tape import Variable, no_grad
 from pullback.text._evaluation import Evaluation
 from pullback.text._module import Module, write_json
-from pullback.text._python import StepError
-from pullback.text.lm import Account, Plan, current_run
-from pullback.text.optim._validated import Outcome, Validated
-from pullback.text.train._data import DataLoader
-from pullback.text.train._plan import (
+from pullback.text._plan import (
     account_of,
     check_plan,
     count_calls,
@@ -24,6 +20,10 @@ from pullback.text.train._plan import (
     plan_training,
     remark,
 )
+from pullback.text._python import StepError
+from pullback.text.lm import Account, Plan, current_run
+from pullback.text.optim._validated import Outcome, Validated
+from pullback.text.train._data import DataLoader
 from pullback.text.train._progress import Progress
 
 __all__ = ["Result", "Trainer"]
@@ -273,10 +273,19 @@ class _Run:
             best, since, history = state["best"], state["since"], state["history"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ArgumentError("This is no checkpoint.", given=f"{path}: {error!r}") from None
-        self.module.load_state_dict(module)
-        self.optimizer.load_state_dict(optimizer)
-        self.epoch, self.since, self.result.history = epoch, since, history
-        self.best = None if best is None else (best[0], best[1])
+        before = self.module.state_dict()
+        try:
+            if best is not None:  # all of it must fit, for it is taken at the end
+                self.module.load_state_dict(best[1])
+            self.module.load_state_dict(module)
+            self.optimizer.load_state_dict(optimizer)
+            self.epoch, self.since, self.result.history = int(epoch), int(since), list(history)
+            self.best = None if best is None else (float(best[0]), dict(best[1]))
+        except BaseException as error:
+            self.module.load_state_dict(before)
+            if isinstance(error, PullbackError):
+                raise
+            raise ArgumentError("This is no checkpoint.", given=f"{path}: {error!r}") from None
 
 
 class _Totals:

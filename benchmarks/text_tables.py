@@ -1,0 +1,57 @@
+"""`python -m benchmarks.text_tables [--check]`: the figures of docs/text.md, as measured."""
+
+import argparse
+import csv
+from pathlib import Path
+
+from benchmarks.markers import check_or_write
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "text.md"
+
+
+def figures() -> str:
+    """Time, memory and feedback beside textgrad."""
+    lines = ["| | here | textgrad | ratio |", "|---|--:|--:|--:|"]
+    for row in _rows("text.csv"):
+        unit = "" if row["unit"] == "ratio" else f" {row['unit']}"
+        ours = _span(row["least"], row["most"]) + unit
+        theirs = _span(row["textgrad least"], row["textgrad most"])
+        theirs += unit if theirs else ""
+        lines.append(f"| {row['measure']} | {ours} | {theirs} | {row['ratio']} |")
+    return "\n".join(lines)
+
+
+def search() -> str:
+    """What each search reaches on samples that it has not seen."""
+    lines = [
+        "| data | search | start | mean | least to most | ended below its start | evaluations |",
+        "|---|---|--:|--:|--:|--:|--:|",
+    ]
+    for row in _rows("text_search.csv"):
+        span = f"{row['least']} to {row['most']}"
+        cells = [row["data"], row["search"], row["start"], row["mean"], span,
+                 row["below start"], row["evaluations"]]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    with (RESULTS / name).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _span(least: str, most: str) -> str:
+    return least if least == most else f"{least} to {most}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="end with 1 when out of date")
+    parts = {"figures": figures(), "search": search()}
+    check_or_write(PAGE, parts, parser.parse_args().check, "make readme")
+
+
+if __name__ == "__main__":
+    main()
