@@ -127,6 +127,12 @@ def _check(  # noqa: PLR0917 - typer reads the options off the parameters
         bool,
         typer.Option("--eager", help="Run the program without torch.compile, to see inside it."),
     ] = False,
+    inside: Annotated[
+        bool,
+        typer.Option(
+            "--inside", help="Check in the program's own process at its end, with its objects."
+        ),
+    ] = False,
     script: Annotated[
         list[Path] | None,
         typer.Option(
@@ -187,6 +193,7 @@ def _check(  # noqa: PLR0917 - typer reads the options off the parameters
             calls=calls,
             call_bytes=round(max_mebibytes * 2**20),
             eager=eager,
+            inside=inside,
             scripts=tuple(script or ()),
             trust=trust,
         )

@@ -1,5 +1,6 @@
 """``pullback check``: find the Functions, check each, show and write what was found."""
 
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from pullback.cli._files import KEPT, write_file
+from pullback.cli._inside import check_inside
 from pullback.cli._options import TIMEOUT, Options
 from pullback.cli._outputs import aside, write_outputs
 from pullback.cli._progress import working
@@ -50,21 +52,32 @@ def run_check(options: Options) -> int:
     # With the JSON on stdout, everything for people goes to stderr.
     console = make_console(stderr=options.json == "-")
     with stopping_gently(), aside(when=options.json == "-"):
-        try:
-            tasks, problems = _find_tasks(options, console)
-        except Stopped:
-            tasks, problems = [], []
-        started = time.perf_counter()
-        outcomes = [] if STOP.is_set() else _run(tasks, options, clauses, console)
-        seconds = time.perf_counter() - started  # two Functions may be checked at a time
-    partial = _partial(outcomes, tasks)
+        outcomes, problems, seconds = _outcomes(options, clauses, console)
+    partial = _partial(outcomes)
     if baseline is not None:
         outcomes = [_accepted(outcome, baseline) for outcome in outcomes]
     show(outcomes, problems, console, seconds, partial)
+    _offer_inside(outcomes, options, console)
     write_outputs(options, outcomes, problems, console, seconds=seconds, partial=partial)
     if baseline is not None and not partial:
         _keep_baseline(baseline, outcomes, options, console)
     return _status(outcomes, problems, options)
+
+
+def _outcomes(
+    options: Options, clauses: tuple[str, ...] | None, console: Console
+) -> tuple[list[Outcome], list[str], float]:
+    """What was checked, what could not be looked into, and how many seconds the checks took."""
+    started = time.perf_counter()
+    if options.inside:
+        return check_inside(options, clauses), [], time.perf_counter() - started
+    try:
+        tasks, problems = _find_tasks(options, console)
+    except Stopped:
+        return [], [], 0.0
+    started = time.perf_counter()
+    outcomes = [] if STOP.is_set() else _run(tasks, options, clauses, console)
+    return outcomes, problems, time.perf_counter() - started  # two may be checked at a time
 
 
 def _run(
@@ -101,17 +114,29 @@ def _run(
     return outcomes
 
 
-def _partial(outcomes: Sequence[Outcome], tasks: Sequence[Task]) -> str:
+def _partial(outcomes: Sequence[Outcome]) -> str:
     if not STOP.is_set():
         return ""
     whole = sum(item.report is not None and not item.report.unfinished for item in outcomes)
-    return f"Interrupted: {whole} of {len(tasks)} Functions were checked whole."
+    return f"Interrupted: {whole} of {len(outcomes)} Functions were checked whole."
 
 
 def _accepted(outcome: Outcome, baseline: Baseline) -> Outcome:
     if outcome.report is not None:
         outcome = replace(outcome, report=baseline.accept(outcome.report))
     return replace(outcome, accepted=baseline.accepts_unchecked(outcome.name))
+
+
+def _offer_inside(outcomes: Sequence[Outcome], options: Options, console: Console) -> None:
+    """Say how the objects of a program are had that no recording can hold."""
+    missing = [item.name for item in outcomes if item.report is None and not item.accepted]
+    if options.program is not None and not options.inside and missing and not STOP.is_set():
+        only = ["--only", missing[0]] if len(missing) == 1 else []
+        again = shlex.join(["pullback", "check", "--inside", *only, "--", *options.program])
+        console.print(
+            f"Check in the program's own process, with its objects as they are: {again}",
+            markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
 
 
 def _keep_baseline(

@@ -39,6 +39,7 @@ class Options:
     calls: int = 3
     call_bytes: int = 32 * 2**20
     eager: bool = False
+    inside: bool = False
     scripts: tuple[Path, ...] = ()
     trust: bool = False
 
@@ -85,12 +86,7 @@ class Options:
                 given=self.given,
                 mend='pullback check package.module:Function --input "torch.randn(3, 4)"',
             )
-        if self.program is None and (self.output is not None or self.eager):
-            raise ArgumentError(
-                "--output and --eager go with a program.",
-                given=self.given,
-                mend="pullback check -o calls.pt -- python train.py",
-            )
+        self._refuse_for_programs()
         if (self.scripts or self.trust) and not any(map(is_recording, self.targets)):
             raise ArgumentError(
                 "--script and --trust go with a recording.",
@@ -110,6 +106,20 @@ class Options:
             )
         self._refuse_files()
 
+    def _refuse_for_programs(self) -> None:
+        if self.program is None and (self.output is not None or self.eager or self.inside):
+            raise ArgumentError(
+                "--output, --eager and --inside go with a program.",
+                given=self.given,
+                mend="pullback check -o calls.pt -- python train.py",
+            )
+        if self.inside and (self.output is not None or self.isolate is not None):
+            raise ArgumentError(
+                "--inside keeps no recording, and checks in copies of the program.",
+                given="--inside with --output, --isolate or --no-isolate",
+                mend="Leave out one of the two.",
+            )
+
     def _refuse_files(self) -> None:
         json_path = None if self.json in (None, "-") else Path(self.json or "")
         written = self.baseline if self.update_baseline else None
@@ -121,5 +131,5 @@ class Options:
                 f"There is no baseline {self.baseline}.",
                 mend="Write one with --update-baseline, or check the spelling.",
             )
-        if self.program is not None:
+        if self.program is not None and not self.inside:
             refuse_recording(self.output or KEPT)

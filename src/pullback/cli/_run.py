@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from rich.console import Console
 
@@ -35,7 +35,7 @@ def run_tasks(
     gradient: str | None = None,
     seed: int = 0,
     timeout: float | None = None,
-    isolate: bool | None = None,
+    isolate: bool | Literal["copy"] | None = None,
     rerun: Sequence[str] = (),
 ) -> list[Outcome]:
     """Check every task.
@@ -47,7 +47,8 @@ def run_tasks(
         gradient: the declared intent, or ``None`` for each task's own.
         seed: the seed of every random choice.
         timeout: seconds for one call of a Function, when isolated.
-        isolate: whether in processes of their own; ``None`` for each task's own choice.
+        isolate: whether in processes of their own, as in `pullback.check`; ``None`` for each
+            task's own choice.
         rerun: the options that a check of one Function alone needs as well.
 
     Returns:
@@ -66,12 +67,14 @@ def run_tasks(
             report, outcome.reason = _check_task(
                 task, intent, {**what, **how, "on_finding": partial(_tell, doing, task.name)}
             )
-            outcome.report = report and replace(report, function=task.name)
+            if report is not None:  # a broken report is false
+                outcome.report = replace(report, function=task.name)
         return outcome
 
     # An isolated check waits for its process, so two run side by side; the others share this one.
     alone = all(task.isolated if isolate is None else isolate for task in tasks)
-    workers = min(_WORKERS, os.cpu_count() or 1) if alone else 1
+    # Copies are made one at a time: a copy has no thread but the one that made it.
+    workers = min(_WORKERS, os.cpu_count() or 1) if alone and isolate != "copy" else 1
     answers = run_jobs([partial(run, task) for task in tasks], workers)
     outcomes: list[Outcome | None] = []
     with nullcontext() if alone else interrupting(), suppress(KeyboardInterrupt):
@@ -129,7 +132,7 @@ def _check_inferred(
     task: Task, gradient: str, options: dict[str, Any]
 ) -> tuple[Report | None, str]:
     report, fault = _check_task(task, gradient, options)
-    return report and replace(report, inferred=True), fault
+    return None if report is None else replace(report, inferred=True), fault
 
 
 def _one_line(error: PullbackError) -> str:

@@ -11,7 +11,7 @@ from pullback.errors import PullbackError
 from pullback.recording import RecordedFunction, Recording
 from pullback.report import Report, clean
 
-__all__ = ["Outcome", "Task", "tasks_of_recording"]
+__all__ = ["Outcome", "Task", "positional", "tasks_of_recording"]
 
 Loaded = tuple[Any, list[tuple[Any, ...]]]
 
@@ -103,15 +103,19 @@ def _task(item: RecordedFunction, path: str) -> Task:
         function = item.load()
         file = os.path.abspath(path) if path else ""
         calls = [item.arguments(number, file) for number in numbers]
-        return function, [_positional(item.name, function, *call) for call in calls]
+        return function, [positional(item.name, function, *call) for call in calls]
 
     return Task(item.name, load, (path, "--only", item.name, *item.loader.flags), reason=reason)
 
 
-def _positional(
+def positional(
     name: str, function: Any, args: tuple[Any, ...], keywords: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """Bind keyword arguments to the places that the forward gives them."""
+    """Bind keyword arguments to the places that the forward gives them.
+
+    Raises:
+        PullbackError: they do not fit, or have no place.
+    """
     if not keywords:
         return args
 

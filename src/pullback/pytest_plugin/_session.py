@@ -4,7 +4,6 @@ Under pytest-xdist each worker records and checks its own Functions and sends th
 to the controlling process, which merges them and prints the table.
 """
 
-import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,8 +18,7 @@ from rich.console import Console
 from pullback.conformance import can_copy, check, select_clauses
 from pullback.errors import PullbackError
 from pullback.internal._files import refuse_unwritable
-from pullback.internal.torch import are_functorch_transforms_active
-from pullback.recording import Call, Limits, Record, Recorder
+from pullback.recording import Call, Limits, Record, Recorder, copy_call
 from pullback.report import Report, clean, merge_reports, print_problems, print_table, render_page
 from pullback.tensor import Function
 
@@ -50,33 +48,6 @@ def refuse_options(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--pullback-html: {error}") from error
 
 
-def _copy(args: tuple[Any, ...], keywords: dict[str, Any], limit: int) -> Call:
-    """Copy the tensors of a call; other arguments are kept as they are, in this process."""
-    if are_functorch_transforms_active():
-        raise RuntimeError("applied under a torch.func transform only")
-    size = 0
-
-    def visit(value: Any) -> Any:
-        nonlocal size
-        if isinstance(value, torch.Tensor):
-            if type(value) not in (torch.Tensor, torch.nn.Parameter):
-                raise RuntimeError(f"a tensor of type {type(value).__name__} cannot be copied")
-            size += value.numel() * value.element_size()
-            if size > limit:
-                raise RuntimeError(f"its tensors hold more than {limit / 2**20:.3g} MiB")
-            return value.detach().clone().requires_grad_(value.requires_grad)
-        if type(value) in (list, tuple):
-            return type(value)(visit(item) for item in value)
-        if type(value) is dict:
-            return {key: visit(item) for key, item in value.items()}
-        return copy.copy(value) if isinstance(value, (set, bytearray)) else value
-
-    with torch.no_grad():
-        arguments = tuple(visit(item) for item in args)
-        named = {name: visit(item) for name, item in keywords.items()}
-    return Call(arguments, named, [], size)
-
-
 class Session:
     """Records and checks in one process; also in each worker of pytest-xdist.
 
@@ -87,7 +58,7 @@ class Session:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._calls: dict[type, list[Call]] = {}
-        self._recorder = Recorder(_copy, self._keep, Limits(calls=2))
+        self._recorder = Recorder(copy_call, self._keep, Limits(calls=2))
         for base in (torch.autograd.Function, Function):
             self._recorder.install(base, torch.Tensor)
         self.reports: list[Report] = []

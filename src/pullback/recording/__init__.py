@@ -6,6 +6,7 @@ _require_tensor("pullback.recording")
 
 from pullback.recording._discover import Discovery, discover
 from pullback.recording._launch import record_program
+from pullback.recording._live import copy_call
 from pullback.recording._recorder import Call, Limits, Record, Recorder
 from pullback.recording._recording import RecordedCall, RecordedFunction, Recording, load_call
 from pullback.recording.locator import Locator, find, load_script
@@ -20,6 +21,7 @@ __all__ = [
     "RecordedFunction",
     "Recorder",
     "Recording",
+    "copy_call",
     "discover",
     "find",
     "load_call",

@@ -25,6 +25,7 @@ def record_program(
     eager: bool = False,
     environment: Mapping[str, str] | None = None,
     stdout: int | None = None,
+    inside: str = "",
 ) -> tuple[Recording, ProgramError | None]:
     """Run ``command`` as it is and return what it applied.
 
@@ -37,6 +38,8 @@ def record_program(
         eager: ask torch not to compile, so that Functions inside ``torch.compile`` are seen.
         environment: in place of ``os.environ``.
         stdout: the descriptor for the program's standard output; that of this process if ``None``.
+        inside: the name of a module with a ``copy_call``, as here, and a ``finish(records, calls)``
+            which each process of the program runs at its end; the recording then holds no calls.
 
     Returns:
         The recording, and the failure of the program if it ended with another status than 0.
@@ -59,6 +62,8 @@ def record_program(
         variables["PULLBACK_RECORD_LIMITS"] = ",".join(str(number) for number in numbers)
         parts = [str(_BOOTSTRAP), variables.get("PYTHONPATH", "")]
         variables["PYTHONPATH"] = os.pathsep.join(part for part in parts if part)
+        if inside:
+            variables["PULLBACK_RECORD_INSIDE"] = inside
         if eager:
             variables["TORCHDYNAMO_DISABLE"] = "1"
         code = _run([executable, *command[1:]], variables, stdout)

@@ -9,6 +9,7 @@ This file imports neither torch nor pullback: it is also loaded by path into pro
 ``_bootstrap/sitecustomize.py``, before they import anything. What it needs is loaded by path.
 """
 
+import atexit
 import contextlib
 import functools
 import importlib.abc
@@ -269,8 +270,15 @@ def _plain_torch(torch: Any) -> Any:
     return stack
 
 
-def record_this_process(directory: str, limits: Limits) -> None:
-    """Record this process into ``directory`` as soon as it imports torch."""
+def record_this_process(directory: str, limits: Limits, inside: str = "") -> None:
+    """Record this process into ``directory`` as soon as it imports torch.
+
+    Arguments:
+        directory: where calls and counts are written.
+        limits: how much is kept.
+        inside: a module whose ``finish(records, calls)`` is run when this process ends, on the
+            calls that its ``copy_call`` has kept here; an empty text to write the calls instead.
+    """
     spool = _sibling("_spool.py").Spool(directory, _paths, _plain)
 
     def encode(args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Call | None:
@@ -287,8 +295,11 @@ def record_this_process(directory: str, limits: Limits) -> None:
                 return None
         return Call(arguments, keywords, encoder.tensors, encoder.bytes)
 
-    recorder = spool.recorder = Recorder(encode, spool.keep, limits, spool.describe)
+    copy, keep = _inside_program(inside) if inside else (encode, spool.keep)
+    recorder = spool.recorder = Recorder(copy, keep, limits, spool.describe)
     spool.renew()
+    if inside:
+        atexit.register(_finish, recorder, keep, inside)
 
     def install(part: Any) -> None:
         try:
@@ -301,6 +312,33 @@ def record_this_process(directory: str, limits: Limits) -> None:
     # Only when all of torch is there: what it applies by itself is not of interest.
     sys.meta_path.insert(0, _WhenImported("torch", lambda torch: install(torch.autograd)))
     sys.meta_path.insert(0, _WhenImported(_OWN_BASE, install))
+
+
+class _Live:
+    """Keeps calls in this process."""
+
+    def __init__(self) -> None:
+        self.calls: dict[type, list[Call]] = {}
+
+    def __call__(self, record: Record, call: Call) -> None:
+        self.calls.setdefault(record.function, []).append(call)
+
+
+def _inside_program(module: str) -> tuple[Any, _Live]:
+    def copy(args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Call | None:
+        return importlib.import_module(module).copy_call(args, kwargs, limit)
+
+    # The compiler needs them: once Python has begun to end, they cannot be imported.
+    for name in ("concurrent.futures.process", "concurrent.futures.thread"):
+        importlib.import_module(name)
+    return copy, _Live()
+
+
+def _finish(recorder: Recorder, kept: _Live, module: str) -> None:
+    recorder.uninstall()
+    os.environ.pop("PULLBACK_RECORD_DIRECTORY", None)  # what the check starts is not recorded
+    if recorder.records:
+        importlib.import_module(module).finish(recorder.records, kept.calls)
 
 
 def _plain() -> Any:

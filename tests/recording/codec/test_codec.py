@@ -2,9 +2,10 @@
 
 import enum
 import functools
-from collections import OrderedDict
+from collections import Counter, OrderedDict, defaultdict, deque
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -63,6 +64,15 @@ def test_plain_data_comes_back_equal(value) -> None:
         {1, 2},
         frozenset("ab"),
         OrderedDict(a=1),
+        defaultdict(list, a=[1]),
+        Counter("aab"),
+        deque([1, 2], maxlen=3),
+        {"a": object()}.keys(),
+        OrderedDict(a=1).keys(),
+        OrderedDict(a=1).items(),
+        np.float32(0.1),
+        np.int64(3),
+        np.bool_(True),
         Color.RED,
         shout,
         torch.sin,
@@ -77,6 +87,18 @@ def test_values_come_back(value) -> None:
     (back,) = round_trip(value)
     assert back == value
     assert type(back) is type(value)
+
+
+def test_values_of_a_dict_and_arrays_come_back() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    values, odd, same = round_trip(OrderedDict(a=1, b=[2]).values(), {}.values(), array)
+    assert list(values) == [1, [2]]
+    assert type(values) is type(OrderedDict().values())
+    assert list(odd) == []
+    assert np.array_equal(same, array)
+    assert same.dtype == array.dtype
+    with pytest.raises(NotPlain, match="numpy"):
+        round_trip(np.array(["text"]))
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 5), (2, 0, 3)])

@@ -117,8 +117,25 @@ class _Decoder:
             raise ValueError(f"{name} is not a dtype, layout or memory format")
         return value
 
-    def _dict(self, kind: type, pairs: list[tuple[Any, Any]]) -> Any:
+    def _dict(self, kind: Callable[..., Any], pairs: list[tuple[Any, Any]]) -> Any:
         return kind((self._key(key), self.decode(item)) for key, item in pairs)
+
+    def _defaultdict(self, pairs: list[tuple[Any, Any]], factory: Any) -> Any:
+        made = self.decode(factory)
+        if made is not None and made not in _FACTORIES:
+            raise ValueError("the factory of a dict is none of the plain types")
+        return self._dict(functools.partial(collections.defaultdict, made), pairs)
+
+    def _view(self, kind: str, node: Any) -> Any:
+        mapping = self.decode(node)
+        if type(mapping) not in (dict, collections.OrderedDict):
+            raise ValueError("a view of something that is no dict")
+        views = {"keys": mapping.keys, "values": mapping.values, "items": mapping.items}
+        return views[kind]()
+
+    def _numpy(self, position: int, array: bool) -> Any:
+        value = self._tensors[position].numpy().copy()
+        return value if array else value[()]
 
     def _set(self, kind: type, nodes: list[Any]) -> Any:
         return kind(self._key(node) for node in nodes)
@@ -173,6 +190,13 @@ class _Decoder:
         return value
 
 
+_FACTORIES = (bool, int, float, complex, str, list, dict, set, tuple)
+
+
+def _counter(pairs: Iterator[tuple[Any, Any]]) -> Any:
+    return collections.Counter(dict(pairs))
+
+
 _KINDS: dict[str, Callable[..., Any]] = {
     "tensor": _Decoder._tensor,
     "list": _Decoder._many,
@@ -183,6 +207,12 @@ _KINDS: dict[str, Callable[..., Any]] = {
     "frozenset": lambda self, items: self._set(frozenset, items),
     "dict": lambda self, pairs: self._dict(dict, pairs),
     "OrderedDict": lambda self, pairs: self._dict(collections.OrderedDict, pairs),
+    "defaultdict": _Decoder._defaultdict,
+    "Counter": lambda self, pairs: self._dict(_counter, pairs),
+    "deque": lambda self, items, most: collections.deque(self._many(items), self.decode(most)),
+    "view": _Decoder._view,
+    "array": lambda self, position: self._numpy(position, True),
+    "number": lambda self, position: self._numpy(position, False),
     "slice": lambda self, parts: slice(*self._many(parts)),
     "range": lambda self, parts: range(*_integers(self._many(parts))),
     "device": lambda self, text: torch.device(text),

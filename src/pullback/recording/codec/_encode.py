@@ -10,6 +10,7 @@ the program that is recorded, where pullback need not be installed and that one 
 """
 
 import abc
+import collections
 import enum
 import functools
 import importlib
@@ -35,6 +36,11 @@ PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
 EXPRESSION = "__pullback_expression__"  # source by which a repro gets at a function without a name
 _SHIM_PREFIX = "_pullback_shim_"
+_DICTS = (collections.OrderedDict, collections.defaultdict, collections.Counter)
+_VIEWS = tuple(
+    type(view) for kind in (dict, collections.OrderedDict)
+    for view in (kind().keys(), kind().values(), kind().items())
+)  # fmt: skip
 _DEPTH_LIMIT = 40
 _NODE_LIMIT = 20_000
 # Hooks on state dicts run when weights are loaded or saved, never in forward or backward; they
@@ -108,6 +114,8 @@ class Encoder:
             return value
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
+        if kind.__module__ == "numpy" and hasattr(value, "dtype"):
+            return self._numpy(value, depth + 1)
         for types_, encoder in _ENCODERS:
             if isinstance(value, types_):
                 return encoder(self, value, depth + 1)
@@ -151,12 +159,33 @@ class Encoder:
 
     def _dict(self, value: dict[Any, Any], depth: int) -> Any:
         kind = type(value).__name__
-        if kind not in ("dict", "OrderedDict"):
+        if type(value) not in (dict, *_DICTS):
             raise NotPlain(f"an argument of type {_name(type(value))} has no plain form")
-        return (
-            kind,
-            [(self.encode(key, depth), self.encode(item, depth)) for key, item in value.items()],
-        )
+        pairs = [(self.encode(key, depth), self.encode(item, depth)) for key, item in value.items()]
+        if isinstance(value, collections.defaultdict):
+            return (kind, pairs, self.encode(value.default_factory, depth))
+        return (kind, pairs)
+
+    def _deque(self, value: collections.deque[Any], depth: int) -> Any:
+        return ("deque", [self.encode(item, depth) for item in value], value.maxlen)
+
+    def _view(self, value: Any, depth: int) -> Any:
+        kind = type(value).__name__.removeprefix("odict_").removeprefix("dict_")
+        mapping = value.mapping.copy()
+        if kind == "keys":  # what they lead to is not seen, and need not have a plain form
+            mapping = type(mapping).fromkeys(value)
+        return ("view", kind, self.encode(mapping, depth))
+
+    def _numpy(self, value: Any, depth: int) -> Any:
+        """An array or a number of numpy, as the tensor that holds the same."""
+        array = isinstance(value, sys.modules["numpy"].ndarray)
+        try:
+            if array and type(value) is not sys.modules["numpy"].ndarray:
+                raise TypeError
+            stored = torch.as_tensor(value.copy() if array else value)
+        except (TypeError, ValueError, RuntimeError):
+            raise NotPlain(f"an argument of numpy, {value.dtype}, has no plain form") from None
+        return ("array" if array else "number", self._copy(stored))
 
     def _range(self, value: slice | range, depth: int) -> Any:
         parts = [self.encode(item, depth) for item in (value.start, value.stop, value.step)]
@@ -262,6 +291,8 @@ _ENCODERS: tuple[tuple[Any, Any], ...] = (
     ((list, tuple), Encoder._sequence),
     ((set, frozenset), Encoder._set),
     (dict, Encoder._dict),
+    (collections.deque, Encoder._deque),
+    (_VIEWS, Encoder._view),
     ((slice, range), Encoder._range),
     ((torch.dtype, torch.device, torch.layout, torch.memory_format), Encoder._torch_name),
     (torch.Generator, Encoder._generator),

@@ -30,7 +30,7 @@ __all__ = ["BlockProductFunction", "along", "multiply_by"]
 Multiply = Callable[[Tensor, Tensor], Tensor]
 
 
-def along(number_format: Rounder | None, dim: int) -> Rounder | None:
+def along(number_format: Rounder, dim: int) -> Rounder:
     """A format with its channels and blocks along a dimension, if it has any."""
     return number_format.along(dim) if isinstance(number_format, ScaledFormat) else number_format
 

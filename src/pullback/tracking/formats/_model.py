@@ -147,7 +147,7 @@ class SimulatedFormat(nn.Module):
             noise = draw_noise(a.new_empty(*batch, a.shape[-2], b.shape[-1]), self.generator)
         chosen = self._delayed.fix(wanted, spot._replace(factor=-1))
         y = BlockProductFunction.apply(first, second, *again, noise, chosen, self.overflow)
-        if wanted is not None:
+        if wanted is not None and chosen is not None:
             self._see_gradient(y, wanted, along(chosen, -1), noise, spot)
         return y
 

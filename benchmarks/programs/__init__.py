@@ -1,0 +1,1 @@
+"""Training scripts of users of published packages, under `pullback check --`."""

@@ -1,0 +1,141 @@
+"""``--inside``: Functions are checked in the program's own process, with its objects as they are.
+
+The program runs this file: `finish` at the end of each of its processes, on calls that `copy_call`
+has kept there. Each Function is checked once, by the process that comes first, in copies of it.
+"""
+
+import json
+import os
+import shlex
+import sys
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from pullback.cli._options import TIMEOUT, Options
+from pullback.cli._run import run_tasks
+from pullback.cli._signals import Ended
+from pullback.cli._tasks import Loaded, Outcome, Task, positional
+from pullback.errors import ProgramError
+from pullback.internal._processes import STOP
+from pullback.recording import Call, Limits, Record, Recording, copy_call, record_program
+from pullback.report import Report, make_console
+
+__all__ = ["check_inside", "copy_call", "finish"]
+
+_REQUEST = "PULLBACK_INSIDE"
+_LOST = "the process that applied it was killed, or left by os._exit, before its end"
+
+
+def check_inside(options: Options, clauses: tuple[str, ...] | None) -> list[Outcome]:
+    """Run the program of the options, which checks at its end what it has applied.
+
+    Arguments:
+        options: name the program.
+        clauses: the clauses to run, or ``None`` for all.
+
+    Returns:
+        One outcome for each Function.
+
+    Raises:
+        ProgramError: the program does not exist, fails, or applied no Function.
+    """
+    program = options.program or []
+    limits = Limits(calls=options.calls, call_bytes=options.call_bytes)
+    stdout = sys.__stderr__.fileno() if options.json == "-" and sys.__stderr__ else None
+    with tempfile.TemporaryDirectory(prefix="pullback-", ignore_cleanup_errors=True) as folder:
+        request = {
+            "folder": folder, "clauses": clauses, "gradient": options.gradient,
+            "seed": options.seed, "timeout": options.timeout or TIMEOUT, "only": options.only,
+        }  # fmt: skip
+        recording, failure = record_program(
+            program,
+            limits,
+            eager=options.eager,
+            environment={**os.environ, _REQUEST: json.dumps(request)},
+            stdout=stdout,
+            inside=__name__,
+        )
+        answers = [json.loads(path.read_text("utf-8")) for path in Path(folder).glob("*.json")]
+    if failure is not None:
+        raise failure
+    if STOP.is_set():  # we were asked to end, and the program has ended as it would
+        raise Ended
+    if not len(recording):
+        raise ProgramError("The program applied no custom torch.autograd.Function.")
+    return _outcomes(recording, {item["name"]: item for item in answers}, options)
+
+
+def _outcomes(
+    recording: Recording, answers: dict[str, dict[str, str]], options: Options
+) -> list[Outcome]:
+    outcomes = []
+    for item in recording:
+        if options.only is not None and options.only not in item.name:
+            continue
+        task = Task(item.name, lambda: (None, []), ())
+        answer = answers.get(item.name, {"report": "", "reason": _LOST})
+        report = Report.from_json(answer["report"]) if answer["report"] else None
+        words = ["pullback", "check", "--inside", "--only", item.name, *options.rerun, "--"]
+        again = shlex.join([*words, *(options.program or [])])
+        outcomes.append(Outcome(task, report, answer["reason"], again))
+    return outcomes
+
+
+def finish(records: dict[type, Record], calls: dict[type, list[Call]]) -> None:
+    """Check what this process has applied, and write down what was found.
+
+    Arguments:
+        records: what was seen of each Function.
+        calls: the kept calls, with live arguments.
+    """
+    request = json.loads(os.environ[_REQUEST])
+    folder, only = Path(request["folder"]), request["only"] or ""
+    if not folder.is_dir():  # who asked has ended
+        return
+    console = make_console(stderr=True)
+    for record in records.values():
+        name = record.locator.name
+        if not record.ignored and only in name and _claim(folder, name):
+            task = _task(record, calls.get(record.function, []))
+            _answer(folder, name, _check(task, request, console))
+
+
+def _claim(folder: Path, name: str) -> bool:
+    """Whether this process is the first that has something to say of a Function."""
+    try:
+        (folder / f"{zlib.crc32(name.encode()):08x}.claim").open("x").close()
+    except FileExistsError:
+        return False
+    return True
+
+
+def _task(record: Record, calls: list[Call]) -> Task:
+    reason = "" if calls else "; ".join(record.reasons) or "no call of it succeeded"
+    if sys.version_info[:2] == (3, 12):
+        reason = "Python 3.12 starts no process while it ends, as --inside needs"
+    name = record.locator.name
+
+    def load() -> Loaded:
+        function = record.function
+        return function, [positional(name, function, c.arguments, c.keywords) for c in calls]
+
+    return Task(name, load, (), reason=reason)
+
+
+def _check(task: Task, request: dict[str, Any], console: Console) -> Outcome:
+    sys.stdout.flush()
+    chosen = {key: request[key] for key in ("clauses", "gradient", "seed", "timeout")}
+    [outcome] = run_tasks([task], console, **chosen, isolate="copy")
+    return outcome
+
+
+def _answer(folder: Path, name: str, outcome: Outcome) -> None:
+    path = folder / f"{zlib.crc32(name.encode()):08x}.json"
+    report = outcome.report.to_json() if outcome.report is not None else ""
+    data = {"name": name, "report": report, "reason": outcome.reason}
+    path.with_suffix(".part").write_text(json.dumps(data), encoding="utf-8")
+    path.with_suffix(".part").replace(path)

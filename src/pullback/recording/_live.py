@@ -1,0 +1,64 @@
+"""Keep a call with its objects as they are, for a check in the process that made it."""
+
+import copy
+from typing import Any
+
+import torch
+
+from pullback.internal.torch import (
+    FakeTensor,
+    FunctionalTensor,
+    are_functorch_transforms_active,
+)
+from pullback.recording._recorder import Call
+
+__all__ = ["copy_call"]
+
+
+class _Traced(Exception):
+    """A tensor has no data."""
+
+
+def copy_call(args: tuple[Any, ...], keywords: dict[str, Any], limit: int) -> Call | None:
+    """Copy the tensors of a call; other arguments are kept as they are, in this process.
+
+    Arguments:
+        args: the positional arguments.
+        keywords: those by keyword.
+        limit: the most bytes of tensors that may be copied.
+
+    Returns:
+        The call, with live arguments and no tensors beside them; ``None`` where a tracer passes
+        through, and nobody calls.
+
+    Raises:
+        RuntimeError: the call cannot be copied; the message is the reason.
+    """
+    if are_functorch_transforms_active():
+        raise RuntimeError("applied under a torch.func transform only")
+    size = 0
+
+    def visit(value: Any) -> Any:
+        nonlocal size
+        if isinstance(value, torch.Tensor):
+            if isinstance(value, (FakeTensor, FunctionalTensor)) or value.is_meta:
+                raise _Traced
+            if type(value) not in (torch.Tensor, torch.nn.Parameter):
+                raise RuntimeError(f"a tensor of type {type(value).__name__} cannot be copied")
+            size += value.numel() * value.element_size()
+            if size > limit:
+                raise RuntimeError(f"its tensors hold more than {limit / 2**20:.3g} MiB")
+            return value.detach().clone().requires_grad_(value.requires_grad)
+        if type(value) in (list, tuple):
+            return type(value)(visit(item) for item in value)
+        if type(value) is dict:
+            return {key: visit(item) for key, item in value.items()}
+        return copy.copy(value) if isinstance(value, (set, bytearray)) else value
+
+    with torch.no_grad():
+        try:
+            arguments = tuple(visit(item) for item in args)
+            named = {name: visit(item) for name, item in keywords.items()}
+        except _Traced:
+            return None
+    return Call(arguments, named, [], size)

@@ -1,0 +1,125 @@
+"""``--inside``: what no recording holds is checked in the program's own process, at its end."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pullback.cli import main
+
+PULLBACK = [sys.executable, "-m", "pullback.cli"]
+PROGRAM = """
+import os
+import sys
+import torch
+
+class Held:
+    __slots__ = ("factor",)
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __del__(self):
+        pass
+
+class Base(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, held, *, power=1):
+        ctx.factor = held.factor
+        return x * held.factor
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * ctx.factor, None
+
+class Lost(Base):
+    pass
+
+class Deadly(Base):
+    @staticmethod
+    def backward(ctx, cotangent):
+        if cotangent.dtype == torch.float64:
+            os._exit(9)
+        return cotangent * ctx.factor, None
+
+def train():
+    class Local(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return 3 * ctx.saved_tensors[0] * cotangent
+
+    x = torch.tensor([0.5, 2.0], requires_grad=True)
+    held = Held(2.0)
+    (Base.apply(x, held) + Deadly.apply(x, held) + Local.apply(x)).sum().backward()
+    if os.fork() == 0:  # another process that ends as Python does
+        Base.apply(x, held)
+        sys.exit(0)
+    os.wait()
+    if os.fork() == 0:
+        Lost.apply(x, held)
+        os._exit(0)
+    os.wait()
+    print("trained", sys.argv[1])
+
+train()
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch) -> Path:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    return tmp_path
+
+
+def test_a_program_checks_what_it_applied_with_its_objects(folder) -> None:
+    words = ["check", "--inside", "--clauses", "linear,derivative", "--json", "out.json"]
+    program = ["--", "python", "train.py", "--lr"]
+    done = subprocess.run(
+        [*PULLBACK, *words, *program], capture_output=True, text=True, check=False, timeout=250
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.count("trained --lr") == 1
+    data = json.loads(Path("out.json").read_text())
+    found = {item["function"].rpartition(":")[2]: item for item in data["functions"]}
+    assert set(found) == {"Base", "Deadly", "train.<locals>.Local"}
+    assert found["Base"]["ok"]
+    crash = [item for item in found["Deadly"]["findings"] if item["verdict"] == "crashes"]
+    assert "status 9" in crash[0]["detail"]
+    local = found["train.<locals>.Local"]
+    assert local["function"] == f"{folder / 'train.py'}:train.<locals>.Local"
+    assert (local["ok"], local["gradient"]) == (False, "exact")
+    again = f"pullback check --inside --only '{local['function']}' --clauses linear,derivative"
+    assert local["rerun"] == f"{again} -- python train.py --lr"
+    (lost,) = data["not_checked"]
+    assert lost["function"] == f"{folder / 'train.py'}:Lost"
+    assert "os._exit" in lost["reason"]
+    assert not Path(".pullback").exists()
+
+
+def test_it_is_offered_where_objects_have_no_plain_form(capfd) -> None:
+    words = ["check", "--clauses", "linear", "--only", "Base"]
+    assert main([*words, "--", "python", "train.py", "--lr"]) == 3
+    out = capfd.readouterr().out
+    assert "type __main__.Held has no plain form" in out
+    line = out.splitlines()[-1]
+    assert "in the program's own process, with its objects as they are: " in line
+    assert line.endswith(f"--inside --only {Path.cwd() / 'train.py'}:Base -- python train.py --lr")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["x"], ["--no-isolate", "--", "python", "p.py"], ["-o", "a.pt", "--", "python", "p.py"]],
+    ids=" ".join,
+)
+def test_what_cannot_go_with_it_is_refused(words, capsys) -> None:
+    assert main(["check", "--inside", *words]) == 2
+    assert "--inside" in capsys.readouterr().err
