@@ -8,6 +8,7 @@ from pullback.tracking._annotate import annotate
 from pullback.tracking._diagnosis import Finding, diagnose
 from pullback.tracking._difference import Change, diff
 from pullback.tracking._identity import Key, Place
+from pullback.tracking._measures import channel_maximum
 from pullback.tracking._observation import Observation
 from pullback.tracking._reading import read_run
 from pullback.tracking._record import Record
@@ -42,6 +43,7 @@ __all__ = [
     "advise_formats",
     "advise_from_exponents",
     "annotate",
+    "channel_maximum",
     "diagnose",
     "diff",
     "read_run",

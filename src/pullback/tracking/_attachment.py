@@ -1,20 +1,45 @@
 """`Attachment`: hang a store's hooks on a model, and take every one of them off again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 from weakref import ref
 
 import torch
 from torch import nn
 
+from pullback.errors import ArgumentTypeError
 from pullback.tracking._hooks import BeginHook, EndHook, OutputHook, Sightings
 from pullback.tracking._store import Store
 
-__all__ = ["ROOT", "Attachment"]
+__all__ = ["ROOT", "Attachment", "Names", "choose_by"]
 
 ROOT = "(root)"
 
 Choose = Callable[[str, nn.Module], bool]
+
+
+Names = str | Sequence[str] | Choose | None
+
+
+def choose_by(names: Names) -> Choose:
+    """Whether a module is meant, by patterns of names or by a function; all of them by default.
+
+    Raises:
+        ArgumentTypeError: names of another type.
+    """
+    if names is None:
+        return lambda name, module: True
+    if callable(names):
+        return names
+    patterns = (names,) if isinstance(names, str) else tuple(names)
+    if not all(isinstance(pattern, str) for pattern in patterns):
+        raise ArgumentTypeError(
+            "Names are patterns.",
+            given=f"names={names!r}",
+            expected="text, several texts, or a function of name and module",
+        )
+    return lambda name, module: any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 class Attachment:
@@ -25,17 +50,17 @@ class Attachment:
     """
 
     def __init__(self, store: Store) -> None:
-        self._sightings = Sightings(store)
+        self.sightings = Sightings(store)
         self._store = store
         self._handles: list[Any] = []
         self._watched: list[tuple[str, Any]] = []
         self._marked: list[ref[nn.Module]] = []
-        store.between = self._sightings.clear
+        store.between = self.sightings.clear
 
     @property
     def skipped(self) -> dict[str, str]:
         """Outputs that could not be measured, with the reason."""
-        return self._sightings.skipped
+        return self.sightings.skipped
 
     def attach(self, model: nn.Module, choose: Choose, prefix: str = "") -> int:
         """Hang hooks on a model and its modules; give how many modules are watched."""
@@ -54,9 +79,9 @@ class Attachment:
             if not choose(name, module):
                 continue
             if isinstance(module, torch.jit.ScriptModule):
-                self._sightings.skipped[name] = "a ScriptModule, which runs outside Python"
+                self.sightings.skipped[name] = "a ScriptModule, which runs outside Python"
                 continue
-            hook = OutputHook(self._sightings, name)
+            hook = OutputHook(self.sightings, name)
             handle = module.register_forward_hook(hook)
             self._handles.append(handle)
             self._watched.append((name, handle))
@@ -90,7 +115,7 @@ class Attachment:
         self._handles.clear()
         self._watched.clear()
         self._marked.clear()
-        self._sightings.clear()
+        self.sightings.clear()
 
 
 def _is_its_own(module: nn.Module, forward: Any) -> bool:

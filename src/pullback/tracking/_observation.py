@@ -1,6 +1,9 @@
 """`Observation`: one tensor at one moment."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from pullback.tracking._identity import Key, Place
 from pullback.tracking._statistics import Statistics
@@ -16,8 +19,11 @@ class Observation:
         key: which tensor.
         place: the step and the microbatch.
         statistics: what was measured.
+        measures: what statistics of one's own gave, by name; not for a tensor that has this name
+            beside another.
     """
 
     key: Key
     place: Place
     statistics: Statistics
+    measures: Mapping[str, np.ndarray] = field(default_factory=dict)

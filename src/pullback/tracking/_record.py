@@ -5,6 +5,7 @@ from pullback.tracking._dispatch import Backend
 from pullback.tracking._identity import Key
 from pullback.tracking._layout import Direction
 from pullback.tracking._ledger import Ledger
+from pullback.tracking._reported import Reported
 from pullback.tracking._run import Run
 from pullback.tracking._statistics import Statistics
 from pullback.tracking._store import Store
@@ -12,7 +13,7 @@ from pullback.tracking._store import Store
 __all__ = ["Record"]
 
 
-class Record:
+class Record(Reported):
     """Statistics of one tensor in the program, kept apart by call, direction, order and step.
 
     Arguments:

@@ -18,6 +18,7 @@ from pullback.errors import ArgumentError
 from pullback.tracking._dispatch import Backend, check_measurable, choose_backend, measure_into
 from pullback.tracking._identity import Key, Phase, Place, Ticket
 from pullback.tracking._layout import WIDTH, Direction
+from pullback.tracking._measures import Measured, Measures
 from pullback.tracking._rounds import Rounds
 
 __all__ = ["Absorb", "Store", "find_store"]
@@ -76,6 +77,8 @@ class Store:
         self.inside = False  # a model's own forward is running
         self.between: Callable[[], None] = lambda: None  # called where one pass ends
         self.loss_scale: Callable[[], torch.Tensor | None] = lambda: None
+        self.measures = Measures({})
+        self.measured: Measured = {}  # what they made of the rows that are absorbed
         self._absorb = absorb
         self._lock = threading.RLock()
         self._rows: dict[torch.device, np.ndarray | torch.Tensor] = {}
@@ -145,6 +148,14 @@ class Store:
             self._alias(values, first, (name, ticket), 0)
         return ticket
 
+    def observe_parameter(self, values: torch.Tensor, name: str, *, is_gradient: bool) -> None:
+        """Measure a parameter or its gradient, from which the loss scale was taken before."""
+        direction: Direction = "backward" if is_gradient else "forward"
+        if self.active:
+            with self._lock:
+                ticket = Ticket(0, self.microbatch, self.step, False, True)
+                self._write(values, name, direction, int(is_gradient), ticket, scaled=False)
+
     def follow_all(self, values: torch.Tensor, names: list[tuple[str, Ticket]], order: int) -> None:
         """Measure a gradient once and write it down under several names."""
         first, *others = names
@@ -185,6 +196,7 @@ class Store:
             host = {device: self._fetch(device) for device in self._used}
             self._used = dict.fromkeys(self._used, 0)
             self._where.clear()
+            self.measured = self.measures.flush()
             if len(host) == 1:
                 (rows,) = host.values()
                 rows = rows[[index for *_, index in waiting]]
@@ -210,12 +222,19 @@ class Store:
         return Ticket(number, self.microbatch, self.step, recomputed, True, evaluation)
 
     def _write(
-        self, values: torch.Tensor, name: str, direction: Direction, order: int, ticket: Ticket
+        self,
+        values: torch.Tensor,
+        name: str,
+        direction: Direction,
+        order: int,
+        ticket: Ticket,
+        *,
+        scaled: bool = True,
     ) -> None:
         check_measurable(values)
         device = values.device
         index = self._reserve(device)
-        factor = self._factor(device) if order else 1.0
+        factor = self._factor(device) if order and scaled else 1.0
         measure_into(
             values,
             self._rows[device][index],
@@ -224,11 +243,9 @@ class Store:
             exponents=self.exponents,
         )
         self._used[device] = index + 1
-        self._append(
-            _key(name, ticket, direction, order),
-            Place(ticket.step, ticket.microbatch),
-            (device, index),
-        )
+        place = Place(ticket.step, ticket.microbatch)
+        key = self._append(_key(name, ticket, direction, order), place, (device, index))
+        self.measures.take(values, factor, key, place)
 
     def _alias(
         self, values: torch.Tensor, first: tuple[str, Ticket], other: tuple[str, Ticket], order: int
@@ -245,7 +262,7 @@ class Store:
         key = _key(name, ticket, direction, order)
         self._append(key, Place(ticket.step, ticket.microbatch), found)
 
-    def _append(self, key: Key, place: Place, where: tuple[torch.device, int]) -> None:
+    def _append(self, key: Key, place: Place, where: tuple[torch.device, int]) -> Key:
         self._where[key, place] = where
         if place not in self._visits:
             while len(self._visits) >= PLACES:  # evaluation goes on without the end of a step
@@ -254,7 +271,9 @@ class Store:
         visits = self._visits[place]
         visit = visits.get(key, 0)
         visits[key] = visit + 1
-        self._waiting.append((key._replace(visit=visit) if visit else key, place, *where))
+        key = key._replace(visit=visit) if visit else key
+        self._waiting.append((key, place, *where))
+        return key
 
     def _reserve(self, device: torch.device) -> int:
         if device not in self._rows:

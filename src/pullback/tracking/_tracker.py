@@ -1,39 +1,40 @@
 """`Tracker`: watch every module of a live model while it trains, without disturbing it."""
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.tracking._attachment import Attachment
-from pullback.tracking._diagnosis import Finding, diagnose
+from pullback.tracking._attachment import ROOT, Attachment, Names, choose_by
 from pullback.tracking._dispatch import Backend
-from pullback.tracking._html import write_html
-from pullback.tracking._identity import Key, Phase
-from pullback.tracking._journal import Journal, write_run
-from pullback.tracking._ledger import Ledger
+from pullback.tracking._functions import FunctionWatch
+from pullback.tracking._identity import Key, Phase, Place
+from pullback.tracking._journal import Journal
+from pullback.tracking._layout import Direction
+from pullback.tracking._ledger import Identities, Ledger
+from pullback.tracking._measures import Measure, Measures
 from pullback.tracking._observation import Observation
-from pullback.tracking._picture import write_png
+from pullback.tracking._parameters import ParameterWatch, Part, check_parts
 from pullback.tracking._record import check_cadence
 from pullback.tracking._reduction import reduce_totals
+from pullback.tracking._reported import Reported
 from pullback.tracking._run import Run
 from pullback.tracking._statistics import Statistics
 from pullback.tracking._steps import StepWatch
 from pullback.tracking._store import Store
-from pullback.tracking._table import render_table
 from pullback.tracking.formats import FormatAdvice, advise_from_exponents
+from pullback.tracking.sinks import Sink
 
 __all__ = ["Tracker"]
 
-Names = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
 
-
-class Tracker:
+class Tracker(Reported):
     """Statistics of what each module returns, and of its gradient, while a model trains.
 
     Nothing changes for the model: outputs and gradients keep their bits, no tensor is copied,
@@ -56,10 +57,19 @@ class Tracker:
             shall be without its scale. It also ends steps that the scaler skips.
         jsonl: a file that receives each step in full as soon as it is flushed.
         backend: ``"auto"``, or the kernel to use or refuse; see `Tracker.backends_used`.
+        parameters: whether to measure parameters where an optimizer steps: ``True``, or some of
+            ``"value"``, ``"gradient"``, ``"state"`` (of the optimizer) and ``"update"``, under the
+            names ``"0.weight"``, ``"0.weight[exp_avg]"`` and ``"0.weight[update]"``.
+        functions: patterns of functions to measure inside of modules, such as ``"softmax"``,
+            ``"scaled_dot_product_attention"`` or ``"add"``, under ``"encoder.0/softmax"``.
+        measures: statistics of your own, by name: functions of a tensor without a graph that return
+            a small real tensor on its device, such as `channel_maximum`; see `Tracker.measured`.
+        sinks: what receives each step as it is flushed; see `pullback.tracking.sinks`.
 
     Raises:
-        ArgumentTypeError: the model is not a module.
-        ArgumentError: a cadence below 1, unknown statistics, or names that match nothing.
+        ArgumentTypeError: the model is not a module, or a statistic not a function.
+        ArgumentError: a cadence below 1, unknown statistics or parts of parameters, or names that
+            match nothing.
 
     Example:
         >>> import torch
@@ -85,6 +95,10 @@ class Tracker:
         scaler: Any = None,
         jsonl: str | Path | None = None,
         backend: Backend = "auto",
+        parameters: bool | Sequence[Part] = False,
+        functions: str | Sequence[str] = (),
+        measures: Mapping[str, Measure] | None = None,
+        sinks: Sequence[Sink] = (),
     ) -> None:
         if not isinstance(model, nn.Module):
             raise ArgumentTypeError(
@@ -95,10 +109,23 @@ class Tracker:
             )
         check_cadence(every)
         self._model: nn.Module | None = model
-        self._names = _check_names(names)
+        self._names = names
+        self._chosen = choose_by(names)
         self._ledger = Ledger(history)
         self._store = Store(self._ledger.absorb, every, backend, statistics)
+        self._store.measures = Measures(measures or {})
         self._attachment = Attachment(self._store)
+        inner = getattr(model, "_orig_mod", model)
+        self._parameters = ParameterWatch(
+            self._store, inner, check_parts(parameters), self._holds_chosen
+        )
+        patterns = (functions,) if isinstance(functions, str) else tuple(functions)
+        self._functions = FunctionWatch(self._attachment.sightings, patterns) if patterns else None
+        self._sinks = tuple(sinks)
+        self._measured: dict[Key, deque[tuple[Place, Mapping[str, np.ndarray]]]] = {}
+        self._history = history
+        if measures or sinks:
+            self._ledger.sinks.append(self._hand_on)
         self._watch = StepWatch(model.parameters, self._store.advance, scaler)
         self._store.loss_scale = self._watch.loss_scale
         self._title = type(getattr(model, "_orig_mod", model)).__name__
@@ -126,6 +153,11 @@ class Tracker:
                     given=f"names={self._names!r}",
                     expected="patterns that match a name in model.named_modules()",
                 )
+            if self._functions is not None:
+                undo.callback(self._functions.detach)
+                self._functions.attach(model)
+            undo.callback(self._parameters.stop)
+            self._parameters.start()  # before the end of the step, which flushes
             undo.callback(self._watch.stop)
             self._watch.start()
             undo.pop_all()
@@ -137,20 +169,34 @@ class Tracker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._functions is not None:
+            self._functions.detach()
         self._attachment.detach()
+        self._parameters.stop()
         self._watch.stop()
         self._store.close()
         self._model = None
+        for sink in self._sinks:
+            sink.close()
         if self._journal is not None:
             self._journal.close(self.run())
             self._journal = None
 
-    def _chosen(self, name: str, module: nn.Module) -> bool:
-        if self._names is None:
-            return True
-        if callable(self._names):
-            return self._names(name, module)
-        return any(fnmatchcase(name, pattern) for pattern in self._names)
+    def _holds_chosen(self, name: str) -> bool:
+        """Whether a parameter's module was chosen."""
+        model = getattr(self._model, "_orig_mod", self._model)
+        owner = name.rpartition(".")[0]
+        return model is not None and self._chosen(owner or ROOT, model.get_submodule(owner))
+
+    def _hand_on(self, identities: Identities, rows: np.ndarray) -> None:
+        """Give what was flushed to the sinks, and keep statistics of one's own."""
+        for (key, place), found in self._store.measured.items():
+            kept = self._measured.setdefault(key, deque(maxlen=self._history))
+            kept.append((place, found))
+        if self._sinks:
+            observations = self.latest()
+            for sink in self._sinks:
+                sink.write(observations)
 
     def step(self) -> None:
         """End a step, in a loop without an optimizer."""
@@ -170,7 +216,7 @@ class Tracker:
     @property
     def skipped(self) -> dict[str, str]:
         """Outputs that could not be measured, with the reason."""
-        return dict(self._attachment.skipped)
+        return {**self._attachment.skipped, **self._parameters.skipped}
 
     @property
     def history_bytes(self) -> int:
@@ -181,7 +227,9 @@ class Tracker:
         """What the last flushed step measured, in the order of execution, in full."""
         identities, rows = self._ledger.latest
         return [
-            Observation(key, place, Statistics.from_row(row))
+            Observation(
+                key, place, Statistics.from_row(row), self._store.measured.get((key, place), {})
+            )
             for (key, place), row in zip(identities, rows, strict=True)
         ]
 
@@ -226,6 +274,56 @@ class Tracker:
                 "No such tensor was measured.",
                 given=f"{name!r}, {direction}, call {call}, order {order}",
                 expected=", ".join(near[:20]) or "a step that ran before",
+            )
+        return found
+
+    def measured(
+        self, name: str, statistic: str, direction: Direction = "forward", *, call: int = 0
+    ) -> dict[Place, np.ndarray]:
+        """What a statistic of your own gave, step by step, the last ``history`` ones.
+
+        Arguments:
+            name: of the module, as `total` takes it.
+            statistic: its name in ``measures``.
+            direction: ``"forward"`` or ``"backward"``.
+            call: which of several calls within one pass.
+
+        Raises:
+            ArgumentError: nothing of the kind was measured.
+        """
+        self._store.flush()
+        key = Key(name, call, direction, int(direction == "backward"))
+        found = {
+            place: values[statistic]
+            for place, values in self._measured.get(key, ())
+            if statistic in values
+        }
+        if not found:
+            raise ArgumentError(
+                "No such statistic was measured.",
+                given=f"{statistic!r} of {name!r}, {direction}",
+                expected=f"one of {list(self._store.measures.functions)} of a tensor that was seen",
+            )
+        return found
+
+    def update_ratios(self) -> dict[str, float]:
+        """How much a step changes each parameter: the scale of its updates over its own.
+
+        A ratio near 1e-3 is usual; far below, a parameter stands still, far above, it jumps.
+
+        Raises:
+            UnsupportedError: values or updates of parameters were not measured.
+        """
+        totals = self.totals()
+        found = {
+            key.name: totals[update].scale / values.scale
+            for key, values in totals.items()
+            if (update := key._replace(name=f"{key.name}[update]")) in totals and values.scale
+        }
+        if not found:
+            raise UnsupportedError(
+                "No updates of parameters were measured.",
+                mend="Tracker(model, parameters=True), and a step of an optimizer.",
             )
         return found
 
@@ -283,52 +381,3 @@ class Tracker:
             self.skipped,
             title=self._title,
         )
-
-    def diagnose(self) -> list[Finding]:
-        """What looks wrong, worst first."""
-        return diagnose(self.run())
-
-    def table(self) -> str:
-        """Every tensor on a line, with its scales forward and backward."""
-        return render_table(self.run())
-
-    def to_html(self, path: str | Path) -> None:
-        """Write one file to be looked at in a browser, offline.
-
-        Raises:
-            RecordingError: the file cannot be written.
-        """
-        write_html(self.run(), path)
-
-    def to_jsonl(self, path: str | Path) -> None:
-        """Write the moments that the history holds, and the exact totals, as JSON lines.
-
-        Moments are rounded as the history rounds them (scale within 0.2 %); pass ``jsonl=`` to
-        have each step written in full while it happens.
-
-        Raises:
-            RecordingError: the file cannot be written.
-        """
-        write_run(self.run(), path)
-
-    def to_png(self, path: str | Path) -> None:
-        """Draw the same as a picture, for which the extra ``plot`` is needed.
-
-        Raises:
-            MissingExtraError: matplotlib is not installed.
-            RecordingError: the file cannot be written.
-        """
-        write_png(self.run(), path)
-
-
-def _check_names(names: Names) -> Any:
-    if names is None or callable(names):
-        return names
-    patterns = (names,) if isinstance(names, str) else tuple(names)
-    if not all(isinstance(pattern, str) for pattern in patterns):
-        raise ArgumentTypeError(
-            "Names are patterns.",
-            given=f"names={names!r}",
-            expected="text, several texts, or a function of name and module",
-        )
-    return patterns

@@ -25,6 +25,7 @@ from pullback.trajectory.curves._resample import resample
 from pullback.trajectory.curves._spline import Spline
 from pullback.trajectory.curves._unwrap import unwrap
 from pullback.trajectory.plans._limits import Limits
+from pullback.trajectory.plans._minimum_duration import minimum_duration
 from pullback.trajectory.plans._minimum_jerk import minimum_acceleration, minimum_jerk
 from pullback.trajectory.plans._minimum_time import minimum_time
 from pullback.trajectory.plans._preconditioner import Preconditioner
@@ -45,6 +46,7 @@ __all__ = [
     "hold",
     "integrate",
     "minimum_acceleration",
+    "minimum_duration",
     "minimum_jerk",
     "minimum_time",
     "plot",

@@ -8,9 +8,7 @@ kernels, and refuses a product that the first did not enter, however it was call
 import contextlib
 import functools
 import itertools
-import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -20,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pullback.errors import UnsupportedError
+from pullback.internal._open import open_function
 from pullback.internal.torch import (
     answering,
     called_from,
@@ -114,7 +113,7 @@ class _ProductMode(TorchFunctionMode):
             )
         if func in FACTORS:
             return self.multiply(func, args, kwargs)
-        opened = _open(func)
+        opened = open_function(func)
         if opened is None:
             return func(*args, **kwargs)
         with self:  # the mode is off inside of this method; the function's own products count
@@ -300,33 +299,3 @@ def _is_number(value: object) -> bool:
 
 
 _REENTRANT = torch.utils.checkpoint.CheckpointFunction.forward.__code__
-
-
-@cache
-def _open(function: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return a torch function written in Python such that its body is seen by the mode.
-
-    It begins by asking whether anything overrides it; in the copy nothing does, so that its body
-    runs, for example the projections inside of multi-head attention.
-    """
-    # Methods of tensors hold no products, and call themselves through super().
-    modules = ("torch.nn.functional", "torch.functional")
-    if not isinstance(function, types.FunctionType) or function.__module__ not in modules:
-        return None
-    questions = [name for name in function.__globals__ if name.startswith("has_torch_function")]
-    if not questions:
-        return None
-    answers = dict.fromkeys(questions, _never)
-    copy = types.FunctionType(
-        function.__code__,
-        {**function.__globals__, **answers},
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
-
-
-def _never(*values: object) -> bool:
-    return False

@@ -13,7 +13,7 @@ from pullback.trajectory._state import State, rest
 from pullback.trajectory.kernels.programs._cubic import Forms
 from pullback.trajectory.plans._limits import Limits, aim_of, check_limits
 from pullback.trajectory.plans._plan import SAMPLES, Plan, make_plan, to_motion
-from pullback.trajectory.plans._rows import POWERS, row_mask, row_values
+from pullback.trajectory.plans._rows import POWERS, limit_of, row_kinds, row_mask, row_values
 from pullback.trajectory.plans._within import combine
 
 __all__ = ["minimum_time"]
@@ -87,10 +87,10 @@ def minimum_time(
 
 
 def _check(plan: Plan, limits: Limits) -> None:
-    if not limits.given:
+    if not set(limits.given) - {"position"}:
         raise ArgumentError(
             "Without limits there is no least duration.",
-            given="Limits()",
+            given=f"limits on {', '.join(limits.given) or 'nothing'}",
             expected="a limit on velocity, acceleration or jerk",
         )
     for end, kind, value in plan.ends:
@@ -107,10 +107,13 @@ def _check(plan: Plan, limits: Limits) -> None:
 def _least_step(plan: Plan, forms: Forms, limits: Limits) -> Tensor:
     """Seconds between samples at which the first limit is met: ``[...]``."""
     candidates = []
-    for kind in limits.given:
-        power = POWERS[kind]
-        middle, half = (end.unsqueeze(-1) for end in aim_of(limits, kind, plan.points))
+    for kind in row_kinds(limits):
+        power = POWERS.get(kind, 0)
+        middle, half = (end.unsqueeze(-1) for end in aim_of(limits, limit_of(kind), plan.points))
         value = row_values(kind, forms)
+        if not power:
+            _check_place(value + plan.origin.mT, middle, half, row_mask(plan, kind))
+            continue
         # Beyond zero on either side, as a part of what there is to that side.
         level = torch.maximum(value / (middle + half), value / (middle - half))
         peak = (level * row_mask(plan, kind)).amax((-2, -1))
@@ -128,3 +131,17 @@ def _least_step(plan: Plan, forms: Forms, limits: Limits) -> Tensor:
             expected="a motion that moves",
         )
     return step
+
+
+def _check_place(place: Tensor, middle: Tensor, half: Tensor, mask: Tensor) -> None:
+    """Refuse a motion that leaves the range of its position: no duration changes where it goes."""
+    beyond = concrete((((place - middle).abs() - half) * mask).amax((-2, -1)))
+    if beyond is None or bool((beyond > 0).any()):
+        raise ArgumentError(
+            "The limit on position is not kept, and no duration changes where the motion goes.",
+            given="an unknown position"
+            if beyond is None
+            else f"up to {float(beyond.max()):.3g} beyond",
+            expected="a motion of least jerk within the range",
+            mend="Use minimum_duration, or minimum_jerk with limits and a duration.",
+        )

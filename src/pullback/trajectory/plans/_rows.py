@@ -10,7 +10,7 @@ from pullback.trajectory.kernels.programs._cubic import Forms, metric_product
 from pullback.trajectory.plans._limits import Limits, aim_of, range_of
 from pullback.trajectory.plans._plan import Plan
 
-__all__ = ["POWERS", "check_given", "problem_of", "row_kinds", "row_mask", "row_values"]
+__all__ = ["POWERS", "check_given", "limit_of", "problem_of", "row_kinds", "row_mask", "row_values"]
 
 POWERS = {"position": 0, "velocity": 1, "acceleration": 2, "jerk": 3}
 # The control points of each step, beside its samples.

@@ -1,0 +1,164 @@
+"""Where a tracker hands each step: JSON lines, TensorBoard, Weights & Biases, or what you write.
+
+A sink has ``write(observations)``, called at each flush with what was measured since the last one,
+and ``close()``, called when the block ends.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from pullback.errors import RecordingError
+from pullback.internal._extras import require
+from pullback.tracking._observation import Observation
+
+__all__ = ["JsonLines", "Sink", "TensorBoard", "WeightsAndBiases"]
+
+
+class Sink(Protocol):
+    """What receives observations while a model trains."""
+
+    def write(self, observations: Sequence[Observation]) -> None:
+        """Take what was measured since the last flush, in the order of execution."""
+        ...
+
+    def close(self) -> None:
+        """Take nothing any more."""
+        ...
+
+
+class JsonLines:
+    """A file with one JSON object for each tensor at each moment, with statistics of one's own.
+
+    Arguments:
+        path: the file, overwritten.
+
+    Raises:
+        RecordingError: the file cannot be written.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from pullback.tracking import Tracker
+        >>> from pullback.tracking.sinks import JsonLines
+        >>> model = torch.nn.Linear(2, 2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = folder + "/steps.jsonl"
+        ...     with Tracker(model, sinks=[JsonLines(path)]) as tracker:
+        ...         _ = model(torch.ones(1, 2))
+        ...         tracker.step()
+        ...     "scale" in open(path).readline()
+        True
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        try:
+            self._file: TextIO | None = Path(path).open("w", encoding="utf-8")  # noqa: SIM115 - until close()
+        except OSError as error:
+            raise RecordingError(
+                "The observations cannot be written.", given=str(path), expected=str(error)
+            ) from error
+
+    def write(self, observations: Sequence[Observation]) -> None:
+        """Append a line for each."""
+        if self._file is not None:
+            for each in observations:
+                self._file.write(json.dumps(_record(each), separators=(",", ":")) + "\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _record(observation: Observation) -> dict[str, Any]:
+    statistics = observation.statistics
+    scale = statistics.scale
+    return {
+        **observation.key._asdict(),
+        **observation.place._asdict(),
+        **statistics.to_dict(),
+        "scale": scale if scale == scale else None,  # noqa: PLR0124 - NaN is no JSON
+        "measures": {name: values.tolist() for name, values in observation.measures.items()},
+    }
+
+
+def _scalars(observation: Observation) -> dict[str, float]:
+    """What is drawn of a tensor, by its tag."""
+    key, statistics = observation.key, observation.statistics
+    head = f"{key}/{key.direction}"
+    found = {
+        f"{head}/scale": statistics.scale,
+        f"{head}/max_abs": statistics.max_abs,
+        f"{head}/zero_share": statistics.zeros / statistics.count if statistics.count else 0.0,
+        f"{head}/nonfinite": float(statistics.count - statistics.finite),
+    }
+    for name, values in observation.measures.items():
+        if values.ndim == 0:
+            found[f"{head}/{name}"] = float(values)
+    return found
+
+
+class TensorBoard:
+    """Scalars for TensorBoard: scale, largest ``|x|``, share of zeros, non-finite, and one's own.
+
+    Arguments:
+        target: a folder, for which the extra ``tensorboard`` is needed, or anything with
+            ``add_scalar(tag, value, step)``, which is not closed.
+
+    Raises:
+        MissingExtraError: tensorboard is not installed.
+    """
+
+    def __init__(self, target: Any) -> None:
+        self._own = isinstance(target, str | Path)
+        if self._own:
+            require("tensorboard", extra="tensorboard", purpose="Writing for TensorBoard")
+            from torch.utils.tensorboard import SummaryWriter
+
+            target = SummaryWriter(str(target))
+        self._writer = target
+
+    def write(self, observations: Sequence[Observation]) -> None:
+        """Add the scalars of each."""
+        for each in observations:
+            for tag, value in _scalars(each).items():
+                self._writer.add_scalar(tag, value, each.place.step)
+
+    def close(self) -> None:
+        """Close the writer, if it was made here."""
+        if self._own:
+            self._writer.close()
+
+
+class WeightsAndBiases:
+    """The same scalars for Weights & Biases, with the step of training beside them.
+
+    Arguments:
+        run: what ``wandb.init()`` returned, or anything with ``log(values)``; by default the run
+            that is active, for which the extra ``wandb`` is needed. It is not finished here.
+
+    Raises:
+        MissingExtraError: wandb is not installed.
+    """
+
+    def __init__(self, run: Any = None) -> None:
+        self._run = (
+            require("wandb", extra="wandb", purpose="Logging to Weights & Biases")
+            if run is None
+            else run
+        )
+
+    def write(self, observations: Sequence[Observation]) -> None:
+        """Log the scalars of each step at once."""
+        steps: dict[int, dict[str, float]] = {}
+        for each in observations:
+            steps.setdefault(each.place.step, {}).update(_scalars(each))
+        for step, values in steps.items():
+            # wandb's own step counts calls of log, which others make as well.
+            self._run.log({**values, "pullback/step": step})
+
+    def close(self) -> None:
+        """Nothing: the run belongs to the program."""

@@ -1,0 +1,218 @@
+"""What a tracker measures on request: parameters, functions, statistics of one's own; and sinks."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from tests.tracking.models import sequential
+from torch import nn
+
+from pullback.errors import ArgumentError, ArgumentTypeError, MissingExtraError, UnsupportedError
+from pullback.tracking import Statistics, Tracker, channel_maximum
+from pullback.tracking.sinks import JsonLines, TensorBoard, WeightsAndBiases
+
+
+def rms(values):
+    return values.detach().double().square().mean().sqrt().item()
+
+
+def test_parameters_at_each_step():
+    model, plain = sequential(), sequential()
+    plain.load_state_dict(model.state_dict())
+    optimizers = [torch.optim.AdamW(each.parameters(), lr=0.01) for each in (model, plain)]
+    data = [torch.randn(4, 5) for _ in range(3)]
+    seen = []
+    weight = model[0].weight
+    with Tracker(model, parameters=True) as tracker:
+        for x in data:
+            optimizers[0].zero_grad()
+            model(x).square().mean().backward()
+            before = weight.detach().clone()
+            optimizers[0].step()
+            seen.append((weight.detach().clone(), weight.grad.clone(), weight.detach() - before))
+    for x in data:
+        optimizers[1].zero_grad()
+        plain(x).square().mean().backward()
+        optimizers[1].step()
+    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(one, other)
+    values, gradients, updates = (torch.stack(part) for part in zip(*seen, strict=True))
+    assert tracker.total("0.weight").scale == pytest.approx(rms(values))
+    assert tracker.total("0.weight", "backward").scale == pytest.approx(rms(gradients))
+    assert tracker.total("0.weight[update]").scale == pytest.approx(rms(updates))
+    last = {each.key.name: each.statistics for each in tracker.latest()}
+    state = optimizers[0].state[weight]
+    assert last["0.weight[exp_avg]"].scale == pytest.approx(rms(state["exp_avg"]))
+    assert "0.weight[step]" not in last
+    ratio = tracker.update_ratios()["0.weight"]
+    assert ratio == pytest.approx(rms(updates) / rms(values))
+    assert "0.weight[update]" in tracker.table()
+
+
+def test_gradients_of_parameters_are_without_the_loss_scale():
+    model = nn.Linear(3, 3)
+    optimizer, scaler = torch.optim.SGD(model.parameters()), torch.amp.GradScaler("cpu", 1024.0)
+    with Tracker(model, scaler=scaler, parameters=["gradient"]) as tracker:
+        scaler.scale(model(torch.ones(1, 3)).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert tracker.total("weight", "backward").scale == 1.0
+    with pytest.raises(UnsupportedError, match="updates"):
+        tracker.update_ratios()
+
+
+def test_parameters_follow_names_and_cadence_and_their_optimizer():
+    model = sequential()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    other = torch.optim.SGD([torch.ones(2, requires_grad=True)], lr=0.1)
+    with Tracker(model, every=2, names="0", parameters="value") as tracker:
+        for _ in range(4):
+            model(torch.randn(4, 5)).sum().backward()
+            optimizer.step()
+            other.step()
+    names = {key.name for key in tracker.totals()}
+    assert names == {"0", "0.weight", "0.bias"}
+    assert tracker.total("0.weight").count == 2 * model[0].weight.numel()
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x):
+        return self.norm(x + self.inner(x, x, x)[0])
+
+
+def test_functions_inside_of_modules():
+    model, x = Attention(), torch.randn(2, 3, 8)
+    expected = model(x)
+    functions = ("add", "softmax", "scaled_dot_product*")
+    with Tracker(model, functions=functions) as tracker:
+        y = model(x)
+        y.square().sum().backward()
+        outside = x + 1
+    assert torch.equal(y, expected)
+    totals = {(key.name, key.direction): value for key, value in tracker.totals().items()}
+    assert totals["(root)/add", "forward"].count == totals["(root)/add", "backward"].count == 48
+    shares = totals["inner/softmax", "forward"]
+    assert shares.mean == pytest.approx(1 / 3)
+    assert {name for name, _ in totals if "/" in name} == {"(root)/add", "inner/softmax"}
+    inner = model.inner(x, x, x)[0]
+    assert totals["(root)/add", "forward"].scale == pytest.approx(rms(x + inner), rel=1e-5)
+    assert outside.shape == x.shape
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+
+
+def test_an_addition_by_any_name():
+    class Adding(nn.Module):
+        def forward(self, x):
+            y = 1 + x
+            y += x
+            y = y.add(x)
+            return torch.add(y, x).relu()
+
+    with Tracker(Adding(), functions="add") as tracker:
+        tracker._model(torch.ones(3))
+    assert [tracker.total("(root)/add", call=call).mean for call in range(4)] == [2, 3, 4, 5]
+
+
+def test_functions_leave_compiled_code_alone():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Softmax(-1))
+    torch._dynamo.reset()
+    compiled, x = torch.compile(model, backend="eager"), torch.randn(2, 3)
+    with Tracker(compiled, functions="softmax") as tracker:
+        torch.testing.assert_close(compiled(x), model(x))
+    assert tracker.total("0").count > 0
+
+
+def test_statistics_of_ones_own():
+    model = nn.Sequential(nn.Linear(5, 7), nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    measures = {"channels": channel_maximum(), "largest": lambda x: x.max()}
+    expected = []
+    with Tracker(model, measures=measures, history=2) as tracker:
+        for _ in range(3):
+            y = model[0](x := torch.randn(4, 5))
+            model[1](y).sum().backward()
+            expected.append(y.detach().abs().amax(0).numpy())
+            optimizer.step()
+    found = tracker.measured("0", "channels")
+    assert [place.step for place in found] == [1, 2]
+    np.testing.assert_allclose(list(found.values()), expected[1:])
+    assert tracker.measured("0", "largest", "backward").popitem()[1] == 1.0
+    assert tracker.latest()[0].measures["channels"].shape == (7,)
+    with pytest.raises(ArgumentError, match="No such statistic"):
+        tracker.measured("0", "smallest")
+    assert x.shape == (4, 5)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (0, 3), (2, 0), (2, 3, 4)])
+def test_channel_maxima(shape):
+    x = torch.randn(shape)
+    found = channel_maximum()(x)
+    wanted = x.abs()
+    for _ in range(x.dim() - 1 if x.numel() else 0):
+        wanted = wanted.amax(0)
+    if x.numel():
+        torch.testing.assert_close(found, wanted)
+    assert found.isfinite().all()
+
+
+def test_bad_requests():
+    model = nn.Linear(3, 3)
+    for keywords, error in (
+        ({"parameters": "speed"}, ArgumentError),
+        ({"measures": {"a": 3}}, ArgumentTypeError),
+    ):
+        with pytest.raises(error):
+            Tracker(model, **keywords)
+    with (
+        pytest.raises(ArgumentError, match="not a real tensor"),
+        Tracker(model, measures={"a": lambda x: 3.0}),
+    ):
+        model(torch.ones(1, 3))
+
+
+class Writer:
+    def __init__(self):
+        self.scalars, self.logged = {}, []
+
+    def add_scalar(self, tag, value, step):
+        self.scalars[tag, step] = value
+
+    def log(self, values):
+        self.logged.append(values)
+
+
+def test_sinks(tmp_path):
+    model = nn.Linear(3, 3)
+    writer, run = Writer(), Writer()
+    sinks = [JsonLines(tmp_path / "a.jsonl"), TensorBoard(writer), WeightsAndBiases(run)]
+    with Tracker(model, sinks=sinks, measures={"largest": lambda x: x.max()}) as tracker:
+        for _ in range(2):
+            y = model(torch.ones(2, 3))
+            y.sum().backward()
+            tracker.step()
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert [(line["name"], line["direction"], line["step"]) for line in lines[:3]] == [
+        ("(root)", "forward", 0), ("(root)", "backward", 0), ("(root)", "forward", 1)
+    ]  # fmt: skip
+    assert lines[0]["scale"] == pytest.approx(rms(y))
+    assert lines[0]["measures"] == {"largest": pytest.approx(y.max().item())}
+    again = Statistics.from_dict(lines[0])
+    assert again.count == 6
+    assert writer.scalars["(root)/forward/scale", 1] == pytest.approx(rms(y))
+    assert writer.scalars["(root)/backward/largest", 0] == 1.0
+    assert [values["pullback/step"] for values in run.logged] == [0, 1]
+
+
+def test_sinks_whose_package_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    for make in (lambda: TensorBoard(tmp_path), WeightsAndBiases):
+        with pytest.raises(MissingExtraError, match="pip install"):
+            make()
