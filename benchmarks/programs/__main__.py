@@ -4,8 +4,8 @@ Each file in `scripts/` is a short training program as a user of the package wou
 run from a shell as `pullback check -- python scripts/NAME.py`, and each Function that it applies is
 a row of benchmarks/results/programs.csv: whether a call of it was kept, whether it was checked, and
 why not. Two clauses are enough to see that, and `--clauses` names others. What is not checked so is
-tried again by `--inside`. Run it in `.programs-venv`. `--only entmax,peft` runs the programs of which
-the name begins so, and leaves the other rows as they are.
+tried again by `--inside`. Run it in `.programs-venv`. `--only entmax,peft` runs the programs whose
+names begin so, and leaves the other rows as they are.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def run(script: Path, words: list[str], folder: Path) -> dict[str, Any]:
         capture_output=True, text=True, check=False, timeout=SECONDS,
     )  # fmt: skip
     if not answer.exists():
-        raise SystemExit(f"{script.name}: status {done.returncode}\n{done.stdout}{done.stderr}")
+        raise RuntimeError(f"{script.name}: status {done.returncode}\n{done.stdout}{done.stderr}")
     return json.loads(answer.read_text())
 
 
@@ -135,7 +135,11 @@ def main() -> None:
     more = ["--clauses", options.clauses]
     rows = []
     for script in scripts:
-        found = check(script, more)
+        try:
+            found = check(script, more)
+        except (RuntimeError, subprocess.TimeoutExpired) as error:  # the others can still be run
+            print(error, flush=True)
+            continue
         rows += found
         for item in found:
             print(*(item[key] for key in COLUMNS if key not in ("package", "version")), flush=True)
