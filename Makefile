@@ -9,10 +9,10 @@ TORCH := 2.13.0
 ROUNDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-text test matrix lint types imports docs bench fuzz readme survey release-check
+.PHONY: help setup demo demo-text test matrix lint types imports docs bench fuzz readme survey survey-programs release-check
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv and install torch and the project into it
 
@@ -70,9 +70,15 @@ readme: $(STAMP) ## write the generated parts of README.md and docs/ anew
 	$(BIN)/python -m benchmarks.clauses
 	$(BIN)/python -m benchmarks.text_tables
 	$(BIN)/python -m benchmarks.wild.tables
+	$(BIN)/python -m benchmarks.programs.tables
 	$(BIN)/python -m benchmarks.readme
 
 survey: $(STAMP) ## run the survey of published packages (makes .benchmark-venv)
 	$(BIN)/python -m benchmarks.wild.setup
 	.benchmark-venv/bin/python -m benchmarks.wild
 	$(BIN)/python -m benchmarks.wild.tables
+
+survey-programs: $(STAMP) ## check training scripts of others (makes .programs-venv); writes docs/programs.md
+	$(BIN)/python -m benchmarks.programs.setup
+	.programs-venv/bin/python -W ignore -m benchmarks.programs
+	$(BIN)/python -m benchmarks.programs.tables

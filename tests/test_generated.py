@@ -11,6 +11,7 @@ from benchmarks import matrix
 from benchmarks.clauses import sections, verdicts
 from benchmarks.markers import check_or_write, replace_between
 from benchmarks.shipped import CELLS, COLUMNS, REVERSE, joint, table
+from benchmarks.programs import tables as programs
 from benchmarks.wild import tables
 
 from pullback.conformance import CLAUSES, Verdict
@@ -21,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.parametrize(
     "module",
     ["benchmarks.shipped", "benchmarks.clauses", "benchmarks.wild.tables", "benchmarks.readme",
-     "benchmarks.matrix", "benchmarks.text_tables"],
+     "benchmarks.matrix", "benchmarks.programs.tables", "benchmarks.text_tables"],
 )  # fmt: skip
 def test_the_pages_are_what_the_measurements_say(module: str) -> None:
     answer = subprocess.run(
@@ -57,6 +58,15 @@ def test_the_checker_found_something_in_ten_packages_and_says_with_which_command
     rows = [row for row in tables.read(tables.FOUND) if row["clause"]]
     assert len({row["package"] for row in rows}) >= 10
     assert all(row["command"].startswith("pullback check ") for row in rows)
+
+
+def test_what_became_of_each_function_of_a_program_is_said() -> None:
+    rows = programs.read()
+    assert all(row["why"] for row in rows if row["checked"] != "yes")
+    assert all(row["found"] for row in rows if row["checked"] == "yes")
+    text = programs.summary([*rows[:1], rows[0] | {"checked": "no", "why": "it is lost"}])
+    assert "2 Functions of 1 package:" in text
+    assert "**1 (50%) recorded and checked**, 0 more" in text
 
 
 def test_a_part_is_replaced_and_nothing_else() -> None:

@@ -1,10 +1,11 @@
 """`python -m benchmarks.programs`: what is recorded and checked of training scripts of others.
 
 Each file in `scripts/` is a short training program as a user of the package would write it. Each is
-run from a shell as `pullback check -- python scripts/NAME.py`, every clause and default as it is,
-and each Function that it applies is a row of benchmarks/results/programs.csv: whether a call of it
-was kept, whether it was checked, and why not. Run it in `.programs-venv`. `--only entmax,peft` runs
-the programs of which the name begins so, and leaves the other rows as they are.
+run from a shell as `pullback check -- python scripts/NAME.py`, and each Function that it applies is
+a row of benchmarks/results/programs.csv: whether a call of it was kept, whether it was checked, and
+why not. Two clauses are enough to see that, and `--clauses` names others. What is not checked so is
+tried again by `--inside`. Run it in `.programs-venv`. `--only entmax,peft` runs the programs whose
+names begin so, and leaves the other rows as they are.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from pullback.recording import RecordedFunction, Recording
 
@@ -48,23 +50,39 @@ def command(script: Path) -> list[str]:
 def check(script: Path, more: list[str]) -> list[Row]:
     """Check a program from a shell; one row for each Function that it applied."""
     with tempfile.TemporaryDirectory() as folder:
-        calls, answer = Path(folder) / "calls.pt", Path(folder) / "answer.json"
-        words = ["pullback", "check", "-o", str(calls), "--json", str(answer), *more, "--"]
-        variables = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        done = subprocess.run(
-            shlex.join([*words, *command(script)]), shell=True, cwd=folder, env=variables,
-            capture_output=True, text=True, check=False, timeout=SECONDS,
-        )  # fmt: skip
-        if not calls.exists() or not answer.exists():
-            raise SystemExit(f"{script.name}: status {done.returncode}\n{done.stdout}{done.stderr}")
-        data = json.loads(answer.read_text())
+        calls = Path(folder) / "calls.pt"
+        data = run(script, ["-o", str(calls), *more], Path(folder))
         recording = Recording.load(calls)
-    reports = {item["function"]: item for item in data["functions"]}
-    reasons = {item["function"]: item["reason"] for item in data["not_checked"]}
-    return [row(script, item, reports.get(item.name), reasons) for item in recording]
+        reports = {item["function"]: item for item in data["functions"]}
+        reasons = {item["function"]: item["reason"] for item in data["not_checked"]}
+        rows = [row(script, item, reports.get(item.name), reasons) for item in recording]
+        if any(item["checked"] == "no" for item in rows):
+            data = run(script, ["--inside", *more], Path(folder))
+            inside = {item["function"] for item in data["functions"] if not item["unfinished"]}
+            for item, recorded in zip(rows, recording, strict=True):
+                if item["checked"] == "no" and recorded.name in inside:
+                    item["checked"] = "inside"
+    return rows
 
 
-def row(script: Path, item: RecordedFunction, report: dict | None, reasons: dict[str, str]) -> Row:
+def run(script: Path, words: list[str], folder: Path) -> dict[str, Any]:
+    """What `pullback check` found, from a shell."""
+    answer = folder / "answer.json"
+    answer.unlink(missing_ok=True)
+    line = ["pullback", "check", "--json", str(answer), *words, "--", *command(script)]
+    variables = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        shlex.join(line), shell=True, cwd=folder, env=variables,
+        capture_output=True, text=True, check=False, timeout=SECONDS,
+    )  # fmt: skip
+    if not answer.exists():
+        raise RuntimeError(f"{script.name}: status {done.returncode}\n{done.stdout}{done.stderr}")
+    return json.loads(answer.read_text())
+
+
+def row(
+    script: Path, item: RecordedFunction, report: dict[str, Any] | None, reasons: dict[str, str]
+) -> Row:
     """What became of one Function."""
     found, why = "", reasons.get(item.name, "")
     if report is not None:
@@ -81,7 +99,7 @@ def row(script: Path, item: RecordedFunction, report: dict | None, reasons: dict
         "kept": str(len(item.calls)),
         "checked": "yes" if report is not None and not why else "no",
         "found": found,
-        "why": why or "; ".join(item.reasons),
+        "why": " ".join((why or "; ".join(item.reasons)).replace(str(Path.home()), "~").split()),
     }
 
 
@@ -110,21 +128,24 @@ def write(rows: list[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="beginnings of names, with commas between")
-    parser.add_argument("--trial", action="store_true", help="two clauses; nothing is written")
+    parser.add_argument("--clauses", default="derivative,linear", help="with commas between")
     options = parser.parse_args()
     starts = tuple(options.only.split(","))
     scripts = [path for path in sorted(HERE.glob("scripts/*.py")) if path.stem.startswith(starts)]
-    more = ["--clauses", "derivative,linear"] if options.trial else []
+    more = ["--clauses", options.clauses]
     rows = []
     for script in scripts:
-        found = check(script, more)
+        try:
+            found = check(script, more)
+        except (RuntimeError, subprocess.TimeoutExpired) as error:  # the others can still be run
+            print(error, flush=True)
+            continue
         rows += found
         for item in found:
             print(*(item[key] for key in COLUMNS if key not in ("package", "version")), flush=True)
-        if not options.trial:
-            others = read() if RESULTS.exists() else []
-            write([*found, *(item for item in others if item["program"] != script.stem)])
-    known = sum(item["checked"] == "yes" and item["kept"] != "0" for item in rows)
+        others = read() if RESULTS.exists() else []
+        write([*found, *(item for item in others if item["program"] != script.stem)])
+    known = sum(item["checked"] == "yes" for item in rows)
     print(f"{len(scripts)} programs: {known} of {len(rows)} Functions recorded and checked")
 
 

@@ -20,11 +20,12 @@ import tarfile
 import types
 import warnings
 import zipfile
-from collections import Counter
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from pullback.errors import RecordingError
@@ -50,6 +51,10 @@ class Outer:
 class Config:
     def __init__(self): self.factor = 2
     def act(self): sys.canary.append("Config.act")
+
+class Slots:
+    __slots__ = ("factor", "rest")
+    def __init__(self, factor): self.factor = factor
 
 class Color(enum.Enum):
     RED = 1
@@ -172,6 +177,12 @@ def honest(folder: Path) -> list[dict[str, Any]]:
         (package.Outer.Inner, [torch.ones(1), linear, slice(1, 2), range(3), torch.strided]),
         (script.Mine, [torch.ones(1), script.make(torch.ones(1)), script.own, script.Knob().turn]),
         (script.Mine, [torch.ones(1), functools.partial(script.own, 1), torch.ones(2).add, float]),
+        (
+            package.Scale,
+            [torch.ones(1), package.Slots(2), ..., OrderedDict(a=1).keys(), deque([1])],
+        ),
+        (package.Scale, [torch.ones(1), defaultdict(list), Counter("a"), int | None]),
+        (package.Scale, [torch.ones(1), np.float32(1), np.ones(2)]),
         (script.Mine, [torch.Generator().manual_seed(1), linear.forward, frozenset("ab"), int]),
     ]
     found = []

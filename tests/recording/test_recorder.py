@@ -43,6 +43,12 @@ class Fails(torch.autograd.Function):
         raise ValueError("on purpose")
 
 
+def applied(recorder: Recorder) -> int:
+    """How often `Scale` was applied."""
+    record = recorder.records.get(Scale)
+    return 0 if record is None else recorder.tally[record.slot]
+
+
 @pytest.fixture
 def kept():
     """A recorder over both bases, with what it kept; ended afterwards."""

@@ -1,7 +1,9 @@
 """The codec of arguments: plain data and back, and nothing executed in between."""
 
+import dataclasses
 import enum
 import functools
+import typing
 from collections import Counter, OrderedDict, defaultdict, deque
 from pathlib import Path
 
@@ -74,6 +76,10 @@ def test_plain_data_comes_back_equal(value) -> None:
         np.int64(3),
         np.bool_(True),
         Color.RED,
+        ...,
+        list[int],
+        int | None,
+        dict[str, list[torch.Tensor]],
         shout,
         torch.sin,
         torch.Tensor.add,
@@ -99,6 +105,37 @@ def test_values_of_a_dict_and_arrays_come_back() -> None:
     assert same.dtype == array.dtype
     with pytest.raises(NotPlain, match="numpy"):
         round_trip(np.array(["text"]))
+
+
+class Slotted:
+    __slots__ = ("empty", "value")
+
+    def __init__(self, value):
+        self.value = value
+
+
+class Below(Slotted):
+    __slots__ = ("__dict__", "further")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Point:
+    x: torch.Tensor
+    y: int = 2
+
+
+OPTIONAL = typing.Optional[torch.Tensor]  # noqa: UP045 - of another class than X | None
+
+
+def test_slots_come_back() -> None:
+    below = Below([1])
+    below.further, below.free = 2, 3
+    back, point, annotated = round_trip(below, Point(torch.ones(2)), OPTIONAL)
+    assert (back.value, back.further, back.free) == ([1], 2, 3)
+    assert not hasattr(back, "empty")
+    assert torch.equal(point.x, torch.ones(2))
+    assert point.y == 2
+    assert annotated == torch.Tensor | None
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 5), (2, 0, 3)])

@@ -4,9 +4,11 @@ What the data names, a `Loader` finds or refuses. Objects are remade without cal
 their class, and only where that is all there is to them (`is_plain_class`).
 """
 
+import abc
 import collections
 import enum
 import functools
+import operator
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import torch
 
 from pullback.errors import ArgumentError, RecordingError
-from pullback.recording.codec._encode import EXPRESSION, PLAIN, is_plain_class
+from pullback.recording.codec._encode import EXPRESSION, PLAIN, is_plain_class, slots_of
 from pullback.recording.codec._loader import Loader
 
 __all__ = ["decode", "describe_fault"]
@@ -147,6 +149,12 @@ class _Decoder:
             raise ValueError(f"a {type(value).__name__} is no key that can be remade")
         return value
 
+    def _union(self, nodes: list[Any]) -> Any:
+        return functools.reduce(operator.or_, map(_annotated, self._many(nodes)))
+
+    def _generic(self, origin: Any, nodes: list[Any]) -> Any:
+        return types.GenericAlias(_annotated(self.decode(origin)), tuple(self._many(nodes)))
+
     def _generator(self, position: int, device: str) -> torch.Generator:
         generator = torch.Generator(device if _has_device(device) else "cpu")
         generator.set_state(self._tensors[position])
@@ -184,9 +192,15 @@ class _Decoder:
             raise ValueError(f"{module}.{name} cannot be remade without running its code")
         value = object.__new__(kind)
         self._objects[number] = value
-        attributes = object.__getattribute__(value, "__dict__")
+        slots = slots_of(kind)
+        attributes = object.__getattribute__(value, "__dict__") if kind.__dictoffset__ else {}
         for attribute, item in state:
-            attributes[_text(attribute)] = self.decode(item)
+            if _text(attribute) in slots:
+                slots[attribute].__set__(value, self.decode(item))
+            elif kind.__dictoffset__:
+                attributes[attribute] = self.decode(item)
+            else:
+                raise ValueError(f"{module}.{name} has no attribute {attribute}")
         return value
 
 
@@ -215,6 +229,9 @@ _KINDS: dict[str, Callable[..., Any]] = {
     "number": lambda self, position: self._numpy(position, False),
     "slice": lambda self, parts: slice(*self._many(parts)),
     "range": lambda self, parts: range(*_integers(self._many(parts))),
+    "union": _Decoder._union,
+    "generic": _Decoder._generic,
+    "ellipsis": lambda self: ...,
     "device": lambda self, text: torch.device(text),
     "torch": _Decoder._torch,
     "enum": _Decoder._enum,
@@ -241,6 +258,14 @@ def _integers(values: Any) -> list[int]:
     if type(values) is not list or not all(type(value) is int for value in values):
         raise ValueError("something that is no integer stands in the place of one")
     return values
+
+
+def _annotated(value: Any) -> Any:
+    """What stands in an annotation, if neither its ``|`` nor its class is code of a file."""
+    kinds = (type, abc.ABCMeta, type(torch.Tensor), types.GenericAlias, types.UnionType)
+    if value is not None and type(value) not in kinds:
+        raise ValueError(f"a {type(value).__name__} in an annotation")
+    return type(None) if value is None else value
 
 
 def _is_simple_key(value: Any) -> bool:

@@ -11,12 +11,15 @@ the program that is recorded, where pullback need not be installed and that one 
 
 import abc
 import collections
+import dataclasses
 import enum
 import functools
 import importlib
 import os
 import sys
 import types
+import typing
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -30,7 +33,9 @@ from pullback.internal.torch import (
     maybe_get_bdim,
 )
 
-__all__ = ["EXPRESSION", "PLAIN", "Encoder", "NotPlain", "Traced", "is_plain_class"]
+# Long: it is loaded by path into programs, where one file is found without the others.
+
+__all__ = ["EXPRESSION", "PLAIN", "Encoder", "NotPlain", "Traced", "is_plain_class", "slots_of"]
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
@@ -40,6 +45,15 @@ _DICTS = (collections.OrderedDict, collections.defaultdict, collections.Counter)
 _VIEWS = tuple(
     type(view) for kind in (dict, collections.OrderedDict)
     for view in (kind().keys(), kind().values(), kind().items())
+)  # fmt: skip
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
+_STATE = ("__reduce_ex__", "__reduce__", "__setstate__", "__getstate__")
+_OF_DATACLASSES = tuple(
+    getattr(dataclasses, name, None) for name in ("_dataclass_getstate", "_dataclass_setstate")
+)
+_ANNOTATIONS = (
+    types.UnionType, types.GenericAlias,
+    *(type(made) for made in (typing.Optional[int], typing.List[int])),  # noqa: UP006, UP045 - of typing
 )  # fmt: skip
 _DEPTH_LIMIT = 40
 _NODE_LIMIT = 20_000
@@ -64,18 +78,46 @@ class Traced(NotPlain):
 
 
 def is_plain_class(kind: type) -> bool:
-    """Whether an instance is its ``__dict__`` alone: making and dropping one runs no code.
+    """Whether an instance is its ``__dict__`` and slots alone: remaking one runs no code.
 
-    `torch.nn.Module` counts: its ``__setstate__`` only fills in attributes of old versions.
+    `torch.nn.Module` counts: its ``__setstate__`` only fills in attributes of old versions. So do
+    dataclasses with slots: theirs only go through the fields.
     """
     if type(kind) not in (type, abc.ABCMeta) or kind.__new__ is not object.__new__:
         return False
     defined = {name for base in kind.__mro__[:-1] for name in vars(base)}
-    if "__del__" in defined or "__slots__" in defined or kind.__dictoffset__ == 0:
+    if "__del__" in defined or (kind.__dictoffset__ == 0 and not slots_of(kind)):
         return False
+    if "__slots__" in defined and not all(
+        base.__flags__ & _HEAP_TYPE for base in kind.__mro__[:-1]
+    ):
+        return False  # a part of it is made in C, and nobody knows what that holds
     if torch.nn.Module in kind.__mro__:
         return True
-    return not defined & {"__reduce_ex__", "__reduce__", "__setstate__", "__getstate__"}
+    found = [vars(base).get(name) for base in kind.__mro__[:-1] for name in _STATE]
+    # By identity: a comparison would be code of the class.
+    return all(item is None or any(item is known for known in _OF_DATACLASSES) for item in found)
+
+
+def slots_of(kind: type) -> dict[str, Any]:
+    """The descriptor of each slot of a class; reading and writing one runs no code of the class."""
+    return {
+        name: value
+        for base in reversed(kind.__mro__)
+        if base.__flags__ & _HEAP_TYPE
+        for name, value in vars(base).items()
+        if type(value) is types.MemberDescriptorType
+    }
+
+
+def _state(value: Any) -> Iterator[tuple[str, Any]]:
+    """The slots and the attributes of an object."""
+    for name, slot in slots_of(type(value)).items():
+        try:
+            yield name, slot.__get__(value)
+        except AttributeError:  # never filled
+            continue
+    yield from getattr(value, "__dict__", {}).items()
 
 
 class Encoder:
@@ -258,6 +300,21 @@ class Encoder:
         del depth
         return ("module", _home(value.__name__))
 
+    def _annotation(self, value: Any, depth: int) -> Any:
+        """``list[int]``, ``int | None`` and the like, by what they are of."""
+        origin = typing.get_origin(value)
+        items = [None if item is type(None) else item for item in typing.get_args(value)]
+        arguments = [self.encode(item, depth) for item in items]
+        if origin in (typing.Union, types.UnionType):
+            return ("union", arguments)
+        if not arguments or not isinstance(origin, type):
+            raise NotPlain(f"the annotation {value} has no plain form")
+        return ("generic", self.encode(origin, depth), arguments)
+
+    def _ellipsis(self, value: types.EllipsisType, depth: int) -> Any:
+        del value, depth
+        return ("ellipsis",)
+
     def _generator(self, value: torch.Generator, depth: int) -> Any:
         del depth
         self.tensors.append(value.get_state())
@@ -274,7 +331,7 @@ class Encoder:
         self._objects[id(value)] = number
         self._alive.append(value)
         state = []
-        for name, item in vars(value).items():
+        for name, item in _state(value):
             if name in _STATE_DICT_HOOKS and isinstance(value, torch.nn.Module):
                 state.append((name, ("OrderedDict", [])))
                 continue
@@ -296,6 +353,8 @@ _ENCODERS: tuple[tuple[Any, Any], ...] = (
     ((slice, range), Encoder._range),
     ((torch.dtype, torch.device, torch.layout, torch.memory_format), Encoder._torch_name),
     (torch.Generator, Encoder._generator),
+    (types.EllipsisType, Encoder._ellipsis),
+    (_ANNOTATIONS, Encoder._annotation),
     (types.ModuleType, Encoder._module),
     (functools.partial, Encoder._partial),
     (types.MethodType, Encoder._method),

@@ -1,0 +1,22 @@
+"""Train a small BLOOM by the Trainer's own loop, written out."""
+
+import sys
+import types
+
+# PyPI's torchvision is built for CUDA: on a CPU it is imported without its kernels.
+sys.modules["torchvision._meta_registrations"] = types.ModuleType("_meta_registrations")
+
+import torch
+from transformers import BloomConfig, BloomForCausalLM
+
+torch.manual_seed(0)
+config = BloomConfig(vocab_size=64, hidden_size=16, n_layer=2, n_head=2)
+model = BloomForCausalLM(config).train()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for _step in range(3):
+    tokens = torch.randint(0, 64, (2, 10))
+    loss = model(input_ids=tokens, labels=tokens).loss
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(f"loss {loss.item():.4f}")
