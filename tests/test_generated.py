@@ -10,8 +10,8 @@ import pytest
 from benchmarks import matrix
 from benchmarks.clauses import sections, verdicts
 from benchmarks.markers import check_or_write, replace_between
-from benchmarks.shipped import CELLS, COLUMNS, REVERSE, joint, table
 from benchmarks.programs import tables as programs
+from benchmarks.shipped import CELLS, COLUMNS, REVERSE, joint, table
 from benchmarks.wild import tables
 
 from pullback.conformance import CLAUSES, Verdict

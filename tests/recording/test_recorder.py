@@ -75,11 +75,6 @@ def kept():
     assert seen == applied(recorder)
 
 
-def applied(recorder: Recorder) -> int:
-    """How often `Scale` was applied."""
-    return recorder.tally[recorder.records[Scale].slot] if Scale in recorder.records else 0
-
-
 def test_calls_of_one_shape_are_kept_once(kept) -> None:
     for _ in range(5):
         Scale.apply(torch.ones(3, requires_grad=True), 2.0).sum().backward()
