@@ -1,6 +1,7 @@
 """No budget exceeded, nothing paid twice, no key written, nothing changed by what is refused."""
 
 import asyncio
+import gc
 import threading
 
 import hypothesis.strategies as st
@@ -18,6 +19,7 @@ from pullback.text._module import write_json
 from pullback.text.lm import (
     LM,
     Account,
+    Budget,
     Journal,
     OpenAI,
     Run,
@@ -119,6 +121,24 @@ def test_a_proposal_waits_for_no_call():
     account.settle(held, Spending(1, 10))
     assert waits.future.done()
     assert account.spent == Spending(1, 10, 0.0, 1)
+
+
+def test_who_left_a_queue_that_is_refused_later_leaves_no_trace(caplog):
+    account = Account(calls=1)
+    lm = Budget(Scripted(lambda request: "x"), account)
+
+    async def main():
+        held = account.reserve(Spending(1))
+        task = asyncio.create_task(lm.acomplete("y"))
+        await asyncio.sleep(0)
+        task.cancel()
+        account.settle(held, Spending(1))  # refuses who waited, who is leaving at the same time
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+    gc.collect()
+    assert "never retrieved" not in caplog.text
+    assert account.reserved == Spending()
 
 
 def test_what_options_add_to_a_prompt_is_counted():

@@ -11,6 +11,7 @@ from typing import Any
 from pullback.errors import ArgumentError, BudgetError, ModelError, PullbackError
 from pullback.text.lm._account import Account, Reservation, Spending
 from pullback.text.lm._completion import Chunk, Completion
+from pullback.text.lm._home import awaited
 from pullback.text.lm._lm import LM
 from pullback.text.lm._request import Request
 from pullback.text.lm._retry import Retry
@@ -171,7 +172,7 @@ class Budget(Wrapper):
         try:
             if not future.done():
                 async with asyncio.timeout(self.account.seconds_left):
-                    await asyncio.shield(asyncio.wrap_future(future))
+                    await asyncio.shield(awaited(future))
         except TimeoutError:
             self.account.give_up(asked)
             raise BudgetError("The time of the budget is over.",

@@ -1,13 +1,14 @@
 """One event loop for all connections, so that a client can be kept whoever calls it."""
 
 import asyncio
+import concurrent.futures
 import os
 import threading
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-__all__ = ["at_home", "begin_at_home", "patience"]
+__all__ = ["at_home", "awaited", "begin_at_home", "patience"]
 
 T = TypeVar("T")
 _lock = threading.Lock()
@@ -39,7 +40,7 @@ async def at_home(coroutine: Coroutine[Any, Any, T]) -> T:
     home = _home()
     if asyncio.get_running_loop() is home:
         return await coroutine
-    answer = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, home))
+    answer = awaited(asyncio.run_coroutine_threadsafe(coroutine, home))
     try:
         return await asyncio.shield(answer)
     except asyncio.CancelledError:
@@ -49,6 +50,13 @@ async def at_home(coroutine: Coroutine[Any, Any, T]) -> T:
         return answer.result()
     finally:
         answer.cancel()
+
+
+def awaited(future: concurrent.futures.Future[T]) -> asyncio.Future[T]:
+    """A future of another thread, to await; one whose awaiter has left raises for nobody."""
+    answer = asyncio.wrap_future(future)
+    answer.add_done_callback(lambda each: each.cancelled() or each.exception())  # is retrieved
+    return answer
 
 
 def begin_at_home(start: Callable[[], Coroutine[Any, Any, Any]]) -> None:
