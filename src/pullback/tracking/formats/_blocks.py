@@ -67,20 +67,19 @@ class BlockProductFunction(Function):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:
         """Return the gradients of ``a`` and ``b``; the others are the same factors again."""
         a, b, noise = ctx.saved_tensors
-        rows = columns = cotangent
-        if ctx.number_format is not None:
-            rows, columns = (
-                RoundValueFunction.apply(
-                    cotangent, noise, along(ctx.number_format, dim), ctx.overflow
-                )
-                for dim in (-1, -2)
-            )
-        first, second = ctx.shapes
-        return (
-            (rows @ b.mH).sum_to_size(first),
-            (a.mH @ columns).sum_to_size(second),
-            *(None,) * 5,
-        )
+
+        def rounded(dim: int) -> Tensor:
+            if ctx.number_format is None:
+                return cotangent
+            chosen = along(ctx.number_format, dim)
+            return RoundValueFunction.apply(cotangent, noise, chosen, ctx.overflow)
+
+        first = second = None
+        if ctx.needs_input_grad[0]:
+            first = (rounded(-1) @ b.mH).sum_to_size(ctx.shapes[0])
+        if ctx.needs_input_grad[1]:
+            second = (a.mH @ rounded(-2)).sum_to_size(ctx.shapes[1])
+        return first, second, *(None,) * 5
 
 
 def multiply_by(

@@ -7,8 +7,10 @@ import torch
 from torch import Generator, Tensor
 
 from pullback.tensor import Case
+from pullback.tracking.formats._blocks import BlockProductFunction
 from pullback.tracking.formats._model import simulate_format
 from pullback.tracking.formats._number_format import E4M3, E5M2
+from pullback.tracking.formats._scaled import ScaledFormat
 from pullback.tracking.formats._simulate import RoundGradientFunction, RoundValueFunction
 
 __all__ = ["cases"]
@@ -37,13 +39,23 @@ def _round_gradient(x: Tensor, noise: Tensor) -> Tensor:
     return RoundGradientFunction.apply(x, noise, E5M2, "saturate")
 
 
+def _two_factors(generator: Generator) -> tuple[Tensor, Tensor]:
+    a, b = (torch.randn(4, 4, generator=generator, dtype=torch.float64) for _ in range(2))
+    return a.requires_grad_(), b.requires_grad_()
+
+
+def _block_product(a: Tensor, b: Tensor) -> Tensor:
+    blocks = ScaledFormat("blocks of two", E5M2, per=2, scale="E8M0")
+    return BlockProductFunction.apply(a, b, a, b, None, blocks, "saturate")
+
+
 def cases() -> Iterator[Case]:
-    """Return the cases: values and gradients, to nearest and stochastically.
+    """Return the cases: values and gradients, to nearest and stochastically, and products.
 
     Example:
         >>> from pullback.tracking.formats._cases import cases
         >>> len(list(cases()))
-        4
+        5
     """
     yield Case(
         "formats.value", partial(simulate_format, forward=E4M3), _normal, gradient="surrogate"
@@ -55,5 +67,9 @@ def cases() -> Iterator[Case]:
     )  # fmt: skip
     yield Case(
         "formats.gradient.stochastic", _round_gradient, _with_noise,
+        gradient="nonlinear", refuses=dict(_NONLINEAR),
+    )  # fmt: skip
+    yield Case(
+        "formats.product.blocks", _block_product, _two_factors,
         gradient="nonlinear", refuses=dict(_NONLINEAR),
     )  # fmt: skip

@@ -15,11 +15,11 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pullback.errors import UnsupportedError
 from pullback.internal._open import open_function
 from pullback.internal.torch import (
+    TorchDispatchMode,
     answering,
     called_from,
     current_graph_task_id,
