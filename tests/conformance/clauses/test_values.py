@@ -40,6 +40,17 @@ def test_torchs_own_functions_are_not_flagged(name):
     assert report.ok, f"{name}, seed {report.seed}\n{report}"
 
 
+@pytest.mark.parametrize("outer", [torch.sin, lambda x: (torch.sin(x) / 3).exp()])
+@pytest.mark.parametrize("seed", [0, 2, 5])
+def test_what_swings_within_the_steps_of_differences_is_not_flagged(outer, seed):
+    """At large numbers the product has one slope, and the sine of a square another, unseen."""
+    report = check(
+        lambda x, y: outer(x.square()) + x * y, normal(1, seed=seed), normal(1, seed=seed + 1),
+        seed=seed, clauses="values",
+    )  # fmt: skip
+    assert report["values"].verdict == "holds", f"seed {seed}\n{report}"
+
+
 @pytest.mark.parametrize("name", FAULTS_OF_TORCH)
 def test_what_torch_gets_wrong_is_said(name):
     function, inputs = TORCH_FUNCTIONS[name]
