@@ -158,7 +158,8 @@ def test_ctrl_c_during_a_check_says_what_is_known(folder) -> None:
     started = time.monotonic()
     os.write(terminal, b"\x03")
     status, text = end_at_terminal(pid, terminal)
-    assert time.monotonic() - started < 4, "2 s on a machine that has nothing else to do"
+    # 2 s on a machine that has nothing else to do; a second test runs beside this one.
+    assert time.monotonic() - started < 8
     assert status == 128 + signal.SIGINT, text
     assert "Interrupted" in text
     data = json.loads(Path("out.json").read_text())

@@ -38,16 +38,18 @@ class JsonLines:
         RecordingError: the file cannot be written.
 
     Example:
-        >>> import tempfile, torch
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import torch
         >>> from pullback.tracking import Tracker
         >>> from pullback.tracking.sinks import JsonLines
         >>> model = torch.nn.Linear(2, 2)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = folder + "/steps.jsonl"
+        ...     path = Path(folder, "steps.jsonl")
         ...     with Tracker(model, sinks=[JsonLines(path)]) as tracker:
         ...         _ = model(torch.ones(1, 2))
         ...         tracker.step()
-        ...     "scale" in open(path).readline()
+        ...     "scale" in path.read_text()
         True
     """
 
