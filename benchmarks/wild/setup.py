@@ -1,33 +1,11 @@
-"""`python -m benchmarks.wild.setup`: make `.benchmark-venv` for the survey.
+"""`python -m benchmarks.wild.setup`: make `.benchmark-venv` for the survey."""
 
-torch comes first and exactly; then every package pinned and without its dependencies, so that none
-of them can bring another torch; then pullback itself, editable.
-"""
-
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-VENV = ROOT / ".benchmark-venv"
-TORCH = "torch==2.13.0"
-
-
-def pip(*arguments: str) -> None:
-    """Run pip of the environment."""
-    python = VENV / "bin" / "python"
-    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*command, *arguments], check=True, cwd=ROOT)
-
-
-def main() -> None:
-    if not (VENV / "bin" / "python").exists():
-        subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-    pip(TORCH, "numpy", "scipy")
-    pip("--no-deps", "-r", str(Path(__file__).with_name("requirements.txt")))
-    pip("--no-deps", "--editable", ".")
-    print(f"{VENV.relative_to(ROOT)} is ready: .benchmark-venv/bin/python -m benchmarks.wild")
-
+from benchmarks.environments import make_environment
 
 if __name__ == "__main__":
-    main()
+    make_environment(
+        ".benchmark-venv", Path(__file__).with_name("requirements.txt"), "numpy", "scipy"
+    )
+    print(".benchmark-venv is ready: .benchmark-venv/bin/python -m benchmarks.wild")

@@ -70,6 +70,7 @@ RUNS = {
     "minimum_acceleration": lambda: minimum_acceleration(points, times, samples=40,
                                                          limits=Limits(acceleration=60.0)),
     "minimum_time": lambda: minimum_time(points, Limits(velocity=1.0, jerk=8.0), samples=40),
+    "minimum_duration": lambda: minimum_duration(points[:3], Limits(velocity=1.0), samples=20),
     "Preconditioner": lambda: (metric().positions(x), metric().invert(x), metric().variables(x),
                                Preconditioner(9, 0.1, weights=torch.ones(9, **CPU)).multiply(x)),
     "Motion": lambda: curve().times,

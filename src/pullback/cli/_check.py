@@ -1,7 +1,6 @@
 """``pullback check``: find the Functions, check each, show and write what was found."""
 
 import shlex
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +27,7 @@ from pullback.cli._tasks import Outcome, Task, tasks_of_recording
 from pullback.conformance import select_clauses
 from pullback.errors import ArgumentError
 from pullback.internal._processes import STOP, Stopped
-from pullback.recording import Limits, record_program
+from pullback.recording import record_program
 from pullback.report import Baseline, make_console
 
 __all__ = ["Options", "run_check"]
@@ -205,11 +204,9 @@ def _find_tasks(options: Options, console: Console) -> tuple[list[Task], list[st
 
 
 def _program_tasks(options: Options, console: Console) -> list[Task]:
-    limits = Limits(calls=options.calls, call_bytes=options.call_bytes)
     path = options.output or KEPT
-    stdout = sys.__stderr__.fileno() if options.json == "-" and sys.__stderr__ else None
     recording, failure = record_program(
-        options.program or [], limits, eager=options.eager, stdout=stdout
+        options.program or [], options.limits, eager=options.eager, stdout=options.program_output
     )
     keep(recording, path, failure)
     if STOP.is_set():  # we were asked to end, and the program has ended as it would

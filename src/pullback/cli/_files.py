@@ -8,7 +8,7 @@ from pathlib import Path
 from pullback.errors import ArgumentError
 from pullback.internal._files import refuse_unwritable
 
-__all__ = ["KEPT", "make_kept_folder", "refuse_kept", "refuse_unwritable", "write_file"]
+__all__ = ["KEPT", "make_kept_folder", "refuse_kept", "refuse_recording", "write_file"]
 
 KEPT = Path(".pullback") / "calls.pt"
 """Where the calls of a program are kept unless another place is named."""

@@ -21,7 +21,7 @@ from pullback.cli._signals import Ended
 from pullback.cli._tasks import Loaded, Outcome, Task, positional
 from pullback.errors import ProgramError
 from pullback.internal._processes import STOP
-from pullback.recording import Call, Limits, Record, Recording, copy_call, record_program
+from pullback.recording import Call, Record, Recording, copy_call, record_program
 from pullback.report import Report, make_console
 
 __all__ = ["check_inside", "copy_call", "finish"]
@@ -44,8 +44,6 @@ def check_inside(options: Options, clauses: tuple[str, ...] | None) -> list[Outc
         ProgramError: the program does not exist, fails, or applied no Function.
     """
     program = options.program or []
-    limits = Limits(calls=options.calls, call_bytes=options.call_bytes)
-    stdout = sys.__stderr__.fileno() if options.json == "-" and sys.__stderr__ else None
     with tempfile.TemporaryDirectory(prefix="pullback-", ignore_cleanup_errors=True) as folder:
         request = {
             "folder": folder, "clauses": clauses, "gradient": options.gradient,
@@ -53,10 +51,10 @@ def check_inside(options: Options, clauses: tuple[str, ...] | None) -> list[Outc
         }  # fmt: skip
         recording, failure = record_program(
             program,
-            limits,
+            options.limits,
             eager=options.eager,
             environment={**os.environ, _REQUEST: json.dumps(request)},
-            stdout=stdout,
+            stdout=options.program_output,
             inside=__name__,
         )
         answers = [json.loads(path.read_text("utf-8")) for path in Path(folder).glob("*.json")]

@@ -1,5 +1,6 @@
 """The options of ``pullback check``, and which of them cannot go together."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,6 +8,7 @@ from pullback.cli._files import KEPT, refuse_recording
 from pullback.cli._targets import is_recording
 from pullback.errors import ArgumentError
 from pullback.internal._files import refuse_unwritable
+from pullback.recording import Limits
 
 __all__ = ["TIMEOUT", "Options"]
 
@@ -48,6 +50,16 @@ class Options:
         """What is to be checked, as it was typed."""
         words = [*self.targets, *(["--", *self.program] if self.program else [])]
         return " ".join(words) or "no target"
+
+    @property
+    def limits(self) -> Limits:
+        """How much of a program is recorded."""
+        return Limits(calls=self.calls, call_bytes=self.call_bytes)
+
+    @property
+    def program_output(self) -> int | None:
+        """The descriptor that a program prints to, where the JSON has stdout for itself."""
+        return sys.__stderr__.fileno() if self.json == "-" and sys.__stderr__ else None
 
     @property
     def rerun(self) -> tuple[str, ...]:

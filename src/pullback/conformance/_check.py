@@ -110,7 +110,7 @@ def check(
         found: dict[str, Finding] = {}
         for finding in run_clauses(
             chosen, probe, bearing=bearer(chosen), teller=teller(chosen), replaced=replaced,
-            left=lambda: timeout,
+            timeout=timeout,
         ):  # fmt: skip
             found[finding.clause] = finding
             if on_finding is not None:

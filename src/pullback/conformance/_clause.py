@@ -118,7 +118,7 @@ def run_clauses(
     teller: str,
     replaced: Sequence[str] = (),
     started: Callable[[Clause], None] = lambda clause: None,
-    left: Callable[[], float | None] = lambda: None,
+    timeout: float | None = None,
 ) -> Iterator[Finding]:
     """Run clauses, those that compile last, and tell what of torch the checked code replaces.
 
@@ -129,7 +129,7 @@ def run_clauses(
         teller: the id of the clause that reports what of torch the checked code replaces.
         replaced: what it has replaced already.
         started: is told of each clause before it runs.
-        left: the seconds that the next clause may take, or ``None`` for no limit.
+        timeout: the seconds that each clause may take, or ``None`` for no limit.
 
     Yields:
         One finding for each; `torch` is put back before the next one runs.
@@ -137,7 +137,7 @@ def run_clauses(
     for clause in in_running_order(clauses):
         started(clause)
         with unpatched() as more:
-            finding = run_clause(clause, probe, left(), bearing)
+            finding = run_clause(clause, probe, timeout, bearing)
         patched = [*replaced, *more]
         # One cause gives one finding.
         if patched and clause.id == teller:

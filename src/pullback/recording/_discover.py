@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,9 @@ def _run_explorer(folder: Path, request: dict[str, Any], timeout: float) -> str:
 
     def give_up() -> str:
         nonlocal seen, since
-        now = trying.read_text(encoding="utf-8") if trying.exists() else ""
+        now = ""
+        with suppress(FileNotFoundError):  # the explorer may take it away at any moment
+            now = trying.read_text(encoding="utf-8")
         if now != seen:
             seen, since = now, time.monotonic()
         limit = timeout if seen else max(timeout, _IMPORT_SECONDS)

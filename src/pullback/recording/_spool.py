@@ -14,9 +14,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-__all__ = ["SLOTS", "Spool"]
+__all__ = ["Spool"]
 
-SLOTS = 4096
 _BYTES = 8
 
 
@@ -45,13 +44,14 @@ class Spool:
 
     def renew(self) -> None:
         """Count anew, in a file of this process; a forked one inherits the counts of another."""
+        slots = len(self.recorder.tally)
         if not os.path.isdir(self._directory):  # the program has ended, its child has not
-            self.recorder.tally = [0] * SLOTS
+            self.recorder.tally = [0] * slots
             return
         path = os.path.join(self._directory, f"tally-{os.getpid()}")
         with open(path, "w+b") as file:
-            file.truncate(SLOTS * _BYTES)
-            self.recorder.tally = memoryview(mmap.mmap(file.fileno(), SLOTS * _BYTES)).cast("Q")
+            file.truncate(slots * _BYTES)
+            self.recorder.tally = memoryview(mmap.mmap(file.fileno(), slots * _BYTES)).cast("Q")
         self.describe()
 
     def keep(self, record: Any, call: Any) -> None:

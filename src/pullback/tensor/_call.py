@@ -129,18 +129,14 @@ class Call:
                 context, output = self.forward(tensors)
         else:
             context, output = self.forward(tensors)
-        if versions is not None and versions != versions_of(tensors):
-            dirty = Context.declared(context).dirty
-            refuse_mutation(self.definition, self.template, tensors, versions, dirty)
+        self._refuse_undeclared(context, tensors, versions)
         return self.capture(context, tensors, output)
 
     def run_alone(self, tensors: Sequence[torch.Tensor]) -> Any:
         """Run forward where nothing is differentiated, so that nothing has to be kept."""
         versions = None if self.definition.lenient else versions_of(tensors)
         context, output = self.forward(tensors)
-        if versions is not None and versions != versions_of(tensors):
-            dirty = Context.declared(context).dirty
-            refuse_mutation(self.definition, self.template, tensors, versions, dirty)
+        self._refuse_undeclared(context, tensors, versions)
         dirty = Context.declared(context).dirty
         if dirty:
             pool = Pool(tensors, ())
@@ -151,6 +147,13 @@ class Call:
         template, outputs = flatten((output,) if single else output)
         entries = unflatten(template, views_of(outputs, tensors))
         return entries[0] if single else entries
+
+    def _refuse_undeclared(
+        self, context: Context, tensors: Sequence[torch.Tensor], versions: list[int] | None
+    ) -> None:
+        if versions is not None and versions != versions_of(tensors):
+            dirty = Context.declared(context).dirty
+            refuse_mutation(self.definition, self.template, tensors, versions, dirty)
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> tuple[Context, Any]:
         """Run the author's forward; returns its context and what it returned."""

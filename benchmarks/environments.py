@@ -1,0 +1,34 @@
+"""Environments for the packages of others, apart from the project's own.
+
+torch comes first and exactly; then every package pinned and without its dependencies, so that none
+of them can bring another torch; then pullback itself, editable.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["make_environment"]
+
+ROOT = Path(__file__).parents[1]
+TORCH = "torch==2.13.0"
+
+
+def make_environment(name: str, requirements: Path, *first: str) -> None:
+    """Make an environment, or bring it up to date.
+
+    Arguments:
+        name: its folder, beside the project.
+        requirements: the pinned packages.
+        first: what is installed with torch, with dependencies.
+    """
+    python = ROOT / name / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(ROOT / name)], check=True)
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    for wanted in (
+        [TORCH, *first],
+        ["--no-deps", "-r", str(requirements)],
+        ["--no-deps", "--editable", "."],
+    ):
+        subprocess.run([*pip, *wanted], check=True, cwd=ROOT)
