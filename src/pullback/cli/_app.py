@@ -11,6 +11,7 @@ from pullback.cli._track import app as track
 from pullback.cli._words import refuse_misread
 from pullback.errors import ArgumentError
 from pullback.internal._extras import require_tensor
+from pullback.internal._workers import prepare_worker
 
 __all__ = ["app"]
 
@@ -168,6 +169,8 @@ def _check(  # noqa: PLR0917 - typer reads the options off the parameters
         raise ArgumentError("The timeout is not positive.", given=f"{timeout:g} s")
     refuse_misread(targets or ())
     require_tensor("pullback check")
+    if isolate is not False and _state.program is None:
+        prepare_worker("pullback.conformance._worker")  # both import torch at the same time
     from pullback.cli._check import Options, run_check  # imports torch
 
     return run_check(

@@ -24,7 +24,8 @@ from pullback.conformance._subject import Subject
 from pullback.conformance._transfer import locate, pack
 from pullback.conformance._worker import answer
 from pullback.errors import ArgumentError
-from pullback.internal._processes import Child, Stopped, start_copy, start_module, supervise, tail
+from pullback.internal._processes import Child, Stopped, start_copy, supervise, tail
+from pullback.internal._workers import start_worker
 from pullback.report import Finding, Report, Verdict
 
 __all__ = ["Isolation", "can_copy", "check_isolated"]
@@ -173,7 +174,7 @@ def _starter(
 
     def fresh(request: dict[str, Any]) -> Child:
         (folder / "request.json").write_text(json.dumps({**request, "target": where}))
-        return start_module("pullback.conformance._worker", folder)
+        return start_worker("pullback.conformance._worker", folder)
 
     return fresh
 

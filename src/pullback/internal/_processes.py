@@ -17,6 +17,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = [
@@ -24,10 +25,12 @@ __all__ = [
     "Child",
     "Stopped",
     "die_with",
+    "import_path",
     "start_copy",
     "start_module",
     "supervise",
     "tail",
+    "temporary_place",
 ]
 
 STOP = threading.Event()
@@ -43,29 +46,22 @@ class Stopped(Exception):
     """This process was asked to end while another one worked for it."""
 
 
+@dataclass(frozen=True)
 class Child:
     """A process that leads a group.
 
     Arguments:
-        pid: its number, and that of its group.
-        reap: waits for its end and returns its status, negative for a signal.
+        pid: its number, and that of its group; taken until `end`.
         log: the file that takes its standard error, kept short.
+        has_ended: says whether it has ended.
+        end: kills what is left of the group; returns the status of its leader, negative for a
+            signal.
     """
 
-    def __init__(self, pid: int, reap: Callable[[], int], log: Path) -> None:
-        self.pid = pid
-        self.log = log
-        self._reap = reap
-
-    def has_ended(self) -> bool:
-        """Whether it has ended; its number stays taken until `end`."""
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-    def end(self) -> int:
-        """Kill what is left of the group and return the status of its leader."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        return self._reap()
+    pid: int
+    log: Path
+    has_ended: Callable[[], bool]
+    end: Callable[[], int]
 
     def shorten(self) -> None:
         """Drop what it has printed once that is more than anybody reads."""
@@ -74,17 +70,30 @@ class Child:
                 os.truncate(self.log, 0)
 
 
-def start_module(module: str, folder: Path) -> Child:
-    """Run ``python -m module folder`` with the import path of this process and nothing to read.
+def _child(pid: int, log: Path, reap: Callable[[], int]) -> Child:
+    """A process that this one has started."""
+
+    def has_ended() -> bool:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def end() -> int:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+        return reap()
+
+    return Child(pid, log, has_ended, end)
+
+
+def start_module(module: str, folder: Path, stdin: int = subprocess.DEVNULL) -> Child:
+    """Run ``python -m module folder`` with the import path of this process.
 
     Arguments:
         module: a module of ours.
         folder: its only argument; temporary files that the process leaves go with it.
+        stdin: what it reads, a descriptor; nothing unless it is given.
     """
-    paths = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    temporary = folder / "temporary"
-    temporary.mkdir(exist_ok=True)
-    variables = {"PYTHONPATH": paths, "TMPDIR": str(temporary), **_compiler_cache()}
+    paths = os.pathsep.join(import_path())
+    variables = {"PYTHONPATH": paths, "TMPDIR": temporary_place(folder), **_compiler_cache()}
     variables["PULLBACK_PARENT"] = str(os.getpid())
     log = folder / "errors.txt"
     # -P: a file beside a recording that somebody sent may have the name of a standard module.
@@ -93,12 +102,24 @@ def start_module(module: str, folder: Path) -> Child:
         process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             words,
             env={**os.environ, **variables},
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.DEVNULL,
             stderr=stream,
             start_new_session=True,
         )
-    return Child(process.pid, process.wait, log)
+    return _child(process.pid, log, process.wait)
+
+
+def import_path() -> list[str]:
+    """Where this process looks for modules, whatever folder is the current one later."""
+    return [entry or os.getcwd() for entry in sys.path]
+
+
+def temporary_place(folder: Path) -> str:
+    """Make the folder that takes the temporary files of a process, and go with ``folder``."""
+    place = folder / "temporary"
+    place.mkdir(exist_ok=True)
+    return str(place)
 
 
 def start_copy(work: Callable[[], object], folder: Path) -> Child:
@@ -123,7 +144,7 @@ def start_copy(work: Callable[[], object], folder: Path) -> Child:
     def reap() -> int:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
-    return Child(pid, reap, log)
+    return _child(pid, log, reap)
 
 
 def _be_copy(work: Callable[[], object], log: Path, parent: int) -> None:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from pullback.errors import ArgumentError
-from pullback.internal._processes import start_module, supervise, tail
+from pullback.internal._processes import supervise, tail
+from pullback.internal._workers import start_worker
 from pullback.recording._recording import Recording
 
 __all__ = ["Discovery", "discover"]
@@ -108,7 +109,7 @@ def _must_exist(package: str) -> None:
 def _run_explorer(folder: Path, request: dict[str, Any], timeout: float) -> str:
     """Run the process once; how it died, or an empty text."""
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-    child = start_module("pullback.recording._explore", folder)
+    child = start_worker("pullback.recording._explore", folder)
     trying = folder / "trying"
     seen, since = "", time.monotonic()
 

@@ -1,0 +1,95 @@
+"""The fork server: a process that has imported torch, and is copied for each worker.
+
+It imports what workers of ours need and does nothing else: it has no other thread, no device and no
+module of anybody else, so a copy of it is as good as a fresh process. It is asked for a copy, for
+whether the copy has ended, and to end it. It ends with the process that started it, or where nobody
+has asked for long, and all its copies with it.
+"""
+
+import contextlib
+import importlib
+import os
+import select
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pullback.internal._processes import Child, start_copy
+
+_IDLE_SECONDS = 60.0
+# What torch imports at the first call that needs it, as most do.
+_LATE = ("torch.fx.experimental.symbolic_shapes",)
+
+
+def _serve(connection: Connection, parent: int) -> None:
+    """Answer until the other side is gone."""
+    children: dict[int, Child] = {}
+    since = time.monotonic()
+    try:
+        while os.getppid() == parent and (children or time.monotonic() - since < _IDLE_SECONDS):
+            if not select.select([connection], [], [], 1.0)[0]:
+                continue
+            request = connection.recv()
+            since = time.monotonic()
+            if "import" in request:
+                _import(request["import"])
+            elif "start" in request:
+                connection.send(_start(request, connection, children))
+            elif "ended" in request:
+                connection.send(children[request["ended"]].has_ended())
+            else:
+                connection.send(children.pop(request["end"]).end())
+    except (EOFError, OSError):
+        pass
+    finally:
+        for child in children.values():
+            child.end()
+
+
+def _import(name: str) -> ModuleType:
+    module = importlib.import_module(name)
+    for late in _LATE if "torch" in sys.modules else ():
+        with contextlib.suppress(ImportError):
+            importlib.import_module(late)
+    return module
+
+
+def _start(
+    request: dict[str, Any], connection: Connection, children: dict[int, Child]
+) -> int | None:
+    module = _import(request["start"])
+    if threading.active_count() > 1:  # those of numpy's OpenBLAS end before a fork
+        return None  # a lock that another thread holds would never be opened in a copy
+    folder = Path(request["folder"])
+
+    def work() -> None:
+        connection.close()
+        children.clear()
+        os.environ["TMPDIR"], tempfile.tempdir = request["temporary"], None
+        sys.path[:] = request["paths"]
+        os.chdir(request["current"])
+        importlib.invalidate_caches()
+        module.main(folder)
+
+    child = start_copy(work, folder)
+    children[child.pid] = child
+    return child.pid
+
+
+def _main() -> None:
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
+    connection = Connection(os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    _serve(connection, int(os.environ["PULLBACK_PARENT"]))
+
+
+if __name__ == "__main__":
+    _main()

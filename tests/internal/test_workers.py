@@ -1,0 +1,181 @@
+"""Workers are copies of one process that has imported torch, and as good as fresh ones."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from pullback.internal import _workers
+from pullback.internal._processes import STOP, Stopped, supervise
+from pullback.internal._workers import prepare_worker, start_worker
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each worker is fresh")
+
+MODULE = """
+import json, os, random, sys, tempfile, threading, time
+from pathlib import Path
+
+def main(folder):
+    if (folder / "die").exists():
+        os.kill(os.getpid(), 9)
+    if (folder / "kill").exists():
+        os.kill(os.getppid(), 9)
+        time.sleep(30)
+    if (folder / "leave").exists():
+        sys.exit(7)
+    said = {
+        "parent": os.getppid(), "group": os.getpgid(0) == os.getpid(), "path": sys.path,
+        "current": os.getcwd(), "temporary": tempfile.gettempdir(), "argv": len(sys.argv),
+        "threads": threading.active_count(), "torch": "torch" in sys.modules,
+        "variable": os.environ.get("PULLBACK_TEST_VARIABLE"), "input": sys.stdin.read(),
+        "beside": "beside" in sys.modules,
+    }
+    import beside
+    print("noise")
+    (folder / "part").write_text(json.dumps(said))
+    (folder / "part").rename(folder / "said.json")
+    if (folder / "wait").exists():
+        time.sleep(60)
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    (tmp_path / "worker_of_a_test.py").write_text(MODULE)
+    (tmp_path / "beside.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _workers._servers.close()
+    yield "worker_of_a_test"
+    _workers._servers.close()
+
+
+def run(module: str, folder: Path, *flags: str) -> tuple[int, dict]:
+
+    folder.mkdir()
+    for flag in flags:
+        (folder / flag).touch()
+    status, _ = supervise(start_worker(module, folder), lambda: "")
+    said = folder / "said.json"
+    return status, json.loads(said.read_text()) if said.exists() else {}
+
+
+@linux
+def test_a_copy_is_as_a_fresh_process(module, tmp_path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = (run(module, tmp_path / name) for name in ("one", "two"))
+    assert first[0] == second[0] == 0
+    assert first[1]["parent"] == second[1]["parent"] != os.getpid()
+    assert second[1]["group"]
+    assert second[1]["path"] == [entry or os.getcwd() for entry in sys.path]
+    assert second[1]["current"] == str(tmp_path)
+    assert second[1]["temporary"] == str(tmp_path / "two" / "temporary")
+    assert second[1]["threads"] == 1
+    assert second[1]["input"] == ""
+    assert not second[1]["beside"]
+    assert capfd.readouterr().out == ""
+
+
+@linux
+def test_other_variables_have_another_server(module, tmp_path, monkeypatch) -> None:
+    _, first = run(module, tmp_path / "one")
+    monkeypatch.setenv("PULLBACK_TEST_VARIABLE", "5")
+    _, second = run(module, tmp_path / "two")
+    assert (first["variable"], second["variable"]) == (None, "5")
+    assert first["parent"] != second["parent"]
+    assert not alive(first["parent"])
+
+
+@linux
+@pytest.mark.parametrize(("flag", "status"), [("die", -9), ("leave", 7), ("kill", -9)])
+def test_what_ends_a_copy_is_told(flag, status, module, tmp_path) -> None:
+    assert run(module, tmp_path / "one", flag)[0] == status
+    assert run(module, tmp_path / "two")[0] == 0
+
+
+@linux
+def test_a_server_that_ended_is_replaced(module, tmp_path) -> None:
+    _, first = run(module, tmp_path / "one")
+    os.kill(first["parent"], signal.SIGKILL)
+    status, second = run(module, tmp_path / "two")
+    assert status == 0
+    assert second["parent"] != first["parent"]
+
+
+@linux
+def test_a_request_to_stop_is_heard_while_the_server_begins(module, tmp_path) -> None:
+    prepare_worker("pullback.conformance._worker")
+    STOP.set()
+    try:
+        with pytest.raises(Stopped):
+            start_worker(module, tmp_path)
+    finally:
+        STOP.clear()
+    assert run(module, tmp_path / "later")[0] == 0
+
+
+@linux
+def test_a_module_that_cannot_be_imported_is_run_as_it_was(tmp_path, module) -> None:
+    status, _ = supervise(start_worker("no_such_worker_module", tmp_path), lambda: "")
+    assert status == 1
+    assert "No module named" in (tmp_path / "errors.txt").read_text()
+    assert run(module, tmp_path / "later")[0] == 0
+
+
+@linux
+def test_a_copy_of_this_process_has_a_server_of_its_own(module, tmp_path) -> None:
+    _, first = run(module, tmp_path / "one")
+    pid = os.fork()
+    if pid == 0:
+        status, second = run(module, tmp_path / "two")
+        os._exit(0 if status == 0 and second["parent"] != first["parent"] else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert run(module, tmp_path / "three")[1]["parent"] == first["parent"]
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {path!r})
+from pathlib import Path
+from pullback.internal._processes import supervise
+from pullback.internal._workers import start_worker
+folder = Path({path!r})
+(folder / "wait").touch()
+supervise(start_worker("worker_of_a_test", folder), lambda: "")
+"""
+
+
+@linux
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_server_and_copies_end_with_the_program(number, module, tmp_path) -> None:
+    program = textwrap.dedent(PROGRAM.format(path=str(tmp_path)))
+    with subprocess.Popen([sys.executable, "-c", program]) as process:
+        wait_for((tmp_path / "said.json").exists, 60)
+
+        server = json.loads((tmp_path / "said.json").read_text())["parent"]
+        copies = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+        assert len(copies) == 1
+        process.send_signal(number)
+    wait_for(lambda: not any(alive(int(pid)) for pid in [server, *copies]), 10)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_for(happened, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < until
+        time.sleep(0.05)
