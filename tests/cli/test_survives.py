@@ -3,18 +3,18 @@
 import contextlib
 import json
 import os
-import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 import torch
 
+from pullback.cli import main
 from pullback.conformance import Verdict, check
 
-PULLBACK = [sys.executable, "-m", "pullback.cli"]
 FUNCTIONS = r'''
 import os
 import sys
@@ -61,28 +61,49 @@ class Endless(Square):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch) -> Path:
+def folder(tmp_path, monkeypatch):
     (tmp_path / "functions.py").write_text(FUNCTIONS)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("COLUMNS", "100")
-    return tmp_path
+    yield tmp_path
+    sys.modules.pop("functions", None)
 
 
-def run(*words: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [*PULLBACK, *words], capture_output=True, text=True, check=False, timeout=250
-    )
+@dataclass
+class Done:
+    """What a command said."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def run(folder, capfd):
+    def run(*words: str) -> Done:
+        status = main(list(words))
+        return Done(status, *capfd.readouterr())
+
+    return run
 
 
 def assert_all_ended() -> None:
-    """What a Function has forked was killed; whoever adopts it may be slow to bury it."""
+    """What a Function has forked was killed; it may be slow to die, or to be buried."""
+    until = time.monotonic() + 10
     for line in Path("forked").read_text().split():
-        with contextlib.suppress(FileNotFoundError):
-            state = Path(f"/proc/{line}/stat").read_text().rpartition(")")[2].split()[0]
-            assert state in "ZX"
+        while is_alive(line):
+            assert time.monotonic() < until
+            time.sleep(0.01)
 
 
-def test_a_module_of_bad_manners_is_checked_whole(folder) -> None:
+def is_alive(pid: str) -> bool:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+def test_a_module_of_bad_manners_is_checked_whole(run) -> None:
     words = [
         "--clauses",
         "linear,form",
@@ -109,7 +130,7 @@ def test_a_module_of_bad_manners_is_checked_whole(folder) -> None:
     assert_all_ended()
 
 
-def test_what_a_function_says_is_printed_harmlessly(folder) -> None:
+def test_what_a_function_says_is_printed_harmlessly(run) -> None:
     given = ["--input", "torch.randn(3)", "--clauses", "linear"]
     done = run("check", "functions:Loud", *given, "--json", "-")
     assert done.returncode == 1, done.stderr
@@ -123,7 +144,7 @@ def test_what_a_function_says_is_printed_harmlessly(folder) -> None:
     assert "linear crashes" in done.stdout
 
 
-def test_json_is_alone_on_stdout_whatever_is_printed(folder) -> None:
+def test_json_is_alone_on_stdout_whatever_is_printed(run) -> None:
     Path("train.py").write_text(
         "import torch\nfrom functions import Square\nprint('from the program')\n"
         "Square.apply(torch.ones(2, requires_grad=True)).sum().backward()\n"
@@ -151,7 +172,7 @@ Square.apply(torch.ones(2, requires_grad=True)).sum().backward()
     "place", [".pullback is a link", ".pullback is a file", "calls.pt is a link", "no recording",
               "a folder", "a page that is a folder"]
 )  # fmt: skip
-def test_a_place_that_is_not_ours_is_refused_before_the_run(folder, place) -> None:
+def test_a_place_that_is_not_ours_is_refused_before_the_run(run, place) -> None:
     Path("train.py").write_text(PROGRAM)
     Path("precious").mkdir()
     Path("precious/calls.pt").write_text("precious")
@@ -178,7 +199,7 @@ def test_a_place_that_is_not_ours_is_refused_before_the_run(folder, place) -> No
     assert sorted(entry.name for entry in Path("precious").iterdir()) == ["calls.pt"]
 
 
-def test_what_stands_in_our_folder_stays(folder) -> None:
+def test_what_stands_in_our_folder_stays(run) -> None:
     Path("train.py").write_text(PROGRAM)
     Path(".pullback").mkdir()
     Path(".pullback/.gitignore").write_text("mine\n")
