@@ -28,7 +28,7 @@ ELSEWHERE = [clause.id for clause in CLAUSES if clause.id != "compile"]
 
 @pytest.mark.parametrize(
     ("number", "specimen"),
-    enumerate([*RIGHT, *MORE]),
+    list(enumerate([*RIGHT, *MORE])),
     ids=lambda value: getattr(value, "id", ""),
 )
 def test_a_right_specimen_is_not_flagged(number, specimen):
