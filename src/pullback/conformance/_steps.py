@@ -236,10 +236,16 @@ def _look(probe: Probe, line: Line, reach: float, eps: float) -> _Scan | None:
         same = changes.sign().sum(0).abs() == 3
         if width < widths[-1]:
             moving |= (small > rounding) & (large <= 3 * small) & same
-        odd = (large > 64 * rounding) & (large > 4 * changes.abs().median(0).values)
+        odd = (large > 64 * rounding) & (large > 4 * _middle(changes.abs()))
         for entry in odd.nonzero().flatten()[:_BISECTED].tolist():
             outliers.setdefault(entry, (place, place + 3 * width))
     return _Scan(line, places, every[:, 0], rounding, moving, outliers, 4 * eps * reach)
+
+
+def _middle(three: torch.Tensor) -> torch.Tensor:
+    """The median of three rows: `torch.median` takes six times as long along columns."""
+    a, b, c = three
+    return torch.maximum(torch.minimum(a, b), torch.minimum(torch.maximum(a, b), c))
 
 
 def _motion(scan: _Scan, entries: range) -> Motion:
