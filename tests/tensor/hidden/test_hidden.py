@@ -15,7 +15,7 @@ from tests.tensor.hidden.stores import STORES
 import pullback
 
 SEED = os.environ.get("PULLBACK_SEED", "20261121")
-PARTS = spread(range(5), 3)
+PARTS = spread(range(5), 5)
 EACH = examples(440)
 
 
