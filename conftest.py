@@ -1,6 +1,7 @@
 """Every example runs: those of README.md, CONTRIBUTING.md, docs/ and the docstrings of src/."""
 
 import importlib.util
+import os
 from typing import Any
 
 import torch
@@ -9,6 +10,12 @@ from sybil.document import PythonDocStringDocument
 from sybil.evaluators.doctest import NUMBER
 from sybil.parsers.myst import PythonCodeBlockParser, SkipParser
 from sybil.parsers.rest import DocTestParser
+
+# Of what inductor does at its first kernel, most is not for that kernel: it starts processes that
+# would compile others, each with a torch of its own, and tries a program for each kind of vectors.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+if "PULLBACK_FUZZ" not in os.environ:
+    os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 
 # A Triton kernel's module can only be imported where triton is installed.
 NOT_IMPORTABLE = [] if importlib.util.find_spec("triton") else ["_triton.py"]

@@ -1,5 +1,6 @@
 """The first minutes with pullback, as a shell sees them."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import pullback
+from pullback.cli import main
 
 ROOMS_OF_TENSORS = [
     "compat.curobo",
@@ -82,28 +84,44 @@ def test_each_room_says_what_to_install(package, without, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+COMMANDS = [
+    ["check"],
+    ["check", "somewhere:F"],
+    ["check", "calls.pt"],
+    ["check", "--", "python", "p.py"],
+    ["record", "--", "python", "p.py"],
+    ["track", "--", "python", "p.py"],
+    ["track", "diff", "a.jsonl", "b.jsonl"],
+]
+RUN_EACH = """
+import contextlib, io, json, sys
+from pullback.cli import main
+answers = []
+for words in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(words)
+    answers.append([status, out.getvalue(), err.getvalue()])
+print(json.dumps(answers))
+"""
+
+
 @pytest.mark.parametrize("package", ["torch", "numpy"])
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["check"],
-        ["check", "somewhere:F"],
-        ["check", "calls.pt"],
-        ["check", "--", "python", "p.py"],
-        ["record", "--", "python", "p.py"],
-        ["track", "--", "python", "p.py"],
-        ["track", "diff", "a.jsonl", "b.jsonl"],
-    ],
-    ids=" ".join,
-)
-def test_each_command_says_what_to_install(package, words, without, tmp_path):
+def test_each_command_says_what_to_install(package, without, tmp_path):
     (tmp_path / "p.py").write_text("print('ran')")
-    done = run(["-m", "pullback", *words], tmp_path, without(package))
-    assert done.returncode == 2
-    lines = done.stderr.splitlines()
-    assert lines[0].endswith(f"needs the package {package}, which is not installed.")
-    assert lines[1:] == ["  mend:     pip install 'pullback[tensor]'"]
-    assert done.stdout == ""
+    environment = without(package)
+    one = run(["-m", "pullback", *COMMANDS[0]], tmp_path, environment)
+    assert one.returncode == 2
+    done = run(["-c", RUN_EACH, json.dumps(COMMANDS)], tmp_path, environment)
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)
+    assert answers[0] == [one.returncode, one.stdout, one.stderr]
+    for words, (status, printed, told) in zip(COMMANDS, answers, strict=True):
+        assert status == 2, words
+        lines = told.splitlines()
+        assert lines[0].endswith(f"needs the package {package}, which is not installed."), words
+        assert lines[1:] == ["  mend:     pip install 'pullback[tensor]'"], words
+        assert printed == "", words
 
 
 def test_pytest_says_what_to_install(without, tmp_path):
@@ -134,18 +152,21 @@ PACKAGE_FUNCTION = "import torch\nclass F(torch.autograd.Function): pass\n"
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_word_meant_otherwise_is_answered_with_what_to_type(words, typed, tmp_path):
+def test_a_word_meant_otherwise_is_answered_with_what_to_type(
+    words, typed, tmp_path, monkeypatch, capsys
+):
     for file in ("pkg/mod.py", "pkg/inner/deep.py", "src/other/mod.py"):
         path = tmp_path / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(PACKAGE_FUNCTION)
         (path.parent / "__init__.py").touch()
     (tmp_path / "train.py").write_text(PACKAGE_FUNCTION)
-    done = run(["-m", "pullback", "check", *words], tmp_path)
-    assert done.returncode == 2
-    assert f"  mend:     {typed.format(folder=tmp_path)}" in done.stderr.splitlines()
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", *words]) == 2
+    told = capsys.readouterr().err
+    assert f"  mend:     {typed.format(folder=tmp_path)}" in told.splitlines()
     if words == ["train.py"]:
-        assert "train.py:F, or a program after --" in done.stderr
+        assert "train.py:F, or a program after --" in told
 
 
 def test_the_module_is_the_command(tmp_path):

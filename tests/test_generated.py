@@ -1,7 +1,7 @@
 """The generated tables stand in the pages as the CSV files have them."""
 
 import csv
-import subprocess
+import importlib
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -24,16 +24,11 @@ ROOT = Path(__file__).parents[1]
     ["benchmarks.shipped", "benchmarks.clauses", "benchmarks.wild.tables", "benchmarks.readme",
      "benchmarks.matrix", "benchmarks.programs.tables", "benchmarks.text_tables"],
 )  # fmt: skip
-def test_the_pages_are_what_the_measurements_say(module: str) -> None:
-    answer = subprocess.run(
-        [sys.executable, "-m", module, "--check"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=ROOT,
-        check=False,
-    )
-    assert answer.returncode == 0, answer.stderr
+def test_the_pages_are_what_the_measurements_say(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [module, "--check"])
+    importlib.import_module(module).main()  # ends the process where a page is out of date
 
 
 def test_every_clause_and_every_verdict_has_its_place_in_the_docs() -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from pullback import tape
 from pullback.errors import ArgumentTypeError, GraphError, UnsupportedError
-from pullback.tape import Feedback, Function, Variable, grad, jvp, stack, vmap
+from pullback.tape import Feedback, Function, Variable, _function_node, grad, jvp, stack, vmap
+from pullback.tape._feedback import notes_in
 
 
 def test_the_example_of_the_reference_page_runs():
@@ -292,3 +293,19 @@ def test_the_entries_of_a_list_come_from_one_node():
     assert len({part.grad_fn for part in parts}) == 1
     stack([part + "!" for part in parts]).backward(Variable(["note"] * 1_000))
     assert [text.grad[0].data for text in texts] == ["note"] * 1_000
+
+
+def test_each_note_for_the_entries_of_a_list_is_looked_at_a_few_times(monkeypatch):
+    looked = []
+
+    def counting(gradient):
+        for note in notes_in(gradient):
+            looked.append(note)
+            yield note
+
+    monkeypatch.setattr(_function_node, "notes_in", counting)
+    for count in (50, 100):
+        looked.clear()
+        texts = [Variable(str(i), requires_grad=True) for i in range(count)]
+        stack([part + "!" for part in stack(texts)]).backward(Variable(["note"] * count))
+        assert len(looked) <= 10 * count

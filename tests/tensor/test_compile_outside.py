@@ -5,6 +5,7 @@ import types
 import numpy as np
 import pytest
 import torch
+from tests.fuzzing import spread
 
 import pullback
 
@@ -148,9 +149,10 @@ def scaling(base, scale):
     return Scaling
 
 
-@pytest.mark.parametrize("third", [False, True], ids=["Function", "complete"])
-@pytest.mark.parametrize("case", CASES)
-def test_a_change_outside_is_seen(case, third):
+@pytest.mark.parametrize(
+    ("third", "case"), spread([(third, case) for third in (False, True) for case in CASES], 2)
+)
+def test_a_change_outside_is_seen(third, case):
     scale, change = closed_over() if case == "closure" else CASES[case]
     if third:
         function = pullback.complete(scaling(torch.autograd.Function, scale))

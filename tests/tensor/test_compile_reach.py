@@ -5,6 +5,7 @@ import enum
 
 import pytest
 import torch
+from tests.fuzzing import spread
 from tests.tensor.helpers import agree
 
 import pullback
@@ -128,9 +129,17 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
-@pytest.mark.parametrize("direct", [True, False], ids=["apply", "lambda"])
-def test_what_forward_reads_beside_its_arguments(function, direct):
+# By the way it is called, the way it is written and by what it reads: each third has all.
+READING = [
+    pytest.param(name, direct, id=f"{name}-{'apply' if direct else 'lambda'}")
+    for direct in (True, False)
+    for name in FUNCTIONS
+]
+
+
+@pytest.mark.parametrize(("name", "direct"), spread(READING, 3))
+def test_what_forward_reads_beside_its_arguments(name, direct):
+    function = FUNCTIONS[name]
     same_as_eager(function.apply if direct else lambda x: function.apply(x))  # noqa: PLW0108
 
 
@@ -170,9 +179,14 @@ def test_a_tensor_that_is_found_at_the_call_only_is_refused_by_name(function):
         run(leaf())
 
 
-@both(uses_a_global)
-@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.hessian, torch.func.jacfwd])
-def test_a_transform_of_what_is_traced_is_refused_by_name(function, transform):
+TRANSFORMS = [torch.func.grad, torch.func.hessian, torch.func.jacfwd]
+# One after the other: each second has every transform, and either way to write the Function.
+TRACED = [(f"uses_a_global-{w}", t) for w in ("Function", "complete") for t in TRANSFORMS]
+
+
+@pytest.mark.parametrize(("name", "transform"), spread(TRACED, 2))
+def test_a_transform_of_what_is_traced_is_refused_by_name(name, transform):
+    function = FUNCTIONS[name]
     run = torch.compile(
         transform(lambda x: function.apply(x).sum()), fullgraph=True, backend="aot_eager"
     )
@@ -233,10 +247,17 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("option", OPTIONS.values(), ids=OPTIONS)
-@both(takes_anything)
-def test_an_argument_of_any_kind(function, option):
-    same_as_eager(lambda x: function.apply(x, option))
+TAKING = {
+    "Function": takes_anything(pullback.Function),
+    "complete": pullback.complete(takes_anything(torch.autograd.Function)),
+}
+
+
+@pytest.mark.parametrize(
+    ("way", "option"), spread([(way, option) for way in TAKING for option in OPTIONS], 2)
+)
+def test_an_argument_of_any_kind(way, option):
+    same_as_eager(lambda x: TAKING[way].apply(x, OPTIONS[option]))
 
 
 def test_a_helper_that_was_compiled_before():

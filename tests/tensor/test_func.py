@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from tests.fuzzing import spread
+from tests.tensor.cases import ROWS
 from tests.tensor.helpers import SEED, agree, every_row, weighted
 
 func = torch.func
@@ -35,9 +37,15 @@ def test_jacobians_of_a_vector_output(row):
         )
 
 
-@every_row
-@pytest.mark.parametrize("outer", ["jacrev", "jacfwd"])
-@pytest.mark.parametrize("inner", ["grad", "jacfwd"])
+NESTED = [
+    pytest.param(row, outer, inner, id=f"{inner}-{outer}-{row.name}")
+    for inner in ("grad", "jacfwd")
+    for outer in ("jacrev", "jacfwd")
+    for row in ROWS
+]
+
+
+@pytest.mark.parametrize(("row", "outer", "inner"), spread(NESTED, 4))
 def test_second_order_in_every_nesting(row, outer, inner):
     args = row.arguments(SEED)
 

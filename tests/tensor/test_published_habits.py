@@ -8,6 +8,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from tests.memory import collecting
 from tests.tensor.helpers import agree
 from torch.autograd import Variable
 from torch.autograd.function import once_differentiable
@@ -453,8 +454,9 @@ def test_completed_classes_are_freed():
         func.hessian(lambda x: function.apply(x).sum())(x.detach())
         return weakref.ref(original), weakref.ref(function)
 
-    references = once()
-    gc.collect()
+    with collecting():
+        references = once()
+        gc.collect()
     assert [reference() for reference in references] == [None, None]
 
 
@@ -464,8 +466,9 @@ def test_functions_that_are_defined_in_a_loop_are_freed():
         function.apply(leaf())
         return weakref.ref(function)
 
-    reference = once()
-    gc.collect()
+    with collecting():
+        reference = once()
+        gc.collect()
     assert reference() is None
 
 

@@ -167,7 +167,7 @@ def unpatched() -> Iterator[list[str]]:
             now = vars(owner)
             for attribute, value in before[name].items():
                 new = now.get(attribute)
-                if callable(value) and new is not value and not _is_torchs_own(new):
+                if new is not value and callable(value) and not _is_torchs_own(new):
                     setattr(owner, attribute, value)
                     replaced.append(f"{name}.{attribute}")
 
@@ -232,11 +232,16 @@ def _loggers() -> Iterator[None]:
     levels = [logger.level for logger in loggers]
     try:
         for logger in loggers:
-            logger.setLevel(logging.CRITICAL)
+            _set_level(logger, logging.CRITICAL)
         yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+            _set_level(logger, level)
+
+
+def _set_level(logger: logging.Logger, level: int) -> None:
+    if logger.level != level:  # to set it makes every logger of the process forget what it keeps
+        logger.setLevel(level)
 
 
 def _numpy_state() -> object | None:

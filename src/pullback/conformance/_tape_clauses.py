@@ -97,7 +97,6 @@ def _saved(probe: Probe) -> str:
 
 
 def _leak(probe: Probe) -> str:
-    gc.collect()
     was = gc.isenabled()
     gc.disable()
     try:

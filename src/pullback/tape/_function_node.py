@@ -93,6 +93,7 @@ class FunctionNode(Node):
         if self.layout is not None or len(answers) != len(self._next):
             answers = self._matched(answers)
         result: list[Any] = []
+        texts: list[Variable] = []
         for answer, (node, _), space in zip(answers, self._next, self.spaces, strict=True):
             index = len(result)
             if answer is None or node is None or not (needed is None or needed[index]):
@@ -103,7 +104,9 @@ class FunctionNode(Node):
                 continue
             result.append(space.conform(answer, functools.partial(self._wrong_kind, index)))
             if space.textual:
-                self._sign(result[-1], gradients)
+                texts.append(result[-1])
+        if texts:
+            self._sign(texts, gradients)
         return result
 
     def _matched(self, answers: tuple[Any, ...]) -> Sequence[Any]:
@@ -128,9 +131,9 @@ class FunctionNode(Node):
             f"{self.title()} returned a gradient of the wrong kind for input {index}: {detail}."
         )
 
-    def _sign(self, gradient: Variable, gradients: Sequence[Any]) -> None:
+    def _sign(self, answers: Sequence[Variable], gradients: Sequence[Any]) -> None:
         """Say on new notes where they come from."""
-        new = [note for note in notes_in(gradient) if note.origin is None]
+        new = [note for answer in answers for note in notes_in(answer) if note.origin is None]
         if new:
             passed_on = {id(note) for each in gradients for note in notes_in(each)}
             origin = Origin(self._name, self.role, self.sequence)

@@ -1,6 +1,5 @@
 """Slices of work: each done once, whatever threads do, interruptions and forks included."""
 
-import os
 import subprocess
 import sys
 import threading
@@ -138,35 +137,9 @@ def test_the_result_does_not_depend_on_the_threads():
     assert torch.equal(results[0][1], results[1][1])
 
 
-FORKED = """
-import os, torch
-from pullback.trajectory import differentiate
-torch.set_num_threads(2)
-x = torch.randn(300, 300, 7)
-expected = differentiate(x, 0.1).jerk
-child = os.fork()
-if child == 0:
-    same = torch.equal(differentiate(x, 0.1).jerk, expected)
-    os._exit(0 if same else 1)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_process_has_threads_of_its_own():
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKED],
-        capture_output=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()[-2000:]
-
-
-def test_no_library_of_threads_is_called():
-    # What runs on macOS, Windows, aarch64 and musl runs here: Python's own threads alone.
-    code = """
-import ctypes
+# What runs on macOS, Windows, aarch64 and musl runs here: Python's own threads alone.
+ALONE = """
+import ctypes, os
 def refuse(*args, **kwargs):
     raise AssertionError("a library was looked for")
 import torch
@@ -174,9 +147,20 @@ from pullback.trajectory import differentiate
 import pullback.trajectory.kernels.stencil._cpu
 ctypes.CDLL = refuse
 torch.set_num_threads(2)
-differentiate(torch.randn(300, 300, 7), 0.1)
+x = torch.randn(300, 300, 7)
+expected = differentiate(x, 0.1).jerk
+if hasattr(os, "fork"):
+    child = os.fork()
+    if child == 0:
+        same = torch.equal(differentiate(x, 0.1).jerk, expected)
+        os._exit(0 if same else 1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code == 0, f"the forked process: {code}"
 """
+
+
+def test_no_library_of_threads_is_called_and_a_forked_process_has_threads_of_its_own():
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, timeout=200, check=False
+        [sys.executable, "-W", "ignore", "-c", ALONE], capture_output=True, timeout=200, check=False
     )
     assert done.returncode == 0, done.stderr.decode()[-2000:]
