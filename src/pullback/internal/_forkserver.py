@@ -23,13 +23,16 @@ from typing import Any
 from pullback.internal._processes import Child, start_copy
 
 _IDLE_SECONDS = 60.0
-# What torch imports at the first call that needs it, as most do.
-_LATE = ("torch.fx.experimental.symbolic_shapes",)
+# What torch imports at the first call that needs it, as most do: sympy soon, its compiler late.
+_AT_FIRST = ("torch.fx.experimental.symbolic_shapes",)
+_FOR_MANY = ("torch._dynamo",)
+_MANY = 3
 
 
 def _serve(connection: Connection, parent: int) -> None:
     """Answer until the other side is gone."""
     children: dict[int, Child] = {}
+    started = 0
     since = time.monotonic()
     try:
         while os.getppid() == parent and (children or time.monotonic() - since < _IDLE_SECONDS):
@@ -40,7 +43,8 @@ def _serve(connection: Connection, parent: int) -> None:
             if "import" in request:
                 _import(request["import"])
             elif "start" in request:
-                connection.send(_start(request, connection, children))
+                started += 1
+                connection.send(_start(request, started, connection, children))
             elif "ended" in request:
                 connection.send(children[request["ended"]].has_ended())
             else:
@@ -54,16 +58,23 @@ def _serve(connection: Connection, parent: int) -> None:
 
 def _import(name: str) -> ModuleType:
     module = importlib.import_module(name)
-    for late in _LATE if "torch" in sys.modules else ():
-        with contextlib.suppress(ImportError):
-            importlib.import_module(late)
+    if "torch" in sys.modules:
+        _import_late(_AT_FIRST)
     return module
 
 
+def _import_late(names: tuple[str, ...]) -> None:
+    for name in names:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
 def _start(
-    request: dict[str, Any], connection: Connection, children: dict[int, Child]
+    request: dict[str, Any], number: int, connection: Connection, children: dict[int, Child]
 ) -> int | None:
     module = _import(request["start"])
+    if number >= _MANY and "torch" in sys.modules:
+        _import_late(_FOR_MANY)
     if threading.active_count() > 1:  # those of numpy's OpenBLAS end before a fork
         return None  # a lock that another thread holds would never be opened in a copy
     folder = Path(request["folder"])
