@@ -4,12 +4,12 @@ import datetime
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from tests.fuzzing import spread
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -40,15 +40,16 @@ def start(rank: int, port: int) -> None:
     dist.init_process_group("gloo", rank=rank, world_size=2, timeout=datetime.timedelta(seconds=20))
 
 
-def reduce_on_a_rank(rank: int, port: int, share: str, folder: str) -> None:
+def reduce_on_a_rank(rank: int, port: int, folder: str) -> None:
     start(rank, port)
-    model = DistributedDataParallel(make())
-    with Tracker(model) as tracker:
-        model(data(rank, share)).square().sum().backward()
-        merged = tracker.reduce()
-    torch.save(
-        {tuple(key): value.to_dict() for key, value in merged.items()}, f"{folder}/{rank}.pt"
-    )
+    found = {}
+    for share in SHARES:
+        model = DistributedDataParallel(make())
+        with Tracker(model) as tracker:
+            model(data(rank, share)).square().sum().backward()
+            merged = tracker.reduce()
+        found[share] = {tuple(key): value.to_dict() for key, value in merged.items()}
+    torch.save(found, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -67,10 +68,17 @@ def die_or_reduce(rank: int, port: int, folder: str) -> None:
     os._exit(0)
 
 
-@pytest.mark.parametrize("share", spread(["empty", "equal", "unequal"], 2))
-def test_two_ranks_equal_the_concatenated_data(share: str, tmp_path: Path) -> None:
-    mp.spawn(reduce_on_a_rank, (free_port(), share, str(tmp_path)), nprocs=2)
-    found = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What two ranks found for every share: to start them takes longer than all the rest."""
+    folder = tmp_path_factory.mktemp("ranks")
+    mp.spawn(reduce_on_a_rank, (free_port(), str(folder)), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt") for rank in (0, 1)]
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_two_ranks_equal_the_concatenated_data(share: str, ranks: list[dict[str, Any]]) -> None:
+    found = [rank[share] for rank in ranks]
     assert found[0] == found[1]
     model = make()
     with Tracker(model) as tracker:
