@@ -4,7 +4,6 @@ import datetime
 import os
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -50,11 +49,10 @@ def reduce_on_a_rank(rank: int, port: int, folder: str) -> None:
             merged = tracker.reduce()
         found[share] = {tuple(key): value.to_dict() for key, value in merged.items()}
     torch.save(found, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    die_or_reduce(rank, folder)
 
 
-def die_or_reduce(rank: int, port: int, folder: str) -> None:
-    start(rank, port)
+def die_or_reduce(rank: int, folder: str) -> None:
     model = make()
     with Tracker(model, jsonl=f"{folder}/{rank}.jsonl") as tracker:
         model(torch.ones(3, 5)).sum().backward()
@@ -69,16 +67,20 @@ def die_or_reduce(rank: int, port: int, folder: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What two ranks found for every share: to start them takes longer than all the rest."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two ranks left, until one died: to start them takes longer than all the rest."""
     folder = tmp_path_factory.mktemp("ranks")
-    mp.spawn(reduce_on_a_rank, (free_port(), str(folder)), nprocs=2)
-    return [torch.load(folder / f"{rank}.pt") for rank in (0, 1)]
+    context = mp.spawn(reduce_on_a_rank, (free_port(), str(folder)), nprocs=2, join=False)
+    for process in context.processes:
+        process.join(120)
+    with pytest.raises(mp.ProcessExitedException):
+        context.join()
+    return folder
 
 
 @pytest.mark.parametrize("share", SHARES)
-def test_two_ranks_equal_the_concatenated_data(share: str, ranks: list[dict[str, Any]]) -> None:
-    found = [rank[share] for rank in ranks]
+def test_two_ranks_equal_the_concatenated_data(share: str, folder: Path) -> None:
+    found = [torch.load(folder / f"{rank}.pt")[share] for rank in (0, 1)]
     assert found[0] == found[1]
     model = make()
     with Tracker(model) as tracker:
@@ -93,14 +95,9 @@ def test_two_ranks_equal_the_concatenated_data(share: str, ranks: list[dict[str,
             )
 
 
-def test_a_rank_that_dies_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
-    context = mp.spawn(die_or_reduce, (free_port(), str(tmp_path)), nprocs=2, join=False)
-    for process in context.processes:
-        process.join(60)
-    with pytest.raises(mp.ProcessExitedException):
-        context.join()
-    assert (tmp_path / "refused").read_text() == "18"
-    lines = (tmp_path / "1.jsonl").read_text().splitlines()
+def test_a_rank_that_dies_is_named_and_nothing_is_lost(folder: Path) -> None:
+    assert (folder / "refused").read_text() == "18"
+    lines = (folder / "1.jsonl").read_text().splitlines()
     assert sum('"seen"' in line for line in lines) == 8
 
 
