@@ -82,9 +82,7 @@ def minimum_duration(
             given="a call inside of torch.func",
             mend="Find the motion outside, and use minimum_jerk at its times inside.",
         )
-    plan = make_plan(
-        points, None, duration=1.0, start=start, goal=goal, samples=samples, order=3
-    )  # fmt: skip
+    plan = make_plan(points, None, duration=1.0, start=start, goal=goal, samples=samples, order=3)
     check_limits(limits, points)
     check_stretch(plan, limits)
     fixed = Limits(
