@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from tests.fuzzing import spread
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -40,20 +39,20 @@ def start(rank: int, port: int) -> None:
     dist.init_process_group("gloo", rank=rank, world_size=2, timeout=datetime.timedelta(seconds=20))
 
 
-def reduce_on_a_rank(rank: int, port: int, share: str, folder: str) -> None:
+def reduce_on_a_rank(rank: int, port: int, folder: str) -> None:
     start(rank, port)
-    model = DistributedDataParallel(make())
-    with Tracker(model) as tracker:
-        model(data(rank, share)).square().sum().backward()
-        merged = tracker.reduce()
-    torch.save(
-        {tuple(key): value.to_dict() for key, value in merged.items()}, f"{folder}/{rank}.pt"
-    )
-    dist.destroy_process_group()
+    found = {}
+    for share in SHARES:
+        model = DistributedDataParallel(make())
+        with Tracker(model) as tracker:
+            model(data(rank, share)).square().sum().backward()
+            merged = tracker.reduce()
+        found[share] = {tuple(key): value.to_dict() for key, value in merged.items()}
+    torch.save(found, f"{folder}/{rank}.pt")
+    die_or_reduce(rank, folder)
 
 
-def die_or_reduce(rank: int, port: int, folder: str) -> None:
-    start(rank, port)
+def die_or_reduce(rank: int, folder: str) -> None:
     model = make()
     with Tracker(model, jsonl=f"{folder}/{rank}.jsonl") as tracker:
         model(torch.ones(3, 5)).sum().backward()
@@ -67,10 +66,21 @@ def die_or_reduce(rank: int, port: int, folder: str) -> None:
     os._exit(0)
 
 
-@pytest.mark.parametrize("share", spread(["empty", "equal", "unequal"], 2))
-def test_two_ranks_equal_the_concatenated_data(share: str, tmp_path: Path) -> None:
-    mp.spawn(reduce_on_a_rank, (free_port(), share, str(tmp_path)), nprocs=2)
-    found = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two ranks left, until one died: to start them takes longer than all the rest."""
+    folder = tmp_path_factory.mktemp("ranks")
+    context = mp.spawn(reduce_on_a_rank, (free_port(), str(folder)), nprocs=2, join=False)
+    for process in context.processes:
+        process.join(120)
+    with pytest.raises(mp.ProcessExitedException):
+        context.join()
+    return folder
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_two_ranks_equal_the_concatenated_data(share: str, folder: Path) -> None:
+    found = [torch.load(folder / f"{rank}.pt")[share] for rank in (0, 1)]
     assert found[0] == found[1]
     model = make()
     with Tracker(model) as tracker:
@@ -85,14 +95,9 @@ def test_two_ranks_equal_the_concatenated_data(share: str, tmp_path: Path) -> No
             )
 
 
-def test_a_rank_that_dies_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
-    context = mp.spawn(die_or_reduce, (free_port(), str(tmp_path)), nprocs=2, join=False)
-    for process in context.processes:
-        process.join(60)
-    with pytest.raises(mp.ProcessExitedException):
-        context.join()
-    assert (tmp_path / "refused").read_text() == "18"
-    lines = (tmp_path / "1.jsonl").read_text().splitlines()
+def test_a_rank_that_dies_is_named_and_nothing_is_lost(folder: Path) -> None:
+    assert (folder / "refused").read_text() == "18"
+    lines = (folder / "1.jsonl").read_text().splitlines()
     assert sum('"seen"' in line for line in lines) == 8
 
 

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 import torch
+from tests.fuzzing import spread
 
 from pullback.errors import MissingExtraError, UnsupportedError
 from pullback.trajectory import State, backend_used, differentiate, integrate
@@ -52,18 +53,19 @@ def same_stencil(backend, horizons, dtype=torch.float64, boundaries=BOUNDARIES):
                     torch.testing.assert_close(got, want, **tolerance)
 
 
-def same_accumulate(backend, dtype=torch.float64, dof=2):
-    for order, horizon in itertools.product((1, 2, 3), (1, 2, 6)):
-        for rows in ((1, 1), (1, horizon), (3, horizon), (3, 1)):
-            for method in METHODS:
-                steps = step_table(method, torch.rand(rows) + 0.3).to(dtype)
-                u = torch.randn(3, horizon, dof, dtype=dtype)
-                z = torch.randn(3, order, dof, dtype=dtype)
-                grads = tuple(torch.randn(3, horizon + 1, dof, dtype=dtype) for _ in range(4))
-                want = accumulate.accumulate(u, z, steps, order)
-                torch.testing.assert_close(backend.accumulate(u, z, steps, order), want)
-                want = accumulate.accumulate_adjoint(grads, steps, order)
-                torch.testing.assert_close(backend.accumulate_adjoint(grads, steps, order), want)
+def same_accumulate(backend, dtype=torch.float64, dof=2, every=1):
+    # Rows: one step for all, steps for all, steps for each and one step for each.
+    table = itertools.product((1, 2, 3), (1, 2, 6), ((1, 0), (1, 1), (3, 1), (3, 0)), METHODS)
+    for order, horizon, (batch, each), method in spread(list(table), every):
+        rows = (batch, horizon if each else 1)
+        steps = step_table(method, torch.rand(rows) + 0.3).to(dtype)
+        u = torch.randn(3, horizon, dof, dtype=dtype)
+        z = torch.randn(3, order, dof, dtype=dtype)
+        grads = tuple(torch.randn(3, horizon + 1, dof, dtype=dtype) for _ in range(4))
+        want = accumulate.accumulate(u, z, steps, order)
+        torch.testing.assert_close(backend.accumulate(u, z, steps, order), want)
+        want = accumulate.accumulate_adjoint(grads, steps, order)
+        torch.testing.assert_close(backend.accumulate_adjoint(grads, steps, order), want)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -155,14 +157,15 @@ def test_triton_through_its_interpreter():
         pytest.skip("triton is not installed")
     code = """
 import torch
+from tests.fuzzing import spread
 from tests.trajectory.test_kernels import BOUNDARIES, same_accumulate, same_stencil
 from pullback.trajectory import State, differentiate, integrate
 from pullback.trajectory.kernels.accumulate import _triton as accumulate
 from pullback.trajectory.kernels.stencil import _triton as stencil
 torch.manual_seed(0)
-same_stencil(stencil, (5, 9), boundaries=BOUNDARIES[::3])
+same_stencil(stencil, spread([5, 9], 2), boundaries=spread(BOUNDARIES, 4))
 same_stencil(stencil, (300,), boundaries=BOUNDARIES[-1:])
-same_accumulate(accumulate)
+same_accumulate(accumulate, every=11)
 x = torch.randn(2, 9, 3, dtype=torch.float64, requires_grad=True)
 for call in (lambda b: differentiate(x, 0.1, backend=b).jerk,
              lambda b: integrate(x, 0.1, start=State(0.0, 0.0), backend=b).position):

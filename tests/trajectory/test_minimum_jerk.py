@@ -10,7 +10,7 @@ import scipy.optimize
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fuzzing import examples
+from tests.fuzzing import examples, spread
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory import (
@@ -282,11 +282,17 @@ THROUGH = [[[0.0], [0.7], [1.8]], [[0.2], [1.0], [-0.1]]]
 
 @pytest.mark.parametrize(
     ("minimum", "limits"),
-    [
-        *((minimum_jerk, limits) for limits in LIMITED),
-        (minimum_acceleration, LIMITED[0]),
-        (minimum_acceleration, LIMITED[2]),
-    ],
+    # In `make test` without limits, on the jerk, and for least acceleration.
+    spread(
+        [
+            (minimum_jerk, LIMITED[0]),
+            (minimum_jerk, LIMITED[1]),
+            (minimum_jerk, LIMITED[2]),
+            (minimum_acceleration, LIMITED[0]),
+            (minimum_acceleration, LIMITED[2]),
+        ],
+        2,
+    ),
 )
 def test_every_derivative(minimum: object, limits: Limits | None) -> None:
     assert callable(minimum)
@@ -332,7 +338,7 @@ def test_limits_do_bind_in_the_cases_above() -> None:
         assert (plain.position - kept.position).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("limits", LIMITED)
+@pytest.mark.parametrize("limits", spread(LIMITED, 2))
 def test_the_duration_is_differentiated(limits: Limits | None) -> None:
     duration = double([2.0, 2.2]).requires_grad_()
 
@@ -341,12 +347,13 @@ def test_the_duration_is_differentiated(limits: Limits | None) -> None:
             :, ::3
         ]
 
-    assert torch.autograd.gradcheck(run, (duration,), atol=1e-5)
-    options = {"eps": 1e-4, "atol": 1e-4, "rtol": 1e-4, "fast_mode": True}
+    fast = {"fast_mode": True}
+    assert torch.autograd.gradcheck(run, (duration,), atol=1e-5, **fast)
+    options = {"eps": 1e-4, "atol": 1e-4, "rtol": 1e-4, **fast}
     assert torch.autograd.gradgradcheck(run, (duration,), **options)
 
 
-@pytest.mark.parametrize("limits", LIMITED)
+@pytest.mark.parametrize("limits", spread(LIMITED, 2))
 def test_vmap_and_func_equal_a_loop(limits: Limits | None) -> None:
     through = double(THROUGH)
     times = double([[0.0, 0.9, 2.0], [0.0, 1.1, 2.1]])

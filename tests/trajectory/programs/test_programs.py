@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 import torch
+from tests.fuzzing import examples, spread
 
 import pullback
 from pullback.trajectory.kernels.programs import (
@@ -24,6 +25,7 @@ F64 = {"dtype": torch.float64}
 FORMS = {kind: ROWS[kind] for kind in ("velocity", "acceleration", "jerk")}
 KINDS = [("velocity",), ("acceleration",), ("jerk",), ("velocity", "jerk"), tuple(FORMS)]
 ORDERS = (2, 3)
+BACKENDS = (_reference, _cpu)
 
 
 def dense_rows(kind, samples):
@@ -77,9 +79,9 @@ def problem(kinds, order, *, samples=24, batch=(3, 2), each=False, tight=0.8, se
     return Problem(level, scale, conditions, energy, order, kinds)
 
 
-@pytest.mark.parametrize("kinds", KINDS)
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("backend", [_reference, _cpu])
+@pytest.mark.parametrize(
+    ("kinds", "order", "backend"), spread(list(itertools.product(KINDS, ORDERS, BACKENDS)), 3)
+)
 def test_the_solution_is_optimal(kinds, order, backend):
     asked = problem(kinds, order, tight=0.8 if len(kinds) == 1 else 0.98)
     now, found = backend.solve_problems(asked)
@@ -132,9 +134,9 @@ def least_distance(asked, item):
     return None if distance < 1e-6 else basis @ (-missed[:-1] / missed[-1])
 
 
-@pytest.mark.parametrize("kinds", KINDS)
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("tight", [0.95, 0.7])
+@pytest.mark.parametrize(
+    ("kinds", "order", "tight"), spread(list(itertools.product(KINDS, ORDERS, (0.95, 0.7))), 3)
+)
 def test_least_squares_find_the_same(kinds, order, tight):
     asked = problem(kinds, order, samples=16, batch=(4,), tight=tight)
     now, found = _cpu.solve_problems(asked)
@@ -166,7 +168,7 @@ def least_peak(asked, item):
 @pytest.mark.parametrize("order", ORDERS)
 def test_whatever_can_be_kept_is_found(kinds, order):
     # Driven hard: multipliers reach 1e5, where a gap that is the same for all loses the metric.
-    for seed in range(12):
+    for seed in range(examples(2)):
         asked = problem(kinds, order, samples=16, batch=(8,), tight=0.7, seed=seed)
         answers = [backend.solve_problems(asked)[1] for backend in (_reference, _cpu)]
         for item in range(8):
@@ -175,11 +177,15 @@ def test_whatever_can_be_kept_is_found(kinds, order):
                 assert [bool(found[item]) for found in answers] == [peak < 1] * 2, (seed, item)
 
 
-@pytest.mark.parametrize("kinds", KINDS)
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("each", [False, True])
-@pytest.mark.parametrize(("samples", "batch"), [(7, (1,)), (24, (3, 2)), (65, (2, 2, 3))])
-def test_both_backends_agree(kinds, order, each, samples, batch):
+SIZES = [(7, (1,)), (24, (3, 2)), (65, (2, 2, 3))]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "order", "each", "size"),
+    spread(list(itertools.product(KINDS, ORDERS, (False, True), SIZES)), 7),
+)
+def test_both_backends_agree(kinds, order, each, size):
+    samples, batch = size
     asked = problem(kinds, order, samples=samples, batch=batch, each=each, tight=0.9)
     one, found = _cpu.solve_problems(asked)
     two, wanted = _reference.solve_problems(asked)
@@ -247,8 +253,10 @@ def applied(asked):
     return run
 
 
-@pytest.mark.parametrize("kinds", [("velocity",), ("acceleration", "jerk")])
-@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize(
+    ("each", "kinds"),
+    spread(list(itertools.product((False, True), (("velocity",), ("acceleration", "jerk")))), 3),
+)
 def test_every_derivative(kinds, each):
     asked = problem(kinds, 3, samples=8, batch=(2,), each=each, tight=0.8)
     first = {name: getattr(asked, name)[:1] for name in ("level", "scale", "conditions", "energy")}

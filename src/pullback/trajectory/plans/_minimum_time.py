@@ -16,7 +16,7 @@ from pullback.trajectory.plans._plan import SAMPLES, Plan, make_plan, to_motion
 from pullback.trajectory.plans._rows import POWERS, limit_of, row_kinds, row_mask, row_values
 from pullback.trajectory.plans._within import combine
 
-__all__ = ["minimum_time"]
+__all__ = ["check_stretch", "minimum_time"]
 
 
 def minimum_time(
@@ -80,13 +80,18 @@ def minimum_time(
         order=order,
     )
     check_limits(limits, points)
-    _check(plan, limits)
+    check_stretch(plan, limits)
     forms = combine(plan.basis(), plan.values(plan.step))
     step = _least_step(plan, forms, limits)
     return replace(to_motion(plan, forms, step), start_time=None)
 
 
-def _check(plan: Plan, limits: Limits) -> None:
+def check_stretch(plan: Plan, limits: Limits) -> None:
+    """Refuse what has no least duration, and ends that move.
+
+    Raises:
+        ArgumentError: no limit on a derivative, or an end that is not at rest.
+    """
     if not set(limits.given) - {"position"}:
         raise ArgumentError(
             "Without limits there is no least duration.",

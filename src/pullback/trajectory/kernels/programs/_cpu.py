@@ -499,4 +499,5 @@ def _solve_slice(
         problem = (kinds, order, level[item], scale[item], rows_of, support, 1 / energy[item])
         point = (near, y[item], slack[item], push[item])
         found[item] = _solve(problem, metric, point, step, work)
-        x[item] = near[:size]
+        for k in range(size):  # a slice would compile numba's text for a shape that differs
+            x[item, k] = near[k]
