@@ -93,7 +93,7 @@ def start_module(module: str, folder: Path, stdin: int = subprocess.DEVNULL) -> 
         stdin: what it reads, a descriptor; nothing unless it is given.
     """
     paths = os.pathsep.join(import_path())
-    variables = {"PYTHONPATH": paths, "TMPDIR": temporary_place(folder), **_compiler_cache()}
+    variables = {"PYTHONPATH": paths, "TMPDIR": temporary_place(folder), **_compiler()}
     variables["PULLBACK_PARENT"] = str(os.getpid())
     log = folder / "errors.txt"
     # -P: a file beside a recording that somebody sent may have the name of a standard module.
@@ -228,8 +228,10 @@ def die_with(parent: int) -> None:
     end_with_parent()
 
 
-def _compiler_cache() -> dict[str, str]:
-    """Keep the cache of torch's compiler where it would be without us."""
+def _compiler() -> dict[str, str]:
+    """Keep the cache of torch's compiler where it would be without us; start no pool for it."""
     user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
     place = os.path.join(tempfile.gettempdir(), f"torchinductor_{user}")
-    return {"TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", place)}
+    # A process of the pool imports a torch of its own, for the few kernels of one Function.
+    usual = {"TORCHINDUCTOR_CACHE_DIR": place, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    return {name: os.environ.get(name, value) for name, value in usual.items()}
