@@ -168,9 +168,7 @@ def _check(  # noqa: PLR0917 - typer reads the options off the parameters
     if timeout is not None and timeout <= 0:
         raise ArgumentError("The timeout is not positive.", given=f"{timeout:g} s")
     refuse_misread(targets or ())
-    require_tensor("pullback check")
-    if isolate is not False and _state.program is None:
-        prepare_worker("pullback.conformance._worker")  # both import torch at the same time
+    _prepare_check(isolate)
     from pullback.cli._check import Options, run_check  # imports torch
 
     return run_check(
@@ -201,6 +199,12 @@ def _check(  # noqa: PLR0917 - typer reads the options off the parameters
             trust=trust,
         )
     )
+
+
+def _prepare_check(isolate: bool | None) -> None:
+    require_tensor("pullback check")
+    if isolate is not False and _state.program is None:
+        prepare_worker("pullback.conformance._worker")  # both import torch at the same time
 
 
 @app.command("record")

@@ -22,6 +22,8 @@ from typing import Any
 
 from pullback.internal._processes import Child, start_copy
 
+__all__ = ["main"]
+
 _IDLE_SECONDS = 60.0
 # What torch imports at the first call that needs it, as most do: sympy soon, its compiler late.
 _AT_FIRST = ("torch.fx.experimental.symbolic_shapes",)
@@ -93,7 +95,8 @@ def _start(
     return child.pid
 
 
-def _main() -> None:
+def main() -> None:
+    """Serve the process that has started this one, over standard input."""
     shutil.rmtree(sys.argv[1], ignore_errors=True)
     connection = Connection(os.dup(0))
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -103,4 +106,4 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    _main()
+    main()
