@@ -54,7 +54,7 @@ open("running", "w").close()
 try:
     time.sleep(600)
 except KeyboardInterrupt:
-    until = time.monotonic() + 1.5
+    until = time.monotonic() + 0.7
     while time.monotonic() < until:  # saves its checkpoint
         time.sleep(0.05)
     open("saved", "w").write(f"{len(heard)}")

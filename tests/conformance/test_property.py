@@ -68,7 +68,7 @@ def function_of(formula, *, reduced):
     return Formula
 
 
-@settings(max_examples=examples(8), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(5), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     formula=formulas(), reduced=st.booleans(), shape=st.sampled_from([(1,), (3,), (2, 3)]),
     seed=st.integers(0, 2**16),
@@ -81,7 +81,7 @@ def test_a_function_of_a_random_smooth_formula_is_ok(formula, reduced, shape, se
     assert report["derivative"].verdict.value == "holds"
 
 
-@settings(max_examples=examples(8), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(5), deadline=None, suppress_health_check=list(HealthCheck))
 @given(formula=formulas(), factor=st.floats(1.001, 3.0), seed=st.integers(0, 2**16))
 def test_a_factor_on_one_gradient_is_always_found(formula, factor, seed):
     right = function_of(formula, reduced=False)
