@@ -44,7 +44,7 @@ release-check: $(STAMP) ## build the wheel, install it in a clean environment, a
 	$(BIN)/python -m benchmarks.release
 
 test: lint types imports ## lint, types, import rules, tests, doc examples
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 matrix: $(STAMP) ## the rooms that stand on torch, on each version of torch; writes docs/torch.md
 	$(BIN)/python -m benchmarks.matrix $(VERSIONS)
