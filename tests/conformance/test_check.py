@@ -19,6 +19,7 @@ import pullback.conformance
 from pullback.conformance import Report, Verdict, check
 from pullback.conformance.clauses import CLAUSES
 from pullback.errors import ArgumentError, ArgumentTypeError, BrokenContractError
+from pullback.internal.torch import answering
 
 # The clauses of the contract in its order. It has none for how an operator of torch.library is
 # registered, which is no promise of a Function: `registration` stands beside the other machinery.
@@ -313,3 +314,19 @@ def test_an_input_that_is_no_step_is_held_to_its_derivative():
     right = check(RoundTimesWeight, normal(9), normal(9, seed=2), clauses="derivative")
     assert right.gradient == "surrogate"
     assert right["derivative"].input == "args[1]"
+
+
+def test_a_refusal_of_torch_is_one_also_where_calls_are_heard():
+    class Combined(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return cotangent * 2
+
+    with answering(lambda call, cls, args, kwargs: call(cls, *args, **kwargs)):
+        pass  # from now on there is a layer over `apply`
+    report = check(Combined, torch.ones(3, dtype=torch.float64), clauses=["vmap", "transforms"])
+    assert [finding.verdict for finding in report] == ["lacking", "lacking"]

@@ -10,11 +10,12 @@ backward although forward took them. The words of a message decide nothing.
 import dis
 import os
 from collections.abc import Iterator
-from types import TracebackType
+from types import CodeType, TracebackType
 
 import torch
 
 from pullback.errors import PullbackError
+from pullback.internal import torch as internal
 from pullback.report import Verdict
 
 __all__ = ["classify", "describe"]
@@ -33,6 +34,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 # The method of `Probe` that calls the subject.
 _CALL = "call_subject"
+_LAYER = internal.__file__
 # What torch itself calls its own fault is no refusal.
 _FAULT = "INTERNAL ASSERT FAILED"
 # The rules that an author writes for one transform: an error inside is no refusal of torch.
@@ -91,11 +93,21 @@ def _is_refused_by_torch(error: BaseException) -> bool:
     own = [c for c in codes if not c.co_filename.startswith((_TORCH, _OURS))]
     if any(code.co_name in _RULES for code in own):
         return False
-    if codes and not own:
-        # From torch 2.14 on `apply` is written in C++, and refuses before any rule runs.
-        called = codes[-1].co_name == _CALL and codes[-1].co_filename.startswith(_OURS)
-        own = [codes[-1]] if called and _FAULT not in str(error) else []
-    return isinstance(error, RuntimeError) and bool(own)
+    refused = bool(own) or (_is_raised_by_apply(codes) and _FAULT not in str(error))
+    return isinstance(error, RuntimeError) and refused
+
+
+def _is_raised_by_apply(codes: list[CodeType]) -> bool:
+    """Whether `apply` itself refused before any rule ran: from torch 2.14 on it is in C++.
+
+    Between it and our call there may be the layer that hears the calls of a program.
+    """
+    for code in reversed(codes):
+        if code.co_name == _CALL and code.co_filename.startswith(_OURS):
+            return True
+        if not code.co_filename.startswith((_TORCH, _LAYER)):
+            return False
+    return False
 
 
 def describe(error: BaseException, limit: int = 240) -> str:
