@@ -153,3 +153,26 @@ def test_a_nonlinear_backward_in_low_precision_has_no_tangent(dtype):
     x = torch.ones(3, dtype=dtype)
     with pytest.raises(UnsupportedError, match="not linear in the cotangent"):
         torch.func.jvp(Clipped.apply, (x,), (4 * x,))
+
+
+class Tree:
+    """An argument that keeps a view of another object, which cannot be copied."""
+
+    def __init__(self):
+        self.kept = {"a": 1}
+        self.names = self.kept.keys()
+
+
+def test_an_argument_that_looks_at_others_is_no_way_around_it():
+    class Hidden(pullback.Function):
+        @staticmethod
+        def forward(ctx, x, tree):
+            ctx.derivative = (3 * x * x * 2**40).long()
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            return ctx.derivative.double() / 2**40 * g, None
+
+    with pytest.raises(UnsupportedError, match="disagrees with what"):
+        torch.func.jacrev(torch.func.grad(lambda x: Hidden.apply(x, Tree()).sum()))(X)

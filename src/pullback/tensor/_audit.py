@@ -20,8 +20,9 @@ import copy
 import math
 import os
 import threading
+import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, ItemsView, KeysView, Sequence, ValuesView
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,7 @@ from pullback.tensor._preserve import names_in_rules, preserved
 
 __all__ = ["Audit", "audit", "audits", "compare_rule", "compare_tangent", "is_auditing"]
 
+_VIEWS = (KeysView, ValuesView, ItemsView, types.MappingProxyType, types.ModuleType)
 _SIGNATURES = 64  # of one Function and rule that are audited
 _TRIES = 8  # audits of one Function that may end without a verdict
 _LARGE = 1 << 24  # elements of stand-in values that are not made
@@ -236,7 +238,7 @@ def _audit(
     if names_in_rules(call.definition) & _COMMUNICATES:
         return skipped("it may communicate with other processes")
     try:
-        holes = copy.deepcopy(call.template[0])
+        holes = _copied(call.template[0])
     except Exception as error:
         return skipped(f"an argument cannot be copied ({type(error).__name__})")
     found = [sample(source) for source in sources]
@@ -291,6 +293,26 @@ def _in_dtypes(measure: Any, twin: Call, values: Values) -> tuple[Verdict, float
         return outcome
     own = measure(twin, values)
     return own if own[0] == "disagrees" else outcome
+
+
+def _copied(value: Any) -> Any:
+    """A deep copy, in which what only looks at others, and cannot be copied, stays as it is."""
+    kept: dict[int, Any] = {}
+    pending, seen = [value], set()
+    while pending:
+        item = pending.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, _VIEWS):
+            kept[id(item)] = item
+        elif isinstance(item, dict):
+            pending += item.values()
+        elif isinstance(item, list | tuple | set | frozenset):
+            pending += item
+        elif not isinstance(item, type):
+            pending += getattr(item, "__dict__", {}).values()
+    return copy.deepcopy(value, kept)
 
 
 def _elsewhere(run: Callable[[], Any], values: Values) -> Any:

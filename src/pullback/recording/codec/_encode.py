@@ -220,11 +220,12 @@ class Encoder:
 
     def _numpy(self, value: Any, depth: int) -> Any:
         """An array or a number of numpy, as the tensor that holds the same."""
-        array = isinstance(value, sys.modules["numpy"].ndarray)
+        numpy = sys.modules["numpy"]
+        array = isinstance(value, numpy.ndarray)
         try:
-            if array and type(value) is not sys.modules["numpy"].ndarray:
+            if array and type(value) is not numpy.ndarray:
                 raise TypeError
-            stored = torch.as_tensor(value.copy() if array else value)
+            stored = torch.as_tensor(numpy.array(value))  # torch 2.7 takes no flag of numpy
         except (TypeError, ValueError, RuntimeError):
             raise NotPlain(f"an argument of numpy, {value.dtype}, has no plain form") from None
         return ("array" if array else "number", self._copy(stored))
