@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from tests.fuzzing import spread
 from tests.specimens.wrong import calculus, calls, machines, memory
 
@@ -87,7 +88,9 @@ def test_a_repro_shows_the_fault_in_a_process_of_its_own(tmp_path):
     # Dynamo wants a module, not a text.
     found = [(s, finding_of(s)) for s in [*chosen, *spread(COMPILED, 2)]]
     found = [(specimen, f) for specimen, f in found if f.verdict is Verdict.BROKEN]
-    assert {"compile", *(clause for _, clause in ALONE)} == {s.clause for s, _ in found}
+    # What torch 2.13 compiles wrongly, later ones compile rightly.
+    compiled = {"compile"} if torch.__version__ < "2.14" else set()
+    assert compiled | {clause for _, clause in ALONE} == {s.clause for s, _ in found}
     assert all(0 < len(finding.repro.splitlines()) <= 15 for _, finding in found)
     printed = run_alone(tmp_path, [finding.repro for _, finding in found])
     for (specimen, _), text in zip(found, printed, strict=True):
