@@ -138,17 +138,21 @@ READING = [
 ]
 
 
-refused_before_2_9 = refused_before(
-    "2.9",
-    "a tensor that a forward closes over, and a helper that is compiled itself",
-    match="sourceless builder torch.Tensor|symbolically trace a dynamo-optimized function",
+CELL = refused_before("2.11", "a tensor that a forward closes over", match="[Ss]ourceless builder")
+HELPER = refused_before(
+    "2.13",
+    "a helper that is compiled itself",
+    match="symbolically trace a dynamo-optimized function",
 )
+SLICE = refused_before("2.11", "an attribute of a slice", match="SliceVariable")
 
 
 @pytest.mark.parametrize(("name", "direct"), spread(READING, 3))
 def test_what_forward_reads_beside_its_arguments(name, direct):
     function = FUNCTIONS[name]
-    compare = same_as_eager if "uses_a_global" in name else refused_before_2_9(same_as_eager)
+    compare = same_as_eager
+    if "uses_a_global" not in name:
+        compare = CELL(compare) if "uses_a_cell" in name else HELPER(compare)
     compare(function.apply if direct else lambda x: function.apply(x))  # noqa: PLW0108
 
 
@@ -266,10 +270,12 @@ TAKING = {
     ("way", "option"), spread([(way, option) for way in TAKING for option in OPTIONS], 2)
 )
 def test_an_argument_of_any_kind(way, option):
-    same_as_eager(lambda x: TAKING[way].apply(x, OPTIONS[option]))
+    faulty = option == "slice" and torch.__version__.startswith("2.9")  # 2.7 has no such fault
+    compare = SLICE(same_as_eager) if faulty else same_as_eager
+    compare(lambda x: TAKING[way].apply(x, OPTIONS[option]))
 
 
-@refused_before_2_9
+@HELPER
 def test_a_helper_that_was_compiled_before():
     function = uses_a_compiled_helper(pullback.Function)
     function.apply(leaf())  # compiles the helper
