@@ -1,5 +1,7 @@
 """The questions of the survey tell right from wrong: each has a Function that it must catch."""
 
+import json
+import os
 import sys
 import types
 
@@ -8,6 +10,7 @@ import torch
 from benchmarks.wild._case import Published, randn
 from benchmarks.wild._intent import intent_of
 from benchmarks.wild._probe import PROBES, Subject, prepare, verdict_of
+from benchmarks.wild._worker import run_child
 
 import pullback
 from pullback.conformance import check
@@ -200,3 +203,14 @@ def test_intent_is_measured() -> None:
     assert intent_of(prepare(case(SavesOutput))) == "surrogate"
     assert intent_of(prepare(case(Nonlinear))) == "nonlinear"
     assert intent_of(prepare(case(Affine))) == "nonlinear"
+
+
+@pytest.mark.parametrize("function", [Affine, OldStyle], ids=lambda function: function.__name__)
+def test_the_question_is_linear_where_backward_is_not(function):
+    reader, writer = os.pipe()
+    run_child(case(function), "completed", ["double"], writer)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        said = {line["probe"]: line for line in map(json.loads, stream)}
+    assert said["intent"]["verdict"] == ("nonlinear" if function is Affine else "exact")
+    assert said["double"]["verdict"] == "works", said

@@ -43,6 +43,7 @@ def run_child(case: Published, state: str, names: list[str], pipe: int) -> None:
         caught: BaseException | None = None
         try:
             subject = prepare(case)
+            subject.intent = truth.intent
             if state == "completed":
                 subject.function = pullback.complete(subject.function)
             PROBES[name](subject, truth)
