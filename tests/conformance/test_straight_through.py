@@ -21,16 +21,11 @@ SEEDS = st.integers(0, 2**20)
 @given(name=st.sampled_from(sorted(ESTIMATORS)), size=SIZES, dtype=DTYPES, seed=SEEDS)
 def test_a_straight_through_estimator_is_never_called_broken(name, size, dtype, seed):
     # Open: of two or three entries the one that sets a measured range is half of what moves.
-    # Of as few neurons, none may come to its threshold by its membrane: the spike stands still.
+    # Open: of as few neurons none may reach its threshold by its membrane, whose gradient through
+    # the spike then looks wrong (one entry, float32, seed 66516).
     assume(name not in {"absolute-maximum", "leaky-neuron"} or size > 3)
     told = misjudged(name, size, dtype, seed)
     assert not told, f"{name}, size {size}, {dtype}, seed {seed}\n{told}"
-
-
-@pytest.mark.xfail(strict=True, reason="open: an output that steps for another input stands still")
-def test_a_single_neuron_far_from_its_threshold_is_not_called_broken():
-    told = misjudged("leaky-neuron", 1, torch.float32, 66516)
-    assert not told, told
 
 
 @pytest.mark.parametrize("name", spread(sorted(ESTIMATORS), 2))
