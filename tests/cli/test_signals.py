@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.processes import wait_for
 
 PULLBACK = [sys.executable, "-m", "pullback.cli"]
 FUNCTIONS = """
@@ -73,14 +74,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def wait_for(condition, seconds=90.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.05)
-
-
-def is_alive(name: str) -> bool:
+def is_working(name: str) -> bool:
     """Whether a process works in this folder, but for ourselves."""
     here = str(Path.cwd())
     for entry in Path("/proc").iterdir():
@@ -143,7 +137,7 @@ def test_a_request_to_end_reaches_a_program_once(folder, whom) -> None:
     assert Path("saved").read_text() == "1", errors
     assert process.returncode == 128 + signal.SIGTERM
     assert Path("calls.pt").exists()
-    assert not is_alive("train.py")
+    assert not is_working("train.py")
     assert list((folder / "temporary").glob("pullback*")) == []
 
 
@@ -169,7 +163,7 @@ def test_ctrl_c_during_a_check_says_what_is_known(folder) -> None:
     assert [item["clause"] for item in checked["functions:Waits"]["findings"]] == ["linear"]
     assert "Partial." in Path("out.html").read_text()
     assert "partial" in Path("out.xml").read_text()
-    assert not is_alive("pullback")
+    assert not is_working("pullback")
     assert list((folder / "temporary").glob("pullback*")) == []
 
 
@@ -179,7 +173,7 @@ def test_a_request_to_end_a_check_leaves_nothing_behind(folder) -> None:
     process.terminate()
     assert process.wait(30) == 128 + signal.SIGTERM
     # Neither the worker nor what the checked Function has forked.
-    assert not is_alive("python")
+    assert not is_working("python")
     assert list((folder / "temporary").glob("pullback*")) == []
     assert json.loads(Path("out.json").read_text())["partial"]
 
@@ -187,6 +181,7 @@ def test_a_request_to_end_a_check_leaves_nothing_behind(folder) -> None:
 def test_workers_end_with_a_command_that_is_killed(folder) -> None:
     process = subprocess.Popen([*CHECK, *OUTPUTS], stdout=subprocess.DEVNULL)
     wait_for(lambda: Path("waits").exists())
+    assert is_working("pullback.internal._forkserver")
     process.kill()
     process.wait(30)
-    wait_for(lambda: not is_alive("_worker"), 10)
+    wait_for(lambda: not is_working("pullback"), 10)

@@ -1,6 +1,5 @@
 """What a checked Function prints, says, forks, replaces or waits for never gets at the command."""
 
-import contextlib
 import json
 import os
 import sys
@@ -11,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from tests.processes import is_alive, wait_for
 
 from pullback.cli import main
 from pullback.conformance import Verdict, check
@@ -89,18 +89,9 @@ def run(folder, capfd):
 
 
 def assert_all_ended() -> None:
-    """What a Function has forked was killed; it may be slow to die, or to be buried."""
-    until = time.monotonic() + 10
-    for line in Path("forked").read_text().split():
-        while is_alive(line):
-            assert time.monotonic() < until
-            time.sleep(0.01)
-
-
-def is_alive(pid: str) -> bool:
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return False
+    """What a Function has forked was killed; it may be slow to die."""
+    forked = Path("forked").read_text().split()
+    wait_for(lambda: not any(map(is_alive, forked)), 10)
 
 
 def test_a_module_of_bad_manners_is_checked_whole(run) -> None:

@@ -204,7 +204,7 @@ class _Servers:
         """Be those of a copy of this process, which has none."""
         if self._server is not None:
             self._server.forget()
-        self.__init__()  # type: ignore[misc]
+        self.lock, self._server = threading.Lock(), None
 
 
 _servers = _Servers()
