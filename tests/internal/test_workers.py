@@ -12,7 +12,7 @@ import pytest
 from tests.processes import is_alive, wait_for
 
 from pullback.internal import _workers
-from pullback.internal._processes import STOP, Stopped, supervise
+from pullback.internal._processes import STOP, Stopped, start_module, supervise
 from pullback.internal._workers import prepare_worker, start_worker
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each worker is fresh")
@@ -24,8 +24,9 @@ from pathlib import Path
 def main(folder):
     if (folder / "die").exists():
         os.kill(os.getpid(), 9)
-    if (folder / "kill").exists():
-        time.sleep(1)  # the server has told by then that there is a copy
+    if (folder / "kill").exists() or (folder / "kill later").exists():
+        if (folder / "kill later").exists():
+            time.sleep(1)  # the server has told by then that there is a copy
         if "_forkserver" in Path(f"/proc/{os.getppid()}/cmdline").read_text():
             os.kill(os.getppid(), 9)
             time.sleep(30)
@@ -97,7 +98,9 @@ def test_other_variables_have_another_server(module, tmp_path, monkeypatch) -> N
 
 
 @linux
-@pytest.mark.parametrize(("flag", "status"), [("die", -9), ("leave", 7), ("kill", -9)])
+@pytest.mark.parametrize(
+    ("flag", "status"), [("die", -9), ("leave", 7), ("kill", -9), ("kill later", -9)]
+)
 def test_what_ends_a_copy_is_told(flag, status, module, tmp_path) -> None:
     assert run(module, tmp_path / "one", flag)[0] == status
     assert run(module, tmp_path / "two")[0] == 0
@@ -167,3 +170,11 @@ def test_server_and_copies_end_with_the_program(number, module, tmp_path) -> Non
         assert len(copies) == 1
         process.send_signal(number)
     wait_for(lambda: not any(is_alive(pid) for pid in [server, *copies]), 10)
+
+
+@linux
+def test_a_program_that_waits_for_any_child_may_get_ours(module, tmp_path) -> None:
+    (tmp_path / "leave").touch()
+    child = start_module(module, tmp_path)
+    os.waitpid(-1, 0)
+    supervise(child, lambda: "")

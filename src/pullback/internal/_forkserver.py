@@ -46,7 +46,10 @@ def _serve(connection: Connection, parent: int) -> None:
                 _import(request["import"])
             elif "start" in request:
                 started += 1
-                connection.send(_start(request, started, connection, children))
+                good = _prepare(request["start"], started)
+                connection.send(good)
+                if good:
+                    connection.send(_start(request, connection, children))
             elif "ended" in request:
                 connection.send(children[request["ended"]].has_ended())
             else:
@@ -71,14 +74,17 @@ def _import_late(names: tuple[str, ...]) -> None:
             importlib.import_module(name)
 
 
-def _start(
-    request: dict[str, Any], number: int, connection: Connection, children: dict[int, Child]
-) -> int | None:
-    module = _import(request["start"])
+def _prepare(name: str, number: int) -> bool:
+    """Import what the copy runs; says whether a copy is as good as a fresh process."""
+    _import(name)
     if number >= _MANY and "torch" in sys.modules:
         _import_late(_FOR_MANY)
-    if threading.active_count() > 1:  # those of numpy's OpenBLAS end before a fork
-        return None  # a lock that another thread holds would never be opened in a copy
+    # A lock that another thread holds is never opened in a copy. Those of OpenBLAS end at a fork.
+    return threading.active_count() == 1
+
+
+def _start(request: dict[str, Any], connection: Connection, children: dict[int, Child]) -> int:
+    module = importlib.import_module(request["start"])
     folder = Path(request["folder"])
 
     def work() -> None:

@@ -74,7 +74,10 @@ def _child(pid: int, log: Path, reap: Callable[[], int]) -> Child:
     """A process that this one has started."""
 
     def has_ended() -> bool:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        try:
+            return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True  # the program waits for whatever child has ended, and got this one
 
     def end() -> int:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -90,13 +90,18 @@ class _Server:
             "current": os.getcwd(),
             "temporary": temporary_place(folder),
         }
+        log = folder / "errors.txt"
         with self._asking:
             self.tell(request)
-            pid = self._answer(_START_SECONDS, stop=True)
+            if not self._answer(_START_SECONDS, stop=True):
+                raise _Gone
+            try:
+                pid = self._answer(_END_SECONDS)
+            except _Gone:
+                # What the copy runs may have killed the server: it is not run a second time.
+                return Child(self._process.pid, log, lambda: True, lambda: -signal.SIGKILL)
             self._living.add(pid)
-        return Child(
-            pid, folder / "errors.txt", lambda: self._has_ended(pid), lambda: self._end(pid)
-        )
+        return Child(pid, log, lambda: self._has_ended(pid), lambda: self._end(pid))
 
     def tell(self, request: dict[str, Any]) -> None:
         """Send a request."""
@@ -145,13 +150,10 @@ class _Server:
                     raise Stopped
                 if time.monotonic() > until:
                     raise EOFError
-            answer = self._connection.recv()
+            return self._connection.recv()
         except (EOFError, OSError):
             self.close()
             raise _Gone from None
-        if answer is None:
-            raise _Gone
-        return answer
 
     def _ask(self, request: dict[str, Any]) -> Any:
         with self._asking:
