@@ -6,9 +6,10 @@ The rule, in order:
 2. backward is not linear in the cotangent: ``nonlinear``, which the clause `linear` then calls
    broken because it was not declared;
 3. backward agrees with the derivative: ``exact``;
-4. it does not, and an output moves with an input by jumps alone, with which backward is not zero
-   (rounding, thresholds, quantisation: a straight-through estimator): ``surrogate``. That is
-   decided for each input: one that no output jumps with is still held to the derivative;
+4. it does not, and an output moves with an input by jumps alone, or nowhere, with which backward
+   is not zero (rounding, thresholds, quantisation: a straight-through estimator): ``surrogate``.
+   That is decided for each input: one that no output jumps with is still held to the derivative,
+   by the outputs that move smoothly with any input (the others answer by their surrogate);
 5. every output equals an input bit for bit (gradient scaling, reversal, noise): ``surrogate``;
 6. anything else: ``exact``, so that a wrong derivative is found. A constant factor is not
    taken for a surrogate: a forgotten factor is the commonest mistake of all.
@@ -24,6 +25,8 @@ from pullback.conformance._probe import Probe
 from pullback.conformance._steps import Motion, jumps_anywhere, motions, steps_by_entry
 
 __all__ = ["infer_intent"]
+
+Positions = tuple[int, ...]
 
 
 def infer_intent(probe: Probe) -> Probe:
@@ -44,44 +47,52 @@ def infer_intent(probe: Probe) -> Probe:
         return replace(probe, intent="exact", reason="nothing is differentiated")
     try:
         with guarded():
-            intent, reason, held = _infer(probe)
+            intent, reason, held, moving = _infer(probe)
     except (
         Exception,
         SystemExit,
     ):  # a function that fails here fails in its clauses, where it is reported
-        intent, reason, held = "exact", "the default: backward could not be compared", ()
-    return replace(probe, intent=intent, reason=reason, held=held)
+        intent, reason = "exact", "the default: backward could not be compared"
+        held = moving = ()
+    return replace(probe, intent=intent, reason=reason, held=held, moving=moving)
 
 
-def _infer(probe: Probe) -> tuple[str, str, tuple[int, ...]]:
-    """The intent, the reason, and the inputs of a surrogate that the derivative is asked of."""
+def _infer(probe: Probe) -> tuple[str, str, Positions, Positions]:
+    """The intent, the reason, and what of a surrogate is still held to the derivative."""
     if not is_linear(probe):
-        return "nonlinear", "backward is not linear in the cotangent", ()
+        return "nonlinear", "backward is not linear in the cotangent", (), ()
     trial = try_derivative(probe, 0)
     if trial.match == "match":
         trial = try_derivative(probe, 2)
     if trial.match == "match":
-        return "exact", "backward agrees with the derivative", ()
+        return "exact", "backward agrees with the derivative", (), ()
     found = _stepped(probe)
     if found is not None:
-        path, held = found
-        return "surrogate", f"forward moves by jumps with {path}, backward is not zero", held
+        how, held, moving = found
+        return "surrogate", f"forward {how}, backward is not zero", held, moving
     if trial.match == "mismatch" and _is_identity(probe):
         reason = "an output equals an input bit for bit, backward is not the identity"
-        return "surrogate", reason, ()
-    return "exact", "the default: nothing shows that backward differs on purpose", ()
+        return "surrogate", reason, (), ()
+    return "exact", "the default: nothing shows that backward differs on purpose", (), ()
 
 
-def _stepped(probe: Probe) -> tuple[str, tuple[int, ...]] | None:
-    """An input that is passed straight through steps, and the inputs nothing jumps with."""
+def _stepped(probe: Probe) -> tuple[str, Positions, Positions] | None:
+    """How an input is passed straight through, the inputs that nothing jumps with, by what."""
     count = len(probe.inputs.differentiable)
     moves = [motions(probe, k) for k in range(count)]
     through = [k for k, found in enumerate(moves) if _passes(probe, k, found)]
+    how = "moves by jumps with"
     if not through:
-        return _constant(probe, moves)
+        through, how = _constant(probe, moves), "stands still along"
+    if not through:
+        return None
     smooth = [k for k, found in enumerate(moves) if found and not any(m.jumps for m in found)]
     held = tuple(k for k in smooth if not jumps_anywhere(probe, k))
-    return probe.path(through[0]), held
+    # Where no neuron comes to its threshold by its membrane, its spike stands still along it,
+    # and backward is not zero all the same.
+    by_output = zip(probe.outputs, zip(*filter(None, moves), strict=True), strict=True)
+    moving = tuple(output for output, found in by_output if any(m.moves for m in found))
+    return f"{how} {probe.path(through[0])}", held if moving else (), moving
 
 
 def _passes(probe: Probe, only: int, found: list[Motion]) -> bool:
@@ -101,15 +112,13 @@ def _answers(probe: Probe, only: int, output: int) -> bool:
     return bool(probe.pull(leaves, alone, outputs)[only].ne(0).any())
 
 
-def _constant(probe: Probe, moves: list[list[Motion]]) -> tuple[str, tuple[int, ...]] | None:
-    """A forward that is constant wherever it was looked at, with a backward that is not zero."""
-    if not moves or any(m.moves or m.jumps for found in moves for m in found) or [] in moves:
-        return None
-    count = range(len(probe.outputs))
-    for k in range(len(moves)):
-        if any(_answers(probe, k, output) for output in count):
-            return probe.path(k), ()
-    return None
+def _constant(probe: Probe, moves: list[list[Motion]]) -> list[int]:
+    """Inputs that get a gradient from an output that is constant wherever it was looked at."""
+    if [] in moves:
+        return []
+    by_output = enumerate(zip(*moves, strict=True))
+    still = [o for o, found in by_output if not any(m.moves or m.jumps for m in found)]
+    return [k for k in range(len(moves)) if any(_answers(probe, k, o) for o in still)]
 
 
 def _is_identity(probe: Probe) -> bool:

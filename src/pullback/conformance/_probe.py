@@ -43,6 +43,7 @@ class Probe:
         reason: why it was inferred so.
         held: positions of the inputs that the derivative is asked of although another input is
             passed straight through.
+        moving: positions among the output tensors by which these are held.
         seed: the seed of every random choice.
         outputs: positions among the output tensors that are differentiated.
         random: whether the function draws from a global generator.
@@ -59,6 +60,7 @@ class Probe:
     inferred: bool = True
     reason: str = ""
     held: tuple[int, ...] = ()
+    moving: tuple[int, ...] = ()
     seed: int = 0
     outputs: tuple[int, ...] = ()
     random: bool = False

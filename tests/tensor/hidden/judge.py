@@ -77,7 +77,32 @@ def leak() -> str:
         left.append("a mode")
         while torch._C._len_torch_function_stack():
             torch._C._pop_torch_function_stack()
+    if torch.is_inference_mode_enabled():
+        left.append("inference mode")
+    for name, (now, put_back) in _keys().items():
+        if repr(now) != repr(_CLEAN[name][0]):
+            left.append(f"{name} dispatch keys {now}")
+            for key in torch._C.DispatchKey.__members__.values():
+                with contextlib.suppress(RuntimeError):
+                    put_back(key, _CLEAN[name][0].has(key))
     return ", ".join(left)
+
+
+def _keys() -> dict[str, tuple[Any, Any]]:
+    """The dispatch keys that this thread includes and excludes, and what sets them."""
+    return {
+        "included": (
+            torch._C._dispatch_tls_local_include_set(),
+            torch._C._dispatch_tls_set_dispatch_key_included,
+        ),
+        "excluded": (
+            torch._C._dispatch_tls_local_exclude_set(),
+            torch._C._dispatch_tls_set_dispatch_key_excluded,
+        ),
+    }
+
+
+_CLEAN = _keys()
 
 
 def is_refusal(error: BaseException | None, question: Question) -> bool:

@@ -22,15 +22,16 @@ _SEPARATELY = 8
 )
 def derivative(probe: Probe) -> Finding:
     """Compare <J'w, v> with float64 finite differences of <w, f> along random directions."""
-    if probe.intent != "exact" and not probe.held:
-        return probe.skipped(_said(probe))
-    asked = range(len(probe.inputs.differentiable)) if probe.intent == "exact" else probe.held
-    choices: list[int | None] = list(asked)
-    if len(choices) > _SEPARATELY and probe.intent == "exact":
+    asked, choices = probe, list[int | None](range(len(probe.inputs.differentiable)))
+    if probe.intent != "exact":
+        if not probe.held:
+            return probe.skipped(_said(probe))
+        asked, choices = replace(probe, outputs=probe.moving), [*probe.held]
+    elif len(choices) > _SEPARATELY:
         choices = [None]
     settled = 0
     for only in choices:
-        trial = decide(lambda number, only=only: try_derivative(probe, number, only))
+        trial = decide(lambda number, only=only: try_derivative(asked, number, only))
         if trial is not None and trial.match == "mismatch":
             return _broken(probe, trial, only)
         settled += trial is not None
