@@ -40,3 +40,8 @@ _docstrings = Sybil(
     setup=seed_document,
 )
 pytest_collect_file = (_pages + _docstrings).pytest()
+
+
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    """Begin with the file that compiles most kernels: later two processes would, both the same."""
+    items.sort(key=lambda item: "trajectory/programs/test_programs.py" not in item.nodeid)
