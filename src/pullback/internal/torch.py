@@ -25,9 +25,9 @@ import importlib
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -60,7 +60,9 @@ __all__ = [
     "disable_current_modes",
     "disable_functorch",
     "disable_torch_function",
+    "end_graph",
     "forward_level",
+    "free_symbols",
     "from_functional_tensor",
     "fused_function",
     "get_interpreter_stack",
@@ -72,6 +74,7 @@ __all__ = [
     "is_any_autocast_enabled",
     "is_batchedtensor",
     "is_dynamo_tracing",
+    "is_dynamo_trying",
     "is_exporting",
     "is_functional_tensor",
     "is_functorch_wrapped_tensor",
@@ -92,6 +95,7 @@ __all__ = [
     "set_deterministic",
     "set_forward_mode",
     "set_grad_mode",
+    "substitute_in_graph",
     "temporarily_clear_interpreter_stack",
     "unwrap_if_dead",
     "watch_apply",
@@ -310,6 +314,40 @@ def is_exporting() -> bool:
 def graph_break(message: str) -> None:
     """End the graph that Dynamo traces, with a message: no exception of ours passes it."""
     torch._dynamo.graph_break(msg=message)
+
+
+def is_dynamo_trying(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether Dynamo tries a call that it puts into its graph whole, on tensors without data.
+
+    The compiler behind it traces the graph again, with other tensors; an error there is not the
+    end of the graph but of the program.
+    """
+    if _Tracing.try_get() is None or is_traced():
+        return False
+    return not any(isinstance(tensor, FunctionalTensor) for tensor in tensors)
+
+
+def end_graph(message: str) -> NoReturn:
+    """Let Dynamo end its graph before the call that it tries, which then runs uncompiled.
+
+    Raises:
+        Unsupported: always; torch reports it under ``fullgraph=True``.
+    """
+    raise torch._dynamo.exc.Unsupported(message)
+
+
+@contextlib.contextmanager
+def free_symbols() -> Iterator[None]:
+    """Let a call that Dynamo tries read numbers of tensors that stay inside of it."""
+    shapes = getattr(getattr(_Tracing.try_get(), "fake_mode", None), "shape_env", None)
+    with shapes.ignore_fresh_unbacked_symbols() if shapes else contextlib.nullcontext():
+        yield
+
+
+def substitute_in_graph(function: types.FunctionType, other: Callable[..., Any]) -> None:
+    """Let Dynamo trace ``other`` in the place of a function, which is never compiled."""
+    torch.compiler.substitute_in_graph(function)(other)
+    never_compile(function)
 
 
 def never_compile(function: types.FunctionType, *, callees: bool = False) -> None:

@@ -27,6 +27,7 @@ from pullback.internal.torch import (
     is_any_autocast_enabled,
     is_batchedtensor,
     is_dynamo_tracing,
+    is_dynamo_trying,
     len_torch_dispatch_stack,
     unwrap_if_dead,
 )
@@ -36,12 +37,13 @@ from pullback.tensor._call import Call, differentiable, zeros
 from pullback.tensor._definition import Definition
 from pullback.tensor._forward_mode import push
 from pullback.tensor._gradient import differentiable_gradient
-from pullback.tensor._in_graph import may_change, refuse_change, refuse_constants
+from pullback.tensor._in_graph import may_change, refuse_change, refuse_constants, tried
 from pullback.tensor._kept import aside, reclaim
 from pullback.tensor._levels import alive, is_differentiated
 from pullback.tensor._outside import watch
 from pullback.tensor._pair import engines
 from pullback.tensor._plain import Nested, is_flat, make_plain
+from pullback.tensor._preserve import preserved
 from pullback.tensor._retrace import retracing, settle, suspended
 from pullback.tensor._structure import ONE, flatten
 
@@ -66,6 +68,19 @@ def apply(
     else:
         values, names = definition.bind(args, kwargs)
     template, tensors = flatten(values)
+    if is_dynamo_tracing():
+        with tried(definition.name, tensors):
+            return _run(engine, definition, template, tensors, names)
+    return _run(engine, definition, template, tensors, names)
+
+
+def _run(
+    engine: Any,
+    definition: Definition,
+    template: Any,
+    tensors: Sequence[torch.Tensor],
+    names: Sequence[str],
+) -> Any:
     state = None
     if _autocasting():
         tensors = cast_inputs(definition.autocast, tensors)
@@ -102,9 +117,24 @@ def _enter_graph(engine: Any, call: Call, tensors: Sequence[torch.Tensor]) -> An
     fixed = {i for i, tensor in enumerate(tensors) if not may_change(tensor)}
     with refuse_constants(name):
         results = engine.enter(call, *tensors)
+        if is_dynamo_trying(tensors):
+            _try_backward(call, results, tensors)
     if not fixed.isdisjoint(call.dirty):
         raise refuse_change(name)
     return results
+
+
+def _try_backward(
+    call: Call, results: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]
+) -> None:
+    """Run backward too while the graph can still end before the call: the compiler traces it."""
+    outputs = [y for y in results[: call.count] if y.requires_grad]
+    inputs = [x for x in tensors if x.requires_grad]
+    with preserved(call.definition):
+        torch.autograd.grad(
+            outputs, inputs, list(map(torch.zeros_like, outputs)), retain_graph=True,
+            allow_unused=True,
+        )  # fmt: skip
 
 
 def make_engine(function: type, definition: Definition) -> Any:

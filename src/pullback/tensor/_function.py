@@ -9,7 +9,7 @@ from pullback.internal.torch import is_dynamo_tracing
 from pullback.tensor import _autocast
 from pullback.tensor._definition import Definition, define, rules_of
 from pullback.tensor._engine import apply, make_engine
-from pullback.tensor._in_graph import prepare
+from pullback.tensor._in_graph import follow, prepare
 from pullback.tensor._signature import CombinedForm, SplitForm
 
 __all__ = ["Function"]
@@ -144,7 +144,7 @@ class Function(torch.autograd.Function):
             UnsupportedError: a transform was asked for that cannot be derived.
         """
         if torch.compiler.is_dynamo_compiling():  # never in eager: this very frame is compiled
-            return cls.apply(*args, **kwargs)  # which Dynamo does not follow
+            return follow(cls, args, kwargs)
         compiled: tuple[Any, Definition] | None = cls._compiled
         if compiled is None or compiled[1].rules != rules_of(cls):
             definition = define(cls)

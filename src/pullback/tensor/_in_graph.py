@@ -25,14 +25,24 @@ from typing import Any
 import torch
 
 from pullback.errors import UnsupportedError
-from pullback.internal.torch import are_functorch_transforms_active, graph_break, pytree
+from pullback.internal.torch import (
+    are_functorch_transforms_active,
+    end_graph,
+    free_symbols,
+    graph_break,
+    is_dynamo_trying,
+    pytree,
+    substitute_in_graph,
+)
 from pullback.tensor._reach import functions, named
 
 __all__ = [
+    "follow",
     "may_change",
     "prepare",
     "refuse_change",
     "refuse_constants",
+    "tried",
 ]
 
 _DYNAMO = "torch._dynamo"
@@ -41,6 +51,7 @@ _base: Any = torch.autograd.Function
 # What tensors and the other values that a graph takes have themselves.
 _GRAPHED = (torch.Tensor, torch.Size, torch.dtype, torch.device, int, float, complex, str)
 _KNOWN = frozenset(name for kind in (*_GRAPHED, list, tuple, dict, slice) for name in dir(kind))
+_TO_NUMPY = frozenset({"numpy", "array", "asarray", "ascontiguousarray"})
 _waiting: weakref.WeakSet[type] = weakref.WeakSet()
 
 
@@ -58,7 +69,51 @@ def prepare(function: Any) -> None:
         sys.meta_path.insert(0, _finder)
 
 
+def follow(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Apply a Function whose `apply` Dynamo compiles as a piece of its own.
+
+    Dynamo traces `_followed` in its place. Where the graph ends there, this runs, and nothing below
+    it is compiled: `apply` would be compiled once more, and end there again, without end.
+    """
+    return function.apply(*args, **kwargs)
+
+
+def _followed(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return function.apply(*args, **kwargs)
+
+
+@functools.cache
+def _let_follow() -> None:
+    substitute_in_graph(follow, _followed)
+
+
+@contextlib.contextmanager
+def tried(name: str, tensors: Sequence[torch.Tensor]) -> Iterator[bool]:
+    """End the graph before a call that cannot run on tensors without values; it runs uncompiled.
+
+    Arguments:
+        name: of the Function.
+        tensors: what it is called with.
+
+    Yields:
+        Whether Dynamo tries the call now.
+    """
+    trying = is_dynamo_trying(tensors)
+    if not trying:
+        yield False
+        return
+    try:
+        with free_symbols():
+            yield True
+    except Exception as error:
+        end_graph(
+            f"torch.compile cannot take {name} into its graph whole, where tensors have no values. "
+            f"{type(error).__name__}: {error}"
+        )
+
+
 def _register(function: Any) -> None:
+    _let_follow()
     # Dynamo traces no Function that has a jvp.
     traceable = function.jvp is _base.jvp
     outside = traceable and (_takes_an_object(function) or _computes_in_numpy(function))
@@ -120,7 +175,15 @@ def _computes_in_numpy(function: Any) -> bool:
     Dynamo makes torch operations of it; the tensors of a graph that takes the Function whole have
     no values that an array could have.
     """
-    return any("numpy" in rule.__code__.co_names for rule in _rules_and_helpers(function))
+    return any(
+        not _TO_NUMPY.isdisjoint(rule.__code__.co_names)
+        and ("numpy" in rule.__code__.co_names or _names_numpy(rule))
+        for rule in _rules_and_helpers(function)
+    )
+
+
+def _names_numpy(rule: types.FunctionType) -> bool:
+    return any(isinstance(v, types.ModuleType) and v.__name__ == "numpy" for v in named(rule))
 
 
 def _rules_and_helpers(function: Any) -> list[types.FunctionType]:
