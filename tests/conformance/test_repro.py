@@ -1,11 +1,14 @@
 """The repro of a finding is a short standalone script that shows the fault."""
 
+import ast
 import contextlib
 import io
+import itertools
 import json
 import re
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -28,13 +31,26 @@ def finding_of(specimen):
     return report[specimen.clause]
 
 
+def assert_reads_well(script):
+    """Short, in 100 columns, one statement a line, imports first."""
+    lines = script.splitlines()
+    assert 0 < len(lines) <= 60
+    assert max(map(len, lines)) <= 100
+    tokens = tokenize.generate_tokens(io.StringIO(script).readline)
+    assert ";" not in [token.string for token in tokens]
+    nodes = ast.parse(script).body
+    kinds = [isinstance(node, (ast.Import, ast.ImportFrom)) for node in nodes]
+    assert kinds == sorted(kinds, reverse=True)
+    assert all(node.lineno != before.lineno for before, node in itertools.pairwise(nodes))
+
+
 @pytest.mark.parametrize("specimen", OTHERS, ids=lambda specimen: specimen.id)
 @pytest.mark.filterwarnings("ignore")
 def test_a_repro_is_short_and_runs(specimen):
     finding = finding_of(specimen)
     if finding.verdict is not Verdict.BROKEN:
         pytest.skip(f"{finding.verdict.value}: the error itself shows it")
-    assert 0 < len(finding.repro.splitlines()) <= 15
+    assert_reads_well(finding.repro)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(finding.repro, "repro.py", "exec"), {"__name__": "repro"})
@@ -91,7 +107,8 @@ def test_a_repro_shows_the_fault_in_a_process_of_its_own(tmp_path):
     # What torch 2.13 compiles wrongly, later ones compile rightly.
     compiled = {"compile"} if torch.__version__ < "2.14" else set()
     assert compiled | {clause for _, clause in ALONE} == {s.clause for s, _ in found}
-    assert all(0 < len(finding.repro.splitlines()) <= 15 for _, finding in found)
+    for _, finding in found:
+        assert_reads_well(finding.repro)
     printed = run_alone(tmp_path, [finding.repro for _, finding in found])
     for (specimen, _), text in zip(found, printed, strict=True):
         lines = text.strip().splitlines()

@@ -37,7 +37,9 @@ def prepare(subject: Subject, arguments: Arguments, seed: int) -> Probe:
         arguments = arguments.with_differentiable(flat)
     with guarded():
         arguments = _settle(subject, arguments, seed)
-        probe = Probe(subject, _widen(subject, arguments, seed), arguments, seed=seed)
+        probe = Probe(subject, arguments, arguments, seed=seed)
+        probe = replace(probe, accumulates=_accumulates(probe))
+        probe = replace(probe, inputs=_widen(probe))
         if not arguments.declared:
             kept = _answered(probe)
             probe = replace(
@@ -112,15 +114,23 @@ def _leaves(arguments: Arguments) -> list[torch.Tensor]:
     return [point.clone().requires_grad_() for point in arguments.points()]
 
 
-def _widen(subject: Subject, arguments: Arguments, seed: int) -> Arguments:
+def _accumulates(probe: Probe) -> bool:
+    """Whether ``.backward()`` works where `torch.autograd.grad` is refused."""
+    probe = replace(probe, outputs=_carrying(probe.run(probe.leaves())))
+    return _fault(probe) is not None and _fault(replace(probe, accumulates=True)) is None
+
+
+def _widen(probe: Probe) -> Arguments:
     """The arguments in float64, unless the function refuses or computes in less."""
+    arguments = probe.inputs
     wide = arguments.cast(torch.float64)
+    probe = replace(probe, inputs=wide, original=wide)
     try:
-        outputs = Probe(subject, wide, wide, seed=seed).run(_leaves(wide))
+        outputs = probe.run(_leaves(wide))
         floating = [y for y in outputs if is_continuous(y)]
         if any(torch.finfo(y.dtype).eps > torch.finfo(torch.float64).eps for y in floating):
             return arguments
-        Probe(subject, wide, wide, seed=seed, outputs=_carrying(outputs)).backward(
+        replace(probe, outputs=_carrying(outputs)).backward(
             wide.points(), [torch.ones_like(y) for y in outputs if y.requires_grad]
         )
     except (
@@ -167,9 +177,7 @@ def _asked(probe: Probe, leaves: Sequence[torch.Tensor]) -> set[int]:
         outputs = [y for y in probe.run(leaves) if y.requires_grad and is_continuous(y)]
         if not outputs or not pairs:
             return set()
-        gradients = torch.autograd.grad(
-            outputs, [x for _, x in pairs], probe.cotangents(outputs), allow_unused=True
-        )
+        gradients = probe.gradients(outputs, [x for _, x in pairs], probe.cotangents(outputs))
     except (Exception, SystemExit):
         return set()
     answers = zip(pairs, gradients, strict=True)

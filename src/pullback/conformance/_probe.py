@@ -48,6 +48,8 @@ class Probe:
         outputs: positions among the output tensors that are differentiated.
         random: whether the function draws from a global generator.
         rough: whether it computes in float32 although its outputs are float64.
+        accumulates: whether it refuses `torch.autograd.grad`, and takes ``.backward()``: one that
+            runs forward again in backward cannot tell which gradients are asked for.
         fault: what plain backward raised, or ``None`` where it runs.
         kin: how the points and directions tried keep to those that forward accepts.
         clause: the clause that is running.
@@ -65,6 +67,7 @@ class Probe:
     outputs: tuple[int, ...] = ()
     random: bool = False
     rough: bool = False
+    accumulates: bool = False
     fault: Exception | None = None
     kin: str = "any"
     clause: str = ""
@@ -201,17 +204,29 @@ class Probe:
         gradients: Tensors = [torch.zeros_like(leaf) for leaf in leaves]
         if not pairs or not wanted:
             return gradients
-        answered = torch.autograd.grad(
-            [y for y, _ in pairs],
-            [leaves[k] for k in wanted],
-            [g for _, g in pairs],
-            allow_unused=True,
-            **options,
+        answered = self.gradients(
+            [y for y, _ in pairs], [leaves[k] for k in wanted], [g for _, g in pairs], **options
         )
         for k, gradient in zip(wanted, answered, strict=True):
             if gradient is not None:
                 gradients[k] = gradient
         return gradients
+
+    def gradients(
+        self,
+        outputs: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+        cotangents: Sequence[torch.Tensor],
+        **options: Any,
+    ) -> Sequence[torch.Tensor | None]:
+        """What autograd answers for each input, by the way that the function takes."""
+        if not self.accumulates:
+            return torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True, **options)
+        for x in inputs:
+            x.retain_grad()
+            x.grad = None
+        torch.autograd.backward(outputs, cotangents, **options)
+        return [x.grad for x in inputs]
 
     def backward(
         self, points: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
@@ -247,7 +262,7 @@ class Probe:
 
     def crashes(self, detail: str, hint: str = "", repro: Sequence[str] = ()) -> Finding:
         """A finding that the function fails with an unclear error."""
-        script = write_repro(self.subject, self.inputs, self.outputs, self.seed, repro)
+        script = self._script(repro)
         return replace(self._finding(Verdict.CRASHES, detail), hint=hint, repro=script)
 
     def broken(
@@ -270,10 +285,16 @@ class Probe:
             hint: how to mend it.
             repro: the lines that show it, after those that make ``args``, ``xs`` and ``outs``.
         """
-        script = write_repro(self.subject, self.inputs, self.outputs, self.seed, repro)
+        script = self._script(repro)
         return replace(
             self._finding(Verdict.BROKEN, detail),
             expected=show(expected), got=show(got), input=place, hint=hint, repro=script,
+        )  # fmt: skip
+
+    def _script(self, body: Sequence[str]) -> str:
+        return write_repro(
+            self.subject, self.inputs, self.outputs, self.seed, body,
+            random=self.random, accumulates=self.accumulates,
         )  # fmt: skip
 
     def _finding(self, verdict: Verdict, detail: str) -> Finding:

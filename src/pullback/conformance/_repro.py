@@ -1,4 +1,4 @@
-"""Write a standalone script of at most fifteen lines that shows one finding."""
+"""Write a short standalone script that shows one finding."""
 
 import ast
 from collections.abc import Sequence
@@ -8,23 +8,41 @@ import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._prompt import typed_source
+from pullback.conformance._script import lay_out
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import walk
 from pullback.recording.codec import EXPRESSION
 
 __all__ = ["write_repro"]
 
-_LINES = 15
 _LITERAL = 16
+# For a function that refuses `torch.autograd.grad`.
+_ACCUMULATE = """
+def grad(outputs, inputs, cotangents, create_graph=False, **options):
+    inputs = [inputs] if isinstance(inputs, torch.Tensor) else inputs
+    torch.autograd.backward(outputs, cotangents, create_graph=create_graph)
+    found = [x.grad for x in inputs]
+    for x in inputs:
+        x.grad = None
+    return found
+"""
 
 
 def write_repro(
-    subject: Subject, inputs: Arguments, outputs: Sequence[int], seed: int, body: Sequence[str]
+    subject: Subject,
+    inputs: Arguments,
+    outputs: Sequence[int],
+    seed: int,
+    body: Sequence[str],
+    *,
+    random: bool = False,
+    accumulates: bool = False,
 ) -> str:
-    """The script, or an empty text where the subject or an argument cannot be written down.
+    r"""The script, or an empty text where the subject or an argument cannot be written down.
 
-    Before ``body`` the script defines ``call`` (the function), ``args`` and ``kwargs``, ``xs`` (the
-    differentiated inputs) and ``outs()``, the differentiated outputs of a fresh run.
+    Before ``body`` the script defines ``args``, and ``kwargs`` where there are any, ``xs`` (the
+    differentiated inputs) and ``outs()``, the differentiated outputs of a fresh run. In ``body``,
+    ``call`` stands for the function.
 
     Arguments:
         subject: what is checked; it must be found under its module and name.
@@ -32,6 +50,8 @@ def write_repro(
         outputs: positions of the differentiated outputs.
         seed: seeds torch at each run.
         body: the lines that show the finding; empty for no script.
+        random: whether each run draws the same numbers.
+        accumulates: whether gradients come by ``.backward()`` alone.
 
     Returns:
         Python source.
@@ -39,7 +59,7 @@ def write_repro(
     Example:
         >>> script = write_repro(Subject.of(torch.sin), Arguments.of((torch.ones(1),)), [0], 0,
         ...                      ["print(outs())"])
-        >>> "print(outs())" in script
+        >>> script.endswith("print(outs())\n")
         True
     """
     head = _definition(subject)
@@ -53,21 +73,27 @@ def write_repro(
         kwargs = ", ".join(f"{key!r}: {_expression(value, inputs)}" for key, value in pairs)
     except (ValueError, SyntaxError):
         return ""
-    call = "F.apply" if subject.function is not None else "F"
-    everything = "torch.utils._pytree.tree_leaves(call(*args, **kwargs))"
     lines = [
         f"torch.manual_seed({seed})",
-        f"call, args, kwargs = {call}, ({args}{',' if args else ''}), {{{kwargs}}}",
+        f"args = ({args}{',' if args else ''})",
+        f"kwargs = {{{kwargs}}}" if kwargs else "",
         f"xs = [{', '.join(inputs.names())}]",
         "def outs():",
-        f"    torch.manual_seed({seed})",
-        f"    ys = [y for y in {everything} if isinstance(y, torch.Tensor)]",
+        f"    torch.manual_seed({seed})" if random else "",
+        "    ys = torch.utils._pytree.tree_leaves(call(*args, **kwargs))",
+        "    ys = [y for y in ys if isinstance(y, torch.Tensor)]",
         f"    return [ys[k] for k in {list(outputs)}]",
         *body,
     ]
-    # What was typed at a prompt has no file to import: its lines do not count.
-    own = len(lines) + 1 + len(head[:1])
-    return "\n".join(["import torch", *head, *lines]) + "\n" if own <= _LINES else ""
+    source = "\n".join(["import torch", *head, *lines])
+    source = source.replace("call(", "F.apply(" if subject.function is not None else "F(")
+    if not kwargs:
+        source = source.replace(", **kwargs)", ")").replace("(args, kwargs)", "args")
+    if accumulates:
+        source = source.replace("torch.autograd.grad(", "grad(").replace(
+            "def outs():", f"{_ACCUMULATE}\ndef outs():", 1
+        )
+    return lay_out(source)
 
 
 def _definition(subject: Subject) -> list[str]:

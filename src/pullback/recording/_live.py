@@ -43,11 +43,11 @@ def copy_call(args: tuple[Any, ...], keywords: dict[str, Any], limit: int) -> Ca
         if isinstance(value, torch.Tensor):
             if isinstance(value, (FakeTensor, FunctionalTensor)) or value.is_meta:
                 raise _Traced
-            if type(value) not in (torch.Tensor, torch.nn.Parameter):
-                raise RuntimeError(f"a tensor of type {type(value).__name__} cannot be copied")
             size += value.numel() * value.element_size()
             if size > limit:
                 raise RuntimeError(f"its tensors hold more than {limit / 2**20:.3g} MiB")
+            if type(value) not in (torch.Tensor, torch.nn.Parameter):
+                return _other_tensor(value)
             return value.detach().clone().requires_grad_(value.requires_grad)
         if type(value) in (list, tuple):
             return type(value)(visit(item) for item in value)
@@ -62,3 +62,15 @@ def copy_call(args: tuple[Any, ...], keywords: dict[str, Any], limit: int) -> Ca
         except _Traced:
             return None
     return Call(arguments, named, [], size)
+
+
+def _other_tensor(value: torch.Tensor) -> torch.Tensor:
+    """A tensor of a class of its own, quantised for example, copied as its class copies it."""
+    name = type(value).__name__
+    try:
+        copied = copy.deepcopy(value) if value.is_leaf else value.detach().clone()
+    except Exception as error:
+        raise RuntimeError(f"a tensor of type {name} cannot be copied ({error})") from error
+    if type(copied) is not type(value):
+        raise RuntimeError(f"a tensor of type {name} cannot be copied")
+    return copied

@@ -23,7 +23,7 @@ class Finding:
         seed: the seed the check ran with.
         hint: how to mend it.
         source: ``file:line`` of the Function.
-        repro: a standalone script of at most 15 lines that shows it.
+        repro: a short standalone script that shows it.
         why: what the clause is good for, where the finding needs to say so.
         accepted: the reason why it is known and does not count, from a baseline.
 

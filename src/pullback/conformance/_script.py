@@ -1,0 +1,136 @@
+"""Lay a script out as a person writes it: one statement a line, no line too long, room to read."""
+
+import ast
+import io
+import itertools
+import textwrap
+import tokenize
+from dataclasses import dataclass
+
+__all__ = ["lay_out"]
+
+_COLUMNS = 100
+_INDENT = "    "
+_PAIRS = {"(": ")", "[": "]", "{": "}"}
+# Short names for what scripts use often.
+_NAMES = {
+    "torch.utils._pytree.tree_leaves": "tree_leaves",
+    "torch.utils._pytree.tree_map": "tree_map",
+}
+
+
+def lay_out(source: str) -> str:
+    r"""The same program, laid out.
+
+    Arguments:
+        source: Python without comments.
+
+    Returns:
+        Imports first, each on its own line; a blank line before and after what is indented.
+
+    Example:
+        >>> print(lay_out("import torch; x = 1\nif x: print(x)"), end="")
+        import torch
+        <BLANKLINE>
+        x = 1
+        <BLANKLINE>
+        if x:
+            print(x)
+    """
+    used = sorted(short for name, short in _NAMES.items() if name in source)
+    for name, short in _NAMES.items():
+        source = source.replace(name, short)
+    statements = ast.parse(source).body
+    imports = [node for node in statements if isinstance(node, (ast.Import, ast.ImportFrom))]
+    lines = [ast.unparse(node) for node in imports]
+    if used:
+        lines.append(f"from torch.utils._pytree import {', '.join(used)}")
+    lines = list(dict.fromkeys(lines))
+    before: ast.stmt | None = None
+    for node in statements:
+        if node in imports:
+            continue
+        if before is None or "body" in node._fields or "body" in before._fields:
+            lines.append("")
+        lines += _lines(node)
+        before = node
+    return "\n".join(lines) + "\n"
+
+
+def _lines(node: ast.stmt) -> list[str]:
+    plain = ast.unparse(node).splitlines()
+    lines = [part for line in plain for part in _wrapped(line)]
+    try:
+        same = ast.dump(ast.parse("\n".join(lines))) == ast.dump(ast.parse("\n".join(plain)))
+    except SyntaxError:
+        same = False
+    return lines if same else plain  # a comma may stand where none may be added
+
+
+def _wrapped(line: str) -> list[str]:
+    """A line, with the contents of its widest brackets on lines of their own if it is too long."""
+    found = _widest(line) if len(line) > _COLUMNS else None
+    if found is None:
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())]
+    inner = f"{indent}{_INDENT}"
+    head, content, rest = (
+        line[: found.start + 1],
+        line[found.start + 1 : found.stop],
+        line[found.stop :],
+    )
+    lines = [f"{inner}{content}"]
+    if len(lines[0]) > _COLUMNS:
+        breaks = found.clauses or found.commas
+        edges = [found.start + 1, *breaks, found.stop]
+        parts = [line[a:b].strip(" ,") for a, b in itertools.pairwise(edges)]
+        comma = "," if found.commas and not found.clauses else ""
+        lines = (not found.clauses and _numbers(parts, inner)) or [
+            piece for part in parts if part for piece in _wrapped(f"{inner}{part}{comma}")
+        ]
+    return [head, *lines, *_wrapped(f"{indent}{rest}")]
+
+
+def _numbers(parts: list[str], indent: str) -> list[str]:
+    """Numbers, as many to a line as there is room for; nothing where some are longer."""
+    if any(set(part) & set("([{'\" ") for part in parts):
+        return []
+    text = ", ".join(part for part in parts if part)
+    return textwrap.wrap(
+        text, _COLUMNS, initial_indent=indent, subsequent_indent=indent, break_long_words=False
+    )
+
+
+@dataclass(frozen=True)
+class _Brackets:
+    """Where outermost brackets begin and end, and where the commas and ``for`` between are."""
+
+    start: int
+    stop: int
+    commas: list[int]
+    clauses: list[int]
+
+
+def _widest(line: str) -> _Brackets | None:
+    stack: list[int] = []
+    commas: list[int] = []
+    clauses: list[int] = []
+    found: list[_Brackets] = []
+    margin = len(line) - len(line.lstrip())
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(line.strip()).readline):
+            column = token.start[1] + margin
+            if token.string in _PAIRS and token.type == tokenize.OP:
+                stack.append(column)
+                if len(stack) == 1:
+                    commas, clauses = [], []
+            elif token.string in _PAIRS.values() and token.type == tokenize.OP:
+                start = stack.pop()
+                if not stack:
+                    found.append(_Brackets(start, column, commas, clauses))
+            elif len(stack) == 1 and token.string in (",", "for"):
+                (commas if token.string == "," else clauses).append(column)
+    except (tokenize.TokenError, IndexError):
+        pass  # what begins or ends in the middle of brackets
+    wide = [item for item in found if item.stop - item.start > len(_INDENT)]
+    return max(wide, key=lambda item: item.stop - item.start, default=None)
