@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["make_environment"]
+__all__ = ["ROOT", "make_environment"]
 
 ROOT = Path(__file__).parents[1]
 TORCH = "torch==2.13.0"

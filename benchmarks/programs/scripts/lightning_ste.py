@@ -1,11 +1,5 @@
 """A Lightning module with a Function of its own: a binarised layer."""
 
-import sys
-import types
-
-# PyPI's torchvision is built for CUDA: on a CPU it is imported without its kernels.
-sys.modules["torchvision._meta_registrations"] = types.ModuleType("_meta_registrations")
-
 import lightning
 import torch
 from torch.utils.data import DataLoader, TensorDataset

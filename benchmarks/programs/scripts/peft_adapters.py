@@ -1,11 +1,5 @@
 """Fine-tune a small Llama through two kinds of adapters."""
 
-import sys
-import types
-
-# PyPI's torchvision is built for CUDA: on a CPU it is imported without its kernels.
-sys.modules["torchvision._meta_registrations"] = types.ModuleType("_meta_registrations")
-
 import torch
 from peft import LoHaConfig, RandLoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM

@@ -1,11 +1,5 @@
 """Image classifiers with memory-saving activations."""
 
-import sys
-import types
-
-# PyPI's torchvision is built for CUDA: on a CPU it is imported without its kernels.
-sys.modules["torchvision._meta_registrations"] = types.ModuleType("_meta_registrations")
-
 import torch
 from efficientnet_pytorch import EfficientNet
 from timm.layers.activations_me import HardMishMe, HardSwishMe, MishMe, SwishMe

@@ -1,11 +1,5 @@
 """Train a small BLOOM by the Trainer's own loop, written out."""
 
-import sys
-import types
-
-# PyPI's torchvision is built for CUDA: on a CPU it is imported without its kernels.
-sys.modules["torchvision._meta_registrations"] = types.ModuleType("_meta_registrations")
-
 import torch
 from transformers import BloomConfig, BloomForCausalLM
 
