@@ -123,3 +123,45 @@ def test_it_is_offered_where_objects_have_no_plain_form(capfd) -> None:
 def test_what_cannot_go_with_it_is_refused(words, capsys) -> None:
     assert main(["check", "--inside", *words]) == 2
     assert "--inside" in capsys.readouterr().err
+
+
+QUANTISED = """
+import torch
+
+class Packed(torch.nn.Parameter):
+    def __new__(cls, data, scale):
+        made = torch.Tensor._make_subclass(cls, data, False)
+        made.scale = scale
+        return made
+
+    def __deepcopy__(self, memo):
+        return Packed(self.data.clone(), self.scale)
+
+class Multiply(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, packed):
+        ctx.weight = packed.data.to(x.dtype) * packed.scale
+        return x @ ctx.weight
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent @ ctx.weight.T, None
+
+packed = Packed(torch.randint(-8, 8, (3, 2), dtype=torch.int8), 0.25)
+Multiply.apply(torch.randn(4, 3, requires_grad=True), packed).sum().backward()
+"""
+
+
+def test_a_tensor_of_a_class_of_its_own_is_kept_inside(tmp_path) -> None:
+    (tmp_path / "program.py").write_text(QUANTISED)
+    words = ["check", "--inside", "--clauses", "derivative,linear", "--json", "out.json", "--"]
+    done = subprocess.run(
+        [*PULLBACK, *words, sys.executable, "program.py"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    [report] = json.loads((tmp_path / "out.json").read_text())["functions"]
+    assert {f["clause"]: f["verdict"] for f in report["findings"]} == {
+        "derivative": "holds",
+        "linear": "holds",
+    }

@@ -330,3 +330,47 @@ def test_a_refusal_of_torch_is_one_also_where_calls_are_heard():
         pass  # from now on there is a layer over `apply`
     report = check(Combined, torch.ones(3, dtype=torch.float64), clauses=["vmap", "transforms"])
     assert [finding.verdict for finding in report] == ["lacking", "lacking"]
+
+
+class Replayed(torch.autograd.Function):
+    """Runs forward again in backward, with a module's own weights, as reversible blocks do."""
+
+    factor = 1.0
+
+    @staticmethod
+    def forward(ctx, module, x, *weights):
+        ctx.module, ctx.weights = module, weights
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            return module(x)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        if not torch.autograd._is_checkpoint_valid():
+            raise RuntimeError("not compatible with .grad(), please use .backward()")
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            y = ctx.module(x)
+        first, *others = torch.autograd.grad(y, [x, *ctx.weights], cotangent)
+        return None, first * Replayed.factor, *others
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_what_takes_backward_alone_with_the_weights_of_a_module_is_checked(right, monkeypatch):
+    monkeypatch.setattr(Replayed, "factor", 1.0 if right else 1.5)
+    module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh())
+    x = torch.randn(4, 3, requires_grad=True)
+    clauses = ["derivative", "linear", "form", "retain"]
+    report = check(Replayed, module, x, *module.parameters(), clauses=clauses)
+    assert report.ok == right
+    assert report["derivative"].verdict.value == ("holds" if right else "broken")
+    assert all(p.grad is None for p in module.parameters())
+
+
+def test_the_repro_of_what_takes_backward_alone_uses_it(monkeypatch, capsys):
+    monkeypatch.setattr(Replayed, "factor", 1.5)
+    report = check(Replayed, torch.tanh, torch.randn(3, requires_grad=True), clauses="derivative")
+    script = report["derivative"].repro
+    assert "torch.autograd.backward(" in script
+    exec(compile(script, "repro.py", "exec"), {})
+    assert "finite differences" in capsys.readouterr().out

@@ -1,7 +1,8 @@
 """`Arguments`: the inputs of a check, with a path to every tensor and fresh copies for each run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from dataclasses import replace as with_fields
 from typing import Any
 
 import torch
@@ -34,6 +35,8 @@ class Arguments:
         differentiable: the positions in ``values`` that are differentiated.
         declared: whether the caller chose them by ``requires_grad``.
         detached: hand out copies that are not leaves, for Functions that change an input in place.
+        owned: the tensors, by position, that belong to a module among the arguments, which reaches
+            them by itself: handed out as they are, and constants of the check.
 
     Example:
         >>> Arguments.of((torch.ones(2), {"w": torch.ones(3)}, 0.5)).paths
@@ -48,6 +51,7 @@ class Arguments:
     declared: bool
     generators: tuple[tuple[torch.Generator, torch.Tensor], ...] = ()
     detached: bool = False
+    owned: Mapping[int, torch.Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> "Arguments":
@@ -77,8 +81,11 @@ class Arguments:
             )
         found = [*walk(tuple(args), "args"), *walk(dict(named), "kwargs")]
         pairs = [(path, leaf) for path, leaf in found if isinstance(leaf, torch.Tensor)]
-        chosen = [k for k, (_, leaf) in enumerate(pairs) if leaf.requires_grad]
-        every = [k for k, (_, leaf) in enumerate(pairs) if is_continuous(leaf)]
+        reached = {id(tensor) for _, leaf in found for tensor in _tensors_of(leaf)}
+        owned = {k: leaf for k, (_, leaf) in enumerate(pairs) if id(leaf) in reached}
+        free = [(k, leaf) for k, (_, leaf) in enumerate(pairs) if k not in owned]
+        chosen = [k for k, leaf in free if leaf.requires_grad]
+        every = [k for k, leaf in free if is_continuous(leaf)]
         generators = [leaf for _, leaf in found if isinstance(leaf, torch.Generator)]
         with torch.inference_mode(False):
             copies = tuple(leaf.detach().clone() for _, leaf in pairs)
@@ -90,6 +97,7 @@ class Arguments:
             tuple(chosen or every),
             bool(chosen),
             tuple((generator, generator.get_state()) for generator in generators),
+            owned=owned,
         )
 
     def nested(self, position: int) -> bool:
@@ -118,6 +126,7 @@ class Arguments:
         given = dict(zip(self.differentiable, points, strict=True))
         if self.detached:
             given = {k: point.clone() for k, point in given.items()}
+        given = {**self.owned, **given}
         items = iter(
             [given[k] if k in given else value.clone() for k, value in enumerate(self.values)]
         )
@@ -140,16 +149,19 @@ class Arguments:
 
     def with_values(self, values: Sequence[torch.Tensor]) -> "Arguments":
         """The same arguments with other tensors."""
-        return Arguments(
-            self.args, self.kwargs, tuple(values), self.paths, self.differentiable,
-            self.declared, self.generators, self.detached,
-        )  # fmt: skip
+        return with_fields(self, values=tuple(values))
 
     def with_differentiable(
         self, positions: Sequence[int], *, detached: bool | None = None
     ) -> "Arguments":
         """The same arguments with other tensors differentiated."""
-        return Arguments(
-            self.args, self.kwargs, self.values, self.paths, tuple(positions),
-            self.declared, self.generators, self.detached if detached is None else detached,
-        )  # fmt: skip
+        kept = self.detached if detached is None else detached
+        return with_fields(self, differentiable=tuple(positions), detached=kept)
+
+
+def _tensors_of(leaf: Any) -> list[torch.Tensor]:
+    """The tensors of a module, or of the module that a bound method belongs to."""
+    owner = getattr(leaf, "__self__", leaf)
+    if not isinstance(owner, torch.nn.Module):
+        return []
+    return [*owner.parameters(), *owner.buffers()]

@@ -19,6 +19,8 @@ __all__ = ["Clause", "bearer", "check_timeout", "clause", "run_clause", "run_cla
 # They compile, which takes seven times as long as all others together.
 _LAST = ("compositions", "compile", "cuda-graph")
 
+# These use inputs once. Others read them again, which ends the process where forward frees them.
+_OF_FRESH_INPUTS = ("mutation", "derivative", "linear", "form", "deterministic", "once")
 
 # What is said of an error that no clause foresaw.
 _UNFORESEEN = "Let forward and backward take any tensor that torch hands them, and fail by name."
@@ -103,6 +105,8 @@ def run_clause(
     probe = replace(probe, clause=clause.id)
     if probe.fault is not None and clause.gradient:
         finding = _faulty(probe, probe.fault, bearing)
+    elif probe.frees and clause.id not in _OF_FRESH_INPUTS:
+        finding = probe.skipped("Forward frees the memory of its inputs: see mutation.")
     else:
         finding = _run(clause, probe, timeout)
     if finding.verdict in (Verdict.HOLDS, Verdict.SKIPPED):

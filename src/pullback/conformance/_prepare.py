@@ -9,7 +9,7 @@ from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._directions import KINDS
 from pullback.conformance._failure import describe
 from pullback.conformance._guard import guarded, reseed
-from pullback.conformance._probe import Probe, same_bits
+from pullback.conformance._probe import Probe, is_freed, same_bits
 from pullback.conformance._subject import Subject
 from pullback.errors import ArgumentError
 from pullback.internal.torch import FakeTensor
@@ -38,7 +38,7 @@ def prepare(subject: Subject, arguments: Arguments, seed: int) -> Probe:
     with guarded():
         arguments = _settle(subject, arguments, seed)
         probe = Probe(subject, arguments, arguments, seed=seed)
-        probe = replace(probe, accumulates=_accumulates(probe))
+        probe = replace(probe, frees=_frees(probe), accumulates=_accumulates(probe))
         probe = replace(probe, inputs=_widen(probe))
         if not arguments.declared:
             kept = _answered(probe)
@@ -112,6 +112,12 @@ def _misfit(subject: Subject, error: BaseException) -> ArgumentError:
 
 def _leaves(arguments: Arguments) -> list[torch.Tensor]:
     return [point.clone().requires_grad_() for point in arguments.points()]
+
+
+def _frees(probe: Probe) -> bool:
+    leaves = probe.leaves()
+    probe.run(leaves)
+    return any(map(is_freed, leaves))
 
 
 def _accumulates(probe: Probe) -> bool:

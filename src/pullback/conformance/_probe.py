@@ -21,6 +21,7 @@ __all__ = [
     "Probe",
     "Tensors",
     "flatten",
+    "is_freed",
     "products",
     "same_bits",
     "show",
@@ -50,6 +51,7 @@ class Probe:
         rough: whether it computes in float32 although its outputs are float64.
         accumulates: whether it refuses `torch.autograd.grad`, and takes ``.backward()``: one that
             runs forward again in backward cannot tell which gradients are asked for.
+        frees: whether forward gives the memory of its inputs back.
         fault: what plain backward raised, or ``None`` where it runs.
         kin: how the points and directions tried keep to those that forward accepts.
         clause: the clause that is running.
@@ -68,6 +70,7 @@ class Probe:
     random: bool = False
     rough: bool = False
     accumulates: bool = False
+    frees: bool = False
     fault: Exception | None = None
     kin: str = "any"
     clause: str = ""
@@ -222,10 +225,15 @@ class Probe:
         """What autograd answers for each input, by the way that the function takes."""
         if not self.accumulates:
             return torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True, **options)
+        before = {tensor: tensor.grad for tensor in self.inputs.owned.values()}
         for x in inputs:
             x.retain_grad()
             x.grad = None
-        torch.autograd.backward(outputs, cotangents, **options)
+        try:
+            torch.autograd.backward(outputs, cotangents, **options)
+        finally:
+            for tensor, gradient in before.items():
+                tensor.grad = gradient
         return [x.grad for x in inputs]
 
     def backward(
@@ -377,15 +385,27 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
         >>> same_bits(torch.tensor([float("nan")]), torch.tensor([float("nan")]))
         True
     """
-    if one.shape != other.shape or one.dtype != other.dtype:
+    if one.shape != other.shape or one.dtype != other.dtype or is_freed(one) or is_freed(other):
         return False
     a, b = one.detach().resolve_conj(), other.detach().resolve_conj()
     return bool(((a == b) | (torch.isnan(a) & torch.isnan(b))).all())
 
 
+def is_freed(tensor: torch.Tensor) -> bool:
+    """Whether the memory of a strided tensor was given back; reading it ends the process.
+
+    Reversible blocks do so to their inputs, with ``x.untyped_storage().resize_(0)``.
+    """
+    if tensor.layout is not torch.strided or not tensor.numel():
+        return False
+    return tensor.device.type != "meta" and tensor.untyped_storage().nbytes() == 0
+
+
 def show(value: object) -> str:
     """A value for a report: short tensors in full, others by their first entries."""
     if isinstance(value, torch.Tensor):
+        if is_freed(value):
+            return f"freed memory, shape {tuple(value.shape)} {value.dtype}".replace("torch.", "")
         flat = value.detach().reshape(-1)
         entries = ", ".join(f"{number:.6g}" for number in flat[:6].tolist())
         more = ", ..." if flat.numel() > 6 else ""

@@ -117,6 +117,21 @@ class ClampsInPlace(torch.autograd.Function):
         return cotangent * mask
 
 
+class FreesItsInput(torch.autograd.Function):
+    """As reversible blocks do, which compute it again from the output."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x * 2
+        ctx.save_for_backward(y)
+        x.untyped_storage().resize_(0)
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * 2
+
+
 class NumpyWritesInput(torch.autograd.Function):
     """Writes through numpy do not touch the version counter."""
 
@@ -291,6 +306,7 @@ SPECIMENS = [
     Specimen(SavesData, lambda: (normal(3), normal(3, seed=2)), "stale"),
     Specimen(OutputByAttribute, lambda: (normal(3),), "stale"),
     Specimen(ClampsInPlace, lambda: (normal(5),), "mutation"),
+    Specimen(FreesItsInput, lambda: (normal(5),), "mutation"),
     Specimen(NumpyWritesInput, lambda: (normal(3),), "mutation"),
     Specimen(BackwardScalesSaved, lambda: (normal(3),), "mutation"),
     Specimen(ScalesCotangent, lambda: (normal(3),), "cotangent"),

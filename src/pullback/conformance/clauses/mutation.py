@@ -6,7 +6,7 @@ import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._nodes import watched_marks
-from pullback.conformance._probe import Probe, same_bits
+from pullback.conformance._probe import Probe, is_freed, same_bits
 from pullback.report import Finding
 
 __all__ = ["mutation"]
@@ -39,6 +39,18 @@ def mutation(probe: Probe) -> Finding:
             raise error  # plain backward ran before, so this is no other clause's finding
     if changed is not None:
         name = probe.inputs.paths[changed]
+        if is_freed(handed[changed]):
+            return probe.broken(
+                f"{moment.capitalize()} freed the memory of {name}: whoever reads it again reads "
+                "what is not there.",
+                expected=before[changed][0], got=handed[changed], place=name,
+                hint="Leave the memory of inputs to who made them.",
+                repro=[
+                    "ys = outs()",
+                    f"print('elements', {name}.numel())",
+                    f"print('bytes', {name}.untyped_storage().nbytes())",
+                ],
+            )  # fmt: skip
         return probe.broken(
             f"{moment.capitalize()} changed {name} in place without ctx.mark_dirty.",
             expected=before[changed][0], got=handed[changed], place=name,

@@ -1,0 +1,159 @@
+"""What cannot go into a graph whole runs outside of it, or is refused by name with ``fullgraph``.
+
+A rule reads numbers of a tensor, leaves torch or branches on values. Without ``fullgraph``, torch
+ends the graph before such a Function as it is published; so it does before a completed one.
+"""
+
+import ctypes
+import io
+
+import numpy as np
+import pytest
+import torch
+from tests.fuzzing import spread
+
+import pullback
+from pullback.errors import PullbackError
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def copied_by_c(x):
+    y = torch.empty_like(x)
+    ctypes.memmove(y.data_ptr(), x.data_ptr(), x.numel() * x.element_size())
+    return y
+
+
+def in_numpy(x):
+    array = np.asarray(x.detach())
+    return torch.from_numpy(array * array.sum())
+
+
+# Each gives x times the sum of x, in its own way.
+READS = {
+    "float": lambda x: x * float(x.sum()),
+    "item": lambda x: x * x.sum().item(),
+    "tolist": lambda x: x * sum(x.tolist()),
+    "branch": lambda x: x * x.sum() if x.sum() > 0 else x,
+    "nonzero": lambda x: x * x[x > -1].sum(),
+    "save": lambda x: (torch.save(x, io.BytesIO()), x * x.sum())[1],
+    "data_ptr": lambda x: x * x.sum() if x.data_ptr() else x,
+    "ctypes": lambda x: copied_by_c(x * x.sum()),
+    "numpy": lambda x: torch.from_numpy(x.detach().numpy() * x.detach().numpy().sum()),
+    "asarray": in_numpy,
+    "str": lambda x: x * x.sum() if str(x) else x,
+    "new": lambda x: torch.tensor(x.tolist(), dtype=x.dtype) * x.sum(),
+    "equal": lambda x: x * x.sum() if torch.equal(x, x) else x,
+    "unique": lambda x: x * x.sum() + 0 * torch.unique(x).sum(),
+}
+
+
+def in_forward(read, base):
+    class Reads(base):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return read(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return g * x.sum() + (g * x).sum()
+
+    return Reads
+
+
+def in_backward(read, base):
+    class Reads(base):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x.sum()
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return g * (read(x) / x)[0] + (g * x).sum()
+
+    return Reads
+
+
+def make(name, side, way):
+    write = in_forward if side == "forward" else in_backward
+    if way == "Function":
+        return write(READS[name], pullback.Function)
+    return pullback.complete(write(READS[name], torch.autograd.Function))
+
+
+def gradient(function, *, compiled, fullgraph=False, backend="aot_eager"):
+    x = torch.linspace(0.2, 1, 5, dtype=torch.float64).requires_grad_()
+
+    def f(x):
+        return function.apply(x * 1.0).sin()
+
+    if compiled:
+        torch._dynamo.reset()
+        f = torch.compile(f, fullgraph=fullgraph, backend=backend)
+    return torch.autograd.grad(f(x).sum(), x)[0]
+
+
+CASES = [
+    (name, side, way)
+    for name in READS
+    for side in ("forward", "backward")
+    for way in ("Function", "complete")
+]
+
+
+@pytest.mark.parametrize(("name", "side", "way"), spread(CASES, 5))
+def test_the_graph_ends_before_what_cannot_go_into_it(name, side, way):
+    function = make(name, side, way)
+    found = gradient(function, compiled=True)
+    torch.testing.assert_close(found, gradient(function, compiled=False))
+
+
+@pytest.mark.parametrize(("name", "side", "way"), spread(CASES[1:], 5))
+def test_in_one_graph_it_is_right_or_refused_by_name(name, side, way):
+    function = make(name, side, way)
+    try:
+        found = gradient(function, compiled=True, fullgraph=True)
+    except (torch._dynamo.exc.Unsupported, PullbackError):
+        return
+    torch.testing.assert_close(found, gradient(function, compiled=False))
+
+
+def test_a_function_compiled_by_itself_does_not_call_itself_for_ever():
+    function = make("float", "forward", "complete")
+    x = torch.linspace(0.2, 1, 5, dtype=torch.float64).requires_grad_()
+    torch._dynamo.reset()
+    y = torch.compile(function.apply, backend="eager")(x)
+    (found,) = torch.autograd.grad(y.sum(), x)
+    (expected,) = torch.autograd.grad(function.apply(x).sum(), x)
+    torch.testing.assert_close(found, expected)
+
+
+class Kept(torch.autograd.Function):
+    """Its backward writes down what it saw."""
+
+    seen: list[torch.Tensor] = []  # noqa: RUF012 - what is written to outside
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        Kept.seen.append(g)
+        return g * 2
+
+
+def test_what_is_tried_leaves_no_trace():
+    Kept.seen.clear()
+    torch._dynamo.reset()
+    x = torch.ones(3, requires_grad=True)
+    y = torch.compile(pullback.complete(Kept).apply, backend="eager")(x)
+    assert Kept.seen == []
+    y.sum().backward()
+    assert [type(g) for g in Kept.seen] == [torch.Tensor]
+    assert torch.equal(Kept.seen[0], torch.ones(3))
+    assert torch.equal(x.grad, torch.full((3,), 2.0))
