@@ -36,7 +36,7 @@ class Arguments:
         declared: whether the caller chose them by ``requires_grad``.
         detached: hand out copies that are not leaves, for Functions that change an input in place.
         owned: the tensors, by position, that belong to a module among the arguments, which reaches
-            them by itself: handed out as they are, and constants of the check.
+            them by itself, or are of a class of their own: handed out as they are, and constants.
 
     Example:
         >>> Arguments.of((torch.ones(2), {"w": torch.ones(3)}, 0.5)).paths
@@ -82,7 +82,9 @@ class Arguments:
         found = [*walk(tuple(args), "args"), *walk(dict(named), "kwargs")]
         pairs = [(path, leaf) for path, leaf in found if isinstance(leaf, torch.Tensor)]
         reached = {id(tensor) for _, leaf in found for tensor in _tensors_of(leaf)}
-        owned = {k: leaf for k, (_, leaf) in enumerate(pairs) if id(leaf) in reached}
+        owned = {
+            k: leaf for k, (_, leaf) in enumerate(pairs) if id(leaf) in reached or _is_other(leaf)
+        }
         free = [(k, leaf) for k, (_, leaf) in enumerate(pairs) if k not in owned]
         chosen = [k for k, leaf in free if leaf.requires_grad]
         every = [k for k, leaf in free if is_continuous(leaf)]
@@ -165,3 +167,11 @@ def _tensors_of(leaf: Any) -> list[torch.Tensor]:
     if not isinstance(owner, torch.nn.Module):
         return []
     return [*owner.parameters(), *owner.buffers()]
+
+
+def _is_other(tensor: torch.Tensor) -> bool:
+    """Whether a tensor may hold more than its numbers, as a quantised weight does."""
+    return not tensor.requires_grad and type(tensor) not in _USUAL
+
+
+_USUAL = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)

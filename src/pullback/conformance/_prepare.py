@@ -9,8 +9,9 @@ from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._directions import KINDS
 from pullback.conformance._failure import describe
 from pullback.conformance._guard import guarded, reseed
-from pullback.conformance._probe import Probe, is_freed, same_bits
+from pullback.conformance._probe import Probe
 from pullback.conformance._subject import Subject
+from pullback.conformance._values import is_freed, same_bits
 from pullback.errors import ArgumentError
 from pullback.internal.torch import FakeTensor
 

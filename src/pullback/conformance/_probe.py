@@ -15,16 +15,14 @@ from pullback.conformance._guard import reseed
 from pullback.conformance._repro import write_repro
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import tensors
+from pullback.conformance._values import show
 from pullback.report import Finding, Verdict
 
 __all__ = [
     "Probe",
     "Tensors",
     "flatten",
-    "is_freed",
     "products",
-    "same_bits",
-    "show",
     "unflatten",
 ]
 
@@ -376,41 +374,6 @@ def unflatten(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> Tensors:
         else:
             found.append(part.reshape(tensor.shape))
     return found
-
-
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have the same shape, dtype and entries; NaN equals NaN.
-
-    Example:
-        >>> same_bits(torch.tensor([float("nan")]), torch.tensor([float("nan")]))
-        True
-    """
-    if one.shape != other.shape or one.dtype != other.dtype or is_freed(one) or is_freed(other):
-        return False
-    a, b = one.detach().resolve_conj(), other.detach().resolve_conj()
-    return bool(((a == b) | (torch.isnan(a) & torch.isnan(b))).all())
-
-
-def is_freed(tensor: torch.Tensor) -> bool:
-    """Whether the memory of a strided tensor was given back; reading it ends the process.
-
-    Reversible blocks do so to their inputs, with ``x.untyped_storage().resize_(0)``.
-    """
-    if tensor.layout is not torch.strided or not tensor.numel():
-        return False
-    return tensor.device.type != "meta" and tensor.untyped_storage().nbytes() == 0
-
-
-def show(value: object) -> str:
-    """A value for a report: short tensors in full, others by their first entries."""
-    if isinstance(value, torch.Tensor):
-        if is_freed(value):
-            return f"freed memory, shape {tuple(value.shape)} {value.dtype}".replace("torch.", "")
-        flat = value.detach().reshape(-1)
-        entries = ", ".join(f"{number:.6g}" for number in flat[:6].tolist())
-        more = ", ..." if flat.numel() > 6 else ""
-        return f"[{entries}{more}] shape {tuple(value.shape)} {value.dtype}".replace("torch.", "")
-    return f"{value:.8g}" if isinstance(value, float) else str(value)
 
 
 def products(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> tuple[float, float]:

@@ -4,7 +4,8 @@ import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._nodes import watched_marks
-from pullback.conformance._probe import Probe, Tensors, same_bits
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._values import same_bits
 from pullback.report import Finding
 
 __all__ = ["alias"]

@@ -1,7 +1,8 @@
 """`cotangent`: the incoming cotangent is never changed."""
 
 from pullback.conformance._clause import clause
-from pullback.conformance._probe import Probe, same_bits
+from pullback.conformance._probe import Probe
+from pullback.conformance._values import same_bits
 from pullback.report import Finding
 
 __all__ = ["cotangent"]

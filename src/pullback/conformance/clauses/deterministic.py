@@ -1,7 +1,8 @@
 """`deterministic`: same inputs, same bits, or randomness from a generator that can be seeded."""
 
 from pullback.conformance._clause import clause
-from pullback.conformance._probe import Probe, Tensors, same_bits
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._values import same_bits
 from pullback.report import Finding
 
 __all__ = ["deterministic"]

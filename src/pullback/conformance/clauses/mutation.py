@@ -6,7 +6,8 @@ import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._nodes import watched_marks
-from pullback.conformance._probe import Probe, is_freed, same_bits
+from pullback.conformance._probe import Probe
+from pullback.conformance._values import is_freed, same_bits
 from pullback.report import Finding
 
 __all__ = ["mutation"]
@@ -40,17 +41,7 @@ def mutation(probe: Probe) -> Finding:
     if changed is not None:
         name = probe.inputs.paths[changed]
         if is_freed(handed[changed]):
-            return probe.broken(
-                f"{moment.capitalize()} freed the memory of {name}: whoever reads it again reads "
-                "what is not there.",
-                expected=before[changed][0], got=handed[changed], place=name,
-                hint="Leave the memory of inputs to who made them.",
-                repro=[
-                    "ys = outs()",
-                    f"print('elements', {name}.numel())",
-                    f"print('bytes', {name}.untyped_storage().nbytes())",
-                ],
-            )  # fmt: skip
+            return _freed(probe, changed, moment)
         return probe.broken(
             f"{moment.capitalize()} changed {name} in place without ctx.mark_dirty.",
             expected=before[changed][0], got=handed[changed], place=name,
@@ -69,6 +60,21 @@ def mutation(probe: Probe) -> Finding:
         return probe.holds("Forward changes no input without declaring it; backward does not run.")
     said = f" {len(dirty)} input(s) are declared with mark_dirty." if dirty else ""
     return probe.holds(f"No input is changed without being declared.{said}")
+
+
+def _freed(probe: Probe, position: int, moment: str) -> Finding:
+    name = probe.inputs.paths[position]
+    return probe.broken(
+        f"{moment.capitalize()} freed the memory of {name}: whoever reads it again reads what is "
+        "not there.",
+        expected=probe.inputs.values[position], got="freed memory", place=name,
+        hint="Leave the memory of inputs to who made them.",
+        repro=[
+            "ys = outs()",
+            f"print('elements', {name}.numel())",
+            f"print('bytes', {name}.untyped_storage().nbytes())",
+        ],
+    )  # fmt: skip
 
 
 def _error_of(run: Callable[[], object]) -> Exception | None:
