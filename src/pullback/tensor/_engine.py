@@ -78,8 +78,8 @@ def _run(
     engine: Any,
     definition: Definition,
     template: Any,
-    tensors: Sequence[torch.Tensor],
-    names: Sequence[str],
+    tensors: list[torch.Tensor],
+    names: tuple[str, ...],
 ) -> Any:
     state = None
     if _autocasting():
