@@ -361,9 +361,10 @@ def test_what_takes_backward_alone_with_the_weights_of_a_module_is_checked(right
     module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh())
     x = torch.randn(4, 3, requires_grad=True)
     clauses = ["derivative", "linear", "form", "retain"]
-    report = check(Replayed, module, x, *module.parameters(), clauses=clauses)
-    assert report.ok == right
-    assert report["derivative"].verdict.value == ("holds" if right else "broken")
+    for isolate in (False, True):
+        report = check(Replayed, module, x, *module.parameters(), clauses=clauses, isolate=isolate)
+        assert report.ok == (right or isolate)  # there the factor is the right one
+        assert report["derivative"].verdict in ("holds", "broken")
     assert all(p.grad is None for p in module.parameters())
 
 
@@ -374,3 +375,34 @@ def test_the_repro_of_what_takes_backward_alone_uses_it(monkeypatch, capsys):
     assert "torch.autograd.backward(" in script
     exec(compile(script, "repro.py", "exec"), {})
     assert "finite differences" in capsys.readouterr().out
+
+
+class OnceOnly:
+    """A module of state: a second call fails."""
+
+    def __init__(self):
+        self.called = False
+
+
+class Stateful(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, state):
+        if state.called:
+            raise RuntimeError("the buckets are full")
+        state.called = True
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * 2, None
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_a_function_that_cannot_be_called_again_says_so(isolate):
+    report = check(
+        Stateful, torch.randn(3), OnceOnly(), clauses=["derivative", "linear"], isolate=isolate
+    )
+    assert report["derivative"].verdict == "crashes"
+    assert "second call with the same arguments fails" in report["derivative"].detail
+    assert "the buckets are full" in report["derivative"].detail
+    assert report["linear"].verdict == "skipped"

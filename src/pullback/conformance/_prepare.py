@@ -39,20 +39,29 @@ def prepare(subject: Subject, arguments: Arguments, seed: int) -> Probe:
     with guarded():
         arguments = _settle(subject, arguments, seed)
         probe = Probe(subject, arguments, arguments, seed=seed)
-        probe = replace(probe, frees=_frees(probe), accumulates=_accumulates(probe))
-        probe = replace(probe, inputs=_widen(probe))
-        if not arguments.declared:
-            kept = _answered(probe)
-            probe = replace(
-                probe,
-                inputs=probe.inputs.with_differentiable(kept),
-                original=arguments.with_differentiable(kept),
-            )
-        every = probe.run(probe.leaves())
-        outputs = tuple(k for k, y in enumerate(every) if y.requires_grad and is_continuous(y))
-        probe = replace(probe, outputs=outputs, random=_is_random(probe))
-        probe = replace(probe, fault=_fault(probe), kin=_kin(probe))
-        return replace(probe, rough=_is_rough(probe))
+        try:
+            return _look(probe)
+        except (Exception, SystemExit) as error:
+            said = f"A second call with the same arguments fails: {describe(error)}"
+            return replace(probe, fault=RuntimeError(said))
+
+
+def _look(probe: Probe) -> Probe:
+    arguments = probe.inputs
+    probe = replace(probe, frees=_frees(probe), accumulates=_accumulates(probe))
+    probe = replace(probe, inputs=_widen(probe))
+    if not arguments.declared:
+        kept = _answered(probe)
+        probe = replace(
+            probe,
+            inputs=probe.inputs.with_differentiable(kept),
+            original=arguments.with_differentiable(kept),
+        )
+    every = probe.run(probe.leaves())
+    outputs = tuple(k for k, y in enumerate(every) if y.requires_grad and is_continuous(y))
+    probe = replace(probe, outputs=outputs, random=_is_random(probe))
+    probe = replace(probe, fault=_fault(probe), kin=_kin(probe))
+    return replace(probe, rough=_is_rough(probe))
 
 
 def refuse_data(arguments: Arguments) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from pullback.conformance._accumulated import accumulated
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._directions import KINDS, normal, scale, spread, structured
 from pullback.conformance._failure import classify, describe
@@ -223,16 +224,8 @@ class Probe:
         """What autograd answers for each input, by the way that the function takes."""
         if not self.accumulates:
             return torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True, **options)
-        before = {tensor: tensor.grad for tensor in self.inputs.owned.values()}
-        for x in inputs:
-            x.retain_grad()
-            x.grad = None
-        try:
-            torch.autograd.backward(outputs, cotangents, **options)
-        finally:
-            for tensor, gradient in before.items():
-                tensor.grad = gradient
-        return [x.grad for x in inputs]
+        kept = list(self.inputs.owned.values())
+        return accumulated(outputs, inputs, cotangents, kept, **options)
 
     def backward(
         self, points: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]

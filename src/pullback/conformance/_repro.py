@@ -20,11 +20,11 @@ _LITERAL = 16
 _ACCUMULATE = """
 def grad(outputs, inputs, cotangents, create_graph=False, **options):
     inputs = [inputs] if isinstance(inputs, torch.Tensor) else inputs
-    torch.autograd.backward(outputs, cotangents, create_graph=create_graph)
-    found = [x.grad for x in inputs]
+    found = {}
     for x in inputs:
-        x.grad = None
-    return found
+        x.register_hook(lambda gradient, x=x: found.update({x: gradient.clone()}))
+    torch.autograd.backward(outputs, cotangents, create_graph=create_graph)
+    return [found.get(x) for x in inputs]
 """
 
 

@@ -55,7 +55,10 @@ def pack(arguments: Arguments, path: Path) -> None:
         ArgumentError: an argument is neither a tensor nor plain data.
     """
     chosen = set(arguments.differentiable if arguments.declared else ())
-    values = [value.clone().requires_grad_(k in chosen) for k, value in enumerate(arguments.values)]
+    values = [
+        arguments.owned[k] if k in arguments.owned else value.clone().requires_grad_(k in chosen)
+        for k, value in enumerate(arguments.values)
+    ]
     slots = iter(values)
     encoder = Encoder(_UNLIMITED, expressions=True)
     try:
