@@ -170,8 +170,7 @@ def _tensors_of(leaf: Any) -> list[torch.Tensor]:
 
 
 def _is_other(tensor: torch.Tensor) -> bool:
-    """Whether a tensor may hold more than its numbers, as a quantised weight does."""
-    return not tensor.requires_grad and type(tensor) not in _USUAL
-
-
-_USUAL = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+    """Whether a tensor holds more than its numbers, as a quantised weight does."""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        return False
+    return not tensor.requires_grad or hasattr(tensor, "__tensor_flatten__")

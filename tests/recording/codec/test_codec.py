@@ -13,9 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzzing import examples
+from torch.testing._internal.two_tensor import TwoTensor
 
 from pullback.errors import RecordingError
-from pullback.recording.codec import Encoder, Loader, NotPlain, decode
+from pullback.recording.codec import Encoder, Loader, NotPlain, StrictLoader, decode
 
 
 class Color(enum.Enum):
@@ -208,6 +209,39 @@ def test_what_has_no_plain_form_is_refused_with_its_reason(value, reason) -> Non
 
 
 handle = None
+
+
+class Packed(torch.nn.Parameter):
+    """Numbers and a scale, as quantised weights keep them."""
+
+    def __new__(cls, data, scale):
+        made = torch.Tensor._make_subclass(cls, data, False)
+        made.scale = scale
+        return made
+
+
+def test_a_tensor_of_a_class_of_its_own_comes_back_with_what_it_holds() -> None:
+    packed = Packed(torch.arange(4, dtype=torch.int8), torch.tensor(0.5))
+    packed.other = packed
+    back, again = round_trip(packed, packed)
+    assert type(back) is Packed
+    assert back is again is back.other
+    assert back.scale == 0.5
+    assert back.tolist() == [0, 1, 2, 3]
+    assert not back.requires_grad
+
+
+def test_a_tensor_made_of_tensors_comes_back_where_the_recording_is_trusted() -> None:
+    made = TwoTensor(torch.ones(2, 3), torch.zeros(2, 3)).requires_grad_()
+    encoder = Encoder(2**20)
+    encoded = [encoder.encode(made)]
+    (back,) = decode(encoded, encoder.tensors, Loader())
+    assert type(back) is TwoTensor
+    assert torch.equal(back.a, made.a)
+    assert torch.equal(back.b, made.b)
+    assert back.requires_grad
+    with pytest.raises(RecordingError, match=r"code of the class[\s\S]*--trust"):
+        decode(encoded, encoder.tensors, StrictLoader(package="torch"))
 
 
 def test_the_limit_of_bytes_is_kept() -> None:

@@ -16,7 +16,13 @@ from typing import Any
 import torch
 
 from pullback.errors import ArgumentError, RecordingError
-from pullback.recording.codec._encode import EXPRESSION, PLAIN, is_plain_class, slots_of
+from pullback.recording.codec._encode import (
+    EXPRESSION,
+    PLAIN,
+    is_plain_class,
+    is_plain_tensor_class,
+    slots_of,
+)
 from pullback.recording.codec._loader import Loader
 
 __all__ = ["decode", "describe_fault"]
@@ -97,6 +103,38 @@ class _Decoder:
                 value.requires_grad_(True)
             self._live[position] = value
         return self._live[position]
+
+    def _subclass(self, number: int, module: str, name: str, *content: Any) -> torch.Tensor:
+        position, grad, state = content
+        kind = self._loader.kind(_text(module), _text(name))
+        if not (isinstance(kind, type) and is_plain_tensor_class(kind)):
+            raise ValueError(f"{module}.{name} cannot be remade without running its code")
+        value = torch.Tensor._make_subclass(kind, self._tensors[position].clone(), bool(grad))
+        self._objects[number] = value
+        attributes = object.__getattribute__(value, "__dict__")
+        for attribute, item in state:
+            attributes[_text(attribute)] = self.decode(item)
+        return value
+
+    def _flattened(
+        self, number: int, module: str, name: str, inner: list[Any], made_with: Any, *shape: Any
+    ) -> torch.Tensor:
+        size, stride, grad = shape
+        if not self._loader.trusts:
+            raise RecordingError(
+                "A tensor of a class of its own is remade by code of the class.",
+                given=f"{_text(module)}:{_text(name)}",
+                mend="Check the program itself, or pass --trust if you trust the recording.",
+            )
+        kind = self._loader.kind(_text(module), _text(name))
+        if not (isinstance(kind, type) and torch.Tensor in kind.__mro__):
+            raise ValueError(f"{module}.{name} is not a class of tensors")
+        parts = {_text(part): self.decode(item) for part, item in inner}
+        value = kind.__tensor_unflatten__(  # type: ignore[attr-defined]
+            parts, self.decode(made_with), torch.Size(_integers(size)), tuple(_integers(stride))
+        )
+        self._objects[number] = value.requires_grad_() if grad else value
+        return self._objects[number]
 
     def _namedtuple(self, module: str, name: str, items: list[Any]) -> Any:
         kind = self._loader.kind(_text(module), _text(name))
@@ -213,6 +251,8 @@ def _counter(pairs: Iterator[tuple[Any, Any]]) -> Any:
 
 _KINDS: dict[str, Callable[..., Any]] = {
     "tensor": _Decoder._tensor,
+    "subclass": _Decoder._subclass,
+    "flattened": _Decoder._flattened,
     "list": _Decoder._many,
     "tuple": lambda self, items: tuple(self._many(items)),
     "namedtuple": _Decoder._namedtuple,

@@ -27,6 +27,7 @@ import torch
 from pullback.internal.torch import (
     FakeTensor,
     FunctionalTensor,
+    disable_torch_function,
     get_unwrapped,
     is_batchedtensor,
     is_functorch_wrapped_tensor,
@@ -35,7 +36,10 @@ from pullback.internal.torch import (
 
 # Long: it is loaded by path into programs, where one file is found without the others.
 
-__all__ = ["EXPRESSION", "PLAIN", "Encoder", "NotPlain", "Traced", "is_plain_class", "slots_of"]
+__all__ = [
+    "EXPRESSION", "PLAIN", "Encoder", "NotPlain", "Traced", "is_plain_class",
+    "is_plain_tensor_class", "slots_of",
+]  # fmt: skip
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
@@ -47,6 +51,7 @@ _VIEWS = tuple(
     for view in (kind().keys(), kind().values(), kind().items())
 )  # fmt: skip
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
+_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _STATE = ("__reduce_ex__", "__reduce__", "__setstate__", "__getstate__")
 _OF_DATACLASSES = tuple(
     getattr(dataclasses, name, None) for name in ("_dataclass_getstate", "_dataclass_setstate")
@@ -97,6 +102,16 @@ def is_plain_class(kind: type) -> bool:
     found = [vars(base).get(name) for base in kind.__mro__[:-1] for name in _STATE]
     # By identity: a comparison would be code of the class.
     return all(item is None or any(item is known for known in _OF_DATACLASSES) for item in found)
+
+
+def is_plain_tensor_class(kind: type) -> bool:
+    """Whether a tensor of the class is its numbers and its ``__dict__``: none are made by code."""
+    if torch.Tensor not in kind.__mro__:
+        return False
+    own = kind.__mro__[: kind.__mro__.index(torch.Tensor)]
+    if any("__del__" in vars(base) or "__slots__" in vars(base) for base in own):
+        return False
+    return getattr(kind, "__torch_dispatch__", None) is torch.Tensor.__torch_dispatch__
 
 
 def slots_of(kind: type) -> dict[str, Any]:
@@ -155,7 +170,7 @@ class Encoder:
         if kind in PLAIN:
             return value
         if isinstance(value, torch.Tensor):
-            return self._tensor(value)
+            return self._tensor(value, depth + 1)
         if kind.__module__ == "numpy" and hasattr(value, "dtype"):
             return self._numpy(value, depth + 1)
         for types_, encoder in _ENCODERS:
@@ -163,15 +178,37 @@ class Encoder:
                 return encoder(self, value, depth + 1)
         return self._object(value, depth + 1)
 
-    def _tensor(self, value: torch.Tensor) -> tuple[str, int, bool, str, bool]:
+    def _tensor(self, value: torch.Tensor, depth: int) -> Any:
         position = self._positions.get(id(value))
         plain = _unwrap(value)
+        if type(plain) not in _TENSORS:
+            return self._other_tensor(plain, depth)
         if position is None:
             position = self._copy(plain)
             self._positions[id(value)] = position
             self._alive.append(value)  # an id is unique only while its object lives
         parameter = isinstance(value, torch.nn.Parameter)
         return ("tensor", position, bool(value.requires_grad), str(plain.device), parameter)
+
+    def _other_tensor(self, value: Any, depth: int) -> Any:
+        """A tensor of a class of its own: what it is made of, or its numbers and attributes."""
+        kind = type(value)
+        if id(value) in self._objects:
+            return ("same", self._objects[id(value)])
+        reference = _reference(kind)
+        number = self._objects[id(value)] = len(self._objects)
+        self._alive.append(value)
+        if hasattr(kind, "__tensor_flatten__"):
+            names, made_with = value.__tensor_flatten__()
+            inner = [(name, self.encode(getattr(value, name), depth)) for name in names]
+            shape = [list(value.shape), list(value.stride()), bool(value.requires_grad)]
+            return ("flattened", number, *reference, inner, self.encode(made_with, depth), *shape)
+        if not is_plain_tensor_class(kind):
+            raise NotPlain(f"a tensor of type {_name(kind)} has no plain form")
+        with disable_torch_function():
+            position = self._copy(value.detach().as_subclass(torch.Tensor))
+        state = [(name, self.encode(item, depth)) for name, item in vars(value).items()]
+        return ("subclass", number, *reference, position, bool(value.requires_grad), state)
 
     def _copy(self, plain: torch.Tensor) -> int:
         size = plain.numel() * plain.element_size()
@@ -374,8 +411,6 @@ def _unwrap(value: torch.Tensor) -> torch.Tensor:
         value = inner
     if isinstance(value, (FakeTensor, FunctionalTensor)) or value.is_meta:
         raise Traced("a tensor without data")
-    if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        raise NotPlain(f"a tensor of type {_name(type(value))} has no plain form")
     if value.layout is not torch.strided or value.is_quantized:
         raise NotPlain(f"a tensor on {value.device} with layout {value.layout} has no plain form")
     return value
