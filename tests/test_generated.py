@@ -102,6 +102,9 @@ def test_what_became_of_each_function_of_a_program_is_said() -> None:
     rows = programs.read()
     assert all(row["why"] for row in rows if row["checked"] != "yes")
     assert all(row["found"] for row in rows if row["checked"] == "yes")
+    assert len({row["program"] for row in rows}) >= 20
+    assert len({row["package"] for row in rows if row["version"]}) >= 15
+    assert programs.share(rows, "yes") >= 0.95
     text = programs.summary([*rows[:1], rows[0] | {"checked": "no", "why": "it is lost"}])
     assert "2 Functions of 1 package:" in text
     assert "**1 (50%) recorded and checked**, 0 more" in text

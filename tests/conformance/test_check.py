@@ -14,6 +14,7 @@ from tests.specimens.right.edges import ReverseGradient, StraightThrough
 from tests.specimens.right.smooth import Cube, Product, composed
 from tests.specimens.wrong.calculus import ClipUndeclared, MissingFactor
 from tests.specimens.wrong.hidden import NeverRuns
+from torch.testing._internal.two_tensor import TwoTensor
 
 import pullback.conformance
 from pullback.conformance import Report, Verdict, check
@@ -406,3 +407,21 @@ def test_a_function_that_cannot_be_called_again_says_so(isolate):
     assert "second call with the same arguments fails" in report["derivative"].detail
     assert "the buckets are full" in report["derivative"].detail
     assert report["linear"].verdict == "skipped"
+
+
+class Packs(torch.autograd.Function):
+    """Its output is a tensor of two."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return TwoTensor(x.clone(), x.clone())
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent.a + cotangent.b
+
+
+def test_an_output_made_of_tensors_is_no_crash():
+    report = check(Packs, torch.randn(3, requires_grad=True), clauses=["derivative", "linear"])
+    assert {f.verdict.value for f in report} == {"skipped"}
+    assert "output" in report["derivative"].detail

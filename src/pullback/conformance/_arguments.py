@@ -16,11 +16,15 @@ __all__ = ["Arguments", "is_continuous"]
 def is_continuous(tensor: torch.Tensor) -> bool:
     """Whether a tensor is floating or complex, so that a derivative with respect to it makes sense.
 
+    One that its class puts together from others, a quantised weight for example, has no numbers of
+    its own that could move a little.
+
     Example:
         >>> is_continuous(torch.ones(2)), is_continuous(torch.ones(2, dtype=torch.int64))
         (True, False)
     """
-    return tensor.is_floating_point() or tensor.is_complex()
+    numbers = tensor.is_floating_point() or tensor.is_complex()
+    return numbers and not hasattr(tensor, "__tensor_flatten__")
 
 
 @dataclass(frozen=True)
