@@ -378,7 +378,7 @@ def test_the_repro_of_what_takes_backward_alone_uses_it(monkeypatch, capsys):
     assert "finite differences" in capsys.readouterr().out
 
 
-class OnceOnly:
+class Buckets:
     """A module of state: a second call fails."""
 
     def __init__(self):
@@ -401,7 +401,7 @@ class Stateful(torch.autograd.Function):
 @pytest.mark.parametrize("isolate", [False, True])
 def test_a_function_that_cannot_be_called_again_says_so(isolate):
     report = check(
-        Stateful, torch.randn(3), OnceOnly(), clauses=["derivative", "linear"], isolate=isolate
+        Stateful, torch.randn(3), Buckets(), clauses=["derivative", "linear"], isolate=isolate
     )
     assert report["derivative"].verdict == "crashes"
     assert "second call with the same arguments fails" in report["derivative"].detail

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
 
-from pullback.conformance._failure import classify, describe
+from pullback.conformance._failure import OnceOnly, classify, describe
 from pullback.conformance._guard import guarded, unpatched
 from pullback.conformance._probe import Probe
 from pullback.errors import ArgumentError
@@ -169,6 +169,9 @@ def _faulty(probe: Probe, fault: Exception, bearing: str) -> Finding:
     """One cause gives one finding."""
     if bearing not in ("", probe.clause):
         return probe.skipped(f"Plain backward does not run: see {bearing}.")
+    if isinstance(fault, OnceOnly):
+        hint = "Keep what changes from call to call in the arguments, or out of forward."
+        return probe.crashes(str(fault), hint)
     said = f"Plain backward does not run: {describe(fault)}"
     if isinstance(fault, NotImplementedError):
         return probe.lacking(said, "Write backward, or declare the outputs non-differentiable.")

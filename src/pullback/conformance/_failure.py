@@ -18,7 +18,7 @@ from pullback.errors import PullbackError
 from pullback.internal import torch as internal
 from pullback.report import Verdict
 
-__all__ = ["classify", "describe"]
+__all__ = ["OnceOnly", "classify", "describe"]
 
 # Raised by the interpreter when code runs into what nobody foresaw.
 _UNFORESEEN = (AttributeError, LookupError, NameError, ArithmeticError, MemoryError, TimeoutError)
@@ -39,6 +39,10 @@ _LAYER = internal.__file__
 _FAULT = "INTERNAL ASSERT FAILED"
 # The rules that an author writes for one transform: an error inside is no refusal of torch.
 _RULES = {"vmap", "jvp"}
+
+
+class OnceOnly(Exception):
+    """A function that a second call with the same arguments fails."""
 
 
 def classify(error: BaseException, *, transform: bool = True) -> Verdict:

@@ -7,7 +7,7 @@ import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._directions import KINDS
-from pullback.conformance._failure import describe
+from pullback.conformance._failure import OnceOnly, describe
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._probe import Probe
 from pullback.conformance._subject import Subject
@@ -43,7 +43,7 @@ def prepare(subject: Subject, arguments: Arguments, seed: int) -> Probe:
             return _look(probe)
         except (Exception, SystemExit) as error:
             said = f"A second call with the same arguments fails: {describe(error)}"
-            return replace(probe, fault=RuntimeError(said))
+            return replace(probe, fault=OnceOnly(said))
 
 
 def _look(probe: Probe) -> Probe:
