@@ -1,6 +1,7 @@
 """Write a short standalone script that shows one finding."""
 
 import ast
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,7 +87,8 @@ def write_repro(
         *body,
     ]
     source = "\n".join(["import torch", *head, *lines])
-    source = source.replace("call(", "F.apply(" if subject.function is not None else "F(")
+    called = "F.apply(" if subject.function is not None else "F("
+    source = re.sub(r"(?<![\w.])call\(", called, source)
     if not kwargs:
         source = source.replace(", **kwargs)", ")").replace("(args, kwargs)", "args")
     if accumulates:

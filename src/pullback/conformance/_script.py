@@ -3,6 +3,7 @@
 import ast
 import io
 import itertools
+import re
 import textwrap
 import tokenize
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ _NAMES = {
     "torch.utils._pytree.tree_leaves": "tree_leaves",
     "torch.utils._pytree.tree_map": "tree_map",
 }
+# How an expression gets at what a module holds.
+_IMPORT = "__import__('importlib').import_module('{}')"
+_IMPORTED = re.compile(re.escape(_IMPORT).replace(r"\{\}", r"([\w.]+)") + r"\.(\w+)")
 
 
 def lay_out(source: str) -> str:
@@ -37,14 +41,25 @@ def lay_out(source: str) -> str:
         if x:
             print(x)
     """
-    used = sorted(short for name, short in _NAMES.items() if name in source)
-    for name, short in _NAMES.items():
+    found = {short: name for name, short in _NAMES.items() if name in source}
+    for short, name in found.items():
         source = source.replace(name, short)
+    places = {short: name.rpartition(".")[0] for short, name in found.items()}
+    for module, short in dict.fromkeys(_IMPORTED.findall(source)):
+        if not re.search(rf"(?<![\w.]){short}\b", source) and short not in places:
+            source = source.replace(f"{_IMPORT.format(module)}.{short}", short)
+            places[short] = module
     statements = ast.parse(source).body
     imports = [node for node in statements if isinstance(node, (ast.Import, ast.ImportFrom))]
-    lines = [ast.unparse(node) for node in imports]
-    if used:
-        lines.append(f"from torch.utils._pytree import {', '.join(used)}")
+    lines = []
+    for node in imports:
+        if isinstance(node, ast.ImportFrom) and node.module and not node.names[0].asname:
+            places |= {name.name: node.module for name in node.names}
+        else:
+            lines.append(ast.unparse(node))
+    for module in sorted(set(places.values())):
+        names = sorted(short for short, place in places.items() if place == module)
+        lines.append(f"from {module} import {', '.join(names)}")
     lines = list(dict.fromkeys(lines))
     before: ast.stmt | None = None
     for node in statements:
