@@ -82,6 +82,7 @@ __all__ = [
     "is_legacy_batchedtensor",
     "is_traced",
     "len_torch_dispatch_stack",
+    "make_subclass",
     "maybe_get_bdim",
     "maybe_get_level",
     "never_compile",
@@ -190,6 +191,9 @@ try:
     from_functional_tensor = torch._from_functional_tensor
     is_functional_tensor = torch._is_functional_tensor
     wrap_functional_tensor = _functorch._wrap_functional_tensor
+
+    # Tensors of classes of their own.
+    make_subclass: Callable[..., torch.Tensor] = torch.Tensor._make_subclass
 
     # Modes, and tensors without data.
     FakeTensor: Any = _fake.FakeTensor

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from pullback.errors import ArgumentError, RecordingError
+from pullback.internal.torch import make_subclass
 from pullback.recording.codec._encode import (
     EXPRESSION,
     PLAIN,
@@ -109,7 +110,7 @@ class _Decoder:
         kind = self._loader.kind(_text(module), _text(name))
         if not (isinstance(kind, type) and is_plain_tensor_class(kind)):
             raise ValueError(f"{module}.{name} cannot be remade without running its code")
-        value = torch.Tensor._make_subclass(kind, self._tensors[position].clone(), bool(grad))
+        value = make_subclass(kind, self._tensors[position].clone(), bool(grad))
         self._objects[number] = value
         attributes = object.__getattribute__(value, "__dict__")
         for attribute, item in state:
