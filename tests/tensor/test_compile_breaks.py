@@ -157,3 +157,21 @@ def test_what_is_tried_leaves_no_trace():
     assert [type(g) for g in Kept.seen] == [torch.Tensor]
     assert torch.equal(Kept.seen[0], torch.ones(3))
     assert torch.equal(x.grad, torch.full((3,), 2.0))
+
+
+def test_a_rule_that_is_compiled_itself_goes_into_one_graph():
+    class Compiled(torch.autograd.Function):
+        @staticmethod
+        @torch.compile(backend="aot_eager")
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x.sum()
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return g * x.sum() + (g * x).sum()
+
+    function = pullback.complete(Compiled)
+    found = gradient(function, compiled=True, fullgraph=True)
+    torch.testing.assert_close(found, gradient(Compiled, compiled=False))

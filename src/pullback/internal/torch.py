@@ -73,6 +73,7 @@ __all__ = [
     "has_kernel",
     "is_any_autocast_enabled",
     "is_batchedtensor",
+    "is_compiled",
     "is_dynamo_tracing",
     "is_dynamo_trying",
     "is_exporting",
@@ -318,6 +319,11 @@ def is_exporting() -> bool:
 def graph_break(message: str) -> None:
     """End the graph that Dynamo traces, with a message: no exception of ours passes it."""
     torch._dynamo.graph_break(msg=message)
+
+
+def is_compiled(function: object) -> bool:
+    """Whether a function is what `torch.compile` returned."""
+    return hasattr(function, "_torchdynamo_orig_callable")
 
 
 def is_dynamo_trying(tensors: Iterable[torch.Tensor]) -> bool:

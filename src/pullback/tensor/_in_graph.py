@@ -30,6 +30,7 @@ from pullback.internal.torch import (
     end_graph,
     free_symbols,
     graph_break,
+    is_compiled,
     is_dynamo_trying,
     pytree,
     substitute_in_graph,
@@ -116,7 +117,9 @@ def _register(function: Any) -> None:
     _let_follow()
     # Dynamo traces no Function that has a jvp.
     traceable = function.jvp is _base.jvp
-    outside = traceable and (_takes_an_object(function) or _computes_in_numpy(function))
+    outside = traceable and (
+        _takes_an_object(function) or _computes_in_numpy(function) or _is_compiled(function)
+    )
     function._traced = function._traced or _reads_a_tensor(function) or outside
     if function._traced:
         function.forward = staticmethod(_refuse_composition(function))
@@ -184,6 +187,16 @@ def _computes_in_numpy(function: Any) -> bool:
 
 def _names_numpy(rule: types.FunctionType) -> bool:
     return any(isinstance(v, types.ModuleType) and v.__name__ == "numpy" for v in named(rule))
+
+
+def _is_compiled(function: Any) -> bool:
+    """Whether a rule, or a function that it refers to, is compiled already.
+
+    It would run on tensors without values, which its kernels cannot read. Dynamo traces it.
+    """
+    rules = (function.forward, function.setup_context, function.backward)
+    helpers = [value for rule in _rules_and_helpers(function) for value in named(rule)]
+    return any(map(is_compiled, [*rules, *helpers]))
 
 
 def _rules_and_helpers(function: Any) -> list[types.FunctionType]:
