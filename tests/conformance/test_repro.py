@@ -16,7 +16,9 @@ import torch
 from tests.fuzzing import spread
 from tests.specimens.wrong import calculus, calls, machines, memory
 
-from pullback.conformance import Verdict, check
+from pullback.conformance import Verdict, _repro, check
+from pullback.conformance._arguments import Arguments
+from pullback.conformance._subject import Subject
 
 WRONG = [*calculus.SPECIMENS, *memory.SPECIMENS, *calls.SPECIMENS, *machines.SPECIMENS]
 COMPILED = [specimen for specimen in WRONG if specimen.clause == "compile"]
@@ -127,3 +129,12 @@ def test_what_cannot_be_imported_has_no_repro():
     report = check(Local, *calculus.SPECIMENS[0].inputs(), clauses="derivative")
     assert report["derivative"].verdict is Verdict.BROKEN
     assert report["derivative"].repro == ""
+
+
+def test_what_was_typed_at_a_prompt_stays_as_it_is(monkeypatch):
+    typed = ["def scaled(x, **kwargs):", "    return recall(x, **kwargs) + call(x, **kwargs)"]
+    monkeypatch.setattr(_repro, "_definition", lambda subject: [*typed, "F = scaled"])
+    inputs = Arguments.of((torch.ones(1),))
+    script = _repro.write_repro(Subject.of(torch.sin), inputs, [0], 0, ["print(call(*args))"])
+    assert "\n".join(typed) in script
+    assert script.endswith("print(F(*args))\n")

@@ -9,6 +9,7 @@ import torch
 
 from pullback.conformance._tree import replace, walk
 from pullback.errors import ArgumentTypeError
+from pullback.recording.codec import TENSORS
 
 __all__ = ["Arguments", "is_continuous"]
 
@@ -175,6 +176,6 @@ def _tensors_of(leaf: Any) -> list[torch.Tensor]:
 
 def _is_other(tensor: torch.Tensor) -> bool:
     """Whether a tensor holds more than its numbers, as a quantised weight does."""
-    if type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+    if type(tensor) in TENSORS:
         return False
     return not tensor.requires_grad or hasattr(tensor, "__tensor_flatten__")

@@ -48,7 +48,10 @@ def prepare(subject: Subject, arguments: Arguments, seed: int) -> Probe:
 
 def _look(probe: Probe) -> Probe:
     arguments = probe.inputs
-    probe = replace(probe, frees=_frees(probe), accumulates=_accumulates(probe))
+    leaves = probe.leaves()
+    carrying = replace(probe, outputs=_carrying(probe.run(leaves)))
+    frees = any(map(is_freed, leaves))
+    probe = replace(probe, frees=frees, accumulates=_accumulates(carrying))
     probe = replace(probe, inputs=_widen(probe))
     if not arguments.declared:
         kept = _answered(probe)
@@ -124,15 +127,8 @@ def _leaves(arguments: Arguments) -> list[torch.Tensor]:
     return [point.clone().requires_grad_() for point in arguments.points()]
 
 
-def _frees(probe: Probe) -> bool:
-    leaves = probe.leaves()
-    probe.run(leaves)
-    return any(map(is_freed, leaves))
-
-
 def _accumulates(probe: Probe) -> bool:
     """Whether ``.backward()`` works where `torch.autograd.grad` is refused."""
-    probe = replace(probe, outputs=_carrying(probe.run(probe.leaves())))
     return _fault(probe) is not None and _fault(replace(probe, accumulates=True)) is None
 
 

@@ -74,11 +74,14 @@ def write_repro(
         kwargs = ", ".join(f"{key!r}: {_expression(value, inputs)}" for key, value in pairs)
     except (ValueError, SyntaxError):
         return ""
-    lines = [
+    inputs_made = [
         f"torch.manual_seed({seed})",
         f"args = ({args}{',' if args else ''})",
         f"kwargs = {{{kwargs}}}" if kwargs else "",
         f"xs = [{', '.join(inputs.names())}]",
+        _ACCUMULATE if accumulates else "",
+    ]
+    shown = [
         "def outs():",
         f"    torch.manual_seed({seed})" if random else "",
         "    ys = torch.utils._pytree.tree_leaves(call(*args, **kwargs))",
@@ -86,15 +89,15 @@ def write_repro(
         f"    return [ys[k] for k in {list(outputs)}]",
         *body,
     ]
-    source = "\n".join(["import torch", *head, *lines])
+    # In our own lines alone: what was typed at a prompt stays as it is.
+    text = "\n".join(shown)
     called = "F.apply(" if subject.function is not None else "F("
-    source = re.sub(r"(?<![\w.])call\(", called, source)
+    text = re.sub(r"(?<![\w.])call\(", called, text)
     if not kwargs:
-        source = source.replace(", **kwargs)", ")").replace("(args, kwargs)", "args")
+        text = text.replace(", **kwargs)", ")").replace("(args, kwargs)", "args")
     if accumulates:
-        source = source.replace("torch.autograd.grad(", "grad(").replace(
-            "def outs():", f"{_ACCUMULATE}\ndef outs():", 1
-        )
+        text = text.replace("torch.autograd.grad(", "grad(")
+    source = "\n".join(["import torch", *head, *inputs_made, text])
     return lay_out(source)
 
 

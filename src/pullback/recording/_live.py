@@ -11,6 +11,7 @@ from pullback.internal.torch import (
     are_functorch_transforms_active,
 )
 from pullback.recording._recorder import Call
+from pullback.recording.codec import TENSORS
 
 __all__ = ["copy_call"]
 
@@ -46,7 +47,7 @@ def copy_call(args: tuple[Any, ...], keywords: dict[str, Any], limit: int) -> Ca
             size += value.numel() * value.element_size()
             if size > limit:
                 raise RuntimeError(f"its tensors hold more than {limit / 2**20:.3g} MiB")
-            if type(value) not in (torch.Tensor, torch.nn.Parameter):
+            if type(value) not in TENSORS:
                 return _other_tensor(value)
             return value.detach().clone().requires_grad_(value.requires_grad)
         if type(value) in (list, tuple):

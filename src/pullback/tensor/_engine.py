@@ -68,8 +68,8 @@ def apply(
     else:
         values, names = definition.bind(args, kwargs)
     template, tensors = flatten(values)
-    if is_dynamo_tracing():
-        with tried(definition.name, tensors):
+    if is_dynamo_trying(tensors):
+        with tried(definition.name):
             return _run(engine, definition, template, tensors, names)
     return _run(engine, definition, template, tensors, names)
 

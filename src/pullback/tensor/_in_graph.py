@@ -31,7 +31,6 @@ from pullback.internal.torch import (
     free_symbols,
     graph_break,
     is_compiled,
-    is_dynamo_trying,
     pytree,
     substitute_in_graph,
 )
@@ -89,23 +88,15 @@ def _let_follow() -> None:
 
 
 @contextlib.contextmanager
-def tried(name: str, tensors: Sequence[torch.Tensor]) -> Iterator[bool]:
+def tried(name: str) -> Iterator[None]:
     """End the graph before a call that cannot run on tensors without values; it runs uncompiled.
 
     Arguments:
-        name: of the Function.
-        tensors: what it is called with.
-
-    Yields:
-        Whether Dynamo tries the call now.
+        name: of the Function, which Dynamo tries to put into its graph.
     """
-    trying = is_dynamo_trying(tensors)
-    if not trying:
-        yield False
-        return
     try:
         with free_symbols():
-            yield True
+            yield
     except Exception as error:
         end_graph(
             f"torch.compile cannot take {name} into its graph whole, where tensors have no values. "
@@ -117,10 +108,11 @@ def _register(function: Any) -> None:
     _let_follow()
     # Dynamo traces no Function that has a jvp.
     traceable = function.jvp is _base.jvp
+    reached = _rules_and_helpers(function)
     outside = traceable and (
-        _takes_an_object(function) or _computes_in_numpy(function) or _is_compiled(function)
+        _takes_an_object(function) or _computes_in_numpy(reached) or _is_compiled(function, reached)
     )
-    function._traced = function._traced or _reads_a_tensor(function) or outside
+    function._traced = function._traced or _reads_a_tensor(reached) or outside
     if function._traced:
         function.forward = staticmethod(_refuse_composition(function))
     else:
@@ -155,7 +147,7 @@ def _looked_at(node: Any) -> ast.AST:
     return node.value if isinstance(node, ast.Attribute) else node.args[0]
 
 
-def _reads_a_tensor(function: Any) -> bool:
+def _reads_a_tensor(reached: Sequence[types.FunctionType]) -> bool:
     """Whether a rule reads a tensor that is no argument: a global, or one of an outer function.
 
     In a graph that takes the Function whole it could only be a constant, wrong as soon as it
@@ -167,12 +159,12 @@ def _reads_a_tensor(function: Any) -> bool:
             isinstance(value, (torch.Tensor, list, tuple, dict))
             and any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
         )
-        for rule in _rules_and_helpers(function)
+        for rule in reached
         for value in named(rule)
     )
 
 
-def _computes_in_numpy(function: Any) -> bool:
+def _computes_in_numpy(reached: Sequence[types.FunctionType]) -> bool:
     """Whether a rule turns tensors into arrays.
 
     Dynamo makes torch operations of it; the tensors of a graph that takes the Function whole have
@@ -181,7 +173,7 @@ def _computes_in_numpy(function: Any) -> bool:
     return any(
         not _TO_NUMPY.isdisjoint(rule.__code__.co_names)
         and ("numpy" in rule.__code__.co_names or _names_numpy(rule))
-        for rule in _rules_and_helpers(function)
+        for rule in reached
     )
 
 
@@ -189,13 +181,13 @@ def _names_numpy(rule: types.FunctionType) -> bool:
     return any(isinstance(v, types.ModuleType) and v.__name__ == "numpy" for v in named(rule))
 
 
-def _is_compiled(function: Any) -> bool:
+def _is_compiled(function: Any, reached: Sequence[types.FunctionType]) -> bool:
     """Whether a rule, or a function that it refers to, is compiled already.
 
     It would run on tensors without values, which its kernels cannot read. Dynamo traces it.
     """
     rules = (function.forward, function.setup_context, function.backward)
-    helpers = [value for rule in _rules_and_helpers(function) for value in named(rule)]
+    helpers = [value for rule in reached for value in named(rule)]
     return any(map(is_compiled, [*rules, *helpers]))
 
 

@@ -1,11 +1,12 @@
 """The one codec of arguments: live values as plain data, for a file or a process, and back."""
 
 from pullback.recording.codec._decode import decode, describe_fault
-from pullback.recording.codec._encode import EXPRESSION, Encoder, NotPlain
+from pullback.recording.codec._encode import EXPRESSION, TENSORS, Encoder, NotPlain
 from pullback.recording.codec._loader import Loader, StrictLoader
 
 __all__ = [
     "EXPRESSION",
+    "TENSORS",
     "Encoder",
     "Loader",
     "NotPlain",

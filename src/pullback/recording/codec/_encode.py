@@ -37,7 +37,7 @@ from pullback.internal.torch import (
 # Long: it is loaded by path into programs, where one file is found without the others.
 
 __all__ = [
-    "EXPRESSION", "PLAIN", "Encoder", "NotPlain", "Traced", "is_plain_class",
+    "EXPRESSION", "PLAIN", "TENSORS", "Encoder", "NotPlain", "Traced", "is_plain_class",
     "is_plain_tensor_class", "slots_of",
 ]  # fmt: skip
 
@@ -51,7 +51,7 @@ _VIEWS = tuple(
     for view in (kind().keys(), kind().values(), kind().items())
 )  # fmt: skip
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
-_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _STATE = ("__reduce_ex__", "__reduce__", "__setstate__", "__getstate__")
 _OF_DATACLASSES = tuple(
     getattr(dataclasses, name, None) for name in ("_dataclass_getstate", "_dataclass_setstate")
@@ -181,7 +181,7 @@ class Encoder:
     def _tensor(self, value: torch.Tensor, depth: int) -> Any:
         position = self._positions.get(id(value))
         plain = _unwrap(value)
-        if type(plain) not in _TENSORS:
+        if type(plain) not in TENSORS:
             return self._other_tensor(plain, depth)
         if position is None:
             position = self._copy(plain)
