@@ -1,6 +1,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,23 @@ from tests.tracking.models import sequential, train
 from torch import nn
 
 from pullback.errors import RecordingError
-from pullback.tracking import Key, Record, Run, Series, Statistics, Tracker, diff, read_run, track
+from pullback.tracking import (
+    Key,
+    Record,
+    Run,
+    Series,
+    Statistics,
+    Tracker,
+    diff,
+    read_run,
+    simulate_format,
+    track,
+)
 from pullback.tracking._html import render_html
 from pullback.tracking._journal import write_run
 from pullback.tracking._points import Points, decode_points, encode_points
 from pullback.tracking._thinning import thin
+from pullback.tracking.formats import ProductFormats, QuantisationNoise, Recipe
 
 
 def tracked(tmp_path: Path, steps: int = 5) -> tuple[Tracker, Path]:
@@ -237,3 +250,110 @@ def test_four_bytes_tell_what_a_moment_was(values: list[float], flags: int, shar
         exact = math.log2(math.sqrt(sum(value**2 for value in finite) / len(finite)))
         assert abs(point.scale[0] - exact) <= 1 / 512
         assert abs(point.peak[0] - math.log2(max(finite))) <= 1 / 16 + 1 / 512
+
+
+def simulated_run(tmp_path: Path) -> tuple[Tracker, nn.Module]:
+    recipe = Recipe(
+        {"2": ProductFormats("bf16", "bf16", "bf16"), "*": ProductFormats("MXFP4", "MXFP8")}
+    )
+    model = nn.Sequential(nn.Flatten(), simulate_format(sequential(), recipe=recipe, measure=True))
+    train(model, 1)  # what was rounded before the block does not count
+    with Tracker(model, jsonl=tmp_path / "live.jsonl") as tracker:
+        train(model, 2)
+    train(model, 1)
+    return tracker, model
+
+
+def test_the_noise_of_simulated_formats_is_in_every_report(tmp_path: Path) -> None:
+    tracker, model = simulated_run(tmp_path)
+    run = tracker.run()
+    found = {(each.module, each.role): each for each in run.noise}
+    assert list(found) == [
+        ("1.model.0", "activation"),
+        ("1.model.0", "weight"),
+        ("1.model.2", "activation"),
+        ("1.model.2", "weight"),
+        ("1.model.2", "gradient"),
+    ]
+    whole = {(f"1.model.{each.module}", each.role): each.count for each in model[1].noise()}
+    assert all(2 * each.count == whole[key] for key, each in found.items())  # 2 steps of 4
+    assert (
+        found["1.model.0", "weight"].decibels
+        < found["1.model.0", "activation"].decibels
+        < found["1.model.2", "weight"].decibels
+    )
+    table = tracker.table().split("\n\n")[1].splitlines()
+    assert re.split(r"\s{2,}", table[0]) == [
+        "module", "weight", "activation", "gradient", "(SQNR / dB)",
+    ]  # fmt: skip
+    assert len(table) == 3
+    assert re.fullmatch(r"1\.model\.0 +\d\d\.\d MXFP4 +\d\d\.\d MXFP8", table[1])
+    for path in (tmp_path / "live.jsonl", tmp_path / "after.jsonl"):
+        tracker.to_jsonl(tmp_path / "after.jsonl")
+        assert read_run(path).noise == run.noise
+
+
+def test_the_page_has_a_bar_for_each_factor_of_each_layer(tmp_path: Path) -> None:
+    tracker, _ = simulated_run(tmp_path)
+    page = render_html(tracker.run())
+    table = page[page.index('<table class="noise"') : page.index("</table>")]
+    lines = table.split("<tr>")[2:]
+    rows = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["rows"]
+    for line, name in zip(lines, ("1.model.0", "1.model.2"), strict=True):
+        assert name in line
+        assert rows[int(re.search(r'data-row="(\d+)"', line)[1])]["name"] == name
+        shares = dict(re.findall(r'<i class="(\w+)" style="--share:([\d.]+)%"', line))
+        for each in tracker.run().noise:
+            if each.module == name:
+                assert f"{each.decibels:.1f} dB</span> <small>{each.number_format}" in line
+                assert float(shares[each.role]) == pytest.approx(each.decibels / 0.6, abs=0.06)
+    assert "not rounded" in lines[0]
+    assert "not rounded" not in lines[1]
+    least = min(tracker.run().noise, key=lambda each: each.decibels)
+    assert f"{least.role} of {least.module}, {least.number_format}" in page
+    assert '<table class="noise"' not in render_html(large_run(2, 2))
+
+
+def test_noise_without_a_ratio_is_said_in_words(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4, bias=False))
+    with torch.no_grad():
+        model[0].weight.fill_(0.5)
+        model[1].weight.zero_()
+    simulated = simulate_format(model, forward="E4M3", measure=True)
+    with Tracker(simulated) as tracker:
+        simulated(torch.ones(2, 4))
+    found = {(each.module, each.role): each.decibels for each in tracker.run().noise}
+    assert found["model.0", "weight"] == math.inf
+    assert math.isnan(found["model.1", "weight"])
+    page = render_html(tracker.run())
+    assert "nothing lost</span>" in page
+    assert "all zero</span>" in page
+    tracker.to_jsonl(tmp_path / "a.jsonl")
+    assert [str(each) for each in read_run(tmp_path / "a.jsonl").noise] == [
+        str(each) for each in tracker.run().noise
+    ]
+    worse = QuantisationNoise("<b>", "weight", "<i>", 3, -3.25)
+    page = render_html(Run((), noise=(worse,)))
+    assert 'class="alarm">-3.2 dB' in page
+    assert "--share:0.0%" in page
+    assert "<b><" not in page
+
+
+def test_noise_of_modules_that_are_not_chosen_is_left_out() -> None:
+    simulated = simulate_format(sequential(), forward="E4M3", measure=True)
+    with Tracker(simulated, names="model.2") as tracker:
+        simulated(torch.ones(2, 5))
+    assert {each.module for each in tracker.run().noise} == {"model.2"}
+    with Tracker(simulate_format(sequential(), forward="E4M3")) as tracker:
+        pass
+    assert tracker.run().noise == ()
+
+
+def test_a_page_with_the_noise_of_a_thousand_layers_is_small() -> None:
+    run = large_run(1000, 100)
+    noise = tuple(
+        QuantisationNoise(f"layer.{index}", role, "MXFP8 E5M2", 10**6, 20 + index / 100)
+        for index in range(1000)
+        for role in ("weight", "activation", "gradient")
+    )
+    assert len(render_html(replace(run, noise=noise)).encode()) < 2e6

@@ -10,6 +10,7 @@ from torch import nn
 
 from pullback.errors import ArgumentTypeError
 from pullback.tracking._hooks import BeginHook, EndHook, OutputHook, Sightings
+from pullback.tracking._noise_watch import NoiseWatch
 from pullback.tracking._store import Store
 
 __all__ = ["ROOT", "Attachment", "Names", "choose_by"]
@@ -51,6 +52,7 @@ class Attachment:
 
     def __init__(self, store: Store) -> None:
         self.sightings = Sightings(store)
+        self.noise = NoiseWatch()
         self._store = store
         self._handles: list[Any] = []
         self._watched: list[tuple[str, Any]] = []
@@ -73,6 +75,7 @@ class Attachment:
             self._handles.append(
                 model.register_forward_hook(EndHook(self._store), always_call=True)
             )
+        self.noise.start(model, lambda name, part: choose(prefix + name, part))
         watched = 0
         for path, module in model.named_modules():
             name = (prefix + path).rstrip(".") or ROOT
@@ -101,6 +104,7 @@ class Attachment:
 
     def detach(self) -> None:
         """Take off every hook, and name the modules whose hook somebody else has removed."""
+        self.noise.stop()
         for name, handle in self._watched:
             hooks = handle.hooks_dict_ref()
             if hooks is not None and handle.id not in hooks:

@@ -12,6 +12,7 @@ import numpy as np
 
 from pullback.errors import RecordingError
 from pullback.tracking._diagnosis import Finding, diagnose
+from pullback.tracking._noise_page import noise_table, noise_tile
 from pullback.tracking._ranges import RANGES, share_outside
 from pullback.tracking._rows import aliases_of, row_name, row_names
 from pullback.tracking._run import Run, Series
@@ -61,6 +62,7 @@ def render_html(run: Run) -> str:
         title=run.title,
         subtitle=_subtitle(run, names),
         tiles=_tiles(run, names, findings),
+        noise=_noise(run, numbers, aliases),
         findings=[_finding(finding, numbers) for finding in findings[:SHOWN_FINDINGS]],
         more_findings=max(0, len(findings) - SHOWN_FINDINGS),
         formats=RANGES,
@@ -69,6 +71,14 @@ def render_html(run: Run) -> str:
         style=(page / "report.css").read_text("utf-8"),
         script=(page / "report.js").read_text("utf-8"),
         data=_embed(_data(run, names, findings, aliases)),
+    )
+
+
+def _noise(run: Run, numbers: dict[str, int], aliases: dict[str, str]) -> dict[str, Any] | None:
+    if not run.noise:
+        return None
+    return noise_table(
+        run.noise, numbers | {name: numbers[first] for name, first in aliases.items()}
     )
 
 
@@ -102,7 +112,7 @@ def _tiles(run: Run, names: list[str], findings: list[Finding]) -> list[dict[str
                 "tone": "warn" if losing else "good",
             }
         )
-    return tiles
+    return tiles + noise_tile(run.noise)
 
 
 def _finding(finding: Finding, numbers: dict[str, int]) -> dict[str, Any]:

@@ -9,11 +9,13 @@ The kinds of lines:
     point        the same at the precision of the history (scale within 0.2 %)
     total        one tensor over the whole run
     nonfinite    the first tensor that held a NaN or an infinity
+    noise        what a simulated format lost of one module's factors of one kind
     skipped      a tensor that could not be measured, and why
 """
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -99,6 +101,9 @@ def closing_lines(run: Run) -> Iterator[dict[str, Any]]:
         yield {"kind": "total", **key_fields(series.key), **series.total.to_dict()}
     if run.first_nonfinite is not None:
         yield nonfinite_line(run.first_nonfinite)
+    for noise in run.noise:
+        decibels = noise.decibels if np.isfinite(noise.decibels) else str(noise.decibels)
+        yield {"kind": "noise", **asdict(noise), "decibels": decibels}
     for name, reason in run.skipped.items():
         yield {"kind": "skipped", "name": name, "reason": reason}
 

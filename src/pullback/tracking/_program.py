@@ -77,6 +77,7 @@ class ProgramTracker:
             history.dropped,
             dict(self._attachment.skipped),
             title=self._title,
+            noise=self._attachment.noise.result(),
         )
         self._journal.close(run)
         return run

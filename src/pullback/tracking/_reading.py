@@ -12,6 +12,7 @@ from pullback.tracking._journal import VERSION
 from pullback.tracking._points import Points, decode_points, encode_points
 from pullback.tracking._run import NonFinite, Run, Series, no_points
 from pullback.tracking._statistics import Statistics
+from pullback.tracking.formats import QuantisationNoise
 
 __all__ = ["read_run"]
 
@@ -26,6 +27,7 @@ class _Reader:
         self.moments: dict[Key, list[tuple[int, int, float, float, float, int]]] = {}
         self.first: NonFinite | None = None
         self.skipped: dict[str, str] = {}
+        self.noise: list[QuantisationNoise] = []
         self.before: list[tuple[Key, float]] = []
 
     def take(self, line: dict[str, Any]) -> None:
@@ -52,6 +54,9 @@ class _Reader:
             before = tuple((_key(one), float(one["scale"])) for one in line["predecessors"])
             statistics = Statistics.from_dict(line["statistics"])
             self.first = NonFinite(_key(line), _place(line), statistics, before)
+        elif kind == "noise":
+            fields = {field: line[field] for field in ("module", "role", "number_format", "count")}
+            self.noise.append(QuantisationNoise(**fields, decibels=float(line["decibels"])))
         elif kind == "skipped":
             self.skipped[line["name"]] = line["reason"]
 
@@ -88,6 +93,7 @@ class _Reader:
             skipped=self.skipped,
             truncated=truncated,
             title=self.header["title"],
+            noise=tuple(self.noise),
         )
 
 

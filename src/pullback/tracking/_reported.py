@@ -48,7 +48,7 @@ class Reported(ABC):
         write_run(self.run(), path)
 
     def to_png(self, path: str | Path) -> None:
-        """Draw the same as a picture, for which the extra ``plot`` is needed.
+        """Draw the scales over time as a picture, for which the extra ``plot`` is needed.
 
         Raises:
             MissingExtraError: matplotlib is not installed.

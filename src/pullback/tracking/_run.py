@@ -7,6 +7,7 @@ import numpy as np
 from pullback.tracking._identity import Key, Place
 from pullback.tracking._points import Points
 from pullback.tracking._statistics import Statistics
+from pullback.tracking.formats import QuantisationNoise
 
 __all__ = ["NonFinite", "Run", "Series", "no_points"]
 
@@ -56,6 +57,7 @@ class Run:
         skipped: tensors that could not be measured, with the reason.
         truncated: the file that the run was read from ends in the middle of a line.
         title: the model, or the program, that was tracked.
+        noise: what simulated formats lost, of each module and kind of factor.
     """
 
     series: tuple[Series, ...]
@@ -65,6 +67,7 @@ class Run:
     skipped: dict[str, str] = field(default_factory=dict)
     truncated: bool = False
     title: str = "model"
+    noise: tuple[QuantisationNoise, ...] = ()
 
 
 def no_points() -> Points:

@@ -3,6 +3,7 @@
 from pullback.tracking._identity import Key
 from pullback.tracking._run import Run
 from pullback.tracking._statistics import Statistics
+from pullback.tracking.formats._noise import render_noise
 
 __all__ = ["render_table"]
 
@@ -11,13 +12,14 @@ _COLUMNS = ("scale", "mean", "max |x|", "zero", "bad")
 
 def render_table(run: Run) -> str:
     """Every tensor on a line: its scale (root mean square), mean, maximum, share of zeros, and
-    number of non-finite elements; first of the value, then of its gradient.
+    number of non-finite elements; first of the value, then of its gradient. Where formats were
+    simulated and measured, the signal to quantisation noise of each layer's factors follows.
 
     Arguments:
         run: a recorded run.
 
     Returns:
-        Lines of equal width.
+        Lines of text.
     """  # noqa: D205 - the claim is one sentence and takes two lines
     found = {series.key: series.total for series in run.series}
     values = [key for key in found if key.direction != "backward"]
@@ -34,7 +36,8 @@ def render_table(run: Run) -> str:
         )
         for line in [header, ["-" * width for width in widths], *body]
     ]
-    return "\n".join(lines)
+    noise = ["", render_noise(run.noise)] if run.noise else []
+    return "\n".join([*lines, *noise])
 
 
 def _gradient(key: Key) -> Key:

@@ -380,4 +380,5 @@ class Tracker(Reported):
             self._ledger.history.dropped,
             self.skipped,
             title=self._title,
+            noise=self._attachment.noise.result(),
         )

@@ -11,7 +11,12 @@ from pullback.tracking.formats._blocks import BlockProductFunction, along
 from pullback.tracking.formats._delayed import DelayedScales
 from pullback.tracking.formats._find import Named
 from pullback.tracking.formats._mode import rounding_products
-from pullback.tracking.formats._noise import NoiseMeter, QuantisationNoise, render_noise
+from pullback.tracking.formats._noise import (
+    NoiseMeter,
+    QuantisationNoise,
+    noise_between,
+    render_noise,
+)
 from pullback.tracking.formats._recipe import ProductFormats, Recipe, Role
 from pullback.tracking.formats._round import (
     Overflow,
@@ -60,7 +65,7 @@ class SimulatedFormat(nn.Module):
         self.rounding: Rounding = rounding
         self.overflow: Overflow = overflow
         self.generator = generator
-        self._meter = NoiseMeter() if measure else None
+        self.meter = NoiseMeter() if measure else None
         self._delayed = DelayedScales()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -79,7 +84,7 @@ class SimulatedFormat(nn.Module):
     @property
     def module_names(self) -> dict[nn.Module, str]:
         """The modules whose products go by their name."""
-        if self._meter is None and set(self.recipe.rules) == {"*"}:
+        if self.meter is None and set(self.recipe.rules) == {"*"}:
             return {}
         return {part: name for name, part in self.model.named_modules() if name}
 
@@ -104,8 +109,8 @@ class SimulatedFormat(nn.Module):
         if self.training:
             self._delayed.see(wanted, spot, x)
         # A factor is rounded once more for the backward: it counts once.
-        if self._meter is not None and spot.factor < 2:
-            self._meter.add(spot.module, role, str(wanted), x, rounded)
+        if self.meter is not None and spot.factor < 2:
+            self.meter.add(spot.module, role, str(wanted), x, rounded)
         return rounded
 
     def round_result(self, x: Tensor, spot: Spot) -> Tensor:
@@ -157,12 +162,12 @@ class SimulatedFormat(nn.Module):
         Raises:
             UnsupportedError: the model was not made with ``measure=True``.
         """
-        if self._meter is None:
+        if self.meter is None:
             raise UnsupportedError(
                 "The quantisation noise was not measured.",
                 mend="simulate_format(model, ..., measure=True)",
             )
-        return self._meter.result()
+        return noise_between({}, self.meter.sums())
 
     def table(self) -> str:
         """The same as lines of text.
@@ -187,7 +192,7 @@ class SimulatedFormat(nn.Module):
         self, y: Tensor, wanted: Rounder, chosen: Rounder | None, noise: Tensor | None, spot: Spot
     ) -> None:
         """When a gradient comes, remember how large it is and measure what rounding loses."""
-        meter, training = self._meter, self.training
+        meter, training = self.meter, self.training
         delayed = isinstance(wanted, ScaledFormat) and wanted.history > 0
         if not y.requires_grad or chosen is None or not (meter or delayed):
             return

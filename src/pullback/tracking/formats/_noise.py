@@ -1,6 +1,7 @@
 """Signal to quantisation noise: how much of a tensor a number format keeps, in decibels."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,20 @@ from pullback.tracking.formats._find import Named, find_format
 from pullback.tracking.formats._recipe import Role
 from pullback.tracking.formats._round import check_values, round_values
 
-__all__ = ["NoiseMeter", "QuantisationNoise", "render_noise", "signal_to_noise"]
+__all__ = [
+    "ROLES",
+    "NoiseMeter",
+    "QuantisationNoise",
+    "Sums",
+    "noise_between",
+    "render_noise",
+    "signal_to_noise",
+]
+
+ROLES: tuple[Role, ...] = ("weight", "activation", "gradient")
+
+Sums = dict[tuple[str, Role, str], tuple[int, Tensor]]
+"""By module, role and format: how many numbers, the sum of their squares, and of the errors'."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +76,7 @@ class NoiseMeter:
     """Sums of squares of what was rounded and of the errors, on their device until looked at."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, Role, str], tuple[int, Tensor]] = {}
+        self._found: Sums = {}
 
     def add(self, module: str, role: Role, name: str, exact: Tensor, rounded: Tensor) -> None:
         """Add what rounding made of a factor."""
@@ -70,12 +84,26 @@ class NoiseMeter:
         count, before = self._found.get((module, role, name), (0, torch.zeros_like(sums)))
         self._found[module, role, name] = count + exact.numel(), before.to(sums.device) + sums
 
-    def result(self) -> list[QuantisationNoise]:
-        """All that was found, in the order of appearance."""
-        return [
-            QuantisationNoise(*key, count, _decibels(sums))
-            for key, (count, sums) in self._found.items()
-        ]
+    def sums(self) -> Sums:
+        """All that was added until now; what is added later does not change it."""
+        return dict(self._found)
+
+
+def noise_between(before: Sums, after: Sums) -> list[QuantisationNoise]:
+    """What was measured from one moment to another, in the order of appearance.
+
+    Arguments:
+        before: the sums of a meter, empty for its beginning.
+        after: the same meter's at a later moment.
+    """
+    found = []
+    for key, (count, sums) in after.items():
+        earlier, less = before.get(key, (0, torch.zeros_like(sums)))
+        if count > earlier:
+            # Sums of squares only grow, rounded or not: no difference is below zero.
+            difference = sums - less.to(sums.device)
+            found.append(QuantisationNoise(*key, count - earlier, _decibels(difference)))
+    return found
 
 
 def _sums(exact: Tensor, rounded: Tensor) -> Tensor:
@@ -94,19 +122,17 @@ def _decibels(sums: Tensor) -> float:
     return 10 * math.log10(signal / noise) if noise else math.inf
 
 
-def render_noise(found: list[QuantisationNoise]) -> str:
-    """The ratios as lines of text, a module and role a line."""
-    rows = [("module", "factor", "format", "numbers", "SQNR / dB")]
-    rows += [
-        (each.module or "(root)", each.role, each.number_format, str(each.count),
-         f"{each.decibels:.1f}")
-        for each in found
-    ]  # fmt: skip
+def render_noise(found: Sequence[QuantisationNoise]) -> str:
+    """The ratios as lines of text, a module a line, its kinds of factors apart."""
+    roles = [role for role in ROLES if any(each.role == role for each in found)]
+    cells: dict[str, dict[Role, list[str]]] = {}
+    for each in found:
+        line = cells.setdefault(each.module or "(root)", {role: [] for role in roles})
+        line[each.role].append(f"{each.decibels:5.1f} {each.number_format}")
+    rows = [["module", *roles, "(SQNR / dB)"]]
+    rows += [[name, *(", ".join(line[role]) for role in roles), ""] for name, line in cells.items()]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
-        "  ".join(
-            cell.rjust(width) if place > 2 else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
