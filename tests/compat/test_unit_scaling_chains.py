@@ -179,6 +179,6 @@ def test_what_torch_compile_does_not_trace_is_refused():
         def forward(self, x):
             return nn.functional.linear(x, x)
 
-    for transform in (simulate, us.track_scales):
+    for transform in (us.compile, us.track_scales):
         with pytest.raises(UnsupportedError, match="traced nothing"):
             transform(Untraced())(torch.randn(3, 3))

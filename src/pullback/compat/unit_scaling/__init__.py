@@ -50,14 +50,18 @@ either order. ``example_batch`` and ``visualiser`` download a text data set and 
     of normal numbers; a gradient's bits are drawn in forward, so that two backward passes agree.
     Bad arguments raise ``ArgumentError``; there ``AssertionError``.
 ``track_scales``, ``simulate_format``, ``compile``
-    They chain in any order: rounding comes before tracking or compiling. Tracking with compiling,
-    and a module a part of which is transformed already, are refused by name; there one of the two
-    is lost. A ``forward`` that was set on the instance is used, and bound to the copy.
-    torch.compile runs a transformed module as it is; there it drops the transforms.
+    What torch.compile leaves out of its graphs (code that is disabled for it, torch.func, dispatch
+    modes, too many recompilations, checkpoints) is rounded all the same; there it is not. Where
+    nothing was traced, tracking and compiling are refused by name. They chain in any order:
+    rounding comes before tracking or compiling. Tracking with compiling, and a module a part of
+    which is transformed already, are refused by name; there one of the two is lost. A ``forward``
+    that was set on the instance is used, and bound to the copy. torch.compile runs a transformed
+    module as it is; there it drops the transforms.
 ``simulate_format``, ``simulate_fp8``
     ``rounding`` and ``srbits`` of the formats are kept; there they are lost on the way and
     rounding is always stochastic. Keyword arguments work. A plain ``nn.Linear`` root works.
-    unit_scaling's own products are rounded as well if it is loaded.
+    unit_scaling's own products are rounded as well if it is loaded. Linear layers and attention
+    in a custom ``Function`` that is traced are refused; there they are not rounded.
 """
 
 from pullback.internal._extras import require_tensor as _require_tensor

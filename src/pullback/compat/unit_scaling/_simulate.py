@@ -1,15 +1,23 @@
 """`simulate_format` and `simulate_fp8`: graphs whose linear layers and attention are rounded."""
 
+import contextlib
+import functools
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from pullback.compat.unit_scaling._formats import FPFormat
-from pullback.compat.unit_scaling._transform import Transform, apply_transform
+from pullback.compat.unit_scaling._transform import Transform, apply_transform, in_graph
+from pullback.errors import UnsupportedError
+from pullback.internal._open import open_function
+from pullback.internal.torch import never_compile, wrap_recomputation
+from pullback.tracking.formats._model import check_traceable
 
 __all__ = ["simulate_format", "simulate_fp8"]
 
@@ -31,6 +39,8 @@ def simulate_format(module: Module, fwd_format: FPFormat, bwd_format: FPFormat) 
 
     Raises:
         ArgumentTypeError: no module.
+        UnsupportedError: a part of the module is transformed already, or scripted; or, when run, a
+            custom Function multiplies.
 
     Example:
         >>> import torch
@@ -39,6 +49,8 @@ def simulate_format(module: Module, fwd_format: FPFormat, bwd_format: FPFormat) 
         >>> model(torch.ones(1, 2)).shape
         torch.Size([1, 2])
     """
+    if isinstance(module, nn.Module):
+        check_traceable(module)
     return apply_transform(module, _Simulation(fwd_format, bwd_format))
 
 
@@ -62,6 +74,7 @@ class _Simulation(Transform):
 
     name = "simulate_format"
     rank = 1
+    needs_graph = False
     __qualname__: str
 
     def __init__(self, fwd_format: FPFormat, bwd_format: FPFormat) -> None:
@@ -73,15 +86,98 @@ class _Simulation(Transform):
     def __call__(self, graph_module: fx.GraphModule, example_inputs: list[Any]) -> fx.GraphModule:
         """Return the graph with each product rounded."""
         products = _products()
-        for node in graph_module.graph.nodes:
+        # What is checkpointed or conditional is a graph of its own inside of this one.
+        for part in graph_module.modules():
+            if isinstance(part, fx.GraphModule):
+                self._quantise(part, products)
+        return graph_module
+
+    def _quantise(self, part: fx.GraphModule, products: dict[Any, tuple[str, ...]]) -> None:
+        for node in part.graph.nodes:
             target = node.target
             factors = target.factors if isinstance(target, _Quantised) else products.get(target)
             if node.op == "call_function" and factors is not None:
                 logger.info("quantising function: %s", node)
                 node.target = _Quantised(target, factors, self.fwd_format, self.bwd_format)
-        graph_module.graph.lint()
-        graph_module.recompile()
-        return graph_module
+            elif target is torch.ops.higher_order.autograd_function_apply:
+                _refuse_products(part, node, products)
+        part.graph.lint()
+        part.recompile()
+
+    @contextlib.contextmanager
+    def around(self) -> Iterator[None]:
+        """Round the products that are in no graph."""
+        with _unfused(), _Untraced(self):
+            yield
+
+
+class _Untraced(TorchFunctionMode):
+    """Rounds each product that torch.compile left in eager code, when it is called."""
+
+    def __init__(self, simulation: _Simulation) -> None:
+        super().__init__()
+        self.simulation = simulation
+        self.products = _products()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if in_graph():
+            return func(*args, **kwargs)
+        wrap_recomputation(self, self.recomputed)
+        factors = self.products.get(func)
+        if factors is not None:
+            formats = self.simulation.fwd_format, self.simulation.bwd_format
+            return _Quantised(func, factors, *formats)(*args, **kwargs)
+        opened = open_function(func)
+        if opened is None:
+            return func(*args, **kwargs)
+        with self:  # the mode is off inside of this method; the function's own products count
+            return opened(*args, **kwargs)
+
+    def recomputed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """What activation checkpointing runs again: in such a mode as well."""
+
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with _Untraced(self.simulation):
+                return function(*args, **kwargs)
+
+        return run
+
+
+# Compiled by itself it would take every product for a part of a graph.
+never_compile(_Untraced.__torch_function__)
+
+
+@contextlib.contextmanager
+def _unfused() -> Iterator[None]:
+    """Keep encoder layers from calling one function for all of their products."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _refuse_products(
+    part: fx.GraphModule, node: fx.Node, products: dict[Any, tuple[str, ...]]
+) -> None:
+    bodies = (getattr(part, str(each.target), None) for each in node.all_input_nodes)
+    nodes = (n for body in bodies if isinstance(body, fx.GraphModule) for n in body.graph.nodes)
+    if any(each.target in products for each in nodes):
+        raise UnsupportedError(
+            "simulate_format cannot round inside of a custom Function, whose backward multiplies "
+            "out of reach.",
+            given="a torch.autograd.Function with a linear layer or attention in it",
+            mend="Write its forward without the Function, or leave this part out.",
+        )
 
 
 class _Quantised:
@@ -117,6 +213,8 @@ def _products() -> dict[Any, tuple[str, ...]]:
     products: dict[Any, tuple[str, ...]] = {
         functional.linear: ("input", "weight"),
         functional.scaled_dot_product_attention: attention,
+        torch.ops.aten.linear: ("input", "weight"),
+        torch.ops.aten.linear.default: ("input", "weight"),
     }
     unit_scaled = sys.modules.get("unit_scaling.functional")
     if unit_scaled is not None:

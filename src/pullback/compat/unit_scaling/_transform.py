@@ -4,22 +4,25 @@ A transformed module keeps what was done to it under unit_scaling's own names, `
 ``base_forward``, so that its transforms and ours chain in either order.
 """
 
+import contextlib
 import copy
+import functools
 import inspect
 import itertools
+import threading
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
 
 from pullback.compat.unit_scaling._rebind import rebind_forwards
 from pullback.errors import ArgumentTypeError, UnsupportedError
-from pullback.internal.torch import graph_break, never_compile
+from pullback.internal.torch import are_functorch_transforms_active, graph_break, never_compile
 
-__all__ = ["Transform", "apply_transform"]
+__all__ = ["Transform", "apply_transform", "in_graph"]
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -37,14 +40,20 @@ class Transform:
     Attributes:
         name: what the user called, for messages.
         rank: where it stands among others: 0 replaces functions, 1 rounds, 2 looks on, 3 compiles.
+        needs_graph: whether a forward that is not traced at all must be refused.
     """
 
     name: str
     rank: int
+    needs_graph = True
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: list[Any]) -> Any:
         """Return the transformed graph, or what runs it where no transform can follow."""
         raise NotImplementedError
+
+    def around(self) -> contextlib.AbstractContextManager[Any]:
+        """Return what a forward runs in: it acts on what is in no graph."""
+        return contextlib.nullcontext()
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the arguments of a call, as forward shall get them."""
@@ -143,6 +152,9 @@ class _Runner:
                 "torch.compile would lose. Compile without fullgraph=True, and it runs as it is, "
                 "or use pullback.compat.unit_scaling.compile."
             )
+        needs_graph = any(getattr(each, "needs_graph", True) for each in self.module.backends)
+        if needs_graph and are_functorch_transforms_active():
+            raise _untraced(self.module.base_forward)
         for transform in self.module.backends:
             if isinstance(transform, Transform):
                 args, kwargs = transform.begin(args, kwargs)
@@ -167,34 +179,76 @@ never_compile(_Runner.__call__)
 
 
 def _compile(forward: Callable[..., Any], transforms: Sequence[Any]) -> Callable[..., Any]:
-    """Return a forward that goes through transforms, or refuses if nothing of it was traced."""
-    traced = False
+    """Return a forward that goes through transforms, or refuses if no graph of it ran.
+
+    torch.compile runs eagerly without a word where it is turned off, inside of torch.func, under
+    a dispatch mode, and past its limit of recompilations.
+    """
 
     def run_all(graph_module: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-        nonlocal traced
-        traced = True
         result: Any = graph_module  # each but the last returns a graph
-        for transform in transforms:
-            result = transform(result, example_inputs)
-        return result
+        try:
+            for transform in transforms:
+                result = transform(result, example_inputs)
+        except UnsupportedError as error:  # which torch.compile would wrap if it rose here
+            return functools.partial(_refuse, error)
+        return functools.partial(_graphs.run, result)
 
     function, bound = _unbind(forward)
-    # A code object of its own, whose cache no other module fills up: past its limit
-    # torch.compile runs eagerly without a word, and nothing would be transformed.
+    # A code object of its own, whose cache no other module fills up.
     compiled = torch.compile(_frame_of(function), backend=run_all, dynamic=False)
+    needs_graph = any(getattr(transform, "needs_graph", True) for transform in transforms)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        result = compiled(*bound, *args, **kwargs)
-        if not traced:
-            name = getattr(function, "__qualname__", type(function).__name__)
-            raise UnsupportedError(
-                f"torch.compile traced nothing of {name}, so that nothing was transformed.",
-                mend="Track it as it runs with pullback.tracking.Tracker, or round it with "
-                "pullback.tracking.simulate_format, which need no graph.",
-            )
+        before = _graphs.count
+        with contextlib.ExitStack() as around:
+            for transform in transforms:
+                if isinstance(transform, Transform):
+                    around.enter_context(transform.around())
+            result = compiled(*bound, *args, **kwargs)
+        if needs_graph and _graphs.count == before:
+            raise _untraced(function)
         return result
 
     return run
+
+
+def _refuse(error: UnsupportedError, *args: Any) -> NoReturn:
+    raise error
+
+
+def _untraced(forward: Callable[..., Any]) -> UnsupportedError:
+    name = getattr(forward, "__qualname__", type(forward).__name__)
+    return UnsupportedError(
+        f"torch.compile traced nothing of {name}, so that nothing was transformed.",
+        given="code or a mode that it does not trace, such as torch.func around it",
+        mend="Track it as it runs with pullback.tracking.Tracker, which needs no graph.",
+    )
+
+
+class _Graphs(threading.local):
+    """The graphs that run in this thread."""
+
+    def __init__(self) -> None:
+        self.count = 0  # how many have run
+        self.depth = 0  # how many are running
+
+    def run(self, graph: Callable[..., Any], *args: Any) -> Any:
+        """Run a graph."""
+        self.count += 1
+        self.depth += 1
+        try:
+            return graph(*args)
+        finally:
+            self.depth -= 1
+
+
+_graphs = _Graphs()
+
+
+def in_graph() -> bool:
+    """Whether what is called is part of a transformed graph, traced or running."""
+    return torch.compiler.is_compiling() or _graphs.depth > 0
 
 
 def _kind(value: Any) -> Any:

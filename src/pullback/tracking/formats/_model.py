@@ -31,7 +31,7 @@ from pullback.tracking.formats._scaled import ScaledFormat
 from pullback.tracking.formats._simulate import simulate_tensor
 from pullback.tracking.formats._spot import Spot
 
-__all__ = ["SimulatedFormat", "simulate_format"]
+__all__ = ["SimulatedFormat", "check_traceable", "simulate_format"]
 
 
 class SimulatedFormat(nn.Module):
@@ -304,7 +304,7 @@ def simulate_format(
     _check_formats(forward is None and backward is None, recipe)
     everywhere = ProductFormats(weight=forward, activation=forward, gradient=backward)
     if isinstance(target, nn.Module):
-        _check_traceable(target)
+        check_traceable(target)
         if recipe is not None:
             recipe.check(name for name, _ in target.named_modules())
         return SimulatedFormat(
@@ -347,7 +347,12 @@ def _check_formats(missing: bool, recipe: Recipe | None) -> None:
         )
 
 
-def _check_traceable(model: nn.Module) -> None:
+def check_traceable(model: nn.Module) -> None:
+    """Refuse a model with scripted parts.
+
+    Raises:
+        UnsupportedError: it has some.
+    """
     scripted = [
         name or "the model itself"
         for name, part in model.named_modules()
