@@ -207,3 +207,25 @@ def test_refusals():
         quietly(Branching(), torch.ones(3))
     with pytest.raises(ArgumentTypeError):
         quietly(torch.relu, torch.ones(3))
+
+
+class Quoted(nn.Module):
+    def forward(self, x: "torch.Tensor", *rest: "torch.Tensor | None") -> "torch.Tensor":
+        return x.tanh()
+
+
+class Unknown(nn.Module):
+    def forward(self, x: "NoSuchType") -> "torch.Tensor":  # noqa: F821 - a checker's name
+        return x.tanh()
+
+
+class Plain(nn.Module):
+    def forward(self, x: torch.Tensor, *rest: torch.Tensor | None) -> torch.Tensor:
+        return x.tanh()
+
+
+def test_annotations_that_are_text_are_printed_as_types():
+    x = torch.randn(4)
+    assert quietly(Quoted(), x) == quietly(Plain(), x)
+    assert "def forward(self, x : torch.Tensor, *rest" in quietly(Quoted(), x)
+    assert quietly(Unknown(), x).startswith("def forward(self, x):")

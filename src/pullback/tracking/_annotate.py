@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, TextIO, get_type_hints
 
 import torch
 from torch import Tensor, fx, nn
@@ -138,7 +138,25 @@ def trace_deeply(
             expected="a forward whose control flow does not depend on data",
             mend="Annotate its parts, or track it as it runs with pullback.tracking.Tracker.",
         ) from error
+    _resolve_annotations(graph, model.forward)
     return fx.GraphModule(tracer.root, graph)
+
+
+def _resolve_annotations(graph: fx.Graph, forward: Callable[..., Any]) -> None:
+    """Put types in the place of annotations that are text, which torch would print as ``_Tensor_``.
+
+    A name that is known to type checkers alone leaves its forward without annotations.
+    """
+    if not any(isinstance(node.type, str) for node in graph.nodes):
+        return
+    try:
+        known = get_type_hints(forward)
+    except Exception:  # text may hold any expression
+        known = {}
+    for node in graph.nodes:
+        if isinstance(node.type, str):
+            name = "return" if node.op == "output" else str(node.target).lstrip("*")
+            node.type = known.get(name)
 
 
 class ScalesInterpreter(fx.Interpreter):
