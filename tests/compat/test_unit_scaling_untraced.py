@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 import torch
+from tests.versions import refused_before
 from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
@@ -141,6 +142,9 @@ def test_whatever_turns_the_tracer_off(around, warm):
         check(simulated, module, x)
 
 
+@refused_before(
+    "2.8", "its view.dtype has no rule for vmap", match="Batching of RoundValueFunction"
+)
 @pytest.mark.parametrize("warm", [False, True], ids=["first", "again"])
 def test_transforms_of_torch_func(warm):
     torch.manual_seed(0)
@@ -211,11 +215,12 @@ def test_what_was_not_traced_is_neither_tracked_nor_compiled(transform, warm):
 
 
 def test_a_mode_of_the_caller_sees_the_products():
-    seen = []
-
     class Mode(TorchFunctionMode):
+        seen = False
+
         def __torch_function__(self, func, types, args=(), kwargs=None):
-            seen.append(func)
+            if not torch.compiler.is_compiling():
+                Mode.seen = True
             return func(*args, **(kwargs or {}))
 
     torch.manual_seed(0)
@@ -223,4 +228,4 @@ def test_a_mode_of_the_caller_sees_the_products():
     simulated = simulate(module)
     with Mode():
         check(simulated, module, x)
-    assert seen
+    assert Mode.seen

@@ -296,14 +296,30 @@ def wrap_recomputation(
         key: who asks; each wraps a region once.
         wrap: takes what is run again, and returns what shall be run in its place.
     """
-    hooks = None if _saved_hooks is None else _saved_hooks(True)
-    for cell in getattr(hooks[0], "__closure__", None) or () if hooks else ():
-        frame = cell.cell_contents
+    for frame in _innermost_regions():
         known = getattr(frame.recompute_fn, "wrapped_by", ()) if isinstance(frame, _Frame) else None
         if known is not None and key not in known:
             wrapped: Any = wrap(frame.recompute_fn)
             wrapped.wrapped_by = (*known, key)
             frame.recompute_fn = wrapped
+
+
+def _innermost_regions() -> Iterator[Any]:
+    """What the hooks of the innermost checkpointed region close over, its frame among it."""
+    if _saved_hooks is not None:
+        hooks = _saved_hooks(True)
+        for cell in getattr(hooks[0], "__closure__", None) or () if hooks else ():
+            yield cell.cell_contents
+        return
+    caller = sys._getframe(
+        1
+    )  # torch 2.7 does not tell its hooks; the region runs within a generator
+    while caller is not None:
+        code, region = caller.f_code, caller.f_locals.get("gen")
+        if code.co_name == "checkpoint" and code.co_filename == _checkpoint.__file__ and region:
+            yield region.gi_frame.f_locals.get("new_frame")
+            return
+        caller = caller.f_back
 
 
 def is_exporting() -> bool:
