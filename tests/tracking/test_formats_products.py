@@ -2,12 +2,14 @@
 
 import pytest
 import torch
+from tests.versions import refused_before
 from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
 from pullback.errors import UnsupportedError
-from pullback.tracking.formats import simulate_format
+from pullback.tracking.formats import ProductFormats, Recipe, simulate_format
+from pullback.tracking.formats._products import is_product
 
 ATEN = torch.ops.aten
 
@@ -23,6 +25,16 @@ class Products(nn.Module):
 
 def normal(*shape):
     return torch.randn(*shape, dtype=torch.float64)
+
+
+@torch.library.custom_op("stranger::fused_multiply", mutates_args=())
+def fused_multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a @ b
+
+
+def multiply_unseen(a, b):
+    with torch._C.DisableTorchFunction():
+        return a @ b
 
 
 A, B, V, W = (4, 3), (3, 5), (3,), (5, 3)
@@ -55,9 +67,28 @@ REFUSED = {
     "overload": (ATEN.mm.default, A, B),
     "aten.linear": (ATEN.linear, A, W),
     "aten.attention": (ATEN.scaled_dot_product_attention, (2, 4, 3), (2, 5, 3), (2, 5, 3)),
+    "smm": (lambda a, b: torch.smm(a.to_sparse(), b), A, B),
+    "sampled_addmm": (
+        lambda a, b: torch.sparse.sampled_addmm(torch.ones(4, 5).double().to_sparse_csr(), a, b),
+        A,
+        B,
+    ),
+    "aten.outer": (ATEN.outer, V, V),
+    "aten.outer.default": (ATEN.outer.default, V, V),
+    "aten.ger": (ATEN.ger, V, V),
+    "aten.kron": (ATEN.kron, A, B),
+    "aten.linalg_vecdot": (ATEN.linalg_vecdot, A, A),
+    "another's operator": (fused_multiply, A, B),
+    "nested": (lambda a, b: torch.nested.nested_tensor([a, a]) @ torch.stack([b, b]), A, B),
+    "out": (lambda a, b: torch.mm(a.detach(), b.detach(), out=a.new_empty(4, 5)), A, B),
+    "torch function disabled": (multiply_unseen, A, B),
     "cdist": (torch.cdist, A, W),
     "cov": (torch.cov, A),
 }
+
+
+if hasattr(ATEN, "_foreach_mm"):
+    REFUSED["lists"] = (lambda a, b: ATEN._foreach_mm([a], [b])[0], A, B)
 
 
 @pytest.mark.parametrize("name", ROUNDED)
@@ -68,12 +99,63 @@ def test_rounded(name):
     assert not torch.allclose(got, product(*factors))
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support", "ignore:.*API of nested tensors")
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_by_name(name):
     product, *shapes = REFUSED[name]
     factors = [normal(*shape) for shape in shapes]
     with pytest.raises(UnsupportedError, match="simulate_format"):
         simulate_format(Products(product), forward="E2M1")(*factors)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        *((name, True) for name in ("mm.default", "_scaled_mm.default", "_trilinear.default")),
+        *((name, True) for name in ("_flash_attention_forward.default", "convolution.default")),
+        *(
+            (name, True)
+            for name in ("mkldnn_rnn_layer.default", "_native_multi_head_attention.out")
+        ),
+        *(
+            (name, False)
+            for name in ("mul.Tensor", "polygamma.default", "cummax.default", "sum.default")
+        ),
+        *(
+            (name, False)
+            for name in ("upsample_bilinear2d.default", "convolution_backward.default")
+        ),
+        *((name, False) for name in ("lgamma.default", "digamma.default", "_to_copy.default")),
+    ],
+)
+def test_which_operators_multiply(name, expected):
+    packet, overload = name.split(".")
+    if hasattr(ATEN, packet):
+        assert is_product(getattr(getattr(ATEN, packet), overload)) is expected
+
+
+def test_what_a_recipe_leaves_out_may_multiply_as_it_likes():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.free, self.head = Products(self.products), nn.Linear(3, 3, dtype=torch.double)
+            self.cell = nn.GRUCell(3, 3, dtype=torch.double)
+
+        def products(self, x):
+            return self.cell(ATEN.mm(fused_multiply(x, x), x))
+
+        def forward(self, x):
+            return self.head(self.free(x))
+
+    formats = ProductFormats("E2M1", "E2M1")
+    model, x = Model(), normal(3, 3)
+    kept = Recipe({"free": None, "cell": None, "head": formats})
+    got = simulate_format(model, recipe=kept)(x)
+    torch.testing.assert_close(got, simulate_format(model.head, forward="E2M1")(model.free(x)))
+    with pytest.raises(UnsupportedError, match=r"gru|GRU|stranger"):
+        simulate_format(model, recipe=Recipe({"free": None, "*": formats}))(x)
+    with pytest.raises(UnsupportedError, match="stranger"):
+        simulate_format(model, recipe=Recipe({"cell": None, "*": formats}))(x)
 
 
 class Product(torch.autograd.Function):
@@ -99,6 +181,7 @@ def test_a_custom_function_multiplies_where_no_gradient_is_wanted():
         assert not torch.allclose(simulated(a, b), a @ b)
 
 
+@refused_before("2.8", "its modes see no such operator", match="no rule registered for HOP")
 @pytest.mark.filterwarnings("ignore:flex_attention called")
 def test_scripted_parts_and_flex_attention_are_refused_by_name():
     scripted = nn.Sequential(torch.jit.script(nn.Linear(3, 3)))

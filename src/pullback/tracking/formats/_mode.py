@@ -29,9 +29,9 @@ from pullback.internal.torch import (
 from pullback.tracking.formats._blocks import multiply_by
 from pullback.tracking.formats._products import (
     FACTORS,
-    KERNELS,
     REFUSED,
     count_factors,
+    is_product,
     replace_factors,
 )
 from pullback.tracking.formats._recipe import ProductFormats, Role
@@ -104,7 +104,7 @@ class _ProductMode(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         wrap_recomputation(self, self.recomputed)
-        if func in REFUSED:
+        if func in REFUSED and self.rounds:
             raise UnsupportedError(
                 f"simulate_format cannot reach the products inside of {REFUSED[func]}.",
                 given=f"a model that calls torch's {REFUSED[func]}",
@@ -118,6 +118,11 @@ class _ProductMode(TorchFunctionMode):
             return func(*args, **kwargs)
         with self:  # the mode is off inside of this method; the function's own products count
             return opened(*args, **kwargs)
+
+    @property
+    def rounds(self) -> bool:
+        """Whether the products of the module that runs are to be rounded."""
+        return self.settings.formats_of(self.path[-1]) is not None
 
     def multiply(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -222,11 +227,11 @@ class _ProductMode(TorchFunctionMode):
 
     def check_factor(self, x: Tensor) -> None:
         """Refuse what does not lie in memory as a strided tensor."""
-        if x.layout is not torch.strided:
+        if x.layout is not torch.strided or x.is_nested:
             raise UnsupportedError(
-                "simulate_format does not round sparse factors.",
+                "simulate_format does not round sparse or nested factors.",
                 given=f"a factor with layout {x.layout}",
-                mend="Pass x.to_dense(), or leave this part of the model out.",
+                mend="Pass x.to_dense() or a padded tensor, or leave this part of the model out.",
             )
 
     def recomputed(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -272,10 +277,10 @@ def _dispatch(
 ) -> Any:
     # The backward of a product multiplies what was rounded already.
     whole = not hasattr(func, "overloadpacket")  # flex_attention, a scan: programs of their own
-    stray = whole or (func.overloadpacket in KERNELS and not self.mode.entered)
-    if stray and current_graph_task_id() == -1 and (whole or any(map(_is_number, args))):
+    stray = (whole or (is_product(func) and not self.mode.entered)) and self.mode.rounds
+    if stray and current_graph_task_id() == -1 and (whole or _holds_numbers(args)):
         raise UnsupportedError(
-            "simulate_format met a product that it does not round.",
+            "simulate_format met a product that it does not round, or what may be one.",
             given=f"a call that reaches {func}",
             expected="linear, matmul, einsum, convolution and attention",
             mend="Write it as a @ b, or leave this part of the model out.",
@@ -294,7 +299,9 @@ def _role(x: Tensor, is_weight: bool = False) -> Role:
     return "weight" if is_weight or parameter else "activation"
 
 
-def _is_number(value: object) -> bool:
+def _holds_numbers(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_holds_numbers, value))
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
 
 

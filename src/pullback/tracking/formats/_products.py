@@ -1,5 +1,7 @@
 """The products of a model: which functions they are, and which of their arguments are factors."""
 
+import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +11,7 @@ from torch.nn import functional
 
 from pullback.internal.torch import fused_function
 
-__all__ = ["FACTORS", "REFUSED", "replace_factors"]
+__all__ = ["FACTORS", "REFUSED", "is_product", "replace_factors"]
 
 # For each function: the positions and names of the tensors that are multiplied.
 _TWO: tuple[tuple[int, str], ...] = ((0, "input"), (1, "weight"))
@@ -97,6 +99,9 @@ REFUSED: dict[Callable[..., Any], str] = {
         "rnn_relu_cell",
     )
 }
+for _name in ("outer", "ger", "kron", "linalg_vecdot"):  # torch writes them as sums, out of sight
+    _packet = getattr(torch.ops.aten, _name)
+    REFUSED |= {_packet: f"ops.aten.{_name}", _packet.default: f"ops.aten.{_name}"}
 REFUSED |= {
     torch.matrix_power: "matrix_power",
     Tensor.matrix_power: "matrix_power",
@@ -106,6 +111,9 @@ REFUSED |= {
     torch.sspaddmm: "sspaddmm",
     Tensor.sspaddmm: "sspaddmm",
     torch.hspmm: "hspmm",
+    torch.smm: "smm",
+    Tensor.smm: "smm",
+    torch.sparse.sampled_addmm: "sparse.sampled_addmm",
     torch.cdist: "cdist",
     torch.conv_tbc: "conv_tbc",
     torch.matrix_exp: "matrix_exp",
@@ -114,19 +122,37 @@ REFUSED |= {
 }
 """Functions that multiply out of reach, by name."""
 
-KERNELS = frozenset(
-    getattr(torch.ops.aten, name)
-    for name in (
-        "_addmm_activation", "_convolution", "_scaled_dot_product_attention_math",
-        "_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention",
-        "_scaled_dot_product_flash_attention_for_cpu", "_scaled_mm", "_sparse_mm", "_trilinear",
-        "addbmm", "addbmm_", "addmm", "addmm_", "addmv", "addmv_", "addr", "addr_", "baddbmm",
-        "baddbmm_", "bmm", "conv_tbc", "convolution", "convolution_overrideable", "dot", "linear",
-        "matmul", "mkldnn_convolution", "mm", "mv", "vdot",
-    )
-    if hasattr(torch.ops.aten, name)
-)  # fmt: skip
-"""The products that a call of torch comes down to."""
+_KERNEL = re.compile(
+    r"""
+    (^|_) (  # of the words that a name is made of
+        (add|addb|b|badd|baddb|s|hsp|sspadd)? mm
+        | addmv | mv | addr | dot | vdot | vecdot | inner | outer | ger | kron | matmul | trilinear
+        | bilinear | tensordot | linear | conv | convolution | conv\dd | attention | encoder_layer
+        | multi_dot | einsum | rnn | lstm | gru | rnn_relu | rnn_tanh
+    ) (_|$)
+    """,
+    re.VERBOSE,
+)
+_NO_PRODUCT = re.compile(
+    r"(^|_)(upsample|weight_norm|flatten|reorder|pack|prepack|quantize_|backward)"
+)
+# Of torch, of whoever records what it does, and of this package: none of them multiplies.
+_OWN = {"prim", "prims", "profiler", "c10d", "c10d_functional", "_c10d_functional", "debugprims"}
+_OWN |= {"pullback", "pullback_tracking", "pullback_unit_scaling", "rngprims", "torchvision"}
+
+
+@functools.cache
+def is_product(operator: Any) -> bool:
+    """Whether what reached torch's kernels multiplies, or may: other people's operators may.
+
+    Arguments:
+        operator: a ``torch.ops`` overload.
+    """
+    name = operator.overloadpacket.__name__
+    space = operator.namespace
+    if space == "aten":
+        return _KERNEL.search(name) is not None and _NO_PRODUCT.search(name) is None
+    return space not in _OWN
 
 
 def count_factors(
