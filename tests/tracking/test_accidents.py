@@ -35,6 +35,12 @@ def test_one_pattern_may_be_a_string() -> None:
         Tracker(model, names=[0])  # pyrefly: ignore
 
 
+@pytest.mark.parametrize("names", [3, b"0", [1], True])
+def test_names_that_are_no_patterns_are_refused(names: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match="Names are patterns"):
+        Tracker(sequential(), names=names)
+
+
 def test_a_forward_set_inside_stays() -> None:
     model = sequential()
     with Tracker(model):

@@ -1,6 +1,6 @@
 """`Attachment`: hang a store's hooks on a model, and take every one of them off again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 from weakref import ref
@@ -33,7 +33,9 @@ def choose_by(names: Names) -> Choose:
         return lambda name, module: True
     if callable(names):
         return names
-    patterns = (names,) if isinstance(names, str) else tuple(names)
+    patterns = (
+        (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
+    )
     if not all(isinstance(pattern, str) for pattern in patterns):
         raise ArgumentTypeError(
             "Names are patterns.",
