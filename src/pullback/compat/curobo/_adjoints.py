@@ -1,4 +1,9 @@
-"""The transposes of what the Functions compute, and the gradients of their steps."""
+"""The transposes of what the Functions compute, and the gradients of their steps.
+
+By hand, since ``torch.func.vjp`` of the formulas would compute all of them again: forward and
+backward of 64 x 32 x 7 took 2.4 ms in place of 0.8 for positions, 5.1 in place of 1.2 for
+accelerations.
+"""
 
 import torch
 from torch import Tensor
