@@ -15,7 +15,7 @@ from torch import nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tracking import Tracker
-from pullback.tracking._rounds import Rounds
+from pullback.tracking.watch._rounds import Rounds
 
 
 def hooks_of(model: nn.Module) -> list[Any]:

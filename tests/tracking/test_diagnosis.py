@@ -8,7 +8,7 @@ from torch import nn
 
 from pullback.errors import ArgumentError, UnsupportedError
 from pullback.tracking import Tracker, diagnose, diff
-from pullback.tracking._table import render_table
+from pullback.tracking.report._table import render_table
 
 
 class Chain(nn.Module):

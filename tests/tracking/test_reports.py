@@ -23,11 +23,11 @@ from pullback.tracking import (
     simulate_format,
     track,
 )
-from pullback.tracking._html import render_html
-from pullback.tracking._journal import write_run
-from pullback.tracking._points import Points, decode_points, encode_points
-from pullback.tracking._thinning import thin
 from pullback.tracking.formats import ProductFormats, QuantisationNoise, Recipe
+from pullback.tracking.report._html import render_html
+from pullback.tracking.report._thinning import thin
+from pullback.tracking.run._journal import write_run
+from pullback.tracking.run._points import Points, decode_points, encode_points
 
 
 def tracked(tmp_path: Path, steps: int = 5) -> tuple[Tracker, Path]:

@@ -10,10 +10,10 @@ from tests.fuzzing import examples
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.tracking import Statistics
-from pullback.tracking._cpu import measure_cpu
-from pullback.tracking._dispatch import measure
-from pullback.tracking._layout import WIDTH
-from pullback.tracking._reference import measure_reference
+from pullback.tracking.measure._cpu import measure_cpu
+from pullback.tracking.measure._dispatch import measure
+from pullback.tracking.measure._layout import WIDTH
+from pullback.tracking.measure._reference import measure_reference
 
 numbers = st.lists(
     st.one_of(

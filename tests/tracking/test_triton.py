@@ -12,8 +12,8 @@ pytest.importorskip("triton", reason="triton is not installed")
 PROGRAM = """
 import itertools, math, torch
 from tests.fuzzing import spread
-from pullback.tracking._reference import measure_reference
-from pullback.tracking._triton import measure_triton
+from pullback.tracking.measure._reference import measure_reference
+from pullback.tracking.measure._triton import measure_triton
 device = "cuda" if torch.cuda.is_available() else "cpu"
 generator = torch.Generator().manual_seed(0)
 sizes, dtypes = (0, 1, 3, 2048, 2049, 5000), (torch.float32, torch.float64)

@@ -20,6 +20,7 @@ from pullback.internal._program import run_program
 
 __all__ = ["app"]
 
+_PROGRAM = "pullback.tracking.watch._program"
 _FLAGS_WITH_A_WORD = ("-X", "-W", "--check-hash-based-pycs")
 
 
@@ -52,8 +53,8 @@ def _run(
     """Run a program, as in: -- python train.py --lr 0.1, and write the report of its modules."""
     require_tensor("pullback track")
     from pullback.tracking import diagnose, read_run
-    from pullback.tracking._html import write_html
-    from pullback.tracking._record import check_cadence
+    from pullback.tracking.report._html import write_html
+    from pullback.tracking.watch._record import check_cadence
 
     check_cadence(every)
     if history < 1:
@@ -70,7 +71,7 @@ def _run(
     for path in (html, jsonl):
         refuse_unwritable(path)
     code = run_program(
-        [interpreter, *flags, "-m", "pullback.tracking._program", json.dumps(options), *command],
+        [interpreter, *flags, "-m", _PROGRAM, json.dumps(options), *command],
         os.environ,
     )
     if STOP.is_set():  # we were asked to end, and the program has ended as it would

@@ -4,18 +4,6 @@ from pullback.internal._extras import require_tensor as _require_tensor
 
 _require_tensor("pullback.tracking")
 
-from pullback.tracking._annotate import annotate
-from pullback.tracking._diagnosis import Finding, diagnose
-from pullback.tracking._difference import Change, diff
-from pullback.tracking._identity import Key, Place
-from pullback.tracking._measures import channel_maximum
-from pullback.tracking._observation import Observation
-from pullback.tracking._reading import read_run
-from pullback.tracking._record import Record
-from pullback.tracking._run import NonFinite, Run, Series
-from pullback.tracking._statistics import Statistics
-from pullback.tracking._track import track
-from pullback.tracking._tracker import Tracker
 from pullback.tracking.formats import (
     FormatAdvice,
     NumberFormat,
@@ -24,6 +12,18 @@ from pullback.tracking.formats import (
     advise_from_exponents,
     simulate_format,
 )
+from pullback.tracking.measure._statistics import Statistics
+from pullback.tracking.report._diagnosis import Finding, diagnose
+from pullback.tracking.run._difference import Change, diff
+from pullback.tracking.run._identity import Key, Place
+from pullback.tracking.run._observation import Observation
+from pullback.tracking.run._reading import read_run
+from pullback.tracking.run._run import NonFinite, Run, Series
+from pullback.tracking.watch._annotate import annotate
+from pullback.tracking.watch._measures import channel_maximum
+from pullback.tracking.watch._record import Record
+from pullback.tracking.watch._track import track
+from pullback.tracking.watch._tracker import Tracker
 
 __all__ = [
     "Change",

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TextIO
 
 from pullback.errors import RecordingError
 from pullback.internal._extras import require
-from pullback.tracking._observation import Observation
+from pullback.tracking.run._observation import Observation
 
 __all__ = ["JsonLines", "Sink", "TensorBoard", "WeightsAndBiases"]
 

@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 
 from pullback.compat.unit_scaling._std import std_of
 from pullback.compat.unit_scaling._tracker import ScalePair
-from pullback.tracking._annotate import (
+from pullback.tracking.watch._annotate import (
     ScalesInterpreter,
     annotate_code,
     measure_scales,

@@ -12,7 +12,7 @@ from pullback.compat.unit_scaling._std import std_tensor
 from pullback.errors import ArgumentTypeError
 from pullback.internal.torch import declare_ordered
 from pullback.tensor import Function
-from pullback.tracking._annotate import scale_text
+from pullback.tracking.watch._annotate import scale_text
 
 __all__ = ["ScalePair", "ScaleTracker"]
 

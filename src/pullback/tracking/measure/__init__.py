@@ -1,0 +1,1 @@
+"""What is measured of one tensor: the kernels, and the statistics that they fill."""

@@ -1,0 +1,247 @@
+"""The statistics of a contiguous float32 or float64 array in one visit to memory (numba).
+
+The array is read in blocks that fit the first-level cache. The extremes of a block's bit patterns
+tell whether it holds infinities or NaN. A block without them goes the fast way: vectorised sums in
+float64, and a histogram of the exponent fields that is counted by bits (see
+`pullback.tracking.measure._exponents`). Any other block goes the careful way, element by element.
+
+Blocks are merged by the pairwise formula of Chan, Golub and LeVeque, "Updating formulae and a
+pairwise algorithm for computing sample variances" (1979).
+"""
+
+import math
+
+import numpy as np
+
+from pullback.internal.kernels._cpu import compile_kernel
+from pullback.tracking.measure._exponents._cpu import (
+    BLOCK,
+    PLANES,
+    WORDS,
+    histogram,
+    subnormals,
+)
+from pullback.tracking.measure._layout import (
+    ABOVE,
+    BELOW,
+    COUNT,
+    FIRST_BIN,
+    M2,
+    MAX_ABS,
+    MEAN,
+    MEAN_ABS,
+    MIN_ABS,
+    NANS,
+    NEGATIVE_INFINITIES,
+    POSITIVE_INFINITIES,
+    ZEROS,
+)
+
+__all__ = ["measure_cpu"]
+
+# Two passes for the variance where one would lose more than three of float64's sixteen digits.
+CANCELLED = 1e-3
+# Reassociation lets sums be vectorised. Those of blocks with NaN or infinity are thrown away.
+FAST = {"reassoc", "contract", "nsz"}
+
+
+@compile_kernel(fastmath=FAST)
+def _sums(values: np.ndarray) -> tuple[float, float, float]:
+    total = 0.0
+    size = 0.0
+    squares = 0.0
+    for i in range(values.size):
+        value = np.float64(values[i])
+        total += value
+        size += abs(value)
+        squares += value * value
+    return total, size, squares
+
+
+@compile_kernel(fastmath=FAST)
+def _distances(values: np.ndarray, mean: float) -> float:
+    total = 0.0
+    for i in range(values.size):
+        distance = np.float64(values[i]) - mean
+        total += distance * distance
+    return total
+
+
+@compile_kernel()
+def _extremes(bits: np.ndarray, fields: np.ndarray) -> tuple[np.uint32, np.uint32]:
+    # Twice the pattern drops the sign; minus one sends zero to the top, out of the minimum's way.
+    low = np.uint32(0xFFFFFFFF)
+    high = np.uint32(0)
+    for i in range(bits.size):
+        twice = np.uint32(bits[i] << np.uint32(1))
+        less = np.uint32(twice - np.uint32(1))
+        low = less if less < low else low
+        high = twice if twice > high else high
+        fields[i] = np.uint8(twice >> np.uint32(24))
+    return low, high
+
+
+@compile_kernel()
+def _merge(row: np.ndarray, n: float, mean: float, m2: float, size: float) -> None:
+    before = (
+        row[COUNT] - row[NANS] - row[POSITIVE_INFINITIES] - row[NEGATIVE_INFINITIES]
+    )  # finite so far
+    if n > 0:
+        together = before + n
+        distance = mean - row[MEAN]
+        row[MEAN] += distance * (n / together)
+        row[M2] += m2 + distance * distance * (before * n / together)
+        row[MEAN_ABS] += (size / n - row[MEAN_ABS]) * (n / together)
+
+
+@compile_kernel()
+def _careful(values: np.ndarray, factor: float, row: np.ndarray) -> None:
+    n = 0.0
+    total = 0.0
+    size = 0.0
+    nans = 0.0
+    positive = 0.0
+    negative = 0.0
+    for i in range(values.size):
+        value = np.float64(values[i]) * factor
+        if math.isnan(value):
+            nans += 1
+        elif math.isinf(value):
+            positive += value > 0
+            negative += value < 0
+        else:
+            n += 1
+            total += value
+            magnitude = abs(value)
+            size += magnitude
+            if magnitude == 0.0:
+                row[ZEROS] += 1
+            else:
+                exponent = math.frexp(magnitude)[1] - 1
+                row[FIRST_BIN + min(max(exponent, BELOW), ABOVE) - BELOW] += 1
+                row[MAX_ABS] = max(row[MAX_ABS], magnitude)
+                row[MIN_ABS] = min(row[MIN_ABS], magnitude)
+    mean = total / n if n > 0 else 0.0
+    m2 = 0.0
+    for i in range(values.size):
+        value = np.float64(values[i]) * factor
+        if math.isfinite(value):
+            m2 += (value - mean) * (value - mean)
+    _merge(row, n, mean, m2, size)
+    row[COUNT] += values.size
+    row[NANS] += nans
+    row[POSITIVE_INFINITIES] += positive
+    row[NEGATIVE_INFINITIES] += negative
+
+
+@compile_kernel()
+def _quick(values: np.ndarray, total: float, size: float, squares: float, row: np.ndarray) -> None:
+    n = float(values.size)
+    mean = total / n
+    m2 = squares - total * mean
+    if m2 < CANCELLED * squares:
+        m2 = _distances(values, mean)
+    _merge(row, n, mean, m2, size)
+    row[COUNT] += n
+
+
+@compile_kernel()
+def _nulls(bits: np.ndarray) -> np.uint32:
+    count = np.uint32(0)
+    for i in range(bits.size):
+        count += np.uint32(1) if np.uint32(bits[i] << np.uint32(1)) == 0 else np.uint32(0)
+    return count
+
+
+@compile_kernel()
+def _measure32(values: np.ndarray, row: np.ndarray, exponents: bool) -> None:
+    bits = values.view(np.uint32)
+    fields = np.zeros(BLOCK, np.uint8)
+    distances = np.empty(BLOCK, np.uint8)
+    planes = np.empty(PLANES * WORDS, np.uint64)
+    extreme = np.empty(2, np.uint32)
+    extreme[0] = np.uint32(0xFFFFFFFF)
+    extreme[1] = np.uint32(0)
+    for start in range(0, values.size, BLOCK):
+        block = values[start : start + BLOCK]
+        pattern = bits[start : start + BLOCK]
+        # The sums come first: the most work of all while the block is still on its way from memory.
+        total, size, squares = _sums(block)
+        low, high = _extremes(pattern, fields)
+        if high >= np.uint32(0xFF000000):  # a field of ones: an infinity or NaN
+            _careful(block, 1.0, row)
+            continue
+        extreme[0] = min(extreme[0], low)
+        extreme[1] = max(extreme[1], high)
+        _quick(block, total, size, squares, row)
+        if not exponents:
+            row[ZEROS] += _nulls(pattern)
+            continue
+        if block.size < BLOCK:
+            fields[block.size :] = 0  # like a zero, out of every window
+        counted = 0.0
+        if high >= np.uint32(0x01000000):
+            highest = np.int64(high >> np.uint32(24))
+            counted = histogram(fields, highest, distances, planes, row)
+        if low < np.uint32(0x00FFFFFF):
+            counted += subnormals(pattern, row)
+        row[ZEROS] += block.size - counted
+    if extreme[1] > 0:
+        extreme[0] = np.uint32(extreme[0] + np.uint32(1)) >> np.uint32(1)
+        extreme[1] >>= np.uint32(1)
+        found = extreme.view(np.float32)
+        row[MIN_ABS] = min(row[MIN_ABS], np.float64(found[0]))
+        row[MAX_ABS] = max(row[MAX_ABS], np.float64(found[1]))
+
+
+@compile_kernel()
+def _measure_any(values: np.ndarray, factor: float, row: np.ndarray) -> None:
+    for start in range(0, values.size, BLOCK):
+        _careful(values[start : start + BLOCK], factor, row)
+
+
+def measure_cpu(
+    values: np.ndarray, row: np.ndarray, factor: float = 1.0, exponents: bool = True
+) -> None:
+    """Write every statistic of ``factor * values`` into a row.
+
+    Arguments:
+        values: a contiguous array of one dimension, float32 or float64.
+        row: `pullback.tracking.measure._layout.WIDTH` float64 numbers, overwritten.
+        factor: a multiplier; the fast way takes powers of two, exactly.
+        exponents: whether the histogram is wanted; without it the bins mean nothing.
+
+    Example:
+        >>> row = np.empty(289)
+        >>> measure_cpu(np.array([1.0, 3.0], np.float32), row)
+        >>> row[:3].tolist()
+        [2.0, 2.0, 2.0]
+    """
+    row[:] = 0.0
+    row[MIN_ABS] = math.inf
+    if values.dtype != np.float32:
+        _measure_any(values, factor, row)
+        return
+    if factor == 1.0:
+        _measure32(values, row, exponents)
+        return
+    mantissa, exponent = math.frexp(factor)
+    if mantissa != 0.5:
+        _measure_any(values, factor, row)
+        return
+    _measure32(values, row, exponents)
+    _shift(row, factor, exponent - 1)
+
+
+def _shift(row: np.ndarray, factor: float, octaves: int) -> None:
+    """Multiply the measured values by a power of two after the fact."""
+    row[MEAN] *= factor
+    row[M2] *= factor * factor
+    row[MEAN_ABS] *= factor
+    row[MAX_ABS] *= factor
+    row[MIN_ABS] *= factor
+    filled = np.flatnonzero(row[FIRST_BIN:])
+    counts = row[FIRST_BIN:][filled].copy()
+    row[FIRST_BIN:] = 0.0
+    moved = np.clip(filled + octaves, 0, ABOVE - BELOW)
+    np.add.at(row, FIRST_BIN + moved, counts)

@@ -1,0 +1,159 @@
+"""Which kernel measures a tensor: numba on the CPU, Triton on a GPU, plain torch elsewhere."""
+
+from typing import Literal
+
+import numpy as np
+import torch
+
+from pullback.errors import ArgumentError, UnsupportedError
+from pullback.internal._dtypes import PACKED
+from pullback.internal._extras import require
+from pullback.tracking.measure._cpu import measure_cpu
+from pullback.tracking.measure._layout import FIRST_BIN, WIDTH
+from pullback.tracking.measure._reference import measure_reference
+
+__all__ = ["Backend", "check_measurable", "choose_backend", "measure", "measure_into"]
+
+Backend = Literal["auto", "cpu", "reference", "triton"]
+
+# Eight-bit floats and halves fit float32 exactly; integers need the 53 bits of float64.
+_KEPT = (torch.float32, torch.float64)
+_USUAL = frozenset((*_KEPT, torch.bfloat16, torch.float16))
+
+
+def choose_backend(asked: Backend, device: torch.device) -> Backend:
+    """Name the kernel for a device.
+
+    Arguments:
+        asked: ``"auto"``, or one kernel by name, which is then used or refused.
+        device: where the tensor is.
+
+    Raises:
+        ArgumentError: an unknown name.
+        UnsupportedError: the kernel asked for cannot run on this device.
+    """
+    if asked not in ("auto", "cpu", "reference", "triton"):
+        raise ArgumentError(
+            "There is no such backend.",
+            given=f"backend={asked!r}",
+            expected="'auto', 'cpu', 'reference' or 'triton'",
+        )
+    if asked == "reference" or device.type == "mps":
+        _refuse_without_float64(device)
+        return "reference"
+    if asked == "auto":
+        if device.type == "cpu":
+            return "cpu"
+        return "triton" if device.type == "cuda" and _triton_available() else "reference"
+    runs = device.type == "cpu" if asked == "cpu" else device.type == "cuda" and _triton_available()
+    if not runs:
+        raise UnsupportedError(
+            f"The {asked} kernel cannot measure this tensor.",
+            given=f"a tensor on {device}",
+            expected="a CPU tensor" if asked == "cpu" else "a CUDA tensor, and triton installed",
+            mend="Use backend='auto', which names its choice in `backend_used`.",
+        )
+    return asked
+
+
+def _refuse_without_float64(device: torch.device) -> None:
+    if device.type == "mps":
+        raise UnsupportedError(
+            "Tracking sums in float64, which this device does not have.",
+            given=f"a tensor on {device}",
+            mend="Track a copy of the tensor on the CPU.",
+        )
+
+
+def _triton_available() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("triton") is not None
+
+
+def check_measurable(values: torch.Tensor) -> None:
+    """Refuse a tensor whose elements cannot be read as an array of numbers.
+
+    Raises:
+        UnsupportedError: sparse, nested, quantised, meta, or of a packed dtype.
+    """
+    strided = values.layout is torch.strided and not values.is_nested
+    if strided and values.dtype in _USUAL and not values.is_meta:
+        return  # almost always: what follows is felt when it is asked of every tensor of a step
+    if not strided or values.is_quantized:
+        kind = "nested" if values.is_nested else "quantised" if values.is_quantized else "sparse"
+        raise UnsupportedError(
+            f"A {kind} tensor cannot be tracked.",
+            given=f"layout {values.layout}, dtype {values.dtype}",
+            expected="a dense tensor",
+            mend="Track its values() or a dense copy of it.",
+        )
+    if values.is_meta or values.dtype.itemsize == 0 or values.dtype in PACKED:
+        raise UnsupportedError(
+            "This tensor has no elements that can be read.",
+            given=f"dtype {values.dtype} on {values.device}",
+            expected="numbers, one an element, in memory",
+        )
+
+
+def _flat(values: torch.Tensor) -> torch.Tensor:
+    """All elements in the order of memory where possible, so that no copy is made."""
+    values = values.detach()
+    if values.dtype in _KEPT and values.is_contiguous() and not values.is_neg():
+        return values.view(-1)
+    if values.is_complex():
+        values = torch.view_as_real(values.resolve_conj())
+    if values.dtype not in _KEPT:
+        values = values.to(torch.float32 if values.is_floating_point() else torch.float64)
+    if values.is_neg():
+        values = values.resolve_neg()
+    if not values.is_contiguous():
+        # A transposed but dense tensor becomes contiguous once its dimensions are sorted.
+        strides = values.stride()
+        order = sorted(range(values.dim()), key=lambda dimension: -strides[dimension])
+        values = values.permute(order)
+    return values.reshape(-1).contiguous()  # an expanded dimension is one stride of zero
+
+
+def measure_into(
+    values: torch.Tensor,
+    row: np.ndarray | torch.Tensor,
+    factor: float | torch.Tensor = 1.0,
+    backend: Backend = "auto",
+    *,
+    exponents: bool = True,
+) -> None:
+    """Write the statistics of ``factor * values`` into a row, without reading it back.
+
+    Arguments:
+        values: a dense tensor of any dtype.
+        row: `WIDTH` float64 numbers, a NumPy array for a CPU tensor, else on its device.
+        factor: a multiplier; for the CPU a number.
+        backend: see `choose_backend`.
+        exponents: fill the histogram, which is most of the time on a CPU.
+    """
+    # A kernel that was chosen for this device before is not chosen again for every tensor.
+    chosen = "cpu" if backend == "cpu" and values.is_cpu else choose_backend(backend, values.device)
+    if chosen == "cpu" and isinstance(row, np.ndarray):
+        measure_cpu(_flat(values).numpy(), row, float(factor), exponents)
+    elif chosen == "triton" and isinstance(row, torch.Tensor):
+        triton = require("pullback.tracking.measure._triton", extra="tensor", purpose="This kernel")
+        triton.measure_triton(_flat(values), row, factor)
+    elif isinstance(row, torch.Tensor):
+        row.copy_(measure_reference(values, factor))
+    else:
+        row[:] = measure_reference(values, factor).numpy()
+    if not exponents:
+        row[FIRST_BIN:] = 0.0
+
+
+def measure(values: torch.Tensor, backend: Backend = "auto") -> np.ndarray:
+    """Measure one tensor and read the row back."""
+    check_measurable(values)
+    if values.device.type == "cpu":
+        row = np.empty(WIDTH)
+        measure_into(values, row, backend=backend)
+        return row
+    device_row = torch.empty(WIDTH, dtype=torch.float64, device=values.device)
+    measure_into(values, device_row, backend=backend)
+    return device_row.cpu().numpy()

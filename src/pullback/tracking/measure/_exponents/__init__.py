@@ -1,0 +1,1 @@
+"""The histogram of exponents, apart from the moments: see ``_cpu.py``."""

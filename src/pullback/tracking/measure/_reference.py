@@ -1,0 +1,72 @@
+"""`measure_reference`: one row of statistics in plain torch, for any device and dtype."""
+
+import torch
+
+from pullback.tracking.measure._layout import (
+    ABOVE,
+    BELOW,
+    BINS,
+    COUNT,
+    FIRST_BIN,
+    M2,
+    MAX_ABS,
+    MEAN,
+    MEAN_ABS,
+    MIN_ABS,
+    NANS,
+    NEGATIVE_INFINITIES,
+    POSITIVE_INFINITIES,
+    WIDTH,
+    ZEROS,
+)
+
+__all__ = ["measure_reference"]
+
+
+def measure_reference(values: torch.Tensor, factor: torch.Tensor | float = 1.0) -> torch.Tensor:
+    """Measure every statistic of ``factor * values`` without reading anything back to the host.
+
+    The mean and the squared distances M2 are of the finite elements, by two passes:
+    ``mean = sum(x) / n``, ``M2 = sum((x - mean)^2)``, in float64.
+
+    Arguments:
+        values: real or complex numbers of any shape and dtype; a complex number counts as two.
+        factor: a multiplier, a number or a tensor of no dimensions on the device of ``values``.
+
+    Returns:
+        A float64 row of `pullback.tracking.measure._layout.WIDTH` numbers on the device of
+        ``values``.
+
+    Example:
+        >>> row = measure_reference(torch.tensor([1.0, 3.0]))
+        >>> row[:3].tolist()
+        [2.0, 2.0, 2.0]
+    """
+    real = torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
+    flat = real.detach().reshape(-1).to(torch.float64) * factor
+    finite = torch.isfinite(flat)
+    nonzero = finite & (flat != 0)
+    kept = torch.where(finite, flat, 0.0)
+    size = kept.abs()
+    row = flat.new_zeros(WIDTH)
+    row[COUNT] = flat.numel()
+    row[ZEROS] = (flat == 0).sum()
+    row[NANS] = torch.isnan(flat).sum()
+    row[POSITIVE_INFINITIES] = torch.isposinf(flat).sum()
+    row[NEGATIVE_INFINITIES] = torch.isneginf(flat).sum()
+    row[MIN_ABS] = torch.inf
+    if flat.numel() == 0:
+        return row
+    share = 1.0 / finite.sum().clamp(min=1).to(torch.float64)
+    mean = kept.sum() * share
+    row[MEAN] = mean
+    row[M2] = torch.where(finite, (kept - mean).square(), 0.0).sum()
+    row[MEAN_ABS] = size.sum() * share
+    row[MAX_ABS] = size.max()
+    row[MIN_ABS] = torch.where(nonzero, size, torch.inf).min()
+    # frexp gives |x| = m 2^e with m in [1/2, 1), so that floor(log2 |x|) is e - 1.
+    exponent = torch.frexp(torch.where(nonzero, kept, 1.0)).exponent - 1
+    position = exponent.clamp(BELOW, ABOVE).to(torch.int64) - BELOW
+    histogram = flat.new_zeros(BINS).index_add_(0, position, nonzero.to(torch.float64))
+    row[FIRST_BIN:] = histogram
+    return row

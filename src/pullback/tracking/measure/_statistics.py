@@ -1,0 +1,256 @@
+"""`Statistics`: what is known of one tensor's values, and how two such summaries are merged."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.tracking.measure._dispatch import measure
+from pullback.tracking.measure._layout import (
+    ABOVE,
+    BELOW,
+    BINS,
+    COUNT,
+    FIRST_BIN,
+    M2,
+    MAX_ABS,
+    MEAN,
+    MEAN_ABS,
+    MIN_ABS,
+    NANS,
+    NEGATIVE_INFINITIES,
+    POSITIVE_INFINITIES,
+    WIDTH,
+    ZEROS,
+)
+
+__all__ = ["Statistics", "merge_rows"]
+
+
+def finite_counts(rows: np.ndarray) -> np.ndarray:
+    """The number of finite elements of each row."""
+    bad = rows[..., NANS] + rows[..., POSITIVE_INFINITIES] + rows[..., NEGATIVE_INFINITIES]
+    return rows[..., COUNT] - bad
+
+
+def merge_rows(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Merge rows of statistics, as if their elements had been measured together.
+
+    With ``d`` the difference of the means, ``mean = mean_1 + d n_2 / n`` and
+    ``M2 = M2_1 + M2_2 + d^2 n_1 n_2 / n`` (Chan, Golub and LeVeque, 1979); counts add.
+
+    Arguments:
+        one: rows, float64, of any leading shape and `WIDTH` last.
+        other: rows of the same shape.
+
+    Returns:
+        New rows of the same shape.
+    """
+    first, second = finite_counts(one), finite_counts(other)
+    share = second / np.maximum(first + second, 1.0)
+    distance = np.where(second > 0, other[..., MEAN] - one[..., MEAN], 0.0)
+    merged = one + other
+    merged[..., MEAN] = one[..., MEAN] + distance * share
+    merged[..., M2] += np.square(distance) * first * share
+    larger = np.where(second > 0, other[..., MEAN_ABS] - one[..., MEAN_ABS], 0.0)
+    merged[..., MEAN_ABS] = one[..., MEAN_ABS] + larger * share
+    merged[..., MAX_ABS] = np.maximum(one[..., MAX_ABS], other[..., MAX_ABS])
+    merged[..., MIN_ABS] = np.minimum(one[..., MIN_ABS], other[..., MIN_ABS])
+    return merged
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A summary of numbers that can be merged with others exactly.
+
+    Moments and extremes are of the finite elements alone; the others are counted. A complex
+    number counts as two.
+
+    Arguments:
+        count: the number of elements, finite or not.
+        mean: the mean of the finite elements.
+        m2: the sum of their squared distances from the mean.
+        mean_abs: the mean of ``|x|``.
+        max_abs: the largest ``|x|``, 0 if nothing is finite.
+        min_abs: the smallest nonzero ``|x|``, infinity if there is none.
+        zeros: how many are zero.
+        nans: how many are not a number.
+        positive_infinities: how many are ``+inf``.
+        negative_infinities: how many are ``-inf``.
+        exponents: for each exponent ``floor(log2 |x|)`` that occurs, how many finite nonzero
+            elements have it. -150 also counts everything smaller, 128 everything larger.
+
+    Raises:
+        ArgumentError: a count is negative, or there are more special values than elements.
+
+    Example:
+        >>> a = Statistics.of(torch.tensor([1.0, 2.0]))
+        >>> b = Statistics.of(torch.tensor([3.0]))
+        >>> a.merge(b).mean, a.merge(b).exponents
+        (2.0, {0: 1, 1: 2})
+    """
+
+    count: int
+    mean: float = 0.0
+    m2: float = 0.0
+    mean_abs: float = 0.0
+    max_abs: float = 0.0
+    min_abs: float = math.inf
+    zeros: int = 0
+    nans: int = 0
+    positive_infinities: int = 0
+    negative_infinities: int = 0
+    exponents: Mapping[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        special = self.nans + self.positive_infinities + self.negative_infinities
+        least = min(self.zeros, self.nans, self.positive_infinities, self.negative_infinities)
+        if least < 0 or special + self.zeros > self.count:
+            raise ArgumentError(
+                "These counts cannot belong to one tensor.",
+                given=f"count={self.count}, zeros={self.zeros}, nans={self.nans}, "
+                f"infinities={self.positive_infinities}+{self.negative_infinities}",
+                expected="counts of zero or more that add up to at most `count`",
+            )
+
+    @classmethod
+    def of(cls, values: torch.Tensor) -> "Statistics":
+        """Measure a tensor, on the device it is on; the result is read back at once.
+
+        Arguments:
+            values: any shape, strides, device and numeric dtype.
+
+        Raises:
+            ArgumentTypeError: not a tensor.
+            UnsupportedError: a sparse, nested or quantised tensor.
+        """
+        if not isinstance(values, torch.Tensor):
+            raise ArgumentTypeError(
+                "Statistics are taken of tensors.",
+                given=type(values).__name__,
+                expected="a torch.Tensor",
+                mend="Convert it with torch.as_tensor(...).",
+            )
+        return cls.from_row(measure(values))
+
+    @classmethod
+    def from_row(cls, row: np.ndarray) -> "Statistics":
+        """Read a row as the kernels write it (see `pullback.tracking.measure._layout`)."""
+        filled = np.flatnonzero(row[FIRST_BIN:])
+        counts = row[FIRST_BIN:][filled]
+        return cls(
+            count=int(row[COUNT]),
+            mean=float(row[MEAN]),
+            m2=float(row[M2]),
+            mean_abs=float(row[MEAN_ABS]),
+            max_abs=float(row[MAX_ABS]),
+            min_abs=float(row[MIN_ABS]),
+            zeros=int(row[ZEROS]),
+            nans=int(row[NANS]),
+            positive_infinities=int(row[POSITIVE_INFINITIES]),
+            negative_infinities=int(row[NEGATIVE_INFINITIES]),
+            exponents={int(i) + BELOW: int(n) for i, n in zip(filled, counts, strict=True)},
+        )
+
+    def to_row(self) -> np.ndarray:
+        """The row that `from_row` reads."""
+        row = np.zeros(WIDTH)
+        row[:FIRST_BIN] = (
+            self.count,
+            self.mean,
+            self.m2,
+            self.mean_abs,
+            self.max_abs,
+            self.min_abs,
+            self.zeros,
+            self.nans,
+            self.positive_infinities,
+            self.negative_infinities,
+        )
+        for exponent, number in self.exponents.items():
+            row[FIRST_BIN + min(max(exponent, BELOW), ABOVE) - BELOW] += number
+        return row
+
+    def merge(self, other: "Statistics") -> "Statistics":
+        """The statistics of both sets of elements together."""
+        return Statistics.from_row(merge_rows(self.to_row(), other.to_row()))
+
+    @property
+    def finite(self) -> int:
+        """How many elements are finite."""
+        return self.count - self.nans - self.positive_infinities - self.negative_infinities
+
+    @property
+    def variance(self) -> float:
+        """The population variance M2 / n of the finite elements; NaN if there are none."""
+        return self.m2 / self.finite if self.finite else math.nan
+
+    @property
+    def std(self) -> float:
+        """The population standard deviation, the root of `variance`."""
+        return math.sqrt(self.variance) if self.finite else math.nan
+
+    @property
+    def scale(self) -> float:
+        """The root of the mean square, which a number format has to reach; NaN if there is none."""
+        return math.hypot(self.mean, self.std) if self.finite else math.nan
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it; histogram as the first exponent and a run of counts."""
+        first = min(self.exponents, default=0)
+        last = max(self.exponents, default=first - 1)
+        return {
+            "count": self.count,
+            "mean": _plain(self.mean),
+            "m2": _plain(self.m2),
+            "mean_abs": _plain(self.mean_abs),
+            "max_abs": _plain(self.max_abs),
+            "min_abs": _plain(self.min_abs),
+            "zeros": self.zeros,
+            "nans": self.nans,
+            "positive_infinities": self.positive_infinities,
+            "negative_infinities": self.negative_infinities,
+            "exponents": [first, *(self.exponents.get(e, 0) for e in range(first, last + 1))],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Statistics":
+        """Read what `to_dict` gave.
+
+        Raises:
+            ArgumentError: a field is missing or is not a number.
+        """
+        try:
+            first, *counts = data["exponents"]
+            if len(counts) > BINS:
+                raise ValueError("too many exponents")
+            fields: dict[str, Any] = {name: data[name] for name in _COUNTS}
+            fields.update((name, _number(data[name])) for name in _FLOATS)
+            exponents = {first + i: int(n) for i, n in enumerate(counts) if n}
+            return cls(**fields, exponents=exponents)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArgumentError(
+                "These are not statistics that pullback wrote.",
+                given=json.dumps(data, default=repr)[:200],
+                expected=f"the fields {', '.join((*_COUNTS, *_FLOATS, 'exponents'))}",
+            ) from error
+
+
+_COUNTS = ("count", "zeros", "nans", "positive_infinities", "negative_infinities")
+_FLOATS = ("mean", "m2", "mean_abs", "max_abs", "min_abs")
+
+
+def _plain(value: float) -> float | str:
+    """JSON has no infinity: text stands for it."""
+    return value if math.isfinite(value) else str(value)
+
+
+def _number(value: float | str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise TypeError(f"{value!r} is not a number")
+    return float(value)

@@ -1,0 +1,1 @@
+"""What a recorded run looks like: diagnosis, table, page and picture."""

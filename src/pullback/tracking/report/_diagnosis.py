@@ -1,0 +1,197 @@
+"""`diagnose`: which layers look dead, saturated, drifting or broken, worst first."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pullback.tracking.measure._statistics import Statistics
+from pullback.tracking.run._identity import Key
+from pullback.tracking.run._run import Run, Series
+
+__all__ = ["Finding", "Problem", "diagnose", "same_tensors"]
+
+Problem = Literal["non-finite", "dead", "no gradient", "saturated", "drifting"]
+
+_RANK: dict[Problem, int] = {
+    "non-finite": 0,
+    "dead": 1,
+    "no gradient": 2,
+    "saturated": 3,
+    "drifting": 4,
+}
+
+DEAD_SHARE = 0.999  # of all values being zero
+SATURATED_RATIO = 0.9  # mean |x| against max |x|: nearly every value sits at the bound
+SATURATED_LEAST = 16  # with fewer elements that happens by chance
+DRIFT_OCTAVES = 3.0  # a change of scale by 8 between the first and the last tenth
+DRIFT_MOMENTS = 8
+STEADY = 0.8  # correlation of the scale with time
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that looks wrong.
+
+    Arguments:
+        problem: its kind.
+        key: the tensor.
+        detail: one sentence with the numbers.
+        step: where it was first seen, if that is known.
+    """
+
+    problem: Problem
+    key: Key
+    detail: str
+    step: int | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.step is None else f" (step {self.step})"
+        return f"{self.problem}: {self.key} [{self.key.direction}]{where}: {self.detail}"
+
+
+def diagnose(run: Run) -> list[Finding]:
+    """Look at every tensor of a run.
+
+    - non-finite: it held a NaN or an infinity; the first one in the order of execution comes
+      first of all, with what was measured just before it.
+    - dead: at least 99.9 % of a value's elements were zero, over the moments still held.
+    - no gradient: the same of a gradient.
+    - saturated: the mean of ``|x|`` is above 0.9 of its maximum, so that nearly all elements sit
+      at a bound, as those of a tanh far out do. Constant tensors are left alone.
+    - drifting: the scale changed by a factor of 8 or more, steadily; that of a gradient by as
+      much against the other gradients, since all of them shrink with the loss.
+
+    A tensor that several modules return is reported once.
+
+    Arguments:
+        run: a recorded run.
+
+    Returns:
+        The findings, worst kind first, each kind in the order of execution.
+    """
+    findings = []
+    common = _common_drift(run)
+    aliases = same_tensors(run)
+    for series in run.series:
+        if series.key.recomputed or series.key in aliases:
+            continue
+        found = (
+            _nonfinite(series)
+            or _dead(series)
+            or _saturated(series)
+            or _drifting(series, common.get(series.key.order, 0.0))
+        )
+        if found is not None:
+            findings.append(found)
+    first = run.first_nonfinite
+    if first is not None:
+        findings = [
+            finding
+            for finding in findings
+            if (finding.problem, finding.key) != ("non-finite", first.key)
+        ]
+    findings.sort(key=lambda finding: _RANK[finding.problem])
+    return [_first(run), *findings] if first is not None else findings
+
+
+def _first(run: Run) -> Finding:
+    first = run.first_nonfinite
+    if first is None:
+        raise ValueError("the run is finite")
+    before = ", ".join(f"{key} ({key.direction}, {scale:.3g})" for key, scale in first.predecessors)
+    detail = f"the first to hold {_bad(first.statistics)}"
+    if before:
+        detail += f"; measured before it: {before}"
+    return Finding("non-finite", first.key, detail, first.place.step)
+
+
+def _bad(statistics: Statistics) -> str:
+    parts = (
+        (statistics.nans, "NaN"),
+        (statistics.positive_infinities, "+inf"),
+        (statistics.negative_infinities, "-inf"),
+    )
+    named = " and ".join(f"{count} {name}" for count, name in parts if count)
+    return f"{named} among {statistics.count}"
+
+
+def _nonfinite(series: Series) -> Finding | None:
+    if series.total.finite == series.total.count:
+        return None
+    bad = np.flatnonzero(series.points.flags & 7)
+    step = int(series.points.steps[bad[0]]) if len(bad) else None
+    return Finding("non-finite", series.key, f"it held {_bad(series.total)}", step)
+
+
+def _dead(series: Series) -> Finding | None:
+    total = series.total
+    if total.count == 0:
+        return None
+    share = float(np.mean(series.points.zeros)) if len(series.points) else total.zeros / total.count
+    if share < DEAD_SHARE:
+        return None
+    problem: Problem = "dead" if series.key.order == 0 else "no gradient"
+    return Finding(problem, series.key, f"{share:.1%} of its elements are zero")
+
+
+def _saturated(series: Series) -> Finding | None:
+    total = series.total
+    if series.key.order or total.finite < SATURATED_LEAST or total.max_abs == 0:
+        return None
+    ratio = total.mean_abs / total.max_abs
+    constant = total.min_abs == total.max_abs and total.std == 0
+    if ratio < SATURATED_RATIO or constant:
+        return None
+    detail = f"mean |x| is {total.mean_abs:.3g} and max |x| only {total.max_abs:.3g}"
+    return Finding("saturated", series.key, detail)
+
+
+def _drift(series: Series) -> float | None:
+    """How many octaves the scale moved from the first to the last tenth of the moments."""
+    level = series.points.scale[np.isfinite(series.points.scale)]
+    if len(level) < DRIFT_MOMENTS:
+        return None
+    end = max(1, len(level) // 10)
+    return float(np.median(level[-end:]) - np.median(level[:end]))
+
+
+def _common_drift(run: Run) -> dict[int, float]:
+    """What all gradients of an order do together, which is the doing of the loss."""
+    found: dict[int, list[float]] = {}
+    for series in run.series:
+        moved = _drift(series) if series.key.order else None
+        if moved is not None:
+            found.setdefault(series.key.order, []).append(moved)
+    return {order: float(np.median(moves)) for order, moves in found.items()}
+
+
+def _drifting(series: Series, common: float) -> Finding | None:
+    moved = _drift(series)
+    if moved is None or abs(moved - common) < DRIFT_OCTAVES:
+        return None
+    level = series.points.scale[np.isfinite(series.points.scale)]
+    if abs(np.corrcoef(np.arange(len(level)), level)[0, 1]) < STEADY:
+        return None
+    way = "grew" if moved > 0 else "shrank"
+    beside = f", while gradients in general moved by 2^{common:+.1f}" if common else ""
+    detail = f"its scale {way} by 2^{abs(moved):.1f}, steadily{beside}"
+    return Finding("drifting", series.key, detail)
+
+
+def same_tensors(run: Run) -> dict[Key, Key]:
+    """Series with the very numbers of an earlier one, each with that one.
+
+    They are one tensor that several modules return, or the gradient of several terms of a sum.
+    Equal in every statistic, to the last bit, and not constant: that is not a coincidence.
+    """
+    first: dict[tuple[object, ...], Key] = {}
+    aliases: dict[Key, Key] = {}
+    for series in run.series:
+        key, total = series.key, series.total
+        if total.m2 > 0:
+            what = (key._replace(name=""), total.count, total.mean, total.m2, total.mean_abs)
+            known = first.setdefault(what, key)
+            if known != key:
+                aliases[key] = known
+    return aliases

@@ -1,0 +1,246 @@
+"""`write_html`: a run as one file to be looked at, offline, in any browser."""
+
+import base64
+import json
+import math
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+
+from pullback.errors import RecordingError
+from pullback.tracking.report._diagnosis import Finding, diagnose
+from pullback.tracking.report._noise import noise_table, noise_tile
+from pullback.tracking.report._ranges import RANGES, share_outside
+from pullback.tracking.report._rows import aliases_of, row_name, row_names
+from pullback.tracking.report._thinning import thin
+from pullback.tracking.run._run import Run, Series
+
+__all__ = ["render_html", "write_html"]
+
+SHOWN_FINDINGS = 12
+TILES = ("fp16", "bf16", "E4M3", "E5M2")
+LOSS = 0.01  # of the nonzero values
+FIGURES = ("scale", "mean", "max |x|", "min |x| > 0", "zeros, %", "non-finite")
+
+
+def write_html(run: Run, path: str | Path) -> None:
+    """Write a run as one self-contained file.
+
+    Raises:
+        RecordingError: the file cannot be written.
+    """
+    text = render_html(run)
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RecordingError(
+            "The report cannot be written.", given=str(path), expected=str(error)
+        ) from error
+
+
+def render_html(run: Run) -> str:
+    """A run as a page: what looks wrong, all layers over time, and each layer by itself.
+
+    Arguments:
+        run: a recorded run.
+
+    Returns:
+        HTML that asks nothing of the network.
+    """
+    run = thin(run)
+    findings = diagnose(run)
+    aliases = aliases_of(run)
+    names = row_names(run, [], aliases)  # in the order of execution, which the page can sort by
+    numbers = {name: index for index, name in enumerate(names)}
+    page = files("pullback.tracking.report") / "_page"
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string((page / "report.html.jinja").read_text("utf-8"))
+    return template.render(
+        title=run.title,
+        subtitle=_subtitle(run, names),
+        tiles=_tiles(run, names, findings),
+        noise=_noise(run, numbers, aliases),
+        findings=[_finding(finding, numbers) for finding in findings[:SHOWN_FINDINGS]],
+        more_findings=max(0, len(findings) - SHOWN_FINDINGS),
+        formats=RANGES,
+        chosen="fp16",
+        notes=_notes(run),
+        style=(page / "report.css").read_text("utf-8"),
+        script=(page / "report.js").read_text("utf-8"),
+        data=_embed(_data(run, names, findings, aliases)),
+    )
+
+
+def _noise(run: Run, numbers: dict[str, int], aliases: dict[str, str]) -> dict[str, Any] | None:
+    if not run.noise:
+        return None
+    return noise_table(
+        run.noise, numbers | {name: numbers[first] for name, first in aliases.items()}
+    )
+
+
+def _subtitle(run: Run, names: list[str]) -> str:
+    steps = {int(step) for series in run.series for step in series.points.steps}
+    shown = f"steps {min(steps)} to {max(steps)}" if steps else "no steps"
+    cadence = "every step" if run.every == 1 else f"every {run.every} steps"
+    return f"{len(names):,} tensors with their gradients, {shown}, measured {cadence}"
+
+
+def _tiles(run: Run, names: list[str], findings: list[Finding]) -> list[dict[str, str]]:
+    first = run.first_nonfinite
+    tiles = [{"value": f"{len(names):,}", "label": "tensors watched", "tone": ""}]
+    wrong = len({row_name(finding.key) for finding in findings})
+    tiles.append(
+        {"value": str(wrong), "label": "of them look wrong", "tone": "warn" if wrong else "good"}
+    )
+    if first is None:
+        tiles.append({"value": "none", "label": "held NaN or infinity", "tone": "good"})
+    else:
+        where = f"first with NaN or infinity, {first.key.direction}, step {first.place.step}"
+        tiles.append({"value": str(first.key), "label": where, "tone": "bad"})
+    for reach in RANGES:
+        if reach.name not in TILES:
+            continue
+        losing = sum(share_outside(one.total.exponents, reach) > LOSS for one in run.series)
+        tiles.append(
+            {
+                "value": str(losing),
+                "label": f"values or gradients lose over 1 % in {reach.name}, unscaled",
+                "tone": "warn" if losing else "good",
+            }
+        )
+    return tiles + noise_tile(run.noise)
+
+
+def _finding(finding: Finding, numbers: dict[str, int]) -> dict[str, Any]:
+    return {
+        "problem": finding.problem,
+        "tone": "bad" if finding.problem == "non-finite" else "",
+        "name": str(finding.key),
+        "row": numbers[row_name(finding.key)],
+        "direction": finding.key.direction,
+        "where": "" if finding.step is None else f", step {finding.step}",
+        "detail": finding.detail,
+    }
+
+
+def _notes(run: Run) -> list[str]:
+    notes = []
+    if run.dropped:
+        notes.append(
+            f"The history dropped its {run.dropped} oldest moments; figures are of all of them."
+        )
+    if run.truncated:
+        notes.append("The recording ends in the middle of a line: its program was interrupted.")
+    notes += [f"Not measured: {name}, {reason}." for name, reason in run.skipped.items()]
+    return notes
+
+
+def _embed(data: dict[str, Any]) -> str:
+    """JSON that can stand inside a script element, whatever the names of the layers are."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.replace("<", "\\u003c")
+
+
+def _data(
+    run: Run, names: list[str], findings: list[Finding], aliases: dict[str, str]
+) -> dict[str, Any]:
+    moments = _all_moments(run)
+    column = {moment: index for index, moment in enumerate(moments)}
+    rows: dict[str, dict[str, Any]] = {
+        name: {"name": name, "problems": [], "rank": len(findings)} for name in names
+    }
+    blocks: list[np.ndarray] = []
+    offset = 0
+    for name, first in aliases.items():
+        rows[first].setdefault("also", []).append(name)
+    for series in run.series:
+        if row_name(series.key) in aliases:
+            continue
+        side = _side(series, column, offset)
+        offset += side["count"]
+        blocks.append(_pack(series))
+        rows[row_name(series.key)][
+            "backward" if series.key.direction == "backward" else "forward"
+        ] = side
+    for rank, finding in enumerate(findings):
+        row = rows[row_name(finding.key)]
+        row["rank"] = min(row["rank"], rank)
+        if finding.problem not in row["problems"]:
+            row["problems"].append(finding.problem)
+    points = np.concatenate(blocks).tobytes() if blocks else b""
+    return {
+        "rows": list(rows.values()),
+        "moments": moments,
+        "microbatches": any(batch for _, batch in moments),
+        "points": base64.b64encode(points).decode("ascii"),
+        "figures": FIGURES,
+        "formats": [
+            {"tiny": reach.tiny, "normal": reach.normal, "top": reach.top} for reach in RANGES
+        ],
+    }
+
+
+def _all_moments(run: Run) -> list[tuple[int, int]]:
+    """Every step and microbatch that any series has, in order."""
+    return sorted(
+        {
+            moment
+            for series in run.series
+            for moment in zip(
+                series.points.steps.tolist(), series.points.microbatches.tolist(), strict=True
+            )
+        }
+    )
+
+
+def _side(series: Series, column: dict[tuple[int, int], int], offset: int) -> dict[str, Any]:
+    total, points = series.total, series.points
+    first = min(total.exponents, default=0)
+    last = max(total.exponents, default=-1)
+    most = max(total.exponents.values(), default=1)
+    places = [
+        column[moment]
+        for moment in zip(points.steps.tolist(), points.microbatches.tolist(), strict=True)
+    ]
+    side: dict[str, Any] = {
+        "offset": offset,
+        "count": len(points),
+        "first": first,
+        # Thousandths of the fullest bin: a picture needs no more.
+        "bins": [
+            math.ceil(1000 * total.exponents.get(e, 0) / most) for e in range(first, last + 1)
+        ],
+        "figures": [
+            _figure(total.scale),
+            _figure(total.mean if total.finite else math.nan),
+            _figure(total.max_abs if total.finite else math.nan),
+            _figure(total.min_abs),
+            _figure(total.zeros / total.count if total.count else math.nan),
+            total.count - total.finite,
+        ],
+    }
+    if places != list(range(len(column))):
+        side["moments"] = places
+    return side
+
+
+def _figure(value: float) -> float | None:
+    return float(f"{value:.4g}") if math.isfinite(value) else None
+
+
+def _pack(series: Series) -> np.ndarray:
+    """Four bytes a point, as the page's script reads them."""
+    points = series.points
+    drawn = np.isfinite(points.scale)
+    level = np.where(drawn, points.scale, 0.0)
+    above = np.where(drawn, points.peak, 0.0) - level
+    packed = np.zeros((len(points), 4), np.uint8)
+    level = np.clip(np.round(level * 256), -32767, 32767).astype("<i2")
+    packed[:, :2] = level[:, None].view(np.uint8)
+    packed[:, 2] = np.clip(np.round(above * 8), 0, 255)
+    packed[:, 3] = points.flags
+    return packed

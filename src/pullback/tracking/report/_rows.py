@@ -1,0 +1,43 @@
+"""Which rows a report has, and in which order: the same for the page and for the picture."""
+
+from pullback.tracking.report._diagnosis import Finding, same_tensors
+from pullback.tracking.run._identity import Key
+from pullback.tracking.run._run import Run
+
+__all__ = ["aliases_of", "row_name", "row_names"]
+
+
+def row_name(key: Key) -> str:
+    """The row that a series is shown in: the same for a value and its gradient."""
+    shown = str(key._replace(order=max(key.order, 1)))
+    return f"{shown} · tangent" if key.direction == "tangent" else shown
+
+
+def aliases_of(run: Run) -> dict[str, str]:
+    """Rows whose value and gradient are those of an earlier row, each with that row."""
+    same = same_tensors(run)
+    keys = {series.key for series in run.series}
+    aliases = {}
+    for key, first in same.items():
+        gradient, other = _gradient(key), _gradient(first)
+        equal = same.get(gradient, gradient) == same.get(other, other)
+        alone = gradient not in keys and other not in keys
+        if key.direction == "forward" and (equal or alone):
+            aliases[row_name(key)] = row_name(first)
+    return aliases
+
+
+def _gradient(key: Key) -> Key:
+    return key._replace(direction="backward", order=1)
+
+
+def row_names(run: Run, findings: list[Finding], aliases: dict[str, str]) -> list[str]:
+    """All rows but the aliases: those that look wrong first, the worst at the top.
+
+    Arguments:
+        run: a recorded run.
+        findings: what `pullback.tracking.report._diagnosis.diagnose` says of it.
+        aliases: what `aliases_of` says of it.
+    """
+    keys = [finding.key for finding in findings] + [series.key for series in run.series]
+    return [name for name in dict.fromkeys(map(row_name, keys)) if name not in aliases]

@@ -1,0 +1,1 @@
+"""What was recorded: identities, histories, totals, and the files that keep them."""

@@ -1,0 +1,92 @@
+"""`diff`: where the scales of two recorded runs part."""
+
+import math
+from dataclasses import dataclass
+
+from pullback.errors import ArgumentError
+from pullback.tracking.measure._statistics import Statistics
+from pullback.tracking.run._identity import Key
+from pullback.tracking.run._run import Run
+
+__all__ = ["Change", "diff"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One tensor that differs between two runs.
+
+    Arguments:
+        key: the tensor.
+        before: its statistics in the first run, or ``None`` if it is new.
+        after: its statistics in the second run, or ``None`` if it is gone.
+        octaves: log2 of the ratio of scales; infinite where one of them is missing, zero or
+            not finite.
+    """
+
+    key: Key
+    before: Statistics | None
+    after: Statistics | None
+    octaves: float
+
+    def __str__(self) -> str:
+        name = f"{self.key} [{self.key.direction}]"
+        if self.before is None:
+            return f"{name}: only in the second run"
+        if self.after is None:
+            return f"{name}: only in the first run"
+        scales = f"{self.before.scale:.4g} -> {self.after.scale:.4g}"
+        if math.isinf(self.octaves):
+            return f"{name}: {scales}; non-finite values {_bad(self.before)} -> {_bad(self.after)}"
+        return f"{name}: {scales} (2^{self.octaves:+.2f})"
+
+
+def _bad(statistics: Statistics) -> int:
+    return statistics.count - statistics.finite
+
+
+def diff(run_a: Run, run_b: Run, threshold: float = 1.0) -> list[Change]:
+    """Compare two runs tensor by tensor.
+
+    A tensor is reported if its scale over the whole run moved by more than the threshold, if
+    only one of the runs has it, or if only one of them saw it non-finite or all zero.
+
+    Arguments:
+        run_a: a recorded run.
+        run_b: another.
+        threshold: how far a scale may move, in octaves: 1 is a factor of two either way.
+
+    Returns:
+        The changes, largest first.
+
+    Raises:
+        ArgumentError: a negative threshold or one that is not a number.
+    """
+    if not threshold >= 0:
+        raise ArgumentError(
+            "The threshold is a distance in octaves.",
+            given=f"threshold={threshold!r}",
+            expected="a number, 0 or more",
+        )
+    first = {series.key: series.total for series in run_a.series}
+    second = {series.key: series.total for series in run_b.series}
+    changes = []
+    for key in dict.fromkeys([*first, *second]):
+        before, after = first.get(key), second.get(key)
+        octaves = _octaves(before, after)
+        if abs(octaves) > threshold:
+            changes.append(Change(key, before, after, octaves))
+    return sorted(changes, key=lambda change: -abs(change.octaves))
+
+
+def _octaves(before: Statistics | None, after: Statistics | None) -> float:
+    if before is None or after is None or (_bad(before) > 0) != (_bad(after) > 0):
+        return math.inf
+    if before.finite == 0 and after.finite == 0:
+        return 0.0
+    if before.finite == 0 or after.finite == 0:
+        return math.inf
+    if before.scale == after.scale:
+        return 0.0
+    if before.scale == 0 or after.scale == 0:
+        return math.inf
+    return math.log2(after.scale) - math.log2(before.scale)

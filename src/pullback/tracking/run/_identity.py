@@ -1,0 +1,66 @@
+"""`Key` and `Place`: which tensor a row of statistics is of, and when it was seen."""
+
+from typing import Literal, NamedTuple
+
+from pullback.tracking.measure._layout import Direction
+
+__all__ = ["Key", "Phase", "Place", "Ticket"]
+
+Phase = Literal["training", "evaluation"]
+
+
+class Key(NamedTuple):
+    """Which tensor: the part of an identity that comes back at every step.
+
+    Arguments:
+        name: the module or record, with the path into a nested output, ``"encoder.0[1]"``.
+        call: the number of the call within a pass, for modules used more than once.
+        direction: ``"forward"`` for a value, ``"backward"`` for its gradient, ``"tangent"``
+            for its forward-mode derivative.
+        order: of differentiation: 0 a value, 1 its gradient or tangent, 2 the gradient of one.
+        recomputed: seen while activation checkpointing computed a forward pass again.
+        visit: how often the same call was seen before within one microbatch, for a graph that
+            is differentiated more than once.
+        phase: ``"training"``, or ``"evaluation"`` where the model was in evaluation mode when
+            its forward pass began.
+    """
+
+    name: str
+    call: int = 0
+    direction: Direction = "forward"
+    order: int = 0
+    recomputed: bool = False
+    visit: int = 0
+    phase: Phase = "training"
+
+    def __str__(self) -> str:
+        parts = [self.name]
+        if self.call:
+            parts.append(f"call {self.call}")
+        if self.order > 1:
+            parts.append(f"order {self.order}")
+        if self.recomputed:
+            parts.append("recomputed")
+        if self.visit:
+            parts.append(f"visit {self.visit}")
+        if self.phase != "training":
+            parts.append(self.phase)
+        return " · ".join(parts)
+
+
+class Place(NamedTuple):
+    """When: the step of training and the microbatch within it, both from 0."""
+
+    step: int
+    microbatch: int
+
+
+class Ticket(NamedTuple):
+    """What a backward pass must know of the forward pass that it belongs to."""
+
+    call: int
+    microbatch: int
+    step: int
+    recomputed: bool
+    active: bool
+    evaluation: bool = False

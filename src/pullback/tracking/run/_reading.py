@@ -1,0 +1,149 @@
+"""`read_run`: a recorded run from its JSON lines."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pullback.errors import ArgumentError, RecordingError
+from pullback.tracking.formats import QuantisationNoise
+from pullback.tracking.measure._statistics import Statistics
+from pullback.tracking.run._identity import Key, Place
+from pullback.tracking.run._journal import VERSION
+from pullback.tracking.run._points import Points, decode_points, encode_points
+from pullback.tracking.run._run import NonFinite, Run, Series, no_points
+
+__all__ = ["read_run"]
+
+
+class _Reader:
+    """Gathers lines into series."""
+
+    def __init__(self) -> None:
+        self.header: dict[str, Any] | None = None
+        self.totals: dict[Key, Statistics] = {}
+        self.merged: dict[Key, Statistics] = {}
+        self.moments: dict[Key, list[tuple[int, int, float, float, float, int]]] = {}
+        self.first: NonFinite | None = None
+        self.skipped: dict[str, str] = {}
+        self.noise: list[QuantisationNoise] = []
+        self.before: list[tuple[Key, float]] = []
+
+    def take(self, line: dict[str, Any]) -> None:
+        kind = line["kind"]
+        if kind == "run":
+            if line["version"] != VERSION:
+                raise ValueError(f"version {line['version']}, and this reads version {VERSION}")
+            self.header = line
+        elif kind == "seen":
+            self.seen(line)
+        elif kind == "point":
+            moment = (
+                line["step"],
+                line["microbatch"],
+                float(line["log2_scale"]),
+                float(line["log2_peak"]),
+                line["zero_share"],
+                line["flags"],
+            )
+            self.moments.setdefault(_key(line), []).append(moment)
+        elif kind == "total":
+            self.totals[_key(line)] = Statistics.from_dict(line)
+        elif kind == "nonfinite":
+            before = tuple((_key(one), float(one["scale"])) for one in line["predecessors"])
+            statistics = Statistics.from_dict(line["statistics"])
+            self.first = NonFinite(_key(line), _place(line), statistics, before)
+        elif kind == "noise":
+            fields = {field: line[field] for field in ("module", "role", "number_format", "count")}
+            self.noise.append(QuantisationNoise(**fields, decibels=float(line["decibels"])))
+        elif kind == "skipped":
+            self.skipped[line["name"]] = line["reason"]
+
+    def seen(self, line: dict[str, Any]) -> None:
+        key, statistics = _key(line), Statistics.from_dict(line)
+        earlier = self.merged.get(key)
+        self.merged[key] = statistics if earlier is None else earlier.merge(statistics)
+        place = _place(line)
+        encoded = encode_points(statistics.to_row()[None])
+        point = decode_points(np.zeros(1), np.zeros(1), encoded)
+        exact = statistics.scale
+        scale = float(np.log2(exact)) if exact > 0 else float(point.scale[0])
+        peak = float(np.log2(statistics.max_abs)) if exact > 0 else float(point.peak[0])
+        share = statistics.zeros / max(statistics.count, 1)
+        moment = (place.step, place.microbatch, scale, peak, share, int(point.flags[0]))
+        self.moments.setdefault(key, []).append(moment)
+        if self.first is None and statistics.finite < statistics.count:
+            self.first = NonFinite(key, place, statistics, tuple(self.before[-5:]))
+        self.before = [*self.before[-4:], (key, exact)]
+
+    def run(self, truncated: bool) -> Run:
+        if self.header is None:
+            raise ValueError("no header")
+        totals = {**self.merged, **self.totals}
+        keys = dict.fromkeys([*self.moments, *totals])
+        series = [
+            Series(key, totals.get(key, Statistics(0)), _points(self.moments.get(key)))
+            for key in keys
+        ]
+        return Run(
+            tuple(series),
+            self.first,
+            self.header["every"],
+            skipped=self.skipped,
+            truncated=truncated,
+            title=self.header["title"],
+            noise=tuple(self.noise),
+        )
+
+
+def _key(line: dict[str, Any]) -> Key:
+    # A recording made before a field was there has its default.
+    fields = {**Key._field_defaults, **line}
+    return Key(**{field: fields[field] for field in Key._fields})
+
+
+def _place(line: dict[str, Any]) -> Place:
+    return Place(line["step"], line["microbatch"])
+
+
+def _points(moments: list[tuple[int, int, float, float, float, int]] | None) -> Points:
+    if not moments:
+        return no_points()
+    steps, batches, scale, peak, zeros, flags = (
+        np.asarray(column) for column in zip(*moments, strict=True)
+    )
+    return Points(steps, batches, scale, peak, zeros, flags.astype(np.uint8))
+
+
+def read_run(path: str | Path) -> Run:
+    """Read a recording, even one whose program died while writing it.
+
+    Arguments:
+        path: a file that a tracker wrote with ``jsonl=`` or ``to_jsonl``.
+
+    Returns:
+        The run. If the last line is incomplete it is left out and ``truncated`` is true.
+
+    Raises:
+        RecordingError: the file is missing, is not a recording, or is damaged before its end.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines(keepends=True)
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordingError(
+            "The recording cannot be read.", given=str(path), expected=str(error)
+        ) from error
+    reader = _Reader()
+    truncated = bool(lines) and not lines[-1].endswith("\n")
+    number = 0
+    try:
+        for number, line in enumerate(lines[:-1] if truncated else lines, start=1):  # noqa: B007 - the message names the line
+            reader.take(json.loads(line))
+        return reader.run(truncated)
+    except (ArgumentError, KeyError, TypeError, ValueError) as error:
+        raise RecordingError(
+            "This is not a recording, or it is damaged.",
+            given=f"{path}, line {number}: {error}",
+            expected="a file written with jsonl=... or to_jsonl(...)",
+        ) from error

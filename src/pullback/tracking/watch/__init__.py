@@ -1,0 +1,1 @@
+"""How tensors of a running program reach a recording: hooks, functions, trackers."""

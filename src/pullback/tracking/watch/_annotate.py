@@ -1,0 +1,341 @@
+"""`annotate`: a model's code, with the scales of each value and its gradient beside each line."""
+
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, Literal, TextIO, get_type_hints
+
+import torch
+from torch import Tensor, fx, nn
+
+from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.internal.torch import BatchNormalisation
+from pullback.tracking.measure._statistics import Statistics
+
+__all__ = ["Scales", "ScalesInterpreter", "annotate", "annotate_code", "measure_scales"]
+
+Scales = dict[str, list[float | None]]
+"""For each node, by name: the scale of its value and of its gradient."""
+
+Statistic = Literal["scale", "std"]
+
+
+def annotate(
+    model: nn.Module,
+    *inputs: Any,
+    cotangent: Tensor | None = None,
+    file: TextIO | None = None,
+    statistic: Statistic = "scale",
+) -> str:
+    """Print a model's code with ``(-> forward, <- backward)`` scales beside each line.
+
+    The model is traced into a torch.fx graph through all of its modules and run once, forward
+    and backward. The scale is the root mean square, as everywhere in this room; ``n/a`` stands
+    where there is no gradient. Nothing of the model or the inputs is changed: no ``.grad``, no
+    buffer, no random state.
+
+    Arguments:
+        model: a module that torch.fx can trace: no control flow that depends on data.
+        inputs: its positional arguments; floating tensors get a gradient.
+        cotangent: what is fed back into the output, of its shape; by default ones for an output
+            of one element and standard normal numbers of seed 0 for others.
+        file: where to print to; by default the standard output.
+        statistic: ``"scale"``, or ``"std"`` for the standard deviation; both as in `Statistics`.
+
+    Returns:
+        The text that was printed.
+
+    Raises:
+        ArgumentTypeError: the model is no module.
+        ArgumentError: the cotangent does not fit the output, or there is no such statistic.
+        UnsupportedError: torch.fx cannot trace the model.
+
+    Example:
+        >>> import torch
+        >>> from pullback.tracking import annotate
+        >>> text = annotate(torch.nn.ReLU(), torch.tensor([-1.0, 1.0, 3.0]),
+        ...                 cotangent=torch.tensor([1.0, 2.0, 3.0]))
+        def forward(self, input : torch.Tensor) -> torch.Tensor:
+            input_1 = input;  (-> 1.91, <- 2.08)
+            relu = torch.nn.functional.relu(input_1, inplace = False);  (-> 1.83, <- 2.16)
+            return relu
+    """
+    if not isinstance(model, nn.Module):
+        raise ArgumentTypeError(
+            "annotate takes a module.", given=f"a {type(model).__name__}", expected="nn.Module"
+        )
+    if statistic not in ("scale", "std"):
+        raise ArgumentError(
+            "There is no such statistic.", given=repr(statistic), expected="'scale' or 'std'"
+        )
+    traced = trace_deeply(model)
+
+    def measure(values: Tensor) -> float:
+        return getattr(Statistics.of(values), statistic)
+
+    scales = measure_scales(ScalesInterpreter(traced, measure), inputs, cotangent)
+    text = annotate_code(
+        traced.code,
+        {name: scale_text(*pair) for name, pair in scales.items()},
+    )
+    print(text, file=sys.stdout if file is None else file)
+    return text
+
+
+# Layers of torch whose forward looks at its data, so that they stay one line.
+_OPAQUE = (
+    BatchNormalisation,
+    nn.MultiheadAttention,
+    nn.RNNBase,
+    nn.RNNCellBase,
+    nn.TransformerDecoderLayer,
+    nn.TransformerEncoder,
+    nn.TransformerEncoderLayer,
+)
+
+
+class _DeepTracer(fx.Tracer):
+    """Traces into every module that can be traced, or into none."""
+
+    recurse = True
+    proxy_buffer_attributes = True  # or tracing would itself run what changes a buffer
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return not self.recurse or isinstance(m, _OPAQUE)
+
+
+def trace_deeply(
+    model: nn.Module,
+    *,
+    recurse: bool = True,
+    modules: tuple[ModuleType, ...] = (),
+    functions: tuple[Callable[..., Any], ...] = (),
+) -> fx.GraphModule:
+    """Return a model's graph through all of its modules.
+
+    Arguments:
+        model: the module.
+        recurse: whether to trace into its children.
+        modules: Python modules whose functions are kept as one node; math always is.
+        functions: more functions to keep as one node.
+
+    Raises:
+        UnsupportedError: torch.fx cannot trace the model.
+    """
+    # torch annotates this tuple as one of a single module.
+    wrapped: Any = (math, *modules)
+    tracer = _DeepTracer(autowrap_modules=wrapped, autowrap_functions=functions)
+    tracer.recurse = recurse
+    try:
+        graph = tracer.trace(model)
+    except Exception as error:
+        raise UnsupportedError(
+            f"torch.fx cannot trace {type(model).__name__}.",
+            given=f"{type(error).__name__}: {error}".splitlines()[0],
+            expected="a forward whose control flow does not depend on data",
+            mend="Annotate its parts, or track it as it runs with pullback.tracking.Tracker.",
+        ) from error
+    _resolve_annotations(graph, model.forward)
+    return fx.GraphModule(tracer.root, graph)
+
+
+def _resolve_annotations(graph: fx.Graph, forward: Callable[..., Any]) -> None:
+    """Put types in the place of annotations that are text, which torch would print as ``_Tensor_``.
+
+    A name that is known to type checkers alone leaves its forward without annotations.
+    """
+    if not any(isinstance(node.type, str) for node in graph.nodes):
+        return
+    try:
+        known = get_type_hints(forward)
+    except Exception:  # text may hold any expression
+        known = {}
+    for node in graph.nodes:
+        if isinstance(node.type, str):
+            name = "return" if node.op == "output" else str(node.target).lstrip("*")
+            node.type = known.get(name)
+
+
+class ScalesInterpreter(fx.Interpreter):
+    """Runs a graph and records the scale of each floating value and of its gradient.
+
+    Gradients are seen by tensor hooks: nothing is inserted, so that in-place operations and
+    views behave as they do in the model.
+
+    Arguments:
+        module: the graph to run.
+        measure: what the scale of a tensor is.
+    """
+
+    def __init__(self, module: fx.GraphModule, measure: Callable[[Tensor], float]) -> None:
+        super().__init__(module)
+        self.measure = measure
+        self.scales: Scales = {}
+        self.leaves: dict[str, Tensor] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run a node and record what it gives."""
+        value = super().run_node(n)
+        if n.op != "output" and _is_floating(value):
+            self.record(n.name, value)
+        return value
+
+    def record(self, name: str, value: Tensor) -> None:
+        """Record a value's scale, and its gradient's once that is known.
+
+        Arguments:
+            name: the node's name.
+            value: what the node gave.
+        """
+        pair: list[float | None] = [self.measure(value.detach()), None]
+        self.scales[name] = pair
+
+        def see(gradient: Tensor) -> None:
+            pair[1] = self.measure(gradient.detach())
+
+        if value.requires_grad:
+            value.register_hook(see)
+
+    def fetch_attr(self, target: str) -> Any:
+        """Return an attribute; a parameter as a leaf of its own, so that the model sees nothing."""
+        value = super().fetch_attr(target)
+        if not isinstance(value, nn.Parameter):
+            return value
+        if target not in self.leaves:
+            self.leaves[target] = value.detach().requires_grad_(value.requires_grad)
+        return self.leaves[target]
+
+
+def measure_scales(
+    interpreter: ScalesInterpreter,
+    inputs: tuple[Any, ...],
+    cotangent: Tensor | None,
+    *,
+    every_input: bool = True,
+) -> Scales:
+    """Run a graph forward and backward and return its scales; the model is left as it was.
+
+    Arguments:
+        interpreter: the graph's interpreter.
+        inputs: the positional arguments of the graph.
+        cotangent: what is fed back; see `annotate`.
+        every_input: give each floating input a gradient, or only those that require one.
+
+    Raises:
+        ArgumentError: the cotangent does not fit the output.
+    """
+    leaves: list[Tensor] = []
+    # An in-place operation of the model must not reach the caller's data, nor a leaf.
+    copies = tuple(
+        _map_tensors(value, lambda tensor: _copy(tensor, leaves, every_input)) for value in inputs
+    )
+    with _undisturbed(interpreter.module), torch.enable_grad():
+        result = interpreter.run(*copies)
+        outputs = [tensor for tensor in _tensors_in(result) if tensor.requires_grad]
+        cotangents = _cotangents(outputs, cotangent)
+        leaves += interpreter.leaves.values()
+        leaves += interpreter.module.parameters()
+        leaves = [leaf for leaf in leaves if leaf.requires_grad]
+        if outputs and leaves:
+            torch.autograd.grad(outputs, leaves, cotangents, allow_unused=True)
+    return interpreter.scales
+
+
+def _copy(tensor: Tensor, leaves: list[Tensor], every_input: bool) -> Tensor:
+    if not _is_floating(tensor) or not (every_input or tensor.requires_grad):
+        return tensor.detach().clone()
+    leaf = tensor.detach().clone().requires_grad_()
+    leaves.append(leaf)
+    return leaf.clone()
+
+
+@contextmanager
+def _undisturbed(module: nn.Module) -> Iterator[None]:
+    """Put buffers and the random state back afterwards, also after an error."""
+    before = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, value in before:
+                    if not torch.equal(buffer, value):
+                        buffer.copy_(value)
+
+
+def _cotangents(outputs: list[Tensor], cotangent: Tensor | None) -> list[Tensor]:
+    if cotangent is not None:
+        if len(outputs) != 1 or outputs[0].shape != cotangent.shape:
+            shapes = ", ".join(str(tuple(output.shape)) for output in outputs) or "none"
+            raise ArgumentError(
+                "The cotangent does not fit the output.",
+                given=f"a cotangent of shape {tuple(cotangent.shape)}",
+                expected=f"the shape of the one differentiable output; there are: {shapes}",
+            )
+        return [cotangent.to(outputs[0].dtype)]
+    generator = torch.Generator().manual_seed(0)
+    return [
+        torch.ones_like(output)
+        if output.numel() == 1
+        else torch.randn(output.shape, generator=generator).to(output.device, output.dtype)
+        for output in outputs
+    ]
+
+
+def _map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, Mapping):
+        return {key: _map_tensors(item, function) for key, item in value.items()}
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return type(value)(_map_tensors(item, function) for item in value)
+    return value
+
+
+def _tensors_in(value: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    _map_tensors(value, lambda tensor: found.append(tensor) or tensor)
+    return found
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def scale_text(forward: float | None, backward: float | None) -> str:
+    """Return ``(-> forward, <- backward)`` with three digits, and n/a for what is missing.
+
+    Arguments:
+        forward: the scale of the value.
+        backward: the scale of its gradient.
+    """
+    first, second = ("n/a" if scale is None else f"{scale:.3}" for scale in (forward, backward))
+    return f"(-> {first}, <- {second})"
+
+
+def annotate_code(code: str, notes: Mapping[str, str]) -> str:
+    """Return generated code with a note beside each line that makes or takes a noted value.
+
+    Arguments:
+        code: the code of an fx.GraphModule.
+        notes: the note for each name.
+    """
+    lines = (_annotate_line(line, notes) for line in code.splitlines())
+    return "\n".join(line for line in lines if line.strip()).strip()
+
+
+def _annotate_line(line: str, notes: Mapping[str, str]) -> str:
+    if line.startswith("torch.fx._symbolic_trace.wrap"):
+        return ""
+    if line.startswith("def "):
+        names = re.findall(r"[(,]\s*\*{0,2}(\w+)", line)
+        shown = [notes[name] for name in names if name in notes]
+        return "  ".join([line, ", ".join(shown)]) if shown else line
+    line = re.sub(r";\s+[\w\s=]+= None$", "", line)  # fx frees what is used up
+    made = re.match(r"\s*(\w+)(?:\s*:[^=]+)? = ", line)
+    if made and made[1] in notes:
+        return f"{line};  {notes[made[1]]}"
+    return line

@@ -1,0 +1,131 @@
+"""`Attachment`: hang a store's hooks on a model, and take every one of them off again."""
+
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import nn
+
+from pullback.errors import ArgumentTypeError
+from pullback.tracking.watch._hooks import BeginHook, EndHook, OutputHook, Sightings
+from pullback.tracking.watch._noise import NoiseWatch
+from pullback.tracking.watch._store import Store
+
+__all__ = ["ROOT", "Attachment", "Names", "choose_by"]
+
+ROOT = "(root)"
+
+Choose = Callable[[str, nn.Module], bool]
+
+
+Names = str | Sequence[str] | Choose | None
+
+
+def choose_by(names: Names) -> Choose:
+    """Whether a module is meant, by patterns of names or by a function; all of them by default.
+
+    Raises:
+        ArgumentTypeError: names of another type.
+    """
+    if names is None:
+        return lambda name, module: True
+    if callable(names):
+        return names
+    patterns = (
+        (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
+    )
+    if not all(isinstance(pattern, str) for pattern in patterns):
+        raise ArgumentTypeError(
+            "Names are patterns.",
+            given=f"names={names!r}",
+            expected="text, several texts, or a function of name and module",
+        )
+    return lambda name, module: any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+class Attachment:
+    """The hooks of one store on any number of models.
+
+    Arguments:
+        store: where they write.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.sightings = Sightings(store)
+        self.noise = NoiseWatch()
+        self._store = store
+        self._handles: list[Any] = []
+        self._watched: list[tuple[str, Any]] = []
+        self._marked: list[ref[nn.Module]] = []
+        store.between = self.sightings.clear
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Outputs that could not be measured, with the reason."""
+        return self.sightings.skipped
+
+    def attach(self, model: nn.Module, choose: Choose, prefix: str = "") -> int:
+        """Hang hooks on a model and its modules; give how many modules are watched."""
+        parts = [(prefix, model), *((prefix + name, part) for name, part in model.named_children())]
+        for name, part in parts:
+            if not isinstance(part, torch.jit.ScriptModule):
+                begin = BeginHook(self._store, name, part is model)
+                self._handles.append(part.register_forward_pre_hook(begin, prepend=True))
+        if not isinstance(model, torch.jit.ScriptModule):
+            self._handles.append(
+                model.register_forward_hook(EndHook(self._store), always_call=True)
+            )
+        self.noise.start(model, lambda name, part: choose(prefix + name, part))
+        watched = 0
+        for path, module in model.named_modules():
+            name = (prefix + path).rstrip(".") or ROOT
+            if not choose(name, module):
+                continue
+            if isinstance(module, torch.jit.ScriptModule):
+                self.sightings.skipped[name] = "a ScriptModule, which runs outside Python"
+                continue
+            hook = OutputHook(self.sightings, name)
+            handle = module.register_forward_hook(hook)
+            self._handles.append(handle)
+            self._watched.append((name, handle))
+            self._mark(module)
+            watched += 1
+        return watched
+
+    def _mark(self, module: nn.Module) -> None:
+        """Make compiled code look again: it never checks for hooks that came after it.
+
+        It does check that a module has no ``forward`` of its own; so the module gets one, which
+        is the very method it had. Without it, the code compiled before is valid again.
+        """
+        if "forward" not in module.__dict__:
+            module.__dict__["forward"] = module.forward
+            self._marked.append(ref(module))
+
+    def detach(self) -> None:
+        """Take off every hook, and name the modules whose hook somebody else has removed."""
+        self.noise.stop()
+        for name, handle in self._watched:
+            hooks = handle.hooks_dict_ref()
+            if hooks is not None and handle.id not in hooks:
+                self.skipped[name] = "after somebody else removed its hook; its figures end there"
+        for handle in self._handles:
+            handle.remove()
+        for weak in self._marked:
+            module = weak()
+            # Another forward, which somebody set meanwhile, stays.
+            if module is not None and _is_its_own(module, module.__dict__.get("forward")):
+                del module.__dict__["forward"]
+        self._handles.clear()
+        self._watched.clear()
+        self._marked.clear()
+        self.sightings.clear()
+
+
+def _is_its_own(module: nn.Module, forward: Any) -> bool:
+    owner, function = getattr(forward, "__self__", None), getattr(forward, "__func__", None)
+    return owner is module and function is getattr(
+        type(module).forward, "__func__", type(module).forward
+    )

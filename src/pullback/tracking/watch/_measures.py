@@ -1,0 +1,97 @@
+"""`Measures`: statistics of one's own, taken on the device and read back with the others."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.tracking.run._identity import Key, Place
+
+__all__ = ["Measure", "Measured", "Measures", "channel_maximum"]
+
+Measure = Callable[[torch.Tensor], torch.Tensor]
+Measured = dict[tuple[Key, Place], dict[str, np.ndarray]]
+
+
+def channel_maximum(dim: int = -1) -> Measure:
+    """A statistic for `Tracker`: the largest ``|x|`` at each place along one dimension.
+
+    Arguments:
+        dim: the dimension of the channels: -1 for the features of a linear layer, 1 for the
+            channels of a convolution. A tensor without it gives its largest ``|x|``.
+
+    Example:
+        >>> import torch
+        >>> from pullback.tracking import channel_maximum
+        >>> channel_maximum()(torch.tensor([[1.0, -2.0], [-3.0, 0.0]])).tolist()
+        [3.0, 2.0]
+    """
+
+    def measure(values: torch.Tensor) -> torch.Tensor:
+        size = values.abs()
+        if not -size.dim() <= dim < size.dim():
+            return size.amax() if size.numel() else size.new_zeros(())
+        rows = size.movedim(dim, 0).flatten(1) if size.dim() > 1 else size.unsqueeze(1)
+        return rows.amax(1) if rows.shape[1] else size.new_zeros(rows.shape[0])
+
+    return measure
+
+
+class Measures:
+    """What functions of one's own made of each tensor, waiting on its device.
+
+    Arguments:
+        functions: by name; each takes a tensor without a graph and returns a small real tensor.
+
+    Raises:
+        ArgumentTypeError: something that cannot be called.
+    """
+
+    def __init__(self, functions: Mapping[str, Measure]) -> None:
+        for name, function in functions.items():
+            if not callable(function):
+                raise ArgumentTypeError(
+                    "A statistic of your own is a function of a tensor.",
+                    given=f"{name!r}: {type(function).__name__}",
+                    expected="a function that returns a tensor",
+                )
+        self.functions = dict(functions)
+        self._waiting: list[tuple[Key, Place, str, torch.Tensor]] = []
+
+    def take(
+        self, values: torch.Tensor, factor: float | torch.Tensor, key: Key, place: Place
+    ) -> None:
+        """Measure a tensor; nothing is read back.
+
+        Raises:
+            ArgumentError: a function returned something else than a real tensor.
+        """
+        if not self.functions:
+            return
+        with torch.no_grad():
+            plain = values.detach()
+            plain = plain if isinstance(factor, float) and factor == 1.0 else plain * factor
+            for name, function in self.functions.items():
+                found = function(plain)
+                if not isinstance(found, torch.Tensor) or found.is_complex():
+                    raise ArgumentError(
+                        f"The statistic {name!r} is not a real tensor.",
+                        given=f"a {type(found).__name__} for {key}",
+                        expected="a tensor on the device of its argument, such as x.abs().max()",
+                    )
+                self._waiting.append((key, place, name, found.detach()))
+
+    def flush(self) -> Measured:
+        """Read all back, with one copy from each device."""
+        waiting, self._waiting = self._waiting, []
+        found: Measured = {}
+        for device in {each[3].device for each in waiting}:
+            here = [each for each in waiting if each[3].device == device]
+            flat = torch.cat([each[3].to(torch.float64).reshape(-1) for each in here]).cpu().numpy()
+            offset = 0
+            for key, place, name, values in here:
+                part = flat[offset : offset + values.numel()].reshape(tuple(values.shape))
+                found.setdefault((key, place), {})[name] = part
+                offset += values.numel()
+        return found

@@ -1,0 +1,110 @@
+"""`ParameterWatch`: what an optimizer does to parameters, seen at each of its steps."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from pullback.errors import ArgumentError, UnsupportedError
+from pullback.tracking.watch._store import Store
+
+__all__ = ["PARTS", "ParameterWatch", "Part", "check_parts"]
+
+Part = Literal["value", "gradient", "state", "update"]
+PARTS: tuple[Part, ...] = ("value", "gradient", "state", "update")
+
+
+def check_parts(parts: bool | Iterable[Part]) -> tuple[Part, ...]:
+    """All parts for true, none for false, or those that were named.
+
+    Raises:
+        ArgumentError: another name.
+    """
+    if isinstance(parts, bool):
+        return PARTS if parts else ()
+    named = {parts} if isinstance(parts, str) else set(parts)
+    if not named <= set(PARTS):
+        raise ArgumentError(
+            "These are not parts of a parameter that can be measured.",
+            given=f"parameters={parts!r}",
+            expected=f"True, or some of {PARTS}",
+        )
+    return tuple(part for part in PARTS if part in named)
+
+
+class ParameterWatch:
+    """Measures parameters where an optimizer steps: as they are afterwards, and what moved them.
+
+    Arguments:
+        store: where they are written.
+        model: whose parameters.
+        parts: which of `PARTS`. An update is what a step adds, for which a copy of each parameter
+            is kept while the step runs.
+        wanted: whether to measure a parameter, by its name.
+    """
+
+    def __init__(
+        self, store: Store, model: nn.Module, parts: tuple[Part, ...], wanted: Callable[[str], bool]
+    ) -> None:
+        self.skipped: dict[str, str] = {}
+        self._store = store
+        self._model: nn.Module | None = model
+        self._parts = parts
+        self._wanted = wanted
+        self._before: dict[torch.Tensor, torch.Tensor] = {}
+        self._handles: list[Any] = []
+
+    def start(self) -> None:
+        """Listen to every optimizer from now on."""
+        if self._parts:
+            self._handles = [
+                register_optimizer_step_pre_hook(self._keep),
+                register_optimizer_step_post_hook(self._measure),
+            ]
+
+    def stop(self) -> None:
+        """Stop listening."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._before.clear()
+        self._model = None
+
+    def _ours(self, optimizer: Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
+        if self._model is None or not self._store.active:
+            return
+        held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        for name, parameter in self._model.named_parameters():
+            if id(parameter) in held and self._wanted(name):
+                yield name, parameter
+
+    def _keep(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
+        if "update" in self._parts:
+            self._before = {each: each.detach().clone() for _, each in self._ours(optimizer)}
+
+    def _measure(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
+        for name, parameter in self._ours(optimizer):
+            before = self._before.pop(parameter, None)
+            if "value" in self._parts:
+                self._see(parameter.detach(), name)
+            if "gradient" in self._parts and parameter.grad is not None:
+                self._see(parameter.grad.detach(), name, is_gradient=True)
+            if "update" in self._parts and before is not None:
+                self._see(parameter.detach() - before, f"{name}[update]")
+            if "state" in self._parts:
+                for part, value in optimizer.state.get(parameter, {}).items():
+                    # A count of steps is no tensor of the training.
+                    if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                        self._see(value.detach(), f"{name}[{part}]")
+
+    def _see(self, values: torch.Tensor, name: str, is_gradient: bool = False) -> None:
+        try:
+            self._store.observe_parameter(values, name, is_gradient=is_gradient)
+        except UnsupportedError as refusal:
+            self.skipped[name] = refusal.what

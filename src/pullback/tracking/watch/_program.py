@@ -1,0 +1,153 @@
+"""Track a program that knows nothing of it: ``python -m pullback.tracking.watch._program``.
+
+The module runs another program in its own process, as ``python`` would, with hooks on every
+module's call. The outermost module that is called becomes a root the first time: it and its parts
+are tracked from then on. Any optimizer's step ends a step.
+"""
+
+import argparse
+import json
+import runpy
+import sys
+import warnings
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from pullback.tracking.run._journal import Journal
+from pullback.tracking.run._ledger import Ledger
+from pullback.tracking.run._run import Run
+from pullback.tracking.watch._attachment import Attachment
+from pullback.tracking.watch._steps import StepWatch
+from pullback.tracking.watch._store import Store
+
+__all__ = ["ProgramTracker", "main"]
+
+
+class ProgramTracker:
+    """Finds the models of a running program by themselves, and tracks them.
+
+    Arguments:
+        every: the cadence in steps.
+        names: patterns of names, or none for all.
+        history: how many moments are kept.
+        journal: the file that receives each step.
+        title: what the program is called in reports.
+    """
+
+    def __init__(
+        self, every: int, names: Sequence[str], history: int, journal: Path, title: str
+    ) -> None:
+        self._ledger = Ledger(history)
+        self._store = Store(self._ledger.absorb, every)
+        self._attachment = Attachment(self._store)
+        self._watch = StepWatch(None, self._store.advance)
+        self._names = (names,) if isinstance(names, str) else names
+        self._title = title
+        self._known: WeakSet[nn.Module] = WeakSet()
+        self._prefixes: dict[str, int] = {}
+        self._journal = Journal(journal, title, every)
+        self._ledger.sinks.append(self._journal.absorb)
+        self._handle: Any = None
+
+    def start(self) -> None:
+        """Listen to every module and optimizer of this process."""
+        # These hooks pass over the wrapper that torch.compile makes, so its warning is moot.
+        warnings.filterwarnings("ignore", message="Using `torch.compile.module.` when there are")
+        self._handle = register_module_forward_pre_hook(self._before)
+        self._watch.start()
+
+    def stop(self) -> Run:
+        """Take off all hooks, finish the journal, and give what was recorded."""
+        self._handle.remove()
+        self._watch.stop()
+        self._attachment.detach()
+        self._store.close()
+        history = self._ledger.history
+        run = Run(
+            self._ledger.series(),
+            self._ledger.first_nonfinite,
+            self._store.every,
+            history.dropped,
+            dict(self._attachment.skipped),
+            title=self._title,
+            noise=self._attachment.noise.result(),
+        )
+        self._journal.close(run)
+        return run
+
+    def _before(self, module: nn.Module, inputs: Any) -> None:
+        # Parts of a tracked model, and all that runs in compiled code, have nothing to add.
+        if torch.compiler.is_compiling() or module in self._known:
+            return
+        if isinstance(module, (torch.jit.ScriptModule, torch.fx.GraphModule)):
+            return  # the first runs outside Python; the second is what a compiler made of a root
+        root = getattr(module, "_orig_mod", module)
+        prefix = self._prefix(root)
+        known = self._known
+        fresh = {part for part in root.modules() if part not in known}
+        for part in root.modules():
+            known.add(part)
+        known.add(module)
+        self._attachment.attach(
+            root, lambda name, part: part in fresh and self._wanted(name), prefix
+        )
+        # The root is being called already: its own pre-hook comes too late for this pass.
+        self._store.begin(prefix, root.training)
+
+    def _prefix(self, root: nn.Module) -> str:
+        kind = type(root).__name__
+        number = self._prefixes.get(kind, 0)
+        self._prefixes[kind] = number + 1
+        return f"{kind}." if number == 0 else f"{kind}#{number}."
+
+    def _wanted(self, name: str) -> bool:
+        return not self._names or any(fnmatchcase(name, pattern) for pattern in self._names)
+
+
+def _run_program(command: Sequence[str]) -> None:
+    """Run a script, ``-m module`` or ``-c code`` as Python itself would."""
+    first, *rest = command
+    if first == "-m":
+        sys.argv = list(rest)
+        sys.path.insert(0, str(Path.cwd()))
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        sys.argv = ["-c", *rest[1:]]
+        sys.path.insert(0, "")
+        exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102 - that is what -c means
+    else:
+        sys.argv = list(command)
+        sys.path.insert(0, str(Path(first).resolve().parent))
+        runpy.run_path(first, run_name="__main__")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Track one program, given the options as JSON and the program's own command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("options", type=json.loads)
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    parsed = parser.parse_args(arguments)
+    options = parsed.options
+    tracker = ProgramTracker(
+        options["every"],
+        options["names"],
+        options["history"],
+        Path(options["jsonl"]),
+        options["title"],
+    )
+    tracker.start()
+    try:
+        _run_program(parsed.command)
+    finally:
+        tracker.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,117 @@
+"""`Record`: where `track` writes, for those who place it in their own code."""
+
+from pullback.errors import ArgumentError
+from pullback.tracking.measure._dispatch import Backend
+from pullback.tracking.measure._layout import Direction
+from pullback.tracking.measure._statistics import Statistics
+from pullback.tracking.report._reported import Reported
+from pullback.tracking.run._identity import Key
+from pullback.tracking.run._ledger import Ledger
+from pullback.tracking.run._run import Run
+from pullback.tracking.watch._store import Store
+
+__all__ = ["Record"]
+
+
+class Record(Reported):
+    """Statistics of one tensor in the program, kept apart by call, direction, order and step.
+
+    Arguments:
+        name: how the tensor is called in every report.
+        every: only steps divisible by this are measured; `Record.step` ends a step.
+        history: how many moments are kept for drawing; totals are kept of all.
+        backend: ``"auto"``, or the kernel to use or refuse: ``"cpu"``, ``"reference"``,
+            ``"triton"``.
+
+    Raises:
+        ArgumentError: an empty name, or a cadence or history below 1.
+
+    Example:
+        >>> import torch
+        >>> from pullback.tracking import track
+        >>> record = Record("logits")
+        >>> _ = track(torch.ones(3), record)
+        >>> record.flush()
+        >>> record.total("forward").count
+        3
+    """
+
+    def __init__(
+        self, name: str, *, every: int = 1, history: int = 1000, backend: Backend = "auto"
+    ) -> None:
+        if not isinstance(name, str) or not name:
+            raise ArgumentError("A record needs a name.", given=repr(name), expected="some text")
+        check_cadence(every)
+        self.name = name
+        self.ledger = Ledger(history)
+        self.store = Store(self.ledger.absorb, every, backend)
+
+    def step(self) -> None:
+        """End a step: number the next one, and bring what was measured to the host."""
+        self.store.touched = True
+        self.store.advance()
+
+    def flush(self) -> None:
+        """Bring what was measured to the host without ending the step."""
+        self.store.flush()
+
+    def total(
+        self,
+        direction: Direction = "forward",
+        *,
+        call: int = 0,
+        order: int | None = None,
+        recomputed: bool = False,
+        visit: int = 0,
+    ) -> Statistics:
+        """The merged statistics of one tensor.
+
+        Arguments:
+            direction: ``"forward"``, ``"backward"`` or ``"tangent"``.
+            call: the number of the use within a step.
+            order: of differentiation; by default 0 for ``"forward"`` and 1 otherwise.
+            recomputed: the one seen while a checkpoint was computed again.
+            visit: which of several passes over the same graph.
+
+        Raises:
+            ArgumentError: no such tensor was seen; the message lists those that were.
+        """
+        self.flush()
+        if order is None:
+            order = 0 if direction == "forward" else 1
+        key = Key(self.name, call, direction, order, recomputed, visit)
+        found = self.ledger.statistics(key)
+        if found is None:
+            seen = ", ".join(f"{key} ({key.direction})" for key in self.ledger.totals())
+            raise ArgumentError(
+                "Nothing of that kind was recorded.",
+                given=f"{key} ({direction})",
+                expected=seen or "track(...) and, for gradients, a backward pass first",
+            )
+        return found
+
+    def totals(self) -> dict[Key, Statistics]:
+        """The merged statistics of every call, direction and order seen."""
+        self.flush()
+        return self.ledger.totals()
+
+    def run(self) -> Run:
+        """All that was recorded, for reports."""
+        self.flush()
+        return Run(
+            self.ledger.series(),
+            self.ledger.first_nonfinite,
+            self.store.every,
+            self.ledger.history.dropped,
+            title=self.name,
+        )
+
+
+def check_cadence(every: int) -> None:
+    """Refuse a cadence that is not a whole number of steps, 1 or more."""
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise ArgumentError(
+            "The cadence is a whole number of steps.",
+            given=f"every={every!r}",
+            expected="1 (each step) or more",
+        )

@@ -1,0 +1,309 @@
+"""`Store`: rows of statistics waiting on their device, and the identities that go with them.
+
+A store is driven by the host: it numbers calls, microbatches and steps, and hands each row of a
+preallocated buffer to one kernel. Nothing is read back until `Store.flush`, which copies each
+device's buffer once.
+"""
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+import torch
+
+from pullback.errors import ArgumentError
+from pullback.tracking.measure._dispatch import (
+    Backend,
+    check_measurable,
+    choose_backend,
+    measure_into,
+)
+from pullback.tracking.measure._layout import WIDTH, Direction
+from pullback.tracking.run._identity import Key, Phase, Place, Ticket
+from pullback.tracking.watch._measures import Measured, Measures
+from pullback.tracking.watch._rounds import Rounds
+
+__all__ = ["Absorb", "Store", "find_store"]
+
+Absorb = Callable[[list[tuple[Key, Place]], np.ndarray], None]
+
+_handles = itertools.count(1)
+_stores: "WeakValueDictionary[int, Store]" = WeakValueDictionary()
+
+STATISTICS = ("moments", "exponents")
+ROWS = 256  # 0.6 MB a device; a fuller buffer is flushed in the middle of a step, losing nothing
+PLACES = 64  # microbatches of which the visits are counted: earlier graphs are hardly alive
+_IDLE = Ticket(0, 0, 0, False, False)
+
+
+def find_store(handle: int) -> "Store | None":
+    """The store of a handle, or nothing if it is gone: compiled code can outlive a tracker."""
+    return _stores.get(handle)
+
+
+class Store:
+    """Rows on their devices, and what each of them is.
+
+    Arguments:
+        absorb: called at each flush with identities, in the order of execution, and their rows.
+        every: only steps divisible by this are measured.
+        backend: which kernel measures; see `choose_backend`.
+        statistics: ``("moments", "exponents")``, or without the second.
+
+    Raises:
+        ArgumentError: statistics of another name, or without moments, which give the scale.
+    """
+
+    def __init__(
+        self,
+        absorb: Absorb,
+        every: int = 1,
+        backend: Backend = "auto",
+        statistics: Sequence[str] = STATISTICS,
+    ) -> None:
+        if {*statistics} not in ({"moments"}, {*STATISTICS}):
+            raise ArgumentError(
+                "These are not statistics that can be measured.",
+                given=f"statistics={statistics!r}",
+                expected=f"{STATISTICS} or ('moments',)",
+            )
+        self.exponents = "exponents" in statistics
+        self.handle = next(_handles)
+        self.every = every
+        self.backend: Backend = backend
+        self.backends_used: dict[str, Backend] = {}
+        self.step = 0
+        self.microbatch = 0
+        self.active = True
+        self.touched = False  # whether anything happened in this step, measured or not
+        self.inside = False  # a model's own forward is running
+        self.between: Callable[[], None] = lambda: None  # called where one pass ends
+        self.loss_scale: Callable[[], torch.Tensor | None] = lambda: None
+        self.measures = Measures({})
+        self.measured: Measured = {}  # what they made of the rows that are absorbed
+        self._absorb = absorb
+        self._lock = threading.RLock()
+        self._rows: dict[torch.device, np.ndarray | torch.Tensor] = {}
+        self._used: dict[torch.device, int] = {}
+        self._waiting: list[tuple[Key, Place, torch.device, int]] = []
+        self._calls: dict[tuple[str, Direction, bool], int] = {}
+        self._visits: dict[Place, dict[Key, int]] = {}
+        self._where: dict[tuple[Key, Place], tuple[torch.device, int]] = {}
+        self._seen_roots: set[str] = set()
+        self._rounds = Rounds()
+        self.phase: Phase = "training"
+        self.touched = False
+        _stores[self.handle] = self
+
+    def begin(self, root: str = "", training: bool = True) -> None:
+        """Note that a forward pass of a model starts, in training or in evaluation mode.
+
+        The same model starting again before a step ends means the next microbatch.
+        """
+        with self._lock:
+            self.touched = True
+            self.phase = "training" if training else "evaluation"
+            if root in self._seen_roots:
+                self._seen_roots.clear()
+                self.microbatch += 1
+                self._calls.clear()
+                self.between()
+            self._seen_roots.add(root)
+
+    def observe(
+        self,
+        values: torch.Tensor,
+        name: str,
+        direction: Direction = "forward",
+        recomputed: bool = False,
+    ) -> Ticket:
+        """Measure a value, number its call, and return what its gradient has to know."""
+        self.touched = True
+        if not self.active:
+            return _IDLE
+        with self._lock:
+            ticket = self._number(name, direction, recomputed)
+            self._write(values, name, direction, 0, ticket)
+        return ticket
+
+    def follow(
+        self,
+        values: torch.Tensor,
+        name: str,
+        ticket: Ticket,
+        order: int = 1,
+        direction: Direction = "backward",
+    ) -> None:
+        """Measure the gradient (of any order) of a value seen before."""
+        if ticket.active and self.active:
+            with self._lock:
+                self._write(values, name, direction, order, ticket)
+
+    def observe_again(
+        self, values: torch.Tensor, name: str, first: tuple[str, Ticket], recomputed: bool
+    ) -> Ticket:
+        """Note that a value measured before has another name too."""
+        if not self.active:
+            return _IDLE
+        with self._lock:
+            ticket = self._number(name, "forward", recomputed)
+            self._alias(values, first, (name, ticket), 0)
+        return ticket
+
+    def observe_parameter(self, values: torch.Tensor, name: str, *, is_gradient: bool) -> None:
+        """Measure a parameter or its gradient, from which the loss scale was taken before."""
+        direction: Direction = "backward" if is_gradient else "forward"
+        if self.active:
+            with self._lock:
+                ticket = Ticket(0, self.microbatch, self.step, False, True)
+                self._write(values, name, direction, int(is_gradient), ticket, scaled=False)
+
+    def follow_all(self, values: torch.Tensor, names: list[tuple[str, Ticket]], order: int) -> None:
+        """Measure a gradient once and write it down under several names."""
+        first, *others = names
+        with self._lock:
+            self.follow(values, first[0], first[1], order)
+            for other in others:
+                if other[1].active and self.active:
+                    self._alias(values, first, other, order)
+
+    def advance(self, by: Any = None) -> None:
+        """End the step, if anything happened in it, and flush what it measured.
+
+        Arguments:
+            by: the optimizer that ended it. With several that take turns the cadence counts
+                their rounds, so that none of them falls between the steps that are measured.
+        """
+        if not self.touched:
+            return
+        self.flush()
+        with self._lock:
+            self.between()
+            self.step += 1
+            self.microbatch = 0
+            self.inside = False
+            self.touched = False
+            self._calls.clear()
+            self._visits.clear()
+            self._seen_roots.clear()
+            self._rounds.end(by)
+            self.active = self._rounds.number % self.every == 0
+
+    def flush(self) -> None:
+        """Copy each device's rows to the host, once, and hand them over."""
+        with self._lock:
+            if not self._waiting:
+                return
+            waiting, self._waiting = self._waiting, []
+            host = {device: self._fetch(device) for device in self._used}
+            self._used = dict.fromkeys(self._used, 0)
+            self._where.clear()
+            self.measured = self.measures.flush()
+            if len(host) == 1:
+                (rows,) = host.values()
+                rows = rows[[index for *_, index in waiting]]
+            else:
+                rows = np.stack([host[device][index] for _, _, device, index in waiting])
+            self._absorb([(key, place) for key, place, _, _ in waiting], rows)
+
+    def close(self) -> None:
+        """Flush and measure nothing any more."""
+        self.flush()
+        self.active = False
+        _stores.pop(self.handle, None)
+
+    def _fetch(self, device: torch.device) -> np.ndarray:
+        rows = self._rows[device]
+        used = self._used[device]
+        return rows[:used] if isinstance(rows, np.ndarray) else rows[:used].cpu().numpy()
+
+    def _number(self, name: str, direction: Direction, recomputed: bool) -> Ticket:
+        number = self._calls.get((name, direction, recomputed), 0)
+        self._calls[name, direction, recomputed] = number + 1
+        evaluation = self.phase == "evaluation"
+        return Ticket(number, self.microbatch, self.step, recomputed, True, evaluation)
+
+    def _write(
+        self,
+        values: torch.Tensor,
+        name: str,
+        direction: Direction,
+        order: int,
+        ticket: Ticket,
+        *,
+        scaled: bool = True,
+    ) -> None:
+        check_measurable(values)
+        device = values.device
+        index = self._reserve(device)
+        factor = self._factor(device) if order and scaled else 1.0
+        measure_into(
+            values,
+            self._rows[device][index],
+            factor,
+            self.backends_used[device.type],
+            exponents=self.exponents,
+        )
+        self._used[device] = index + 1
+        place = Place(ticket.step, ticket.microbatch)
+        key = self._append(_key(name, ticket, direction, order), place, (device, index))
+        self.measures.take(values, factor, key, place)
+
+    def _alias(
+        self, values: torch.Tensor, first: tuple[str, Ticket], other: tuple[str, Ticket], order: int
+    ) -> None:
+        """Point a second identity at the row of the first, unless that was flushed meanwhile."""
+        name, ticket = first
+        direction: Direction = "backward" if order else "forward"
+        key = _key(name, ticket, direction, order)
+        found = self._where.get((key, Place(ticket.step, ticket.microbatch)))
+        name, ticket = other
+        if found is None:
+            self._write(values, name, direction, order, ticket)
+            return
+        key = _key(name, ticket, direction, order)
+        self._append(key, Place(ticket.step, ticket.microbatch), found)
+
+    def _append(self, key: Key, place: Place, where: tuple[torch.device, int]) -> Key:
+        self._where[key, place] = where
+        if place not in self._visits:
+            while len(self._visits) >= PLACES:  # evaluation goes on without the end of a step
+                del self._visits[next(iter(self._visits))]
+            self._visits[place] = {}
+        visits = self._visits[place]
+        visit = visits.get(key, 0)
+        visits[key] = visit + 1
+        key = key._replace(visit=visit) if visit else key
+        self._waiting.append((key, place, *where))
+        return key
+
+    def _reserve(self, device: torch.device) -> int:
+        if device not in self._rows:
+            self.backends_used[device.type] = choose_backend(self.backend, device)
+            on_host = device.type == "cpu"
+            self._rows[device] = (
+                np.empty((ROWS, WIDTH))
+                if on_host
+                else torch.empty(ROWS, WIDTH, dtype=torch.float64, device=device)
+            )
+            self._used[device] = 0
+        if self._used[device] == ROWS:
+            self.flush()
+        return self._used[device]
+
+    def _factor(self, device: torch.device) -> float | torch.Tensor:
+        """What takes the loss scale out of a gradient, without reading a device from the host."""
+        scale = self.loss_scale()
+        if scale is None:
+            return 1.0
+        if scale.device.type == "cpu":
+            return 1.0 / float(scale.detach().numpy())
+        return scale.detach().to(device=device, dtype=torch.float64).reciprocal()
+
+
+def _key(name: str, ticket: Ticket, direction: Direction, order: int) -> Key:
+    phase: Phase = "evaluation" if ticket.evaluation else "training"
+    return Key(name, ticket.call, direction, order, ticket.recomputed, phase=phase)

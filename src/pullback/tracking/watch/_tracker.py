@@ -1,0 +1,384 @@
+"""`Tracker`: watch every module of a live model while it trains, without disturbing it."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.tracking.formats import FormatAdvice, advise_from_exponents
+from pullback.tracking.measure._dispatch import Backend
+from pullback.tracking.measure._layout import Direction
+from pullback.tracking.measure._statistics import Statistics
+from pullback.tracking.report._reported import Reported
+from pullback.tracking.run._identity import Key, Phase, Place
+from pullback.tracking.run._journal import Journal
+from pullback.tracking.run._ledger import Identities, Ledger
+from pullback.tracking.run._observation import Observation
+from pullback.tracking.run._reduction import reduce_totals
+from pullback.tracking.run._run import Run
+from pullback.tracking.sinks import Sink
+from pullback.tracking.watch._attachment import ROOT, Attachment, Names, choose_by
+from pullback.tracking.watch._functions import FunctionWatch
+from pullback.tracking.watch._measures import Measure, Measures
+from pullback.tracking.watch._parameters import ParameterWatch, Part, check_parts
+from pullback.tracking.watch._record import check_cadence
+from pullback.tracking.watch._steps import StepWatch
+from pullback.tracking.watch._store import Store
+
+__all__ = ["Tracker"]
+
+
+class Tracker(Reported):
+    """Statistics of what each module returns, and of its gradient, while a model trains.
+
+    Nothing changes for the model: outputs and gradients keep their bits, no tensor is copied,
+    replaced or made to require a gradient, nothing is read from a device during a step, and
+    after the ``with`` block no hook remains. A step ends with ``optimizer.step()`` (or with a
+    scaler's ``update()``), and forward passes before that are its microbatches. Floating and
+    complex tensors are measured, however deep in an output; indices and masks are passed over.
+
+    Arguments:
+        model: any module, compiled, parallel or plain. A torch.compile made before tracking
+            compiles once more, and afterwards goes back to the code it had.
+        every: measure only each ``every``-th step, beginning with the first.
+        statistics: what to measure: ``"moments"`` (mean, variance, mean |x|) and
+            ``"exponents"`` (the histogram of log2 |x|). Extremes and counts always are.
+        names: which modules: a pattern such as ``"encoder.*"`` or several, or a function of name
+            and module that says so; by default all of them. The model itself is ``"(root)"``.
+        history: how many moments are kept in memory for drawing, at four bytes a tensor; totals
+            are kept of everything.
+        scaler: the `torch.amp.GradScaler` of the training loop, if the statistics of gradients
+            shall be without its scale. It also ends steps that the scaler skips.
+        jsonl: a file that receives each step in full as soon as it is flushed.
+        backend: ``"auto"``, or the kernel to use or refuse; see `Tracker.backends_used`.
+        parameters: whether to measure parameters where an optimizer steps: ``True``, or some of
+            ``"value"``, ``"gradient"``, ``"state"`` (of the optimizer) and ``"update"``, under the
+            names ``"0.weight"``, ``"0.weight[exp_avg]"`` and ``"0.weight[update]"``.
+        functions: patterns of functions to measure inside of modules, such as ``"softmax"``,
+            ``"scaled_dot_product_attention"`` or ``"add"``, under ``"encoder.0/softmax"``.
+        measures: statistics of your own, by name: functions of a tensor without a graph that return
+            a small real tensor on its device, such as `channel_maximum`; see `Tracker.measured`.
+        sinks: what receives each step as it is flushed; see `pullback.tracking.sinks`.
+
+    Raises:
+        ArgumentTypeError: the model is not a module, or a statistic not a function.
+        ArgumentError: a cadence below 1, unknown statistics or parts of parameters, or names that
+            match nothing.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh())
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with Tracker(model) as tracker:
+        ...     for _ in range(3):
+        ...         optimizer.zero_grad()
+        ...         model(torch.randn(5, 4)).square().mean().backward()
+        ...         optimizer.step()
+        >>> tracker.total("0").count, tracker.total("0", "backward").count
+        (120, 120)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        every: int = 1,
+        *,
+        statistics: Sequence[str] = ("moments", "exponents"),
+        names: Names = None,
+        history: int = 1000,
+        scaler: Any = None,
+        jsonl: str | Path | None = None,
+        backend: Backend = "auto",
+        parameters: bool | Sequence[Part] = False,
+        functions: str | Sequence[str] = (),
+        measures: Mapping[str, Measure] | None = None,
+        sinks: Sequence[Sink] = (),
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise ArgumentTypeError(
+                "A tracker watches a module.",
+                given=type(model).__name__,
+                expected="a torch.nn.Module",
+                mend="For a tensor in your own code use track(tensor, record).",
+            )
+        check_cadence(every)
+        self._model: nn.Module | None = model
+        self._names = names
+        self._chosen = choose_by(names)
+        self._ledger = Ledger(history)
+        self._store = Store(self._ledger.absorb, every, backend, statistics)
+        self._store.measures = Measures(measures or {})
+        self._attachment = Attachment(self._store)
+        inner = getattr(model, "_orig_mod", model)
+        self._parameters = ParameterWatch(
+            self._store, inner, check_parts(parameters), self._holds_chosen
+        )
+        patterns = (functions,) if isinstance(functions, str) else tuple(functions)
+        self._functions = FunctionWatch(self._attachment.sightings, patterns) if patterns else None
+        self._sinks = tuple(sinks)
+        self._measured: dict[Key, deque[tuple[Place, Mapping[str, np.ndarray]]]] = {}
+        self._history = history
+        if measures or sinks:
+            self._ledger.sinks.append(self._hand_on)
+        self._watch = StepWatch(model.parameters, self._store.advance, scaler)
+        self._store.loss_scale = self._watch.loss_scale
+        self._title = type(getattr(model, "_orig_mod", model)).__name__
+        self._jsonl = jsonl
+        self._journal: Journal | None = None
+        self._reduced: dict[Key, Statistics] | None = None
+
+    def __enter__(self) -> "Tracker":
+        if self._model is None:
+            raise UnsupportedError(
+                "A tracker is used once.",
+                expected="a new Tracker for each `with` block",
+                mend="Make another Tracker(model).",
+            )
+        with ExitStack() as undo:
+            if self._jsonl is not None:
+                self._journal = Journal(self._jsonl, self._title, self._store.every)
+                self._ledger.sinks.append(self._journal.absorb)
+                undo.callback(self._journal.close)
+            model = getattr(self._model, "_orig_mod", self._model)
+            undo.callback(self._attachment.detach)
+            if not self._attachment.attach(model, self._chosen) and self._names is not None:
+                raise ArgumentError(
+                    "No module has such a name.",
+                    given=f"names={self._names!r}",
+                    expected="patterns that match a name in model.named_modules()",
+                )
+            if self._functions is not None:
+                undo.callback(self._functions.detach)
+                self._functions.attach(model)
+            undo.callback(self._parameters.stop)
+            self._parameters.start()  # before the end of the step, which flushes
+            undo.callback(self._watch.stop)
+            self._watch.start()
+            undo.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._functions is not None:
+            self._functions.detach()
+        self._attachment.detach()
+        self._parameters.stop()
+        self._watch.stop()
+        self._store.close()
+        self._model = None
+        for sink in self._sinks:
+            sink.close()
+        if self._journal is not None:
+            self._journal.close(self.run())
+            self._journal = None
+
+    def _holds_chosen(self, name: str) -> bool:
+        """Whether a parameter's module was chosen."""
+        model = getattr(self._model, "_orig_mod", self._model)
+        owner = name.rpartition(".")[0]
+        return model is not None and self._chosen(owner or ROOT, model.get_submodule(owner))
+
+    def _hand_on(self, identities: Identities, rows: np.ndarray) -> None:
+        """Give what was flushed to the sinks, and keep statistics of one's own."""
+        for (key, place), found in self._store.measured.items():
+            kept = self._measured.setdefault(key, deque(maxlen=self._history))
+            kept.append((place, found))
+        if self._sinks:
+            observations = self.latest()
+            for sink in self._sinks:
+                sink.write(observations)
+
+    def step(self) -> None:
+        """End a step, in a loop without an optimizer."""
+        self._store.touched = True
+        self._store.advance()
+
+    @property
+    def steps(self) -> int:
+        """How many steps have ended."""
+        return self._store.step
+
+    @property
+    def backends_used(self) -> dict[str, Backend]:
+        """For each type of device, the kernel that measured its tensors."""
+        return dict(self._store.backends_used)
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Outputs that could not be measured, with the reason."""
+        return {**self._attachment.skipped, **self._parameters.skipped}
+
+    @property
+    def history_bytes(self) -> int:
+        """How many bytes the ring of moments holds."""
+        return self._ledger.history.nbytes
+
+    def latest(self) -> list[Observation]:
+        """What the last flushed step measured, in the order of execution, in full."""
+        identities, rows = self._ledger.latest
+        return [
+            Observation(
+                key, place, Statistics.from_row(row), self._store.measured.get((key, place), {})
+            )
+            for (key, place), row in zip(identities, rows, strict=True)
+        ]
+
+    def totals(self) -> dict[Key, Statistics]:
+        """All that was measured of each tensor, merged over steps, and over ranks once reduced."""
+        if self._reduced is not None:
+            return dict(self._reduced)
+        self._store.flush()
+        return self._ledger.totals()
+
+    def total(
+        self,
+        name: str,
+        direction: str = "forward",
+        *,
+        call: int = 0,
+        order: int | None = None,
+        phase: Phase | None = None,
+    ) -> Statistics:
+        """The merged statistics of one tensor.
+
+        Arguments:
+            name: of the module, with the path into its output if that is nested.
+            direction: ``"forward"`` or ``"backward"``.
+            call: which of several calls within one pass.
+            order: of differentiation; by default 1 for ``"backward"``.
+            phase: ``"training"`` or ``"evaluation"``; by default the first, or the second if the
+                tensor was seen in no training pass.
+
+        Raises:
+            ArgumentError: no such tensor was measured.
+        """
+        if order is None:
+            order = 1 if direction == "backward" else 0
+        totals = self.totals()
+        phases: tuple[Phase, ...] = ("training", "evaluation") if phase is None else (phase,)
+        keys = [Key(name, call, direction, order, phase=each) for each in phases]  # pyrefly: ignore[bad-argument-type]
+        found = next((totals[key] for key in keys if key in totals), None)
+        if found is None:
+            near = sorted({key.name for key in totals})
+            raise ArgumentError(
+                "No such tensor was measured.",
+                given=f"{name!r}, {direction}, call {call}, order {order}",
+                expected=", ".join(near[:20]) or "a step that ran before",
+            )
+        return found
+
+    def measured(
+        self, name: str, statistic: str, direction: Direction = "forward", *, call: int = 0
+    ) -> dict[Place, np.ndarray]:
+        """What a statistic of your own gave, step by step, the last ``history`` ones.
+
+        Arguments:
+            name: of the module, as `total` takes it.
+            statistic: its name in ``measures``.
+            direction: ``"forward"`` or ``"backward"``.
+            call: which of several calls within one pass.
+
+        Raises:
+            ArgumentError: nothing of the kind was measured.
+        """
+        self._store.flush()
+        key = Key(name, call, direction, int(direction == "backward"))
+        found = {
+            place: values[statistic]
+            for place, values in self._measured.get(key, ())
+            if statistic in values
+        }
+        if not found:
+            raise ArgumentError(
+                "No such statistic was measured.",
+                given=f"{statistic!r} of {name!r}, {direction}",
+                expected=f"one of {list(self._store.measures.functions)} of a tensor that was seen",
+            )
+        return found
+
+    def update_ratios(self) -> dict[str, float]:
+        """How much a step changes each parameter: the scale of its updates over its own.
+
+        A ratio near 1e-3 is usual; far below, a parameter stands still, far above, it jumps.
+
+        Raises:
+            UnsupportedError: values or updates of parameters were not measured.
+        """
+        totals = self.totals()
+        found = {
+            key.name: totals[update].scale / values.scale
+            for key, values in totals.items()
+            if (update := key._replace(name=f"{key.name}[update]")) in totals and values.scale
+        }
+        if not found:
+            raise UnsupportedError(
+                "No updates of parameters were measured.",
+                mend="Tracker(model, parameters=True), and a step of an optimizer.",
+            )
+        return found
+
+    def advise(self, name: str, direction: str = "forward") -> dict[str, FormatAdvice]:
+        """What each number format would lose of a tensor, and the scale that loses least.
+
+        Arguments:
+            name: of the module, as `total` takes it.
+            direction: ``"forward"`` or ``"backward"``.
+
+        Returns:
+            The advice by the format's name, bounds taken from the histogram of exponents.
+
+        Raises:
+            ArgumentError: no such tensor was measured.
+            UnsupportedError: it was measured without exponents.
+        """
+        total = self.total(name, direction)
+        if not self._store.exponents:
+            raise UnsupportedError(
+                "Advice on formats needs the histogram of exponents.",
+                given="statistics without 'exponents'",
+                mend="Track with statistics=('moments', 'exponents').",
+            )
+        known = bool(total.exponents)
+        return advise_from_exponents(
+            total.exponents,
+            total.zeros,
+            largest=total.max_abs if known else None,
+            smallest=total.min_abs if known else None,
+        )
+
+    def reduce(self, group: Any = None) -> dict[Key, Statistics]:
+        """Merge the totals of all ranks; each rank must call this, and each gets the result.
+
+        Arguments:
+            group: a `torch.distributed` process group; by default the whole world.
+
+        Raises:
+            UnsupportedError: torch.distributed is not initialised.
+            ProgramError: another rank did not answer; what this rank measured stays as it was.
+        """
+        self._store.flush()
+        self._reduced = reduce_totals(self._ledger.totals(), group)
+        return dict(self._reduced)
+
+    def run(self) -> Run:
+        """All that was recorded, as `diff` and the reports read it."""
+        self._store.flush()
+        return Run(
+            self._ledger.series(),
+            self._ledger.first_nonfinite,
+            self._store.every,
+            self._ledger.history.dropped,
+            self.skipped,
+            title=self._title,
+            noise=self._attachment.noise.result(),
+        )
