@@ -54,7 +54,7 @@ def _run(
     require_tensor("pullback track")
     from pullback.tracking import diagnose, read_run
     from pullback.tracking.report._html import write_html
-    from pullback.tracking.watch._record import check_cadence
+    from pullback.tracking.watch._recorder import check_cadence
 
     check_cadence(every)
     if history < 1:

@@ -20,17 +20,16 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from pullback.tracking.run._journal import Journal
-from pullback.tracking.run._ledger import Ledger
+from pullback.tracking.formats import QuantisationNoise
 from pullback.tracking.run._run import Run
 from pullback.tracking.watch._attachment import Attachment
+from pullback.tracking.watch._recorder import Recorder
 from pullback.tracking.watch._steps import StepWatch
-from pullback.tracking.watch._store import Store
 
 __all__ = ["ProgramTracker", "main"]
 
 
-class ProgramTracker:
+class ProgramTracker(Recorder):
     """Finds the models of a running program by themselves, and tracks them.
 
     Arguments:
@@ -44,16 +43,13 @@ class ProgramTracker:
     def __init__(
         self, every: int, names: Sequence[str], history: int, journal: Path, title: str
     ) -> None:
-        self._ledger = Ledger(history)
-        self._store = Store(self._ledger.absorb, every)
+        super().__init__(title, every, history)
         self._attachment = Attachment(self._store)
         self._watch = StepWatch(None, self._store.advance)
         self._names = (names,) if isinstance(names, str) else names
-        self._title = title
         self._known: WeakSet[nn.Module] = WeakSet()
         self._prefixes: dict[str, int] = {}
-        self._journal = Journal(journal, title, every)
-        self._ledger.sinks.append(self._journal.absorb)
+        self._write_to(journal)
         self._handle: Any = None
 
     def start(self) -> None:
@@ -68,19 +64,16 @@ class ProgramTracker:
         self._handle.remove()
         self._watch.stop()
         self._attachment.detach()
-        self._store.close()
-        history = self._ledger.history
-        run = Run(
-            self._ledger.series(),
-            self._ledger.first_nonfinite,
-            self._store.every,
-            history.dropped,
-            dict(self._attachment.skipped),
-            title=self._title,
-            noise=self._attachment.noise.result(),
-        )
-        self._journal.close(run)
-        return run
+        self._finish()
+        return self.run()
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Outputs that could not be measured, with the reason."""
+        return dict(self._attachment.skipped)
+
+    def _noise(self) -> tuple[QuantisationNoise, ...]:
+        return self._attachment.noise.result()
 
     def _before(self, module: nn.Module, inputs: Any) -> None:
         # Parts of a tracked model, and all that runs in compiled code, have nothing to add.

@@ -4,16 +4,13 @@ from pullback.errors import ArgumentError
 from pullback.tracking.measure._dispatch import Backend
 from pullback.tracking.measure._layout import Direction
 from pullback.tracking.measure._statistics import Statistics
-from pullback.tracking.report._reported import Reported
 from pullback.tracking.run._identity import Key
-from pullback.tracking.run._ledger import Ledger
-from pullback.tracking.run._run import Run
-from pullback.tracking.watch._store import Store
+from pullback.tracking.watch._recorder import Recorder
 
 __all__ = ["Record"]
 
 
-class Record(Reported):
+class Record(Recorder):
     """Statistics of one tensor in the program, kept apart by call, direction, order and step.
 
     Arguments:
@@ -41,19 +38,13 @@ class Record(Reported):
     ) -> None:
         if not isinstance(name, str) or not name:
             raise ArgumentError("A record needs a name.", given=repr(name), expected="some text")
-        check_cadence(every)
+        super().__init__(name, every, history, backend=backend)
         self.name = name
-        self.ledger = Ledger(history)
-        self.store = Store(self.ledger.absorb, every, backend)
-
-    def step(self) -> None:
-        """End a step: number the next one, and bring what was measured to the host."""
-        self.store.touched = True
-        self.store.advance()
+        self.store = self._store
 
     def flush(self) -> None:
         """Bring what was measured to the host without ending the step."""
-        self.store.flush()
+        self._store.flush()
 
     def total(
         self,
@@ -80,38 +71,12 @@ class Record(Reported):
         if order is None:
             order = 0 if direction == "forward" else 1
         key = Key(self.name, call, direction, order, recomputed, visit)
-        found = self.ledger.statistics(key)
+        found = self._ledger.statistics(key)
         if found is None:
-            seen = ", ".join(f"{key} ({key.direction})" for key in self.ledger.totals())
+            seen = ", ".join(f"{key} ({key.direction})" for key in self._ledger.totals())
             raise ArgumentError(
                 "Nothing of that kind was recorded.",
                 given=f"{key} ({direction})",
                 expected=seen or "track(...) and, for gradients, a backward pass first",
             )
         return found
-
-    def totals(self) -> dict[Key, Statistics]:
-        """The merged statistics of every call, direction and order seen."""
-        self.flush()
-        return self.ledger.totals()
-
-    def run(self) -> Run:
-        """All that was recorded, for reports."""
-        self.flush()
-        return Run(
-            self.ledger.series(),
-            self.ledger.first_nonfinite,
-            self.store.every,
-            self.ledger.history.dropped,
-            title=self.name,
-        )
-
-
-def check_cadence(every: int) -> None:
-    """Refuse a cadence that is not a whole number of steps, 1 or more."""
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise ArgumentError(
-            "The cadence is a whole number of steps.",
-            given=f"every={every!r}",
-            expected="1 (each step) or more",
-        )

@@ -11,30 +11,26 @@ import numpy as np
 from torch import nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.tracking.formats import FormatAdvice, advise_from_exponents
+from pullback.tracking.formats import FormatAdvice, QuantisationNoise, advise_from_exponents
 from pullback.tracking.measure._dispatch import Backend
 from pullback.tracking.measure._layout import Direction
 from pullback.tracking.measure._statistics import Statistics
-from pullback.tracking.report._reported import Reported
 from pullback.tracking.run._identity import Key, Phase, Place
-from pullback.tracking.run._journal import Journal
-from pullback.tracking.run._ledger import Identities, Ledger
+from pullback.tracking.run._ledger import Identities
 from pullback.tracking.run._observation import Observation
 from pullback.tracking.run._reduction import reduce_totals
-from pullback.tracking.run._run import Run
 from pullback.tracking.sinks import Sink
 from pullback.tracking.watch._attachment import ROOT, Attachment, Names, choose_by
 from pullback.tracking.watch._functions import FunctionWatch
 from pullback.tracking.watch._measures import Measure, Measures
 from pullback.tracking.watch._parameters import ParameterWatch, Part, check_parts
-from pullback.tracking.watch._record import check_cadence
+from pullback.tracking.watch._recorder import Recorder
 from pullback.tracking.watch._steps import StepWatch
-from pullback.tracking.watch._store import Store
 
 __all__ = ["Tracker"]
 
 
-class Tracker(Reported):
+class Tracker(Recorder):
     """Statistics of what each module returns, and of its gradient, while a model trains.
 
     Nothing changes for the model: outputs and gradients keep their bits, no tensor is copied,
@@ -107,12 +103,11 @@ class Tracker(Reported):
                 expected="a torch.nn.Module",
                 mend="For a tensor in your own code use track(tensor, record).",
             )
-        check_cadence(every)
+        title = type(getattr(model, "_orig_mod", model)).__name__
+        super().__init__(title, every, history, backend=backend, statistics=statistics)
         self._model: nn.Module | None = model
         self._names = names
         self._chosen = choose_by(names)
-        self._ledger = Ledger(history)
-        self._store = Store(self._ledger.absorb, every, backend, statistics)
         self._store.measures = Measures(measures or {})
         self._attachment = Attachment(self._store)
         inner = getattr(model, "_orig_mod", model)
@@ -128,9 +123,7 @@ class Tracker(Reported):
             self._ledger.sinks.append(self._hand_on)
         self._watch = StepWatch(model.parameters, self._store.advance, scaler)
         self._store.loss_scale = self._watch.loss_scale
-        self._title = type(getattr(model, "_orig_mod", model)).__name__
         self._jsonl = jsonl
-        self._journal: Journal | None = None
         self._reduced: dict[Key, Statistics] | None = None
 
     def __enter__(self) -> "Tracker":
@@ -142,9 +135,7 @@ class Tracker(Reported):
             )
         with ExitStack() as undo:
             if self._jsonl is not None:
-                self._journal = Journal(self._jsonl, self._title, self._store.every)
-                self._ledger.sinks.append(self._journal.absorb)
-                undo.callback(self._journal.close)
+                undo.callback(self._write_to(self._jsonl).close)
             model = getattr(self._model, "_orig_mod", self._model)
             undo.callback(self._attachment.detach)
             if not self._attachment.attach(model, self._chosen) and self._names is not None:
@@ -174,13 +165,11 @@ class Tracker(Reported):
         self._attachment.detach()
         self._parameters.stop()
         self._watch.stop()
-        self._store.close()
         self._model = None
+        self._store.close()
         for sink in self._sinks:
             sink.close()
-        if self._journal is not None:
-            self._journal.close(self.run())
-            self._journal = None
+        self._finish()
 
     def _holds_chosen(self, name: str) -> bool:
         """Whether a parameter's module was chosen."""
@@ -197,11 +186,6 @@ class Tracker(Reported):
             observations = self.latest()
             for sink in self._sinks:
                 sink.write(observations)
-
-    def step(self) -> None:
-        """End a step, in a loop without an optimizer."""
-        self._store.touched = True
-        self._store.advance()
 
     @property
     def steps(self) -> int:
@@ -237,8 +221,7 @@ class Tracker(Reported):
         """All that was measured of each tensor, merged over steps, and over ranks once reduced."""
         if self._reduced is not None:
             return dict(self._reduced)
-        self._store.flush()
-        return self._ledger.totals()
+        return super().totals()
 
     def total(
         self,
@@ -370,15 +353,5 @@ class Tracker(Reported):
         self._reduced = reduce_totals(self._ledger.totals(), group)
         return dict(self._reduced)
 
-    def run(self) -> Run:
-        """All that was recorded, as `diff` and the reports read it."""
-        self._store.flush()
-        return Run(
-            self._ledger.series(),
-            self._ledger.first_nonfinite,
-            self._store.every,
-            self._ledger.history.dropped,
-            self.skipped,
-            title=self._title,
-            noise=self._attachment.noise.result(),
-        )
+    def _noise(self) -> tuple[QuantisationNoise, ...]:
+        return self._attachment.noise.result()
