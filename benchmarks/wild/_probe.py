@@ -202,9 +202,9 @@ def probe_hessian(subject: Subject, truth: Subject) -> None:
     directions = _like(points)
     got = [
         sum(
-            (block * direction).flatten(point.dim()).sum(-1)
+            (block * direction).reshape(*point.shape, -1).sum(-1)
             for block, direction in zip(row, directions, strict=True)
-        ).reshape(point.shape)
+        )
         for row, point in zip(blocks, points, strict=True)
     ]
     _close(got, second_order(truth, directions), "torch.func.hessian", rtol=SECOND_RTOL)

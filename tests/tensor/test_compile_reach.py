@@ -184,12 +184,11 @@ def reads_an_attribute(base):
 
 
 @both(reads_an_attribute)
-def test_a_tensor_that_is_found_at_the_call_only_is_refused_by_name(function):
+def test_a_tensor_that_is_found_at_the_call_only_is_followed(function, monkeypatch):
     run = torch.compile(function.apply, fullgraph=True, backend="aot_eager")
-    with pytest.raises(
-        torch._dynamo.exc.TorchDynamoException, match="ReadsAttribute reads a tensor"
-    ):
-        run(leaf())
+    agree(run(leaf()), leaf().detach() * SCALE)
+    monkeypatch.setattr(Store, "scale", SCALE + 2)
+    agree(run(leaf()), leaf().detach() * (SCALE + 2))
 
 
 TRANSFORMS = [torch.func.grad, torch.func.hessian, torch.func.jacfwd]

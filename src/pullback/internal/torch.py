@@ -74,6 +74,7 @@ __all__ = [
     "is_any_autocast_enabled",
     "is_batchedtensor",
     "is_compiled",
+    "is_decided_by_values",
     "is_dynamo_tracing",
     "is_dynamo_trying",
     "is_exporting",
@@ -99,6 +100,7 @@ __all__ = [
     "set_grad_mode",
     "substitute_in_graph",
     "temporarily_clear_interpreter_stack",
+    "trace_again",
     "unwrap_if_dead",
     "watch_apply",
     "wrap_functional_tensor",
@@ -342,6 +344,12 @@ def is_compiled(function: object) -> bool:
     return hasattr(function, "_torchdynamo_orig_callable")
 
 
+def is_decided_by_values(error: Exception) -> bool:
+    """Whether code under Dynamo asked for a number that only the values of a tensor give."""
+    symbols = sys.modules.get("torch.fx.experimental.symbolic_shapes")
+    return symbols is not None and isinstance(error, symbols.GuardOnDataDependentSymNode)
+
+
 def is_dynamo_trying(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether Dynamo tries a call that it puts into its graph whole, on tensors without data.
 
@@ -360,6 +368,24 @@ def end_graph(message: str) -> NoReturn:
         Unsupported: always; torch reports it under ``fullgraph=True``.
     """
     raise torch._dynamo.exc.Unsupported(message)
+
+
+def trace_again(function: object, message: str) -> NoReturn:
+    """Let Dynamo begin anew and trace a class that it took into its graph whole.
+
+    Without ``fullgraph=True`` the graph ends before the call this once.
+
+    Raises:
+        Unsupported: always; it begins the analysis anew where it would end it.
+    """
+    torch._dynamo.trace_rules._allowed_callable_ids.remove(id(function))
+    raise _again()(message)
+
+
+@functools.cache
+def _again() -> type[Exception]:
+    errors = torch._dynamo.exc
+    return type("Unsupported", (errors.Unsupported, errors.RestartAnalysis), {"restart_reason": ""})
 
 
 @contextlib.contextmanager

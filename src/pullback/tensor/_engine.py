@@ -37,13 +37,18 @@ from pullback.tensor._call import Call, differentiable, zeros
 from pullback.tensor._definition import Definition
 from pullback.tensor._forward_mode import push
 from pullback.tensor._gradient import differentiable_gradient
-from pullback.tensor._in_graph import may_change, refuse_change, refuse_constants, tried
+from pullback.tensor._in_graph import (
+    may_change,
+    refuse_change,
+    refuse_constants,
+    refuse_decisions,
+    tried,
+)
 from pullback.tensor._kept import aside, reclaim
 from pullback.tensor._levels import alive, is_differentiated
 from pullback.tensor._outside import watch
 from pullback.tensor._pair import engines
 from pullback.tensor._plain import Nested, is_flat, make_plain
-from pullback.tensor._preserve import preserved
 from pullback.tensor._retrace import retracing, settle, suspended
 from pullback.tensor._structure import ONE, flatten
 
@@ -69,7 +74,7 @@ def apply(
         values, names = definition.bind(args, kwargs)
     template, tensors = flatten(values)
     if is_dynamo_trying(tensors):
-        with tried(definition.name):
+        with tried(engine.function(), definition):
             return _run(engine, definition, template, tensors, names)
     return _run(engine, definition, template, tensors, names)
 
@@ -116,7 +121,8 @@ def _enter_graph(engine: Any, call: Call, tensors: Sequence[torch.Tensor]) -> An
     guard_graph(watch(engine.function, call.definition), f"what {name} reads is as it was")
     fixed = {i for i, tensor in enumerate(tensors) if not may_change(tensor)}
     with refuse_constants(name):
-        results = engine.enter(call, *tensors)
+        with refuse_decisions(name):
+            results = engine.enter(call, *tensors)
         if is_dynamo_trying(tensors):
             _try_backward(call, results, tensors)
     if not fixed.isdisjoint(call.dirty):
@@ -130,11 +136,8 @@ def _try_backward(
     """Run backward too while the graph can still end before the call: the compiler traces it."""
     outputs = [y for y in results[: call.count] if y.requires_grad]
     inputs = [x for x in tensors if x.requires_grad]
-    with preserved(call.definition):
-        torch.autograd.grad(
-            outputs, inputs, list(map(torch.zeros_like, outputs)), retain_graph=True,
-            allow_unused=True,
-        )  # fmt: skip
+    cotangents = list(map(torch.zeros_like, outputs))
+    torch.autograd.grad(outputs, inputs, cotangents, retain_graph=True, allow_unused=True)
 
 
 def make_engine(function: type, definition: Definition) -> Any:

@@ -24,16 +24,20 @@ from typing import Any
 
 import torch
 
-from pullback.errors import UnsupportedError
+from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal.torch import (
     are_functorch_transforms_active,
     end_graph,
     free_symbols,
     graph_break,
     is_compiled,
+    is_decided_by_values,
     pytree,
     substitute_in_graph,
+    trace_again,
 )
+from pullback.tensor._definition import Definition
+from pullback.tensor._preserve import keeps_a_fake, preserved
 from pullback.tensor._reach import functions, named
 
 __all__ = [
@@ -42,6 +46,7 @@ __all__ = [
     "prepare",
     "refuse_change",
     "refuse_constants",
+    "refuse_decisions",
     "tried",
 ]
 
@@ -51,7 +56,6 @@ _base: Any = torch.autograd.Function
 # What tensors and the other values that a graph takes have themselves.
 _GRAPHED = (torch.Tensor, torch.Size, torch.dtype, torch.device, int, float, complex, str)
 _KNOWN = frozenset(name for kind in (*_GRAPHED, list, tuple, dict, slice) for name in dir(kind))
-_TO_NUMPY = frozenset({"numpy", "array", "asarray", "ascontiguousarray"})
 _waiting: weakref.WeakSet[type] = weakref.WeakSet()
 
 
@@ -88,20 +92,47 @@ def _let_follow() -> None:
 
 
 @contextlib.contextmanager
-def tried(name: str) -> Iterator[None]:
+def tried(function: Any, definition: Definition) -> Iterator[None]:
     """End the graph before a call that cannot run on tensors without values; it runs uncompiled.
 
+    What the rules write to outside of their arguments is put back.
+
     Arguments:
-        name: of the Function, which Dynamo tries to put into its graph.
+        function: what Dynamo tries to put into its graph.
+        definition: what was read off it.
     """
+    name = definition.name
     try:
-        with free_symbols():
+        with free_symbols(), preserved(definition):
             yield
+            if keeps_a_fake(definition):
+                raise _NoValues(
+                    f"{name} keeps a tensor that is no argument, and torch.compile takes {name} "
+                    "into its graph whole, where that tensor has no values.",
+                    mend="Make the tensor before the call that is compiled.",
+                )
     except Exception as error:
-        end_graph(
+        message = (
             f"torch.compile cannot take {name} into its graph whole, where tensors have no values. "
             f"{type(error).__name__}: {error}"
         )
+        if function.jvp is _base.jvp and not function._traced and _is_for_lack_of_values(error):
+            _trace(function)
+            trace_again(function, message)
+        end_graph(message)
+
+
+class _NoValues(UnsupportedError):
+    """A rule needs the values of a tensor: Dynamo can do without where it traces the rules."""
+
+
+_NoValues.__name__ = UnsupportedError.__name__
+
+
+def _is_for_lack_of_values(error: Exception) -> bool:
+    if isinstance(error, PullbackError):
+        return isinstance(error, _NoValues)
+    return isinstance(error, (RuntimeError, TypeError, AttributeError, AssertionError))
 
 
 def _register(function: Any) -> None:
@@ -109,14 +140,17 @@ def _register(function: Any) -> None:
     # Dynamo traces no Function that has a jvp.
     traceable = function.jvp is _base.jvp
     reached = _rules_and_helpers(function)
-    outside = traceable and (
-        _takes_an_object(function) or _computes_in_numpy(reached) or _is_compiled(function, reached)
-    )
+    outside = traceable and (_takes_an_object(function) or _is_compiled(function, reached))
     function._traced = function._traced or _reads_a_tensor(reached) or outside
     if function._traced:
-        function.forward = staticmethod(_refuse_composition(function))
+        _trace(function)
     else:
         torch.compiler.allow_in_graph(function)
+
+
+def _trace(function: Any) -> None:
+    function._traced = True
+    function.forward = staticmethod(_refuse_composition(function))
 
 
 def _takes_an_object(function: Any) -> bool:
@@ -164,23 +198,6 @@ def _reads_a_tensor(reached: Sequence[types.FunctionType]) -> bool:
     )
 
 
-def _computes_in_numpy(reached: Sequence[types.FunctionType]) -> bool:
-    """Whether a rule turns tensors into arrays.
-
-    Dynamo makes torch operations of it; the tensors of a graph that takes the Function whole have
-    no values that an array could have.
-    """
-    return any(
-        not _TO_NUMPY.isdisjoint(rule.__code__.co_names)
-        and ("numpy" in rule.__code__.co_names or _names_numpy(rule))
-        for rule in reached
-    )
-
-
-def _names_numpy(rule: types.FunctionType) -> bool:
-    return any(isinstance(v, types.ModuleType) and v.__name__ == "numpy" for v in named(rule))
-
-
 def _is_compiled(function: Any, reached: Sequence[types.FunctionType]) -> bool:
     """Whether a rule, or a function that it refers to, is compiled already.
 
@@ -216,9 +233,9 @@ def _refuse_composition(function: Any) -> Callable[..., Any]:
         if torch.compiler.is_dynamo_compiling() and are_functorch_transforms_active():
             graph_break(
                 f"torch.compile of a torch.func transform of {name} is refused: {name} takes a "
-                "function or an object as argument, or reads a tensor that is no argument, and "
-                "its backward would be dropped. Compile the function without the transform, or "
-                "transform without compiling."
+                "function or an object as argument, reads a tensor that is no argument, or "
+                "cannot run where tensors have no values, and its backward would be dropped. "
+                "Compile the function without the transform, or transform without compiling."
             )
         return forward(*args, **kwargs)
 
@@ -246,7 +263,7 @@ def refuse_constants(name: str) -> Iterator[None]:
     except RuntimeError as error:
         if "is not supported for tensor subclasses" not in str(error):
             raise
-        raise UnsupportedError(
+        raise _NoValues(
             f"{name} leaves torch, and torch.compile takes {name} into its graph whole, where "
             f"tensors have no values: {error}",
             mend="Compute in torch operations, or call a kernel through torch.library.custom_op.",
@@ -254,10 +271,25 @@ def refuse_constants(name: str) -> Iterator[None]:
     except AssertionError as error:
         if "allow_non_fake_inputs" not in str(error):
             raise
-        raise UnsupportedError(
+        raise _NoValues(
             f"{name} reads a tensor that is no argument, and torch.compile takes {name} into its "
             "graph whole, where that tensor would be a constant.",
             mend="Pass the tensor as an argument, or bind it before the class is defined.",
+        ) from error
+
+
+@contextlib.contextmanager
+def refuse_decisions(name: str) -> Iterator[None]:
+    """Refuse by name what forward decides by a number of a tensor: Dynamo fails on it anyhow."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_decided_by_values(error):
+            raise
+        raise UnsupportedError(
+            f"{name} decides by a number that it reads from a tensor, and torch.compile takes "
+            f"{name} into its graph whole, where tensors have no values.",
+            mend="Decide in torch operations (torch.where), or let the graph end before the call.",
         ) from error
 
 

@@ -8,6 +8,7 @@ process) is not seen.
 
 import collections
 import contextlib
+import gc
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,16 +16,24 @@ from typing import Any
 
 import torch
 
-from pullback.internal.torch import is_functorch_wrapped_tensor
+from pullback.internal.torch import FakeTensor, is_dynamo_tracing, is_functorch_wrapped_tensor
 from pullback.tensor._definition import Definition
-from pullback.tensor._reach import codes, filled_cells, functions, global_names, named
+from pullback.tensor._reach import (
+    MEMOISED,
+    codes,
+    filled_cells,
+    functions,
+    global_names,
+    named,
+)
 
-__all__ = ["kept_outside", "names_in_rules", "preserved"]
+__all__ = ["keeps_a_fake", "kept_outside", "names_in_rules", "preserved"]
 
 _DEPTH = 2  # functions that rules call by name, and what these call
 _MEMBERS = 16  # of a list that are looked at
 _OBJECTS = 256  # outside that are looked at
 _LARGE = 1 << 20  # elements of a tensor outside that is not copied
+_COPIED = (torch.Tensor, torch.nn.Parameter)  # of a tensor without values there is no copy
 _plans: weakref.WeakKeyDictionary[Definition, list[Any]] = weakref.WeakKeyDictionary()
 Undo = Callable[[], None]
 
@@ -57,30 +66,56 @@ def kept_outside(definition: Definition) -> list[Any]:
     Two lists are equal if nothing was written between them. Whole numbers are left out: a count of
     calls takes no part in a derivative.
     """
-    found: list[Any] = []
+    return [
+        (id(leaf), -1 if leaf.is_inference() else leaf._version)
+        if isinstance(leaf, torch.Tensor)
+        else repr(leaf)
+        for leaf in _outside(definition)
+    ]
+
+
+def keeps_a_fake(definition: Definition) -> bool:
+    """Whether a rule has written a tensor without values to outside of its arguments."""
+    return any(isinstance(leaf, FakeTensor) for leaf in _outside(definition))
+
+
+def _outside(definition: Definition) -> Iterator[Any]:
     seen: set[int] = set()
     for rule in _functions(definition):
         for value in (*named(rule), vars(rule), rule.__defaults__, rule.__kwdefaults__):
-            _collect(value, found, seen)
-    return found
+            yield from _leaves(value, seen)
 
 
-def _collect(value: Any, found: list[Any], seen: set[int]) -> None:
-    if isinstance(value, (float, complex)):
-        found.append(repr(value))
-    elif isinstance(value, torch.Tensor):
-        found.append((id(value), -1 if value.is_inference() else value._version))
-    elif id(value) in seen or isinstance(value, (types.ModuleType, torch.nn.Module)):
-        return
-    elif isinstance(value, (list, tuple, set, collections.deque, dict)):
+def _leaves(value: Any, seen: set[int]) -> Iterator[Any]:
+    if isinstance(value, (float, complex, torch.Tensor)):
+        yield value
+    elif id(value) not in seen:
         seen.add(id(value))
-        for member in list(value.values() if isinstance(value, dict) else value):
-            _collect(member, found, seen)
-    elif isinstance(value, type) or hasattr(value, "__dict__"):
-        seen.add(id(value))
-        if getattr(value, "__module__", "").partition(".")[0] not in ("torch", "pullback"):
-            inside = {k: v for k, v in vars(value).items() if not k.startswith("__")}
-            _collect(inside, found, seen)
+        for member in _members(value):
+            yield from _leaves(member, seen)
+
+
+def _members(value: Any) -> list[Any]:
+    """What a container, a memoised function or an object of a program holds."""
+    if isinstance(value, (types.ModuleType, torch.nn.Module)):
+        return []
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, (list, tuple, set, collections.deque)):
+        return list(value)
+    if isinstance(value, MEMOISED):
+        return _memory(value)
+    if not isinstance(value, type) and not hasattr(value, "__dict__"):
+        return []
+    if getattr(value, "__module__", "").partition(".")[0] in ("torch", "pullback"):
+        return []
+    return [member for name, member in vars(value).items() if not name.startswith("__")]
+
+
+def _memory(function: Any) -> list[Any]:
+    """What `functools.lru_cache` keeps for a function, as far as it may hold tensors."""
+    kinds = (torch.Tensor, list, tuple, dict)
+    return [value for value in gc.get_referents(function) if isinstance(value, kinds)]
 
 
 def names_in_rules(definition: Definition) -> set[str]:
@@ -113,7 +148,7 @@ def _remember(value: Any, undo: list[Undo], seen: set[int]) -> None:
     seen.add(id(value))
     inside: list[Any] = []
     if isinstance(value, torch.Tensor):
-        if value.numel() <= _LARGE and type(value) in (torch.Tensor, torch.nn.Parameter):
+        if value.numel() <= _LARGE and type(value) in _COPIED and not is_dynamo_tracing():
             undo.append(_restore(value, value._version, value.detach().clone()))
     elif isinstance(value, type):
         attributes = {k: v for k, v in vars(value).items() if not k.startswith("__")}
@@ -125,12 +160,22 @@ def _remember(value: Any, undo: list[Undo], seen: set[int]) -> None:
     elif isinstance(value, (dict, set)):
         undo.append(_replace(value, value.copy()))
         inside = list(value.values())[:_MEMBERS] if isinstance(value, dict) else []
+    elif isinstance(value, MEMOISED):
+        undo.append(_forget(value))
     elif hasattr(value, "__dict__") and not isinstance(value, torch.nn.Module):
         undo.append(_replace(vars(value), dict(vars(value))))
         inside = list(vars(value).values())
     for member in inside if len(seen) < _OBJECTS else ():
         if isinstance(member, (list, dict, set, collections.deque)) or hasattr(member, "__dict__"):
             _remember(member, undo, seen)
+
+
+def _forget(function: Any) -> Undo:
+    def undo() -> None:
+        if any(isinstance(leaf, FakeTensor) for leaf in _leaves(function, set())):
+            function.cache_clear()
+
+    return undo
 
 
 def _rebind(space: dict[str, Any], name: str, value: Any) -> Undo:

@@ -1,11 +1,14 @@
 """What the code of rules reaches: the names they refer to, and the functions among these."""
 
+import functools
 import inspect
 import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-__all__ = ["codes", "filled_cells", "functions", "global_names", "named"]
+__all__ = ["MEMOISED", "codes", "filled_cells", "functions", "global_names", "named"]
+
+MEMOISED = type(functools.cache(len))
 
 
 def functions(
@@ -23,6 +26,8 @@ def functions(
     while waiting:
         function, left = waiting.pop(0)
         function = getattr(function, "__func__", function)
+        if isinstance(function, MEMOISED):
+            function = function.__wrapped__
         if not isinstance(function, types.FunctionType) or function in found:
             continue
         if not follows(function):
