@@ -67,6 +67,10 @@ class Subject:
         answer = call(self.function.apply, *arguments)
         return _leaves(answer)
 
+    def values(self, points: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs where the points are differentiated, on which a value may depend."""
+        return [output.detach() for output in self(*_leaves_at(points))]
+
     def objective(self, *points: torch.Tensor) -> torch.Tensor:
         """The weighted sum of the outputs, linear in them."""
         outputs = self._weighted(self(*points))
@@ -94,7 +98,7 @@ class Subject:
 
     def pull(self, points, cotangents) -> list[torch.Tensor]:
         """The Function's own backward under plain autograd, zeros where it gives None."""
-        leaves = [point.detach().clone().requires_grad_() for point in points]
+        leaves = _leaves_at(points)
         outputs = self(*leaves)
         pairs = [
             (output, cotangent)
@@ -137,7 +141,9 @@ def prepare(case: Published, seed: int = SEED) -> Subject:
 
 def probe_first_order(subject: Subject, truth: Subject) -> None:
     """Outputs and gradients equal the published ones bit for bit."""
-    for got, expected in zip(subject(*subject.points), truth(*truth.points), strict=True):
+    for got, expected in zip(
+        subject.values(subject.points), truth.values(truth.points), strict=True
+    ):
         _same_bits(got, expected, "output")
     found = subject.pull(subject.points, subject.weights)
     for got, expected in zip(found, truth.gradients, strict=True):
@@ -157,7 +163,7 @@ def probe_forward(subject: Subject, truth: Subject) -> None:
     outputs, moved = torch.func.jvp(
         lambda *points: tuple(subject(*points)), tuple(subject.points), tuple(tangents)
     )
-    _close(outputs, truth(*truth.points), "the value under jvp")
+    _close(outputs, truth.values(truth.points), "the value under jvp")
     if truth.intent == "nonlinear":  # it has no transpose: a tangent can only be the derivative
         _close(
             moved, push_forward(truth, tangents), "Jv against finite differences", rtol=SECOND_RTOL
@@ -177,7 +183,7 @@ def probe_vmap(subject: Subject, truth: Subject) -> None:
     rows = [list(other.points) for other in others]
     batch = [torch.stack(column).requires_grad_() for column in zip(*rows, strict=True)]
     outputs = torch.vmap(lambda *points: tuple(subject(*points)), randomness="same")(*batch)
-    loop = [truth(*row) for row in rows]
+    loop = [truth.values(row) for row in rows]
     for place, output in enumerate(outputs):
         _close([output], [torch.stack([item[place] for item in loop])], "the value under vmap")
     pairs = [pair for pair in zip(outputs, truth.weights, strict=True) if pair[1] is not None]
@@ -237,7 +243,7 @@ def probe_compile(subject: Subject, truth: Subject) -> None:
     )
     leaves = [point.requires_grad_() for point in subject.points]
     outputs = compiled(*leaves)
-    _close(outputs, truth(*truth.points), "the compiled value")
+    _close(outputs, truth.values(truth.points), "the compiled value")
     pairs = [pair for pair in zip(outputs, truth.weights, strict=True) if pair[1] is not None]
     found = torch.autograd.grad(
         [output for output, _ in pairs],
@@ -270,6 +276,10 @@ def verdict_of(error: BaseException | None) -> tuple[str, str]:
     if type(error).__module__.startswith("pullback") or REFUSAL.search(said):
         return "refuses", line
     return "crashes", line
+
+
+def _leaves_at(points: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [point.detach().clone().requires_grad_() for point in points]
 
 
 def _leaves(answer: Any) -> list[torch.Tensor]:

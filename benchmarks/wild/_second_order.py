@@ -21,8 +21,8 @@ def second_order(truth: Any, directions, transposed: bool = False) -> list[torch
     cotangents = truth.weights
     if truth.intent != "nonlinear":
         cotangents = [
-            None if weight is None else weight + output.detach()
-            for weight, output in zip(truth.weights, truth(*points), strict=True)
+            None if weight is None else weight + output
+            for weight, output in zip(truth.weights, truth.values(points), strict=True)
         ]
     fixed = _difference_rows(truth, points, cotangents)
     vector = torch.cat([direction.reshape(-1) for direction in directions])
@@ -72,7 +72,7 @@ def _sides(truth: Any, directions, function):
 
 def push_forward(truth: Any, directions) -> list[torch.Tensor]:
     """The derivative of forward along a direction."""
-    return _sides(truth, directions, lambda points: [out.detach() for out in truth(*points)])
+    return _sides(truth, directions, truth.values)
 
 
 def _backward_rows(truth: Any, points) -> torch.Tensor:
