@@ -26,6 +26,9 @@ from pullback.trajectory.plans._within import combine
 
 __all__ = ["check_duration", "minimum_time"]
 
+# What 1,024 samples make of a jerk of zero is a tenth of it.
+_ROUNDING = 1e-6
+
 
 def minimum_time(
     points: Tensor,
@@ -109,6 +112,7 @@ def minimum_time(
         check_given(plan, limits)
         step = least_kept_step(plan, basis, limits)
         forms = combine(basis, plan.values(step))
+    _check_needed(plan, forms, limits, step)
     return replace(to_motion(plan, forms, step), start_time=None)
 
 
@@ -153,6 +157,26 @@ def _least_step(plan: Plan, forms: Forms, limits: Limits) -> Tensor:
             expected="a motion that moves",
         )
     return step
+
+
+def _check_needed(plan: Plan, forms: Forms, limits: Limits, step: Tensor) -> None:
+    """Refuse a duration that rounding alone has decided, as of a line with a limit on its jerk.
+
+    Raises:
+        ArgumentError: all that is limited is nothing beside what the motion is made from.
+    """
+    size = plan.values(step).detach().abs().amax((-2, -1))
+    idle = torch.ones_like(size, dtype=torch.bool)
+    for kind in set(limits.given) - {"position"}:
+        reach = (row_values(kind, forms).detach().abs() * row_mask(plan, kind)).amax((-2, -1))
+        idle = idle & (reach <= _ROUNDING * size / (plan.samples - 1) ** POWERS[kind])
+    known = concrete(idle)
+    if known is not None and bool(known.any()):
+        raise ArgumentError(
+            "The motion needs nothing of what is limited, so every duration would do.",
+            given=f"limits on {', '.join(limits.given)} of a motion that has none",
+            expected="a limit that a short motion exceeds, such as one on velocity",
+        )
 
 
 def _check_place(place: Tensor, middle: Tensor, half: Tensor, mask: Tensor) -> None:

@@ -79,8 +79,8 @@ def _refuse(found: Tensor, row: Tensor | None, kinds: list[str]) -> None:
     if bool((found == -1).any()):
         raise ArgumentError(
             "The limits are kept however short the duration is, so none is the least.",
-            given="points that are all alike, and ends within the limits",
-            expected="points apart, or a limit that a short motion exceeds",
+            given="a motion that needs nothing of what is limited, or points that are all alike",
+            expected="a limit that a short motion exceeds, such as one on velocity",
         )
     failed = tuple((found != 1).nonzero()[0].tolist())
     if bool((found == -2).any()):
