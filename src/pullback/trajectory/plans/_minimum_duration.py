@@ -64,6 +64,9 @@ def minimum_duration(
     where they span less than 7 %. Proportions are those of ends at rest, those of the lengths of
     the segments or half-way between them, whichever is the fastest.
 
+    Without the package numba, what a quick method does not find counts as not to be kept: limits
+    hold all the same, and durations may be longer.
+
     Differentiable in points and limits as `minimum_jerk` at the times that were found: they are
     constants. The times of the points are not returned; they are where the motion meets them.
 
