@@ -14,6 +14,7 @@ from torch import Tensor
 from pullback.errors import ArgumentError, MissingExtraError, UnsupportedError
 from pullback.internal.torch import (
     are_functorch_transforms_active,
+    forward_level,
     is_legacy_batchedtensor,
     len_torch_dispatch_stack,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "choose_backend",
     "implementation",
     "is_plain",
+    "is_recorded",
     "keep_results",
 ]
 
@@ -131,12 +133,24 @@ def is_plain(*tensors: Tensor) -> bool:
         or are_functorch_transforms_active()
     ):
         return False
-    return all(type(tensor) is Tensor and _has_memory(tensor) for tensor in tensors)
+    for tensor in tensors:
+        # A batch of `is_grads_batched`, a zero of forward mode and a negated view have no memory.
+        if type(tensor) is not Tensor or tensor.is_neg() or tensor._is_zerotensor():
+            return False
+        if is_legacy_batchedtensor(tensor):
+            return False
+    return True
 
 
-def _has_memory(tensor: Tensor) -> bool:
-    # A batch of `is_grads_batched`, a zero of forward mode and a negated view have none.
-    return not (tensor._is_zerotensor() or tensor.is_neg() or is_legacy_batchedtensor(tensor))
+def is_recorded(*tensors: Tensor) -> bool:
+    """Return whether something may ask for the derivative of what is computed now.
+
+    Where it cannot, a rule may run another rule's forward without a Function around it.
+
+    Arguments:
+        tensors: the inputs.
+    """
+    return torch.is_grad_enabled() or forward_level() >= 0 or not is_plain(*tensors)
 
 
 def keep_results(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
