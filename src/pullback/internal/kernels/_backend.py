@@ -6,7 +6,7 @@ import importlib.util
 import os
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Literal, ParamSpec
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 P = ParamSpec("P")
+R = TypeVar("R")
 Backend = Literal["auto", "reference", "cpu", "triton"]
 
 
@@ -153,18 +154,19 @@ def is_recorded(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() or forward_level() >= 0 or not is_plain(*tensors)
 
 
-def keep_results(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
+def keep_results(function: Callable[P, R]) -> Callable[P, R]:
     """Return the function with its last results kept, for arguments without tensors.
 
-    Nothing is kept that a graph being traced, a transform or inference mode would own.
+    Unlike those of `functools`, a compiler follows it. Nothing is kept that a graph being traced, a
+    transform or inference mode would own.
 
     Arguments:
-        function: makes a tensor that nobody writes into.
+        function: makes what nobody writes into.
     """
     kept: Any = functools.lru_cache(maxsize=64)(function)
 
     @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         own = not is_plain() or torch.is_inference_mode_enabled()
         return function(*args, **kwargs) if own else kept(*args, **kwargs)
 

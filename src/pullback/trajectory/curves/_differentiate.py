@@ -1,13 +1,12 @@
 """`differentiate`: positions to velocity, acceleration and jerk at every sample."""
 
-import functools
 import math
 
 import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
-from pullback.internal.kernels._backend import Backend, choose_backend
+from pullback.internal.kernels._backend import Backend, choose_backend, keep_results
 from pullback.trajectory._arguments import (
     arithmetic_dtype,
     check_index,
@@ -93,7 +92,7 @@ def differentiate(
     _check_scheme(scheme)
     check_state("start", start)
     check_state("goal", goal)
-    layout = _layout(scheme, _orders(start), _orders(goal))
+    layout, code = _layout(scheme, _orders(start), _orders(goal))
     *batch, horizon, dof = position.shape
     _check_horizon(horizon, layout)
     check_steps(dt, position, horizon - 1)
@@ -108,7 +107,7 @@ def differentiate(
         values = position.new_empty(count, 0, dof)
     weights = _table(layout, dt, position, count, dtype)
     lines = position if len(batch) == 1 else position.reshape(count, horizon, dof)
-    parts = Stencil.apply(lines, values, weights, layout.code, chosen)
+    parts = Stencil.apply(lines, values, weights, code, chosen)
     if len(batch) != 1:
         parts = tuple(part.reshape(position.shape) for part in parts)
     sampled, velocity, acceleration, jerk = parts
@@ -118,9 +117,10 @@ def differentiate(
     return Motion(sampled, velocity, acceleration, jerk, steps)
 
 
-@functools.cache
-def _layout(scheme: Scheme, start: tuple[int, ...], goal: tuple[int, ...]) -> Layout:
-    return Layout(scheme, start, goal)
+@keep_results
+def _layout(scheme: Scheme, start: tuple[int, ...], goal: tuple[int, ...]) -> tuple[Layout, str]:
+    layout = Layout(scheme, start, goal)
+    return layout, layout.code
 
 
 def _orders(state: State) -> tuple[int, ...]:

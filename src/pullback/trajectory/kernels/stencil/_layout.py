@@ -5,9 +5,10 @@ A derivative of order ``k`` at a sample is the ``k``-th derivative of the polyno
 jerks. This file only chooses the conditions; `_weights` turns them into numbers.
 """
 
-import functools
 from dataclasses import dataclass
 from typing import Literal
+
+from pullback.internal.kernels._backend import keep_results
 
 __all__ = ["SCHEMES", "Condition", "Layout", "Scheme", "choose_conditions", "read_geometry"]
 
@@ -74,7 +75,7 @@ class Layout:
         last = len(self.start) if 0 in self.goal else -1
         return self.before, self.width, self.left, self.right, first, last
 
-    @functools.cached_property
+    @property
     def code(self) -> str:
         """The geometry as a word: an argument without a structure that each call would walk."""
         return ",".join(map(str, self.geometry))
@@ -96,7 +97,7 @@ class Layout:
         return self.width + len(self.start) + self.goal.index(order)
 
 
-@functools.cache
+@keep_results
 def read_geometry(code: str) -> tuple[int, ...]:
     """`Layout.geometry` from `Layout.code`."""
     return tuple(map(int, code.split(",")))
