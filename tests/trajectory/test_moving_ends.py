@@ -214,6 +214,20 @@ def test_every_derivative(limits) -> None:
     assert torch.autograd.gradgradcheck(lambda *given: run(*given)[0], inputs, fast_mode=True)
 
 
+def test_the_derivative_at_ends_that_happen_to_be_at_rest() -> None:
+    points = torch.tensor([[0.0, 0.3], [1.0, 0.5], [0.7, 1.5]], dtype=torch.float64)
+    limits = Limits(acceleration=2.0)
+
+    def run(velocity: Tensor) -> Tensor:
+        return minimum_time(points, limits, start=State(velocity=velocity), samples=12).dt
+
+    still = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(run, still, check_forward_ad=True)
+    (reverse,) = torch.autograd.grad(run(still), still)
+    torch.testing.assert_close(torch.func.grad(run)(still.detach()), reverse)
+    torch.testing.assert_close(torch.func.jacfwd(run)(still.detach()), reverse)
+
+
 def test_it_compiles_whole() -> None:
     points, velocity = some(3, 2).requires_grad_(), 0.3 * some(2)
 

@@ -21,7 +21,12 @@ from pullback.trajectory.plans._rows import (
     row_mask,
     row_values,
 )
-from pullback.trajectory.plans._stretch import keeps_zero, least_kept_step, stands_still
+from pullback.trajectory.plans._stretch import (
+    are_constants,
+    keeps_zero,
+    least_kept_step,
+    stands_still,
+)
 from pullback.trajectory.plans._within import combine
 
 __all__ = ["check_duration", "minimum_time"]
@@ -105,7 +110,8 @@ def minimum_time(
     check_limits(limits, points)
     check_duration(limits)
     basis = plan.basis()
-    if stands_still(start, goal) and keeps_zero(limits):
+    # The stretch has the derivatives of points, times and limits alone.
+    if stands_still(start, goal) and are_constants(start, goal) and keeps_zero(limits):
         forms = combine(basis, plan.values(plan.step))
         step = _least_step(plan, forms, limits)
     else:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
+from pullback.internal.torch import forward_level, is_functorch_wrapped_tensor
 from pullback.trajectory._knots import concrete
 from pullback.trajectory._state import State
 from pullback.trajectory.kernels.programs._least import Basis
@@ -28,12 +29,22 @@ from pullback.trajectory.plans._rows import (
 )
 from pullback.trajectory.plans._within import combine
 
-__all__ = ["keeps_zero", "least_kept_step", "stands_still"]
+__all__ = ["are_constants", "keeps_zero", "least_kept_step", "stands_still"]
 
 
 def stands_still(start: State, goal: State) -> bool:
     """Whether nothing that is given at an end moves, as far as can be read."""
     return all(_is_zero(getattr(end, part)) for end in (start, goal) for part in end.given)
+
+
+def are_constants(start: State, goal: State) -> bool:
+    """Whether nobody asks for derivatives with respect to what is given at the ends."""
+    parts = [getattr(end, part) for end in (start, goal) for part in end.given]
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    return not tensors or not (
+        forward_level() >= 0
+        or any(part.requires_grad or is_functorch_wrapped_tensor(part) for part in tensors)
+    )
 
 
 def _is_zero(value: object) -> bool:
