@@ -197,6 +197,10 @@ def test_an_end_that_would_leave_its_limit_within_a_step_is_refused() -> None:
     start = State(velocity=1.0, acceleration=5.0)
     with pytest.raises(ArgumentError, match="velocity within a step of the start"):
         minimum_jerk(LINE, 1.0, start=start, limits=Limits(velocity=1.0), samples=50)
+    # From where the range of the position ends, outward: below it between the first two samples.
+    edge = Limits(velocity=9.0, position=(LINE.min().item(), 99.0), between=True)
+    with pytest.raises(ArgumentError, match="position within a step of the start"):
+        minimum_jerk(LINE, 1.0, start=State(velocity=-0.5), limits=edge, samples=50)
 
 
 @pytest.mark.parametrize("samples", [33, 1025])

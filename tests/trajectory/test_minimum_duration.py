@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.fuzzing import examples
 
 from pullback.errors import ArgumentError, UnsupportedError
 from pullback.trajectory import (
@@ -100,13 +101,90 @@ def test_segments_share_the_hurry():
     assert motion.times[-1] < 16.0
 
 
-@pytest.mark.parametrize(
-    "end", [State(velocity=1.0), State(acceleration=1.0)], ids=["velocity", "acceleration"]
-)
-def test_ends_that_move_are_refused(end):
-    for ends in ({"start": end}, {"goal": end}):
-        with pytest.raises(ArgumentError, match="is not zero"):
-            minimum_duration(THREE, Limits(velocity=2.0), **ends)
+def recorded(monkeypatch, *args, **kwargs):
+    """The motion, and the times of the points that were found for it."""
+    found = []
+
+    def minimum_jerk_(points, times, **given):
+        found.append(times)
+        return minimum_jerk(points, times, **given)
+
+    monkeypatch.setattr("pullback.trajectory.plans._minimum_duration.minimum_jerk", minimum_jerk_)
+    return minimum_duration(*args, **kwargs), found[0]
+
+
+def moving(seed):
+    """Points, limits and ends that move within them."""
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda *shape: torch.rand(*shape, generator=generator, dtype=torch.float64)  # noqa: E731
+    count, dof = 2 + seed % 3, 1 + seed % 2
+    points = torch.randn(count, dof, generator=generator, dtype=torch.float64)
+    limits = {"velocity": 1.0, "acceleration": 3.0, "jerk": 60.0}
+    kept = Limits(**{kind: limits[kind] for kind in list(limits)[: 1 + seed % 4]})
+    ends = [State(velocity=2 * draw(dof) - 1), State(velocity=0.8 * draw(dof), acceleration=0.5)]
+    return points, kept, dict(zip(("start", "goal"), ends[:: 1 - 2 * (seed % 2)], strict=True))
+
+
+@pytest.mark.parametrize("seed", range(examples(10)))
+def test_ends_that_move(seed, monkeypatch):
+    points, limits, ends = moving(seed)
+    motion, times = recorded(monkeypatch, points, limits, samples=48, **ends)
+    for kind in limits.given:
+        step = motion.dt * torch.linspace(0, 1, 7, dtype=torch.float64)[:, None, None]
+        if kind == "velocity":
+            now = motion.velocity + step * motion.acceleration + step**2 / 2 * motion.jerk
+            value = now[:, :-1]
+        else:
+            value = getattr(motion, kind)
+        assert (value.abs() <= getattr(limits, kind) * (1 + 1e-12)).all()
+    for end, index in (("start", 0), ("goal", -1)):
+        torch.testing.assert_close(motion.velocity[index], ends[end].velocity)
+    # A thousandth less would not do, nor what was tried before.
+    for factor in (0.998, *(0.99 * 1.07**-k for k in range(1, 12, 3))):
+        with pytest.raises(ArgumentError):
+            minimum_jerk(points, times * factor, limits=limits, samples=48, **ends)
+
+
+def test_ends_that_move_save_time():
+    flying = State(velocity=1.0)
+    motion = minimum_duration(THREE, Limits(velocity=1.0), start=flying, goal=flying)
+    assert 5.0 <= motion.times[-1] < 5.01
+    # Slow, past the first point and back would take twice as long.
+    hard = Limits(velocity=1.0, acceleration=2.0)
+    assert minimum_duration(THREE, hard, start=flying).times[-1] < 5.4
+
+
+def test_ends_that_move_in_a_batch_and_single_precision():
+    points = torch.stack([THREE, 2 * THREE.flip(0)])
+    velocity = torch.tensor([[0.5], [-0.8]], dtype=torch.float64)
+    limits = Limits(velocity=1.0, acceleration=4.0)
+    together = minimum_duration(points, limits, start=State(velocity=velocity), samples=48)
+    single = State(velocity=velocity.float())
+    coarse = minimum_duration(points.float(), limits, start=single, samples=48)
+    assert coarse.velocity.dtype == torch.float32
+    assert (coarse.velocity.abs() <= 1).all()
+    torch.testing.assert_close(coarse.times, together.times.float(), rtol=5e-3, atol=0)
+    for index in range(2):
+        start = State(velocity=velocity[index])
+        alone = minimum_duration(points[index], limits, start=start, samples=48)
+        torch.testing.assert_close(together.times[index, -1], alone.times[-1], rtol=5e-3, atol=0)
+
+
+def test_a_range_without_zero():
+    steady = State(velocity=1.0)
+    motion = minimum_duration(THREE, Limits(velocity=(0.5, 2.0)), start=steady, goal=steady)
+    assert motion.velocity.min() >= 0.5
+    assert motion.times[-1] < 2.7
+
+
+def test_ends_that_are_refused():
+    for ends in ({"start": State(velocity=1.5)}, {"goal": State(velocity=-1.5)}):
+        with pytest.raises(ArgumentError, match="exceeds its limit"):
+            minimum_duration(THREE, Limits(velocity=1.0), **ends)
+    # Down at first, from where the range ends.
+    narrow = Limits(velocity=1.0, position=(0.0, 5.5), between=True)
+    with pytest.raises(ArgumentError, match="at no duration that was tried"):
+        minimum_duration(THREE, narrow, start=State(velocity=-0.5), samples=24)
 
 
 @pytest.mark.parametrize("end", [free, hold], ids=["free", "hold"])

@@ -87,10 +87,13 @@ def test_bad_input() -> None:
         minimum_time(through, 2.0)
     with pytest.raises(ArgumentError, match="order is out of range"):
         minimum_time(through, LIMITS[0], order=4)
-    with pytest.raises(ArgumentError, match="velocity of the start is not zero"):
-        minimum_time(through, LIMITS[0], start=State(velocity=1.0))
+    with pytest.raises(ArgumentError, match="velocity of the start exceeds its limit"):
+        minimum_time(through, LIMITS[0], start=State(velocity=1.4))
     with pytest.raises(ArgumentError, match="stands still"):
         minimum_time(torch.ones(3, 2), LIMITS[0])
+    line = torch.tensor([[0.0], [1.0], [2.0]])  # met at one speed: its jerk is rounding alone
+    with pytest.raises(ArgumentError, match="every duration would do"):
+        minimum_time(line, Limits(jerk=1.0), start=free, goal=free)
     with pytest.raises(ArgumentError, match="increase strictly"):
         minimum_time(through, LIMITS[0], times=[0.0, 0.0, 1.0])
     minimum_time(through, LIMITS[0], start=free, samples=20)

@@ -6,7 +6,7 @@ import importlib.util
 import os
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Literal, ParamSpec
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from pullback.errors import ArgumentError, MissingExtraError, UnsupportedError
 from pullback.internal.torch import (
     are_functorch_transforms_active,
+    forward_level,
     is_legacy_batchedtensor,
     len_torch_dispatch_stack,
 )
@@ -24,10 +25,12 @@ __all__ = [
     "choose_backend",
     "implementation",
     "is_plain",
+    "is_recorded",
     "keep_results",
 ]
 
 P = ParamSpec("P")
+R = TypeVar("R")
 Backend = Literal["auto", "reference", "cpu", "triton"]
 
 
@@ -131,26 +134,39 @@ def is_plain(*tensors: Tensor) -> bool:
         or are_functorch_transforms_active()
     ):
         return False
-    return all(type(tensor) is Tensor and _has_memory(tensor) for tensor in tensors)
+    for tensor in tensors:
+        # A batch of `is_grads_batched`, a zero of forward mode and a negated view have no memory.
+        if type(tensor) is not Tensor or tensor.is_neg() or tensor._is_zerotensor():
+            return False
+        if is_legacy_batchedtensor(tensor):
+            return False
+    return True
 
 
-def _has_memory(tensor: Tensor) -> bool:
-    # A batch of `is_grads_batched`, a zero of forward mode and a negated view have none.
-    return not (tensor._is_zerotensor() or tensor.is_neg() or is_legacy_batchedtensor(tensor))
+def is_recorded(*tensors: Tensor) -> bool:
+    """Return whether something may ask for the derivative of what is computed now.
 
-
-def keep_results(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """Return the function with its last results kept, for arguments without tensors.
-
-    Nothing is kept that a graph being traced, a transform or inference mode would own.
+    Where it cannot, a rule may run another rule's forward without a Function around it.
 
     Arguments:
-        function: makes a tensor that nobody writes into.
+        tensors: the inputs.
+    """
+    return torch.is_grad_enabled() or forward_level() >= 0 or not is_plain(*tensors)
+
+
+def keep_results(function: Callable[P, R]) -> Callable[P, R]:
+    """Return the function with its last results kept, for arguments without tensors.
+
+    Unlike those of `functools`, a compiler follows it. Nothing is kept that a graph being traced, a
+    transform or inference mode would own.
+
+    Arguments:
+        function: makes what nobody writes into.
     """
     kept: Any = functools.lru_cache(maxsize=64)(function)
 
     @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         own = not is_plain() or torch.is_inference_mode_enabled()
         return function(*args, **kwargs) if own else kept(*args, **kwargs)
 

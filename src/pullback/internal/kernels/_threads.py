@@ -34,9 +34,9 @@ def in_memory(tensor: Tensor, dtype: torch.dtype) -> Tensor:
         tensor: any shape; a view of it where that holds already.
         dtype: what the values are converted to.
     """
-    if tensor.dtype != dtype:
-        tensor = tensor.to(dtype)
-    return tensor.detach().resolve_neg().contiguous()
+    if tensor.dtype == dtype and tensor.is_contiguous() and not tensor.is_neg():
+        return tensor.detach() if tensor.requires_grad else tensor
+    return tensor.detach().to(dtype).resolve_neg().contiguous()
 
 
 def count_threads(items: int, elements: int) -> int:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
-from pullback.internal.kernels._backend import Backend, choose_backend
+from pullback.internal.kernels._backend import Backend, choose_backend, keep_results
 from pullback.trajectory._arguments import (
     arithmetic_dtype,
     check_index,
@@ -92,7 +92,7 @@ def differentiate(
     _check_scheme(scheme)
     check_state("start", start)
     check_state("goal", goal)
-    layout = Layout(scheme, _orders(start), _orders(goal))
+    layout, code = _layout(scheme, _orders(start), _orders(goal))
     *batch, horizon, dof = position.shape
     _check_horizon(horizon, layout)
     check_steps(dt, position, horizon - 1)
@@ -100,11 +100,14 @@ def differentiate(
         check_index(start_index, start, position.shape[:-2], position.device)
     chosen = choose_backend(position.device, backend)
     offset = None if reference is None else gather_part("reference", reference, position, None)
-    values = _collect(position, start, goal, start_index, offset)
     count, dtype = math.prod(batch), arithmetic_dtype(position)
+    if layout.conditions:
+        values = _collect(position, start, goal, start_index, offset)
+    else:
+        values = position.new_empty(count, 0, dof)
     weights = _table(layout, dt, position, count, dtype)
     lines = position if len(batch) == 1 else position.reshape(count, horizon, dof)
-    parts = Stencil.apply(lines, values, weights, layout.geometry, chosen)
+    parts = Stencil.apply(lines, values, weights, code, chosen)
     if len(batch) != 1:
         parts = tuple(part.reshape(position.shape) for part in parts)
     sampled, velocity, acceleration, jerk = parts
@@ -114,7 +117,15 @@ def differentiate(
     return Motion(sampled, velocity, acceleration, jerk, steps)
 
 
+@keep_results
+def _layout(scheme: Scheme, start: tuple[int, ...], goal: tuple[int, ...]) -> tuple[Layout, str]:
+    layout = Layout(scheme, start, goal)
+    return layout, layout.code
+
+
 def _orders(state: State) -> tuple[int, ...]:
+    if state is free:
+        return ()
     return tuple(order for order, name in enumerate(PARTS) if getattr(state, name) is not None)
 
 
@@ -153,7 +164,7 @@ def _collect(
             if name == "position" and offset is not None:
                 value = value - offset
             values.append(value.reshape(count, dof))
-    return torch.stack(values, 1) if values else position.new_empty(count, 0, dof)
+    return torch.stack(values, 1)
 
 
 def _table(

@@ -13,10 +13,26 @@ from pullback.trajectory._state import State, rest
 from pullback.trajectory.kernels.programs._cubic import Forms
 from pullback.trajectory.plans._limits import Limits, aim_of, check_limits
 from pullback.trajectory.plans._plan import SAMPLES, Plan, make_plan, to_motion
-from pullback.trajectory.plans._rows import POWERS, limit_of, row_kinds, row_mask, row_values
+from pullback.trajectory.plans._rows import (
+    POWERS,
+    check_given,
+    limit_of,
+    row_kinds,
+    row_mask,
+    row_values,
+)
+from pullback.trajectory.plans._stretch import (
+    are_constants,
+    keeps_zero,
+    least_kept_step,
+    stands_still,
+)
 from pullback.trajectory.plans._within import combine
 
-__all__ = ["check_stretch", "minimum_time"]
+__all__ = ["check_duration", "minimum_time"]
+
+# What 1,024 samples make of a jerk of zero is a tenth of it.
+_ROUNDING = 1e-6
 
 
 def minimum_time(
@@ -38,16 +54,24 @@ def minimum_time(
     the motion of least jerk without limits keeps them. `minimum_jerk` with limits may be faster,
     at more jerk: it moves at a limit for longer.
 
-    Both ends are at rest, or free: other velocities would not stretch with time. Differentiable
-    in points, times and limits, to any order: the derivative is that of the limit that is met.
+    The formula is that of ends at rest, or free. Ends that move do not stretch with time: the
+    motion changes its shape with the duration, and more time may break a limit, as it has to swing
+    back before it leaves. The duration is then the smallest that keeps all limits: from zero on,
+    each one at which a limit breaks is passed together with all others up to the next root of that
+    condition, which is a cubic in the duration. No shorter one keeps the limits, less two parts in
+    ten million of them; a longer one may not keep them either. The same holds for ranges of a
+    derivative that leave zero out.
+
+    Differentiable in points, times, ends and limits, to any order: the derivative is that of the
+    limit that is met.
 
     Arguments:
         points: ``[..., count, dof]``, in the unit of a joint; all joints of a trajectory share
             its duration.
-        limits: the largest magnitudes of velocity, acceleration and jerk, at least one.
+        limits: ranges of velocity, acceleration, jerk and position; one of the first three.
         times: ``[count]`` or ``[..., count]``, increasing, of which only the proportions count;
             evenly spaced if left out.
-        start: `rest`, `hold`, `free` or a state of zeros.
+        start: velocity, acceleration and jerk at the first point; those left out are free.
         goal: the same at the last point.
         samples: how many samples, evenly spaced in time, the ends included.
         order: 3 for least jerk, 2 for least acceleration.
@@ -56,8 +80,8 @@ def minimum_time(
         a motion ``[..., samples, dof]``; its duration is that of its ``dt``.
 
     Raises:
-        ArgumentError: no limit, ends that move, a motion that stands still (it has no least
-            duration), and as `minimum_jerk`.
+        ArgumentError: no limit, an end beyond its limit, a motion that stands still, limits that no
+            duration keeps or every short one, and as `minimum_jerk`.
         ArgumentTypeError: arguments of a wrong type.
 
     Example:
@@ -65,6 +89,10 @@ def minimum_time(
         >>> motion = minimum_time(torch.tensor([[0.0], [1.0]]), Limits(velocity=2.0))
         >>> round(motion.times[-1].item(), 3), round(motion.velocity.max().item(), 3)
         (0.937, 2.0)
+        >>> moving = State(velocity=1.5)
+        >>> motion = minimum_time(torch.tensor([[0.0], [1.0]]), Limits(velocity=2.0), start=moving)
+        >>> round(motion.times[-1].item(), 3), motion.velocity[0].item()
+        (0.77, 1.5)
 
     Source: Hollerbach, Dynamic scaling of manipulator trajectories, 1984.
     """
@@ -80,17 +108,25 @@ def minimum_time(
         order=order,
     )
     check_limits(limits, points)
-    check_stretch(plan, limits)
-    forms = combine(plan.basis(), plan.values(plan.step))
-    step = _least_step(plan, forms, limits)
+    check_duration(limits)
+    basis = plan.basis()
+    # The stretch has the derivatives of points, times and limits alone.
+    if stands_still(start, goal) and are_constants(start, goal) and keeps_zero(limits):
+        forms = combine(basis, plan.values(plan.step))
+        step = _least_step(plan, forms, limits)
+    else:
+        check_given(plan, limits)
+        step = least_kept_step(plan, basis, limits)
+        forms = combine(basis, plan.values(step))
+    _check_needed(plan, forms, limits, step)
     return replace(to_motion(plan, forms, step), start_time=None)
 
 
-def check_stretch(plan: Plan, limits: Limits) -> None:
-    """Refuse what has no least duration, and ends that move.
+def check_duration(limits: Limits) -> None:
+    """Refuse what has no least duration.
 
     Raises:
-        ArgumentError: no limit on a derivative, or an end that is not at rest.
+        ArgumentError: no limit on a derivative.
     """
     if not set(limits.given) - {"position"}:
         raise ArgumentError(
@@ -98,15 +134,6 @@ def check_stretch(plan: Plan, limits: Limits) -> None:
             given=f"limits on {', '.join(limits.given) or 'nothing'}",
             expected="a limit on velocity, acceleration or jerk",
         )
-    for end, kind, value in plan.ends:
-        known = concrete(value)
-        if known is not None and bool((known != 0).any()):
-            raise ArgumentError(
-                f"The {kind} of the {end} is not zero, and would change with the duration.",
-                given=f"up to {float(known.abs().max()):.6g}",
-                expected="ends at rest, or free",
-                mend="Use minimum_jerk with limits and a duration.",
-            )
 
 
 def _least_step(plan: Plan, forms: Forms, limits: Limits) -> Tensor:
@@ -136,6 +163,26 @@ def _least_step(plan: Plan, forms: Forms, limits: Limits) -> Tensor:
             expected="a motion that moves",
         )
     return step
+
+
+def _check_needed(plan: Plan, forms: Forms, limits: Limits, step: Tensor) -> None:
+    """Refuse a duration that rounding alone has decided, as of a line with a limit on its jerk.
+
+    Raises:
+        ArgumentError: all that is limited is nothing beside what the motion is made from.
+    """
+    size = plan.values(step).detach().abs().amax((-2, -1))
+    idle = torch.ones_like(size, dtype=torch.bool)
+    for kind in set(limits.given) - {"position"}:
+        reach = (row_values(kind, forms).detach().abs() * row_mask(plan, kind)).amax((-2, -1))
+        idle = idle & (reach <= _ROUNDING * size / (plan.samples - 1) ** POWERS[kind])
+    known = concrete(idle)
+    if known is not None and bool(known.any()):
+        raise ArgumentError(
+            "The motion needs nothing of what is limited, so every duration would do.",
+            given=f"limits on {', '.join(limits.given)} of a motion that has none",
+            expected="a limit that a short motion exceeds, such as one on velocity",
+        )
 
 
 def _check_place(place: Tensor, middle: Tensor, half: Tensor, mask: Tensor) -> None:

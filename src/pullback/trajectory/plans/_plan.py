@@ -31,6 +31,7 @@ from pullback.trajectory.kernels.programs._least import Basis, least_basis
 __all__ = ["FORMS", "SAMPLES", "Plan", "change_of", "make_plan", "to_motion"]
 
 FORMS = {"velocity": VELOCITY, "acceleration": ACCELERATION, "jerk": JERK}
+_ORDERS = {"velocity": 1, "acceleration": 2, "jerk": 3}
 SAMPLES = 256
 # Beyond, the band's condition (samples^6 / 1000) leaves the corrections nothing to hold on to.
 _MOST_SAMPLES = 2048
@@ -68,8 +69,7 @@ class Plan:
 
     def values(self, step: Tensor) -> Tensor:
         """What the conditions are to be, for a step in seconds: ``[..., rows, dof]``."""
-        order = {"velocity": 1, "acceleration": 2, "jerk": 3}
-        ends = [value * step[..., None, None] ** order[kind] for _, kind, value in self.ends]
+        ends = [value * step[..., None, None] ** _ORDERS[kind] for _, kind, value in self.ends]
         parts = [self.points, *ends]
         batch = torch.broadcast_shapes(*(part.shape[:-2] for part in parts))
         dof = self.points.shape[-1]
@@ -95,10 +95,12 @@ def make_plan(
     check_points(points, what="points", least=2)
     count = points.shape[-2]
     ends = _ends(points, start, goal)
-    if count + len(ends) < order:
+    # Motions that cost nothing are polynomials below the order; a jerk tells none from another.
+    telling = [kind for _, kind, _ in ends if _ORDERS[kind] < order]
+    if count + len(telling) < order:
         raise ArgumentError(
             "There is too little to determine the motion.",
-            given=f"{count} points and {len(ends)} derivatives",
+            given=f"{count} points and {len(telling)} derivatives below the order of the cost",
             expected=f"{order} conditions or more",
             mend="Give a velocity or an acceleration in start or goal.",
         )

@@ -10,7 +10,18 @@ from pullback.trajectory.kernels.programs._cubic import Forms, metric_product
 from pullback.trajectory.plans._limits import Limits, aim_of, range_of
 from pullback.trajectory.plans._plan import Plan
 
-__all__ = ["POWERS", "check_given", "limit_of", "problem_of", "row_kinds", "row_mask", "row_values"]
+__all__ = [
+    "POWERS",
+    "check_given",
+    "check_near",
+    "limit_of",
+    "near_ends",
+    "near_kept",
+    "problem_of",
+    "row_kinds",
+    "row_mask",
+    "row_values",
+]
 
 POWERS = {"position": 0, "velocity": 1, "acceleration": 2, "jerk": 3}
 # The control points of each step, beside its samples.
@@ -103,6 +114,26 @@ def _cat(parts: list[Tensor]) -> Tensor:
     return torch.cat([part.expand(*batch, part.shape[-1]) for part in parts], dim=-1)
 
 
+def near_ends(plan: Plan, limits: Limits) -> list[tuple[str, str, dict[int, Tensor]]]:
+    """The control points beside each end that what is given there decides.
+
+    Returns:
+        the end, the kind of limit, and the parts that multiply each power of the step, in the units
+        of `row_values`: ``[..., 1, dof]``.
+    """
+    ends = {(end, kind): value for end, kind, value in plan.ends}
+    places, found = plan.points + plan.origin, []
+    for end, sign, index in (("start", 1, slice(1)), ("goal", -1, slice(-1, None))):
+        velocity, acceleration = ends.get((end, "velocity")), ends.get((end, "acceleration"))
+        if velocity is None:
+            continue
+        if "velocity" in limits.given and acceleration is not None:
+            found.append((end, "velocity", {1: velocity, 2: sign * acceleration / 2}))
+        if limits.between and "position" in limits.given:
+            found.append((end, "position", {0: places[..., index, :], 1: sign * velocity / 3}))
+    return found
+
+
 def check_given(plan: Plan, limits: Limits) -> None:
     """Refuse points and ends beyond their limits: no duration would mend them.
 
@@ -112,28 +143,58 @@ def check_given(plan: Plan, limits: Limits) -> None:
     for end, kind, value in plan.ends:
         if kind in limits.given:
             _check_range(f"{kind} of the {end}", kind, value, limits, plan)
-    ends = {(end, kind): value for end, kind, value in plan.ends}
-    for end, sign in (("start", 1), ("goal", -1)):
-        velocity, acceleration = ends.get((end, "velocity")), ends.get((end, "acceleration"))
-        if "velocity" in limits.given and velocity is not None and acceleration is not None:
-            near = velocity + sign * acceleration * plan.step[..., None, None] / 2
-            what = f"velocity within a step of the {end}, whose acceleration is given,"
-            _check_range(what, "velocity", near, limits, plan)
     if "position" in limits.given:
         _check_range("position of a point", "position", plan.points + plan.origin, limits, plan)
         if limits.between:
             _check_room(plan, limits)
 
 
-def _check_range(what: str, kind: str, value: Tensor, limits: Limits, plan: Plan) -> None:
+def check_near(plan: Plan, limits: Limits) -> None:
+    """Refuse ends from which what is given leads beyond a limit within a step of the plan.
+
+    Raises:
+        ArgumentError: one does.
+    """
+    for end, kind, parts in near_ends(plan, limits):
+        given = "acceleration" if kind == "velocity" else "velocity"
+        excess = concrete(_excess(kind, _near(kind, parts, plan.step), limits, plan))
+        if excess is not None and bool((excess > 0).any()):
+            raise ArgumentError(
+                f"The {kind} within a step of the {end}, whose {given} is given, exceeds its "
+                "limit.",
+                given=f"up to {float(excess.max()):.6g} beyond the limit",
+                mend=f"Take more samples, raise the limit on {kind} or lower the {given}.",
+            )
+
+
+def near_kept(plan: Plan, limits: Limits, step: Tensor) -> Tensor:
+    """Which trajectories `check_near` would let pass at steps of so many seconds: ``[...]``."""
+    kept = torch.ones_like(step, dtype=torch.bool)
+    for _, kind, parts in near_ends(plan, limits):
+        kept = kept & (_excess(kind, _near(kind, parts, step), limits, plan) <= 0).all(-1).all(-1)
+    return kept
+
+
+def _near(kind: str, parts: dict[int, Tensor], step: Tensor) -> Tensor:
+    h = step[..., None, None]
+    terms = [part * h ** (power - POWERS[kind]) for power, part in parts.items()]
+    return sum(terms[1:], terms[0])
+
+
+def _excess(kind: str, value: Tensor, limits: Limits, plan: Plan) -> Tensor:
+    """How far a value is beyond its range, and more than rounding would explain."""
     lower, upper = (end.unsqueeze(-2) for end in range_of(limits, kind, plan.points))
     slack = 1e-12 * torch.maximum(lower.abs(), upper.abs())
-    excess = concrete(torch.maximum(value - upper, lower - value) - slack)
+    return torch.maximum(value - upper, lower - value) - slack
+
+
+def _check_range(what: str, kind: str, value: Tensor, limits: Limits, plan: Plan) -> None:
+    excess = concrete(_excess(kind, value, limits, plan))
     if excess is not None and bool((excess > 0).any()):
         raise ArgumentError(
             f"The {what} exceeds its limit, and no duration would do.",
             given=f"up to {float(excess.max()):.6g} beyond the limit",
-            mend=f"Raise the limit on {kind}, or lower the {what.rstrip(',')}.",
+            mend=f"Raise the limit on {kind}, or lower the {what}.",
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from pullback.internal.kernels._backend import is_recorded
 from pullback.tensor import Function
 from pullback.trajectory.kernels.accumulate._dispatch import accumulate, accumulate_adjoint
 from pullback.trajectory.kernels.accumulate._reference import steps_adjoint
@@ -41,7 +42,9 @@ class Accumulate(Function):
         needs = ctx.needs_input_grad
         back: tuple[Any, Any] = (None, None)
         if needs[0] or needs[1]:
-            back = AccumulateAdjoint.apply(*cotangents, steps, ctx.order, ctx.backend)  # type: ignore[arg-type] # as many as forward takes
+            recorded = is_recorded(*cotangents, steps)
+            run = AccumulateAdjoint.apply if recorded else AccumulateAdjoint.forward
+            back = run(*cotangents, steps, ctx.order, ctx.backend)  # type: ignore[arg-type] # as many as forward takes
         steep = steps_adjoint(cotangents, control, initial, steps, ctx.order) if needs[2] else None
         return *back, steep, None, None
 

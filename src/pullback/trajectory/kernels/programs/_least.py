@@ -18,9 +18,9 @@ from pullback.trajectory.kernels.programs._cubic import (
 
 __all__ = ["Basis", "condition_band", "least_basis", "solve_conditioned"]
 
-# Each pass leaves of the error its product with condition and rounding: 1e-8 at 256 samples, 1e-3
-# at 2,048.
-_FEW, _PASSES, _MORE_PASSES = 512, 1, 4
+# Each pass leaves of the error its product with condition and rounding: 1e-8 at 256 samples, and at
+# 2,048 a thousandth, or half of it where an end is free. Samples, and passes up to so many.
+_PASSES = ((512, 1), (1024, 4), (2048, 16))
 
 
 class Basis(NamedTuple):
@@ -98,7 +98,7 @@ def least_basis(order: int, conditions: Tensor) -> Basis:
         band, conditions, weight=weight, slope=slope, gap=wanted, strict=True
     )
     first, jerk = step[..., :3], apply_form(JERK, step)
-    for _ in range(_PASSES if samples <= _FEW else _MORE_PASSES):
+    for _ in range(next(passes for most, passes in _PASSES if samples <= most)):
         forms = integrate_jerk(first, jerk)
         coefficients = _coefficients(first, forms)
         slope = -metric_product(order, forms.acceleration, jerk) - dual @ conditions

@@ -9,8 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
+from pullback.internal.kernels._backend import is_recorded
 from pullback.tensor import Function
 from pullback.trajectory.kernels.stencil._dispatch import stencil, stencil_adjoint
+from pullback.trajectory.kernels.stencil._layout import read_geometry
 from pullback.trajectory.kernels.stencil._reference import weights_adjoint
 
 __all__ = ["Stencil", "StencilAdjoint"]
@@ -24,15 +26,15 @@ class Stencil(Function):
 
     @staticmethod
     def forward(
-        x: Tensor, conditions: Tensor, weights: Tensor, geometry: tuple[int, ...], backend: str
+        x: Tensor, conditions: Tensor, weights: Tensor, layout: str, backend: str
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Apply `pullback.trajectory.kernels.stencil._dispatch.stencil`."""
-        return stencil(x, conditions, weights, geometry, backend)
+        return stencil(x, conditions, weights, read_geometry(layout), backend)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Keep what the adjoint needs."""
-        x, conditions, weights, ctx.geometry, ctx.backend = inputs
+        x, conditions, weights, ctx.layout, ctx.backend = inputs
         ctx.save_for_backward(x, conditions, weights)
 
     @staticmethod
@@ -42,10 +44,17 @@ class Stencil(Function):
         needs = ctx.needs_input_grad
         back: tuple[Any, Any] = (None, None)
         if needs[0] or needs[1]:
-            back = StencilAdjoint.apply(*cotangents, weights, ctx.geometry, ctx.backend)  # type: ignore[arg-type] # as many as forward takes
+            run = (
+                StencilAdjoint.apply
+                if is_recorded(*cotangents, weights)
+                else StencilAdjoint.forward
+            )
+            back = run(*cotangents, weights, ctx.layout, ctx.backend)  # type: ignore[arg-type] # as many as forward takes
         steep = None
         if needs[2]:
-            steep = weights_adjoint(cotangents[1:], x, conditions, weights, ctx.geometry)
+            steep = weights_adjoint(
+                cotangents[1:], x, conditions, weights, read_geometry(ctx.layout)
+            )
         return *back, steep, None, None
 
 
@@ -62,17 +71,17 @@ class StencilAdjoint(Function):
         acceleration: Tensor,
         jerk: Tensor,
         weights: Tensor,
-        geometry: tuple[int, ...],
+        layout: str,
         backend: str,
     ) -> tuple[Tensor, Tensor]:
         """Apply `pullback.trajectory.kernels.stencil._dispatch.stencil_adjoint`."""
         cotangents = (position, velocity, acceleration, jerk)
-        return stencil_adjoint(cotangents, weights, geometry, backend)
+        return stencil_adjoint(cotangents, weights, read_geometry(layout), backend)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Keep what the stencil needs."""
-        *cotangents, weights, ctx.geometry, ctx.backend = inputs
+        *cotangents, weights, ctx.layout, ctx.backend = inputs
         ctx.save_for_backward(*cotangents[1:], weights)
 
     @staticmethod
@@ -83,8 +92,8 @@ class StencilAdjoint(Function):
         needs = ctx.needs_input_grad
         back: tuple[Any, ...] = (None,) * 4
         if any(needs[:4]):
-            back = Stencil.apply(x, conditions, weights, ctx.geometry, ctx.backend)
+            back = Stencil.apply(x, conditions, weights, ctx.layout, ctx.backend)
         steep = None
         if needs[4]:
-            steep = weights_adjoint(tuple(saved), x, conditions, weights, ctx.geometry)
+            steep = weights_adjoint(tuple(saved), x, conditions, weights, read_geometry(ctx.layout))
         return *back, steep, None, None

@@ -8,7 +8,9 @@ jerks. This file only chooses the conditions; `_weights` turns them into numbers
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["SCHEMES", "Condition", "Layout", "Scheme", "choose_conditions"]
+from pullback.internal.kernels._backend import keep_results
+
+__all__ = ["SCHEMES", "Condition", "Layout", "Scheme", "choose_conditions", "read_geometry"]
 
 Scheme = Literal["backward", "central"]
 Side = Literal["left", "inside", "right"]
@@ -73,6 +75,11 @@ class Layout:
         last = len(self.start) if 0 in self.goal else -1
         return self.before, self.width, self.left, self.right, first, last
 
+    @property
+    def code(self) -> str:
+        """The geometry as a word: an argument without a structure that each call would walk."""
+        return ",".join(map(str, self.geometry))
+
     def column(self, side: Side, sample: int, order: int) -> int:
         """Return the column of a row's weights that a condition belongs to.
 
@@ -88,6 +95,12 @@ class Layout:
         if side == "left":
             return self.width + self.start.index(order)
         return self.width + len(self.start) + self.goal.index(order)
+
+
+@keep_results
+def read_geometry(code: str) -> tuple[int, ...]:
+    """`Layout.geometry` from `Layout.code`."""
+    return tuple(map(int, code.split(",")))
 
 
 def choose_conditions(layout: Layout, side: Side, row: int, order: int) -> list[Condition]:

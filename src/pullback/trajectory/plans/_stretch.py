@@ -1,0 +1,176 @@
+"""The least duration of a motion whose ends move, or whose ranges leave zero out.
+
+All times are stretched alike, so per step the motion is a polynomial of the step ``h``: points
+count for ``1``, a velocity given at an end for ``h``, an acceleration for ``h^2``, a jerk for
+``h^3``. A limit ``u`` on the ``k``-th derivative is ``r(h) <= u h^k`` in each row. All conditions
+are cubics, and they need not stay kept once they are: with more time a motion may swing back.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError
+from pullback.internal.torch import forward_level, is_functorch_wrapped_tensor
+from pullback.trajectory._knots import concrete
+from pullback.trajectory._state import State
+from pullback.trajectory.kernels.programs._least import Basis
+from pullback.trajectory.kernels.programs._polynomials import first_kept, solve_polynomial
+from pullback.trajectory.plans._limits import Limits, aim_of, range_of
+from pullback.trajectory.plans._plan import Plan
+from pullback.trajectory.plans._rows import (
+    POWERS,
+    limit_of,
+    near_ends,
+    row_kinds,
+    row_mask,
+    row_values,
+)
+from pullback.trajectory.plans._within import combine
+
+__all__ = ["are_constants", "keeps_zero", "least_kept_step", "stands_still"]
+
+
+def stands_still(start: State, goal: State) -> bool:
+    """Whether nothing that is given at an end moves, as far as can be read."""
+    return all(_is_zero(getattr(end, part)) for end in (start, goal) for part in end.given)
+
+
+def are_constants(start: State, goal: State) -> bool:
+    """Whether nobody asks for derivatives with respect to what is given at the ends."""
+    parts = [getattr(end, part) for end in (start, goal) for part in end.given]
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    return not tensors or not (
+        forward_level() >= 0
+        or any(part.requires_grad or is_functorch_wrapped_tensor(part) for part in tensors)
+    )
+
+
+def _is_zero(value: object) -> bool:
+    if isinstance(value, tuple):
+        return all(_is_zero(part) for part in value)
+    if not isinstance(value, Tensor):
+        return value == 0
+    known = concrete(value)
+    return known is not None and not bool((known != 0).any())
+
+
+def keeps_zero(limits: Limits) -> bool:
+    """Whether the ranges of the derivatives are known to have zero inside."""
+    ranges = (getattr(limits, kind) for kind in limits.given if kind != "position")
+    return all(_has_zero(*pair) for pair in ranges if isinstance(pair, tuple))
+
+
+def _has_zero(lower: Tensor | float, upper: Tensor | float) -> bool:
+    ends = [concrete(torch.as_tensor(end)) for end in (lower, upper)]
+    return (
+        ends[0] is not None
+        and ends[1] is not None
+        and bool((ends[0] < 0).all() and (ends[1] > 0).all())
+    )
+
+
+def least_kept_step(plan: Plan, basis: Basis, limits: Limits) -> Tensor:
+    """Seconds between samples, the least with which the limits are kept: ``[...]``.
+
+    Raises:
+        ArgumentError: none does, or every small one.
+    """
+    polynomials, powers, kinds = _polynomials(plan, basis, limits)
+    step, row, found = first_kept(polynomials.detach(), powers, torch.compiler.is_compiling())
+    known = concrete(found)
+    if known is not None and not bool((known == 1).all()):
+        _refuse(known, concrete(row), kinds)
+    chosen = row[..., None, None].expand(*row.shape, 1, 4)
+    return solve_polynomial(polynomials.gather(-2, chosen).squeeze(-2), step)
+
+
+def _refuse(found: Tensor, row: Tensor | None, kinds: list[str]) -> None:
+    if bool((found == -1).any()):
+        raise ArgumentError(
+            "The limits are kept however short the duration is, so none is the least.",
+            given="a motion that needs nothing of what is limited, or points that are all alike",
+            expected="a limit that a short motion exceeds, such as one on velocity",
+        )
+    failed = tuple((found != 1).nonzero()[0].tolist())
+    if bool((found == -2).any()):
+        raise ArgumentError(
+            "The least duration was not decided.",
+            given=f"trajectory {list(failed)}, whose limits rounding leaves open",
+            mend="Widen the limits a little.",
+        )
+    kind = kinds[int(row[failed])] if row is not None else "a derivative"
+    raise ArgumentError(
+        "The motion of least jerk between these ends keeps the limits at no duration.",
+        given=f"the limit on {kind}" + (f" in trajectory {list(failed)}" if failed else ""),
+        expected="wider limits, or slower ends",
+        mend="Use minimum_duration, or minimum_jerk with limits, which bend the motion.",
+    )
+
+
+def _polynomials(plan: Plan, basis: Basis, limits: Limits) -> tuple[Tensor, Tensor, list[str]]:
+    """Conditions ``[..., rows, 4]`` that are to be at most zero, their powers and their limits."""
+    forms = [combine(basis, values) for values in _values_by_power(plan)]
+    parts = []
+    for kind in row_kinds(limits):
+        values, name = [row_values(kind, form) for form in forms], limit_of(kind)
+        if name == "position":
+            values[0] = values[0] + plan.origin.mT
+        middle, half = aim_of(limits, name, plan.points)
+        ends = middle - half, middle + half
+        parts.append((name, _conditions(values, name, ends, row_mask(plan, kind) > 0)))
+    for name, values in _given(plan, limits):
+        lower, upper = range_of(limits, name, plan.points)
+        slack = 1e-12 * torch.maximum(lower.abs(), upper.abs())
+        ends = lower - slack, upper + slack
+        parts.append((name, _conditions(values, name, ends, torch.ones_like(values[0]) > 0)))
+    batch = torch.broadcast_shapes(*(part.shape[:-3] for _, part in parts))
+    flat = [part.expand(*batch, *part.shape[-3:]).flatten(-3, -2) for _, part in parts]
+    kinds = [
+        name for (name, _), part in zip(parts, flat, strict=True) for _ in range(part.shape[-2])
+    ]
+    powers = torch.tensor([POWERS[kind] for kind in kinds], device=plan.points.device)
+    return torch.cat(flat, dim=-2), powers, kinds
+
+
+def _given(plan: Plan, limits: Limits) -> Iterator[tuple[str, list[Tensor]]]:
+    """What is given at the ends and what that decides beside them, which no row of the motion has.
+
+    `check_given` has looked at the first, unless a graph is traced, where there are no values.
+    """
+    given = [(kind, {POWERS[kind]: value}) for _, kind, value in plan.ends if kind in limits.given]
+    for kind, parts in given + [(kind, parts) for _, kind, parts in near_ends(plan, limits)]:
+        some = next(iter(parts.values()))
+        yield kind, [parts.get(power, torch.zeros_like(some)).mT for power in range(4)]
+
+
+def _values_by_power(plan: Plan) -> list[Tensor]:
+    """What the conditions are to be, ``[..., rows, dof]``, apart by the power of the step."""
+    powers = [0] * plan.points.shape[-2] + [POWERS[kind] for _, kind, _ in plan.ends]
+    values = plan.values(torch.ones_like(plan.step))
+    own = torch.tensor(powers, device=plan.points.device).unsqueeze(-1)
+    return [torch.where(own == power, values, 0.0) for power in range(4)]
+
+
+def _conditions(
+    values: list[Tensor], kind: str, ends: tuple[Tensor, Tensor], kept: Tensor
+) -> Tensor:
+    """That ``r(h)`` is between both ends times ``h^k``, as parts of half the range.
+
+    Arguments:
+        values: by the power of ``h``, each ``[..., dof, rows]``.
+        kind: the limit, whose derivative is the ``k``-th.
+        ends: of the range, each ``[..., dof]``.
+        kept: ``[..., 1 or dof, rows]``, false where nothing is asked.
+
+    Returns:
+        ``[..., dof, 2 rows, 4]``, at most zero where kept.
+    """
+    half, sides = (ends[1] - ends[0]).unsqueeze(-1) / 2, []
+    for sign, end in ((-1, ends[0]), (1, ends[1])):
+        scaled = [sign * value / half for value in values]
+        scaled[POWERS[kind]] = scaled[POWERS[kind]] - sign * end.unsqueeze(-1) / half
+        asked = [torch.where(kept, part, -float(not power)) for power, part in enumerate(scaled)]
+        sides.append(torch.stack(torch.broadcast_tensors(*asked), dim=-1))
+    return torch.cat(sides, dim=-2)
