@@ -17,7 +17,7 @@ from pullback.conformance._guard import reseed
 from pullback.conformance._repro import write_repro
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import tensors
-from pullback.conformance._values import show
+from pullback.conformance._values import close, show
 from pullback.report import Finding, Verdict
 
 __all__ = [
@@ -259,7 +259,7 @@ class Probe:
         """The position of the first tensor that differs beyond rounding, or ``None``."""
         least = torch.finfo(torch.float32).eps if self.rough or self.narrow else 0.0
         for k, (one, other) in enumerate(zip(got, expected, strict=True)):
-            if one.shape != other.shape or not _close(one, other, looser, least):
+            if one.shape != other.shape or not close(one, other, looser, least):
                 return k
         return None
 
@@ -392,20 +392,3 @@ def products(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> t
     value = sum(inner(a, b) for a, b in zip(first, second, strict=True))
     scale = sum(inner(a.abs(), b.abs()) for a, b in zip(first, second, strict=True))
     return value, scale
-
-
-def _close(one: torch.Tensor, other: torch.Tensor, looser: float, least: float) -> bool:
-    """Equal up to rounding, relative to the largest entry; NaN and infinity must coincide."""
-    if one.numel() == 0:
-        return True
-    found = [torch.finfo(t.dtype).eps for t in (one, other) if is_continuous(t)]
-    eps = max([least, *found])
-    wide = torch.complex128 if one.is_complex() or other.is_complex() else torch.float64
-    a, b = one.detach().to(wide), other.detach().to(wide)
-    finite = torch.isfinite(b)
-    if not torch.equal(torch.isfinite(a), finite):
-        return False
-    if not finite.any():
-        return True
-    gap, size = (a - b)[finite].abs().max(), b[finite].abs().max()
-    return bool(gap <= looser * eps**0.75 * max(float(size), float(a[finite].abs().max()), 1e-300))
