@@ -20,7 +20,7 @@ from pullback.conformance._prepare import prepare, refuse_data
 from pullback.conformance._subject import Subject
 from pullback.conformance._tape import check_tape, is_tape
 from pullback.conformance.clauses import CLAUSES, ClauseId
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.report import Finding, Report
 from pullback.tensor import Intent
 
@@ -64,9 +64,9 @@ def check(
         nothing crashes.
 
     Raises:
-        ArgumentError: an unknown clause or intent, a timeout that is not a time, or inputs that
-            the function does not take.
-        ArgumentTypeError: the function cannot be called.
+        ArgumentError: an unknown clause, intent or isolation, a timeout that is not a time, or
+            inputs that the function does not take.
+        ArgumentTypeError: the function cannot be called, or clauses are no ids.
 
     Example:
         >>> import torch
@@ -83,7 +83,12 @@ def check(
     """
     started = time.perf_counter()
     chosen = select_clauses(clauses)
-    check_timeout(timeout, bool(isolate))
+    if not (isinstance(isolate, bool) or isolate == "copy"):
+        raise ArgumentError(
+            "There is no such isolation.", given=f"isolate={isolate!r}",
+            expected='True, False or "copy"',
+        )  # fmt: skip
+    check_timeout(timeout, isolate is not False)
     if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
         raise ArgumentError(
             "The seed is not one that torch takes.", given=f"seed={seed!r}",
@@ -133,6 +138,7 @@ def select_clauses(clauses: Iterable[str] | str | None) -> tuple[Clause, ...]:
 
     Raises:
         ArgumentError: an id is unknown, or none is given.
+        ArgumentTypeError: they are no ids.
 
     Example:
         >>> [clause.id for clause in select_clauses(["linear", "derivative"])]
@@ -140,6 +146,12 @@ def select_clauses(clauses: Iterable[str] | str | None) -> tuple[Clause, ...]:
     """
     if clauses is None:
         return CLAUSES
+    if not isinstance(clauses, Iterable):
+        raise ArgumentTypeError(
+            "These are no clauses.",
+            given=repr(clauses),
+            expected="ids of clauses, such as 'linear'",
+        )
     wanted = [clauses] if isinstance(clauses, str) else list(clauses)
     known = [clause.id for clause in CLAUSES]
     unknown = [name for name in wanted if name not in known]

@@ -12,6 +12,7 @@ from pullback.conformance._failure import OnceOnly, classify, describe
 from pullback.conformance._guard import guarded, unpatched
 from pullback.conformance._probe import Probe
 from pullback.errors import ArgumentError
+from pullback.internal._operator import registered_rules
 from pullback.report import Finding, Verdict
 
 __all__ = ["Clause", "bearer", "check_timeout", "clause", "run_clause", "run_clauses", "teller"]
@@ -175,6 +176,9 @@ def _faulty(probe: Probe, fault: Exception, bearing: str) -> Finding:
     said = f"Plain backward does not run: {describe(fault)}"
     if isinstance(fault, NotImplementedError):
         return probe.lacking(said, "Write backward, or declare the outputs non-differentiable.")
+    op = probe.subject.operator
+    if op is not None and registered_rules(op).kind == "none":
+        return probe.lacking(said, "Register a gradient: torch.library.register_autograd.")
     return probe.crashes(said, "Make loss.backward() work first; then the other clauses can run.",
                          ["print(torch.autograd.grad(outs(), xs, [torch.ones_like(y) for y in "
                           "outs()], allow_unused=True))"])  # fmt: skip

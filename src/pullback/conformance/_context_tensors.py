@@ -1,7 +1,9 @@
 """Find tensors that a context holds outside of what save_for_backward saved."""
 
 import functools
+import gc
 import types
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -16,8 +18,8 @@ _DEPTH = 5
 def context_tensors(node: Any) -> Iterator[tuple[str, torch.Tensor | Any]]:
     """Tensors, and arrays that numpy shares, held by the attributes of a node.
 
-    Looks into containers, dataclasses, closures, partial functions, bound methods and plain
-    objects. Modules of torch are left alone: their parameters live longer than any call.
+    Looks into containers, iterators, dataclasses, closures, partial functions, bound methods and
+    plain objects. Modules of torch are left alone: their parameters live longer than any call.
 
     Arguments:
         node: an autograd node of a custom Function, which is its context.
@@ -69,10 +71,13 @@ def _children(value: Any) -> Iterator[tuple[Any, str]]:
     elif isinstance(value, functools.partial):
         yield (value.args, ".args")
         yield (value.keywords, ".keywords")
-    elif isinstance(value, types.MethodType):
+    elif isinstance(value, (types.MethodType, types.BuiltinMethodType)):
         yield value.__self__, " bound to an object"
     elif is_dataclass(value) and not isinstance(value, type):
         yield from ((getattr(value, f.name, None), f".{f.name}") for f in fields(value))
+    elif isinstance(value, (Iterator, deque)):
+        # A generator refers to its locals, an iterator and a deque to what they have left.
+        yield from ((item, " inside") for item in gc.get_referents(value))
     elif _is_plain(value):
         yield from ((item, f".{name}") for name, item in _attributes(value))
 

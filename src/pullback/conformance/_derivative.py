@@ -7,7 +7,7 @@ random signs: their sum grows as the root of their number, so that one wrong ent
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -129,6 +129,7 @@ def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:
     Raises:
         RuntimeError: the function refuses a second derivative.
     """
+    probe = replace(probe, rough=probe.rough or probe.narrow)
     points = probe.point(number if number > 1 else 0)
     leaves = probe.leaves(points)
     outputs = probe.evaluate(leaves)

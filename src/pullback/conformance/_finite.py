@@ -19,6 +19,8 @@ from dataclasses import dataclass
 
 import torch
 
+from pullback.errors import ArgumentError
+
 __all__ = ["Estimate", "Match", "Slopes", "compare", "differentiate", "inner", "slopes"]
 
 _STEPS = 8
@@ -116,6 +118,9 @@ def slopes(function: Callable[[float], torch.Tensor], step: float = 2.0**-6) -> 
     Returns:
         The estimates with their errors.
 
+    Raises:
+        ArgumentError: how many values there are depends on ``t``.
+
     Example:
         >>> x = torch.tensor([2.0, 0.0], dtype=torch.float64)
         >>> found = slopes(lambda t: (x + t).abs())
@@ -133,6 +138,8 @@ def slopes(function: Callable[[float], torch.Tensor], step: float = 2.0**-6) -> 
     for level in range(_STEPS):
         h = step / _RATIO**level
         plus, minus = function(h).double(), function(-h).double()
+        if plus.shape != base.shape or minus.shape != base.shape:
+            raise ArgumentError("The function gives another number of values beside the point.")
         size = torch.maximum(size, torch.maximum(plus.abs(), minus.abs()).nan_to_num())
         row = [(plus - minus) / (2 * h)]
         noise = 2 * eps * (size + row[0].abs()) / h

@@ -64,7 +64,7 @@ def _look(probe: Probe) -> Probe:
     outputs = tuple(k for k, y in enumerate(every) if y.requires_grad and is_continuous(y))
     probe = replace(probe, outputs=outputs, random=_is_random(probe))
     probe = replace(probe, fault=_fault(probe), kin=_kin(probe))
-    return replace(probe, rough=_is_rough(probe))
+    return replace(probe, rough=_is_rough(probe), narrow=_is_narrow(probe))
 
 
 def refuse_data(arguments: Arguments) -> None:
@@ -254,7 +254,22 @@ def _is_rough(probe: Probe) -> bool:
         outputs = probe.evaluate(probe.leaves(points))
     except Exception:  # not defined beside the point
         return False
-    found = [y.detach() for y in outputs]
+    return _are_single([y.detach() for y in outputs])
+
+
+def _is_narrow(probe: Probe) -> bool:
+    """Whether gradients hold nothing but float32 numbers, of cotangents that do not."""
+    if probe.fault is not None or not probe.outputs:
+        return False
+    points = probe.point(2)
+    try:
+        cotangents = probe.cotangents(probe.output_values(points))
+        return not all(map(_fits, cotangents)) and _are_single(probe.backward(points, cotangents))
+    except Exception:  # not defined beside the point
+        return False
+
+
+def _are_single(found: Sequence[torch.Tensor]) -> bool:
     # A few bits alone are not what float32 leaves: steps have them, as rounding or a sign.
     return all(_fits(y) for y in found) and not all(_is_coarse(y) for y in found)
 

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from pullback.conformance._guard import reseed
 from pullback.conformance._repro import write_repro
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import tensors
-from pullback.conformance._values import show
+from pullback.conformance._values import close, show
 from pullback.report import Finding, Verdict
 
 __all__ = [
@@ -48,6 +49,7 @@ class Probe:
         outputs: positions among the output tensors that are differentiated.
         random: whether the function draws from a global generator.
         rough: whether it computes in float32 although its outputs are float64.
+        narrow: whether backward does, although forward does not.
         accumulates: whether it refuses `torch.autograd.grad`, and takes ``.backward()``: one that
             runs forward again in backward cannot tell which gradients are asked for.
         frees: whether forward gives the memory of its inputs back.
@@ -68,6 +70,7 @@ class Probe:
     outputs: tuple[int, ...] = ()
     random: bool = False
     rough: bool = False
+    narrow: bool = False
     accumulates: bool = False
     frees: bool = False
     fault: Exception | None = None
@@ -118,6 +121,21 @@ class Probe:
             return [point.clone() for point in points]
         steps = self.direction(f"point {number}")
         return [point + 0.02 * step for point, step in zip(points, steps, strict=True)]
+
+    def neighbour(self, number: int) -> Tensors:
+        """A point close to the given one where the outputs have the shapes that they have there.
+
+        How many entries a selection has depends on its values. The freest way to move that keeps
+        them is taken; where there is none, the given point.
+        """
+        shapes = [y.shape for y in self.output_values()]
+        kinds = list(KINDS)
+        for kind in kinds[kinds.index(self.kin) :]:
+            points = replace(self, kin=kind).point(number)
+            with suppress(Exception):  # refused there
+                if [y.shape for y in self.output_values(points)] == shapes:
+                    return points
+        return self.point(0)
 
     def direction(self, label: object, only: int | None = None) -> Tensors:
         """A random direction, scaled to each input, that keeps symmetric inputs symmetric.
@@ -239,9 +257,9 @@ class Probe:
         self, got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], looser: float = 1.0
     ) -> int | None:
         """The position of the first tensor that differs beyond rounding, or ``None``."""
-        least = torch.finfo(torch.float32).eps if self.rough else 0.0
+        least = torch.finfo(torch.float32).eps if self.rough or self.narrow else 0.0
         for k, (one, other) in enumerate(zip(got, expected, strict=True)):
-            if one.shape != other.shape or not _close(one, other, looser, least):
+            if one.shape != other.shape or not close(one, other, looser, least):
                 return k
         return None
 
@@ -374,20 +392,3 @@ def products(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> t
     value = sum(inner(a, b) for a, b in zip(first, second, strict=True))
     scale = sum(inner(a.abs(), b.abs()) for a, b in zip(first, second, strict=True))
     return value, scale
-
-
-def _close(one: torch.Tensor, other: torch.Tensor, looser: float, least: float) -> bool:
-    """Equal up to rounding, relative to the largest entry; NaN and infinity must coincide."""
-    if one.numel() == 0:
-        return True
-    found = [torch.finfo(t.dtype).eps for t in (one, other) if is_continuous(t)]
-    eps = max([least, *found])
-    wide = torch.complex128 if one.is_complex() or other.is_complex() else torch.float64
-    a, b = one.detach().to(wide), other.detach().to(wide)
-    finite = torch.isfinite(b)
-    if not torch.equal(torch.isfinite(a), finite):
-        return False
-    if not finite.any():
-        return True
-    gap, size = (a - b)[finite].abs().max(), b[finite].abs().max()
-    return bool(gap <= looser * eps**0.75 * max(float(size), float(a[finite].abs().max()), 1e-300))

@@ -2,7 +2,9 @@
 
 import torch
 
-__all__ = ["is_freed", "same_bits", "show"]
+from pullback.conformance._arguments import is_continuous
+
+__all__ = ["close", "is_freed", "same_bits", "show"]
 
 
 def is_freed(tensor: torch.Tensor) -> bool:
@@ -38,3 +40,34 @@ def show(value: object) -> str:
         more = ", ..." if flat.numel() > 6 else ""
         return f"[{entries}{more}] shape {tuple(value.shape)} {value.dtype}".replace("torch.", "")
     return f"{value:.8g}" if isinstance(value, float) else str(value)
+
+
+def close(one: torch.Tensor, other: torch.Tensor, looser: float, least: float) -> bool:
+    """Whether two tensors are equal up to rounding, relative to the largest entry.
+
+    NaN and infinity must coincide.
+
+    Arguments:
+        one: a tensor.
+        other: the tensor that it is compared with, of the same shape.
+        looser: how many times the usual rounding is allowed.
+        least: the rounding of one operation, where it is more than that of the dtypes.
+
+    Example:
+        >>> one = torch.ones(2)
+        >>> close(one, one + 1e-7, 1.0, 0.0), close(one, one + 1e-3, 1.0, 0.0)
+        (True, False)
+    """
+    if one.numel() == 0:
+        return True
+    found = [torch.finfo(t.dtype).eps for t in (one, other) if is_continuous(t)]
+    eps = max([least, *found])
+    wide = torch.complex128 if one.is_complex() or other.is_complex() else torch.float64
+    a, b = one.detach().to(wide), other.detach().to(wide)
+    finite = torch.isfinite(b)
+    if not torch.equal(torch.isfinite(a), finite):
+        return False
+    if not finite.any():
+        return True
+    gap, size = (a - b)[finite].abs().max(), b[finite].abs().max()
+    return bool(gap <= looser * eps**0.75 * max(float(size), float(a[finite].abs().max()), 1e-300))

@@ -190,6 +190,40 @@ def system():
     return x @ x.mT + 12 * torch.eye(12, dtype=x.dtype), normal(12, seed=2)
 
 
+class NonZero(torch.autograd.Function):
+    """How many entries it returns depends on their values."""
+
+    @staticmethod
+    def forward(ctx, x):
+        index = x.nonzero()[:, 0]
+        ctx.save_for_backward(index)
+        ctx.mark_non_differentiable(index)
+        ctx.count = len(x)
+        return x[index], index
+
+    @staticmethod
+    def backward(ctx, cotangent, _):
+        (index,) = ctx.saved_tensors
+        return cotangent.new_zeros(ctx.count).index_put((index,), cotangent)
+
+
+class LargerThanMean(torch.autograd.Function):
+    """The entries above the mean: a small step lets one in, or out."""
+
+    @staticmethod
+    def forward(ctx, x):
+        mask = x.abs() > x.abs().mean()
+        ctx.save_for_backward(mask)
+        return x[mask]
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (mask,) = ctx.saved_tensors
+        gradient = cotangent.new_zeros(mask.shape)
+        gradient[mask] = cotangent
+        return gradient
+
+
 SPECIMENS = [
     Specimen(ValidatedRows, distributions),
     Specimen(ValidatedOnce, lambda: (torch.tensor([1.0, 3.0, 2.0]).double().requires_grad_(),)),
@@ -202,5 +236,7 @@ SPECIMENS = [
     Specimen(SavesInVain, lambda: (normal(7),)),
     Specimen(NullSpace, lambda: (normal(2, 5),)),
     Specimen(Levels, lambda: (normal(20), 1000)),
+    Specimen(NonZero, lambda: (torch.tensor([1.0, 0, 2, 0, 3]).double().requires_grad_(),)),
+    Specimen(LargerThanMean, lambda: (normal(30),)),
     Specimen(GatherRows, lambda: (normal(4, 2), torch.tensor([0, 3, 3]))),
 ]

@@ -24,7 +24,8 @@ def deterministic(probe: Probe) -> Finding:
     def once() -> Tensors:
         leaves = probe.leaves(points)
         every = probe.run(leaves)
-        outputs = [every[k] for k in probe.outputs]
+        # One cause gives one finding: a backward that does not run is the finding of another.
+        outputs = [] if probe.fault else [every[k] for k in probe.outputs]
         found = probe.pull(leaves, probe.cotangents(outputs), outputs) if outputs else []
         return [t.detach() for t in (*every, *found)]
 
@@ -47,6 +48,8 @@ def deterministic(probe: Probe) -> Finding:
                 )  # fmt: skip
     if probe.random:
         return probe.holds("It draws from a global generator; the same seed gives the same bits.")
+    if probe.fault:
+        return probe.holds("The same inputs give the same bits forward; backward does not run.")
     return probe.holds("The same inputs give the same bits, forward and backward.")
 
 

@@ -77,10 +77,10 @@ def _freed(probe: Probe, position: int, moment: str) -> Finding:
     )  # fmt: skip
 
 
-def _error_of(run: Callable[[], object]) -> Exception | None:
+def _error_of(run: Callable[[], object]) -> BaseException | None:
     try:
         run()
-    except Exception as error:  # judged once it is known what was written before it
+    except (Exception, SystemExit) as error:  # judged once it is known what was written before it
         return error
     return None
 

@@ -22,7 +22,7 @@ _REPEATS = 5
 )
 def state(probe: Probe) -> Finding:
     """Interleave two live calls, then run in several threads, and compare with calls alone."""
-    points = [probe.point(0), probe.point(2)]
+    points = [probe.point(0), probe.neighbour(2)]
     shapes = probe.output_values()
     cotangents = probe.cotangents(shapes)
     alone = [probe.backward(x, cotangents) for x in points]

@@ -28,7 +28,7 @@ _BATCH = 3
 )
 def vmap(probe: Probe) -> Finding:
     """Batch each choice of inputs along the first and the last dimension, and compare."""
-    items = [probe.point(0), *(probe.point(number) for number in range(2, _BATCH + 1))]
+    items = [probe.point(0), *(probe.neighbour(number) for number in range(2, _BATCH + 1))]
     for dims in _choices(items[0]):
         found = _compare(probe, items, dims)
         if found is not None:

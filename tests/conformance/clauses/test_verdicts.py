@@ -1,0 +1,193 @@
+"""Verdicts that once were false: what is found, what is no fault, and one finding for one cause."""
+
+from collections import deque
+
+import pytest
+import torch
+from tests.specimens._specimen import normal
+from tests.specimens.right.manners import LargerThanMean, NonZero
+from tests.specimens.wrong.calculus import OnceCombined, OnceNumpy, OnceSplit
+from torch.autograd import Function
+
+import pullback
+from pullback.conformance import Verdict, check
+from pullback.conformance.clauses import CLAUSES
+from pullback.errors import ArgumentError, ArgumentTypeError
+
+CHEAP = [c.id for c in CLAUSES if c.id not in ("compile", "compositions", "cuda-graph")]
+FAILURES = [
+    RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn"),
+    NameError("undefined"),
+    SystemExit(3),
+    NotImplementedError("no backward"),
+]
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
+def test_a_backward_that_never_runs_is_the_one_finding(error):
+    class Never(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            raise error
+
+    report = check(Never, normal(3), clauses=CHEAP)
+    refused = isinstance(error, NotImplementedError)
+    found = {f.clause: f.verdict for f in report if f.verdict not in ("holds", "skipped")}
+    assert found == {"derivative": Verdict.LACKING if refused else Verdict.CRASHES}
+    assert "backward does not run" in report["deterministic"].detail
+
+
+@pytest.mark.parametrize("function", [OnceCombined, OnceSplit])
+def test_completing_what_is_once_differentiable_mends_it(function):
+    assert check(function, normal(3), clauses="once")["once"].verdict is Verdict.LACKING
+    report = check(pullback.complete(function), normal(3), clauses=["once", "double"])
+    assert report.ok
+    assert report["double"].verdict is Verdict.HOLDS
+
+
+def test_what_completing_cannot_derive_is_lacking():
+    report = check(pullback.complete(OnceNumpy), normal(3), clauses=["once", "double"])
+    assert report.ok
+    assert report["double"].verdict is Verdict.LACKING
+
+
+KEPT = {
+    "a method made in C": lambda x: x.clone,
+    "a deque": lambda x: deque([{"x": x}]),
+    "an iterator": lambda x: iter([x]),
+    "a chain of iterators": lambda x: zip([1], [x], strict=True),
+    "a generator": lambda x: (t for t in [x]),
+}
+
+
+@pytest.mark.parametrize("keep", KEPT.values(), ids=KEPT.keys())
+def test_a_tensor_is_found_wherever_the_context_holds_it(keep):
+    class Keeps(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.kept, ctx.other = keep(x), 2 * x.detach().numpy()
+            return x * x
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return torch.from_numpy(ctx.other) * cotangent
+
+    assert check(Keeps, normal(3), clauses="saved")["saved"].verdict is Verdict.BROKEN
+
+
+def test_what_holds_no_tensor_is_not_flagged():
+    class Keeps(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.kept = [torch.mul, len, "abc".upper, iter([1]), deque([1]), x.shape, range(3)]
+            ctx.made = torch.Generator()
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return 2 * ctx.saved_tensors[0] * cotangent
+
+    assert check(Keeps, normal(3), clauses="saved")["saved"].verdict is Verdict.HOLDS
+
+
+class SingleGradient(Function):
+    """Two outputs; its gradient is in float32, and torch casts it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x, x.sin()
+
+    @staticmethod
+    def backward(ctx, first, second):
+        (x,) = ctx.saved_tensors
+        return (2 * x * first + x.cos() * second).float()
+
+
+class SingleProduct(Function):
+    """Computes its backward in float32, whatever it is given."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, w = (t.float() for t in ctx.saved_tensors)
+        g = cotangent.float()
+        return (g @ w.mT).double(), (x.mT @ g).double()
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (SingleGradient, lambda: (normal(5),)),
+        (SingleProduct, lambda: (normal(5, 7), normal(7, 3, seed=2))),
+    ],
+)
+def test_a_backward_in_float32_is_no_fault_of_its_numbers(function, inputs):
+    clauses = ["derivative", "linear", "double", "alias", "undefined", "layout", "form", "state"]
+    report = check(function, *inputs(), clauses=clauses)
+    assert not [f for f in report if f.verdict in ("broken", "crashes")], report
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (NonZero, lambda seed: (torch.tensor([1.0, 0, 2, 0, 3 + seed]).requires_grad_(),)),
+        (LargerThanMean, lambda seed: (normal(30, seed=seed),)),
+    ],
+)
+def test_outputs_whose_size_depends_on_values_are_compared_where_it_stays(function, inputs, seed):
+    clauses = ["derivative", "vmap", "state", "sizes"]
+    report = check(function, *inputs(seed), clauses=clauses)
+    assert report.ok, report
+    assert report["state"].verdict is Verdict.HOLDS
+
+
+def test_a_shared_state_is_found_beside_a_selection():
+    class Shared(LargerThanMean):
+        @staticmethod
+        def forward(ctx, x):
+            Shared.kept = x.abs() > x.abs().mean(), x
+            return x[Shared.kept[0]] ** 2
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            mask, x = Shared.kept
+            return torch.zeros_like(x).masked_scatter(mask, 2 * x[mask] * cotangent)
+
+    report = check(Shared, normal(30), clauses="state")
+    assert report["state"].verdict is Verdict.BROKEN
+
+
+@torch.library.custom_op("pullback_verdicts::sine", mutates_args=())
+def sine(x: torch.Tensor) -> torch.Tensor:
+    return x.sin()
+
+
+def test_an_operator_without_a_gradient_lacks_one():
+    report = check(sine, normal(3), clauses=["derivative", "linear", "deterministic"])
+    assert report.ok
+    assert report["derivative"].verdict is Verdict.LACKING
+    assert "register_autograd" in report["derivative"].hint
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"isolate": "yes"}, ArgumentError),
+        ({"isolate": 1}, ArgumentError),
+        ({"clauses": 3}, ArgumentTypeError),
+    ],
+)
+def test_options_of_another_kind_are_refused_by_name(options, error):
+    with pytest.raises(error, match="given"):
+        check(NonZero, normal(3), **options)
