@@ -2,13 +2,16 @@
 
 What a rule writes to beside its context and arguments is found from its code: the global names
 and closures that it refers to, and those of the functions it calls by name. Lists, dicts, sets,
-tensors and attributes among them are put back; what happens elsewhere (a file, a queue, another
-process) is not seen.
+tensors, generators and attributes among them are put back, and so are the generators of Python and
+of numpy; what happens elsewhere (a file, a queue, another process) is not seen.
 """
 
 import collections
 import contextlib
+import functools
 import gc
+import random
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -41,7 +44,7 @@ Undo = Callable[[], None]
 @contextlib.contextmanager
 def preserved(definition: Definition) -> Iterator[None]:
     """Put back afterwards what the rules of a Function write to outside of their arguments."""
-    undo: list[Undo] = []
+    undo = _rewind_generators()
     seen: set[int] = set()
     for rule in _functions(definition):
         for cell in filled_cells(rule):
@@ -147,7 +150,10 @@ def _remember(value: Any, undo: list[Undo], seen: set[int]) -> None:
         return  # of a transform, which may have ended
     seen.add(id(value))
     inside: list[Any] = []
-    if isinstance(value, torch.Tensor):
+    rewound = _rewind(value)
+    if rewound is not None:
+        undo.append(rewound)
+    elif isinstance(value, torch.Tensor):
         if value.numel() <= _LARGE and type(value) in _COPIED and not is_dynamo_tracing():
             undo.append(_restore(value, value._version, value.detach().clone()))
     elif isinstance(value, type):
@@ -168,6 +174,27 @@ def _remember(value: Any, undo: list[Undo], seen: set[int]) -> None:
     for member in inside if len(seen) < _OBJECTS else ():
         if isinstance(member, (list, dict, set, collections.deque)) or hasattr(member, "__dict__"):
             _remember(member, undo, seen)
+
+
+def _rewind(value: Any) -> Undo | None:
+    """Put back a generator of random numbers, if the value is one."""
+    if isinstance(value, torch.Generator) and not is_dynamo_tracing():
+        return functools.partial(value.set_state, value.get_state())
+    if isinstance(value, random.Random):
+        return functools.partial(value.setstate, value.getstate())
+    if type(value).__module__.startswith("numpy.random") and hasattr(value, "bit_generator"):
+        bits = value.bit_generator
+        return functools.partial(setattr, bits, "state", bits.state)
+    return None
+
+
+def _rewind_generators() -> list[Undo]:
+    """Put back the generators that Python and numpy share among all code."""
+    undo: list[Undo] = [functools.partial(random.setstate, random.getstate())]
+    numpy: Any = sys.modules.get("numpy.random")
+    if numpy is not None:
+        undo.append(functools.partial(numpy.set_state, numpy.get_state(legacy=False)))
+    return undo
 
 
 def _forget(function: Any) -> Undo:
