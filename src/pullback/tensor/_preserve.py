@@ -179,7 +179,8 @@ def _remember(value: Any, undo: list[Undo], seen: set[int]) -> None:
 def _rewind(value: Any) -> Undo | None:
     """Put back a generator of random numbers, if the value is one."""
     if isinstance(value, torch.Generator) and not is_dynamo_tracing():
-        return functools.partial(value.set_state, value.get_state())
+        rewind: Any = value.set_state
+        return functools.partial(rewind, value.get_state())
     if isinstance(value, random.Random):
         return functools.partial(value.setstate, value.getstate())
     if type(value).__module__.startswith("numpy.random") and hasattr(value, "bit_generator"):
