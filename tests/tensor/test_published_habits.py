@@ -43,6 +43,16 @@ def returns_an_array(base):
     return ReturnsAnArray
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@both(returns_an_array)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_an_output_that_is_an_array_compiles_as_published(function, backend):
+    torch._dynamo.reset()
+    x = leaf()
+    y = torch.compile(lambda x: function.apply(x)[0], fullgraph=True, backend=backend)(x)
+    agree(torch.autograd.grad(y.sum(), x)[0], torch.full((3,), 2.0, dtype=torch.float64))
+
+
 @both(returns_an_array)
 def test_an_output_that_is_an_array(function):
     x = leaf()
