@@ -4,6 +4,7 @@ import os
 import random
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -203,6 +204,45 @@ def test_a_function_that_communicates_is_left_out():
     (record,) = records("Reduced")
     assert record.verdict == "skipped"
     assert "communicate" in record.reason
+
+
+class Group:
+    calls = 0
+
+    def reduce(self, x):
+        Group.calls += 1
+        torch.distributed.all_reduce(x.clone())
+
+
+group = Group()
+parallel = types.ModuleType("parallel")
+parallel.reduce = group.reduce
+
+
+def test_a_function_that_communicates_through_helpers_is_left_out():
+    class ReducedFar(pullback.Function):
+        @staticmethod
+        def forward(ctx, x):
+            parallel.reduce(x.detach())
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            return 3 * ctx.saved_tensors[0] ** 2 * g
+
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        x = X.clone().requires_grad_()
+        (first,) = torch.autograd.grad(ReducedFar.apply(x).sum(), x, create_graph=True)
+        torch.autograd.grad(first.sum(), x)
+    finally:
+        torch.distributed.destroy_process_group()
+    (record,) = records("ReducedFar")
+    assert record.verdict == "skipped"
+    assert "communicate" in record.reason
+    assert Group.calls <= 2  # the call itself, and once more for its derivative
 
 
 def test_code_that_is_compiled_is_audited_on_stand_in_values():

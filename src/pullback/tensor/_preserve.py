@@ -10,6 +10,7 @@ import collections
 import contextlib
 import functools
 import gc
+import inspect
 import random
 import sys
 import types
@@ -33,6 +34,7 @@ from pullback.tensor._reach import (
 __all__ = ["keeps_a_fake", "kept_outside", "names_in_rules", "preserved"]
 
 _DEPTH = 2  # functions that rules call by name, and what these call
+_REACHED = 4096  # functions that are looked into at any distance
 _MEMBERS = 16  # of a list that are looked at
 _OBJECTS = 256  # outside that are looked at
 _LARGE = 1 << 20  # elements of a tensor outside that is not copied
@@ -121,14 +123,30 @@ def _memory(function: Any) -> list[Any]:
     return [value for value in gc.get_referents(function) if isinstance(value, kinds)]
 
 
-def names_in_rules(definition: Definition) -> set[str]:
-    """All names that the rules and the functions they call refer to."""
-    return {
-        name
-        for rule in _functions(definition)
-        for code in codes(rule.__code__)
-        for name in code.co_names
-    }
+def names_in_rules(definition: Definition, *, far: bool = False) -> set[str]:
+    """All names that the rules and the functions they call refer to.
+
+    Arguments:
+        definition: what was read off the Function.
+        far: look into functions at any distance, and into those of modules and objects.
+    """
+    waiting = list(_functions(definition))
+    found = dict.fromkeys(waiting)
+    names: set[str] = set()
+    while waiting:
+        rule = waiting.pop()
+        own = {name for code in codes(rule.__code__) for name in code.co_names}
+        names |= own
+        for value in named(rule) if far and len(found) < _REACHED else ():
+            owner = value if isinstance(value, (type, types.ModuleType)) else type(value)
+            members = [inspect.getattr_static(owner, name, None) for name in own]
+            for member in (value, *members):
+                function = getattr(member, "__func__", member)
+                new = isinstance(function, types.FunctionType) and function not in found
+                if new and _is_not_of_torch(function):
+                    found[function] = None
+                    waiting.append(function)
+    return names
 
 
 def _functions(definition: Definition) -> list[types.FunctionType]:
