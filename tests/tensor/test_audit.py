@@ -1,5 +1,12 @@
 """The audit of derived rules: what it refuses, what it leaves out, how it is switched off."""
 
+import os
+import random
+import subprocess
+import sys
+import types
+
+import numpy as np
 import pytest
 import torch
 
@@ -58,6 +65,73 @@ def test_it_can_be_switched_off(how):
             switch.__exit__()
     else:
         assert not second(function).any()
+
+
+def test_an_environment_variable_switches_it_off():
+    script = "import pullback.tensor._audit as a; print(a.is_auditing())"
+    for value, expected in (("0", "False"), ("off", "False"), ("1", "True")):
+        environment = {**os.environ, "PULLBACK_AUDIT": value}
+        ran = subprocess.run(
+            [sys.executable, "-c", script],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert ran.stdout.strip() == expected
+
+
+def test_a_capture_is_left_out_and_said(monkeypatch):
+    function = make()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        assert not second(function).any()
+    found = [record for record in records() if record.reason and "captured" in record.reason]
+    assert {record.verdict for record in found} == {"skipped"}
+    with pytest.raises(UnsupportedError, match="disagrees with what"):
+        second(function)
+
+
+OWN = torch.Generator().manual_seed(3)
+PYTHON = random.Random(3)
+NUMPY = np.random.default_rng(3)
+
+
+class Draws(pullback.Function):
+    """x ** 3, which draws from every generator; what it draws changes nothing."""
+
+    @staticmethod
+    def forward(ctx, x):
+        torch.rand(2)
+        torch.rand(2, generator=OWN)
+        np.random.rand()
+        (random.random(), PYTHON.random(), NUMPY.random())
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, g):
+        return 3 * ctx.saved_tensors[0] ** 2 * g
+
+
+def test_generators_are_as_before():
+    def states():
+        return (
+            torch.get_rng_state().tolist(),
+            OWN.get_state().tolist(),
+            repr(np.random.get_state(legacy=False)),
+            repr(NUMPY.bit_generator.state),
+            random.getstate(),
+            PYTHON.getstate(),
+        )
+
+    x = X.clone().requires_grad_()
+    (first,) = torch.autograd.grad(Draws.apply(x).sum(), x, create_graph=True)
+    before = states()
+    (again,) = torch.autograd.grad(first.sum(), x)
+    torch.testing.assert_close(again, 6 * X)
+    assert [a == b for a, b in zip(states(), before, strict=True)] == [True] * 6
 
 
 def test_it_costs_a_bounded_number_of_calls_once(tmp_path):
@@ -130,6 +204,45 @@ def test_a_function_that_communicates_is_left_out():
     (record,) = records("Reduced")
     assert record.verdict == "skipped"
     assert "communicate" in record.reason
+
+
+class Group:
+    calls = 0
+
+    def reduce(self, x):
+        Group.calls += 1
+        torch.distributed.all_reduce(x.clone())
+
+
+group = Group()
+parallel = types.ModuleType("parallel")
+parallel.reduce = group.reduce
+
+
+def test_a_function_that_communicates_through_helpers_is_left_out():
+    class ReducedFar(pullback.Function):
+        @staticmethod
+        def forward(ctx, x):
+            parallel.reduce(x.detach())
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            return 3 * ctx.saved_tensors[0] ** 2 * g
+
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        x = X.clone().requires_grad_()
+        (first,) = torch.autograd.grad(ReducedFar.apply(x).sum(), x, create_graph=True)
+        torch.autograd.grad(first.sum(), x)
+    finally:
+        torch.distributed.destroy_process_group()
+    (record,) = records("ReducedFar")
+    assert record.verdict == "skipped"
+    assert "communicate" in record.reason
+    assert Group.calls <= 2  # the call itself, and once more for its derivative
 
 
 def test_code_that_is_compiled_is_audited_on_stand_in_values():

@@ -43,6 +43,16 @@ def returns_an_array(base):
     return ReturnsAnArray
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@both(returns_an_array)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_an_output_that_is_an_array_compiles_as_published(function, backend):
+    torch._dynamo.reset()
+    x = leaf()
+    y = torch.compile(lambda x: function.apply(x)[0], fullgraph=True, backend=backend)(x)
+    agree(torch.autograd.grad(y.sum(), x)[0], torch.full((3,), 2.0, dtype=torch.float64))
+
+
 @both(returns_an_array)
 def test_an_output_that_is_an_array(function):
     x = leaf()
@@ -179,6 +189,87 @@ def wraps_variables(base):
 def test_variable_in_backward(function, ask):
     x, y = leaf().detach(), leaf(3.0, 2.0, 1.0).detach()
     right_or_refused(ask, function.apply, lambda x, y: x * x * y, x, y)
+
+
+def wraps_what_nothing_used(base):
+    class Wraps(base):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return 3 * Variable(x) ** 2 * Variable(Variable(g))
+
+    return Wraps
+
+
+def _twice(f, x):
+    x = x.clone().requires_grad_()
+    (first,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+    return torch.autograd.grad(first.sum(), x)[0]
+
+
+OF_ONE = {
+    "jvp": lambda f, x: func.jvp(f, (x,), (x,))[1],
+    "twice": _twice,
+    "grad of grad": lambda f, x: func.grad(lambda x: func.grad(lambda x: f(x).sum())(x).sum())(x),
+    "hessian": lambda f, x: func.hessian(lambda x: f(x).sum())(x),
+    "jvp of grad": lambda f, x: func.jvp(func.grad(lambda x: f(x).sum()), (x,), (x,))[1],
+}
+
+
+@both(wraps_what_nothing_used)
+@pytest.mark.parametrize("ask", OF_ONE.values(), ids=OF_ONE)
+def test_variable_of_an_input_and_a_cotangent_that_nothing_used_before(function, ask):
+    x = leaf().detach()
+    agree(ask(function.apply, x), ask(lambda x: x**3, x))
+
+
+def computes_in_float32(base):
+    class Computes(base):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return (x.float() ** 3).to(x.dtype)
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return (3 * x.float() ** 2 * g.float()).to(g.dtype)
+
+    return Computes
+
+
+@both(computes_in_float32)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rules_that_compute_in_float32_whatever_they_are_given(function, dtype):
+    x, v = leaf().detach().to(dtype), leaf(1.0, 0.5, 0.25).detach().to(dtype)
+    _, tangent = func.jvp(function.apply, (x,), (v,))
+    torch.testing.assert_close(tangent, 3 * x**2 * v, rtol=0.02, atol=1e-5)
+
+
+def clips_in_float32(base):
+    class Clips(base):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            return (g.float() + 1e-3 * g.float().sin()).to(g.dtype)
+
+    return Clips
+
+
+@both(clips_in_float32)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_small_part_that_is_not_linear_shows_in_float32(function, dtype):
+    x = leaf().detach().to(dtype)
+    with pytest.raises(PullbackError, match="not linear"):
+        func.jvp(function.apply, (x,), (x,))
 
 
 def relies_on_once(base):
@@ -400,6 +491,26 @@ def test_outputs_of_eight_bits_in_forward_mode(function):
     except PullbackError:
         return
     agree(tangent, 2 * x)
+
+
+def one_of_eight_bits(base):
+    class Cast(base):
+        @staticmethod
+        def forward(ctx, x):
+            return x.to(torch.float8_e5m2)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g.to(torch.float32)
+
+    return Cast
+
+
+@both(one_of_eight_bits)
+def test_a_cast_to_eight_bits_has_a_tangent(function):
+    x = torch.tensor([1.0, 2.0])
+    _, tangent = func.jvp(function.apply, (x,), (x / 4,))
+    agree(tangent.float(), x / 4)
 
 
 def cube(base):

@@ -187,7 +187,13 @@ def _once(
     record = None if table is None else table.get(key)
     if record is None or (record.verdict == "no verdict" and len(_tries[definition]) < _TRIES):
         nothing = any(source.numel() == 0 for source in sources)
-        if nothing or _capturing() or (definition, key) in _busy or len(table or ()) >= _SIGNATURES:
+        if nothing or (definition, key) in _busy or len(table or ()) >= _SIGNATURES:
+            return False
+        if _capturing():
+            reason = "a CUDA graph was being captured"
+            skipped = Audit(definition.name, rule, str(signature), "skipped", reason)
+            with _lock:  # under a key of its own: it is audited at the next use outside of one
+                _records.setdefault(definition, {})[*key, reason] = skipped
             return False
         _busy.add((definition, key))
         try:
@@ -235,7 +241,8 @@ def _audit(
 
     if call.dirty or call.definition.mutates:
         return skipped("it changes an argument in place")
-    if names_in_rules(call.definition) & _COMMUNICATES:
+    connected = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if names_in_rules(call.definition, far=connected) & _COMMUNICATES:
         return skipped("it may communicate with other processes")
     try:
         holes = _copied(call.template[0])

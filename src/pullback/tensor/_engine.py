@@ -38,6 +38,7 @@ from pullback.tensor._definition import Definition
 from pullback.tensor._forward_mode import push
 from pullback.tensor._gradient import differentiable_gradient
 from pullback.tensor._in_graph import (
+    confirm_outputs,
     may_change,
     refuse_change,
     refuse_constants,
@@ -75,7 +76,9 @@ def apply(
     template, tensors = flatten(values)
     if is_dynamo_trying(tensors):
         with tried(engine.function(), definition):
-            return _run(engine, definition, template, tensors, names)
+            return confirm_outputs(
+                definition.name, _run(engine, definition, template, tensors, names)
+            )
     return _run(engine, definition, template, tensors, names)
 
 

@@ -228,7 +228,7 @@ def _transpose(
     if confirm:
         seen = _confirm(name, probes, pushed, gradients, given)
         if call.definition.gradient is None:  # nothing is declared: look from another side too
-            opposite = [-probe for probe in probes]
+            opposite = [_probe(call.outputs[i], -1.0) for i in outputs]
             _confirm(name, opposite, pushed, pull(*opposite), given)
             if strict and not seen and is_auditing():
                 raise UnsupportedError(
@@ -245,7 +245,7 @@ def _as(tangent: Any, meta: Meta) -> torch.Tensor:
     return tangent if tangent.dtype is meta[1] else tangent.to(meta[1])
 
 
-def _probe(meta: Meta) -> torch.Tensor:
+def _probe(meta: Meta, sign: float = 1.0) -> torch.Tensor:
     """A fixed cotangent with large and small entries and no symmetry.
 
     The linear map is transposed at this point; one that is not linear shows itself there.
@@ -253,7 +253,7 @@ def _probe(meta: Meta) -> torch.Tensor:
     shape, dtype, device = meta
     wide = torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
     count = torch.arange(shape.numel(), device=device, dtype=wide)
-    return (torch.cos(count + 1) * 10.0 ** (2 - count % 5)).reshape(shape).to(dtype)
+    return (sign * torch.cos(count + 1) * 10.0 ** (2 - count % 5)).reshape(shape).to(dtype)
 
 
 def _fit(gradient: torch.Tensor | None, meta: Meta, retrace: Retrace) -> torch.Tensor:

@@ -41,6 +41,7 @@ from pullback.tensor._preserve import keeps_a_fake, preserved
 from pullback.tensor._reach import functions, named
 
 __all__ = [
+    "confirm_outputs",
     "follow",
     "may_change",
     "prepare",
@@ -127,6 +128,21 @@ class _NoValues(UnsupportedError):
 
 
 _NoValues.__name__ = UnsupportedError.__name__
+
+
+def confirm_outputs(name: str, output: Any) -> Any:
+    """Refuse a text or an array among the outputs: a graph that takes a call whole has no such.
+
+    Where Dynamo traces the rules they are constants, as they are without pullback.
+    """
+    for entry in output if isinstance(output, tuple) else (output,):
+        if isinstance(entry, (str, bytes)) or type(entry).__module__ == "numpy":
+            raise _NoValues(
+                f"{name} returns a {type(entry).__name__}, and torch.compile takes {name} into "
+                "its graph whole, which returns tensors and numbers.",
+                mend="Return it from a function around the Function.",
+            )
+    return output
 
 
 def _is_for_lack_of_values(error: Exception) -> bool:

@@ -2,13 +2,17 @@
 
 What a rule writes to beside its context and arguments is found from its code: the global names
 and closures that it refers to, and those of the functions it calls by name. Lists, dicts, sets,
-tensors and attributes among them are put back; what happens elsewhere (a file, a queue, another
-process) is not seen.
+tensors, generators and attributes among them are put back, and so are the generators of Python and
+of numpy; what happens elsewhere (a file, a queue, another process) is not seen.
 """
 
 import collections
 import contextlib
+import functools
 import gc
+import inspect
+import random
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -30,6 +34,7 @@ from pullback.tensor._reach import (
 __all__ = ["keeps_a_fake", "kept_outside", "names_in_rules", "preserved"]
 
 _DEPTH = 2  # functions that rules call by name, and what these call
+_REACHED = 4096  # functions that are looked into at any distance
 _MEMBERS = 16  # of a list that are looked at
 _OBJECTS = 256  # outside that are looked at
 _LARGE = 1 << 20  # elements of a tensor outside that is not copied
@@ -41,7 +46,7 @@ Undo = Callable[[], None]
 @contextlib.contextmanager
 def preserved(definition: Definition) -> Iterator[None]:
     """Put back afterwards what the rules of a Function write to outside of their arguments."""
-    undo: list[Undo] = []
+    undo = _rewind_generators()
     seen: set[int] = set()
     for rule in _functions(definition):
         for cell in filled_cells(rule):
@@ -118,14 +123,30 @@ def _memory(function: Any) -> list[Any]:
     return [value for value in gc.get_referents(function) if isinstance(value, kinds)]
 
 
-def names_in_rules(definition: Definition) -> set[str]:
-    """All names that the rules and the functions they call refer to."""
-    return {
-        name
-        for rule in _functions(definition)
-        for code in codes(rule.__code__)
-        for name in code.co_names
-    }
+def names_in_rules(definition: Definition, *, far: bool = False) -> set[str]:
+    """All names that the rules and the functions they call refer to.
+
+    Arguments:
+        definition: what was read off the Function.
+        far: look into functions at any distance, and into those of modules and objects.
+    """
+    waiting = list(_functions(definition))
+    found = dict.fromkeys(waiting)
+    names: set[str] = set()
+    while waiting:
+        rule = waiting.pop()
+        own = {name for code in codes(rule.__code__) for name in code.co_names}
+        names |= own
+        for value in named(rule) if far and len(found) < _REACHED else ():
+            owner = value if isinstance(value, (type, types.ModuleType)) else type(value)
+            members = [inspect.getattr_static(owner, name, None) for name in own]
+            for member in (value, *members):
+                function = getattr(member, "__func__", member)
+                new = isinstance(function, types.FunctionType) and function not in found
+                if new and _is_not_of_torch(function):
+                    found[function] = None
+                    waiting.append(function)
+    return names
 
 
 def _functions(definition: Definition) -> list[types.FunctionType]:
@@ -147,7 +168,10 @@ def _remember(value: Any, undo: list[Undo], seen: set[int]) -> None:
         return  # of a transform, which may have ended
     seen.add(id(value))
     inside: list[Any] = []
-    if isinstance(value, torch.Tensor):
+    rewound = _rewind(value)
+    if rewound is not None:
+        undo.append(rewound)
+    elif isinstance(value, torch.Tensor):
         if value.numel() <= _LARGE and type(value) in _COPIED and not is_dynamo_tracing():
             undo.append(_restore(value, value._version, value.detach().clone()))
     elif isinstance(value, type):
@@ -168,6 +192,28 @@ def _remember(value: Any, undo: list[Undo], seen: set[int]) -> None:
     for member in inside if len(seen) < _OBJECTS else ():
         if isinstance(member, (list, dict, set, collections.deque)) or hasattr(member, "__dict__"):
             _remember(member, undo, seen)
+
+
+def _rewind(value: Any) -> Undo | None:
+    """Put back a generator of random numbers, if the value is one."""
+    if isinstance(value, torch.Generator) and not is_dynamo_tracing():
+        rewind: Any = value.set_state
+        return functools.partial(rewind, value.get_state())
+    if isinstance(value, random.Random):
+        return functools.partial(value.setstate, value.getstate())
+    if type(value).__module__.startswith("numpy.random") and hasattr(value, "bit_generator"):
+        bits = value.bit_generator
+        return functools.partial(setattr, bits, "state", bits.state)
+    return None
+
+
+def _rewind_generators() -> list[Undo]:
+    """Put back the generators that Python and numpy share among all code."""
+    undo: list[Undo] = [functools.partial(random.setstate, random.getstate())]
+    numpy: Any = sys.modules.get("numpy.random")
+    if numpy is not None:
+        undo.append(functools.partial(numpy.set_state, numpy.get_state(legacy=False)))
+    return undo
 
 
 def _forget(function: Any) -> Undo:

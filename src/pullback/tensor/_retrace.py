@@ -120,6 +120,8 @@ class Retrace(TorchFunctionMode):
         for source in self.sources if self.level else ():
             none_of_it = source.narrow(0, 0, 0) if source.dim() else source
             self.levels |= tracking_levels(none_of_it.clone())  # a view would not tell
+            if self.tracks(source):
+                self._tracked[id(source)] = source
         _stack().append(self)
         return super().__enter__()
 
@@ -186,14 +188,15 @@ class Retrace(TorchFunctionMode):
             if (
                 isinstance(value, torch.Tensor)
                 and self.level
-                and self.strict
                 and _differentiable(value)
                 and not self.tracks(value)
                 and id(value) not in self.constants
                 and wrapper_level(value) >= self.level
             ):
-                found[i] = self._attached(value)
-                if found[i] is None:
+                attached = self._attached(value)
+                if attached is not None:
+                    found[i] = attached
+                elif self.strict:
                     raise self.refuse(f"{where} meets a tensor whose history was cut off")
             elif isinstance(value, torch.Tensor) and self.tracks(value):
                 self._tracked[id(value)] = value

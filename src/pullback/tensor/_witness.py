@@ -16,11 +16,13 @@ class Witness(TorchFunctionMode):
 
     Attributes:
         remembered: a tensor that one run made was used by a later one.
+        rounds: float64 was rounded to float32, so that the last half of its digits is noise.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.remembered = False
+        self.rounds = False
         self._earlier: dict[int, TensorWeakRef] = {}
         self._made: dict[int, TensorWeakRef] = {}
 
@@ -33,18 +35,18 @@ class Witness(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         given = set()
+        wide = False
         for leaf in pytree.tree_leaves((args, kwargs)):
             if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
                 given.add(id(leaf))
+                wide = wide or leaf.dtype is torch.float64
                 reference = self._earlier.get(id(leaf))
                 if reference is not None and reference() is leaf:
                     self.remembered = True
         result = func(*args, **(kwargs or {}))
         for leaf in pytree.tree_leaves(result):
-            if (
-                isinstance(leaf, torch.Tensor)
-                and leaf.is_floating_point()
-                and id(leaf) not in given
-            ):
-                self._made[id(leaf)] = TensorWeakRef(leaf)
+            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+                self.rounds = self.rounds or (wide and leaf.dtype is torch.float32)
+                if id(leaf) not in given:
+                    self._made[id(leaf)] = TensorWeakRef(leaf)
         return result
