@@ -122,6 +122,32 @@ def test_in_one_graph_it_is_right_or_refused_by_name(name, side, way):
     torch.testing.assert_close(found, gradient(function, compiled=False))
 
 
+TRANSFORMED = [
+    (name, way, fullgraph)
+    for fullgraph in (True, False)
+    for way in ("Function", "complete")
+    for name in READS
+]
+
+
+@pytest.mark.parametrize(("name", "way", "fullgraph"), spread(TRANSFORMED, 6))
+def test_a_backward_below_a_transform_is_right_or_refused_by_name(name, way, fullgraph):
+    function = make(name, "backward", way)
+    x = torch.linspace(0.2, 1, 5, dtype=torch.float64)
+    slope = torch.func.grad(lambda x: function.apply(x).sin().sum())
+    torch._dynamo.reset()
+    try:
+        found = torch.compile(slope, fullgraph=fullgraph, backend="aot_eager")(x)
+    except (torch._dynamo.exc.Unsupported, PullbackError):
+        assert fullgraph
+        return
+    except torch._dynamo.exc.BackendCompilerFailed as error:
+        assert fullgraph
+        assert "UnsupportedError" in str(error)  # noqa: PT017 - one of three ways to end
+        return
+    torch.testing.assert_close(found, slope(x))
+
+
 def test_a_function_compiled_by_itself_does_not_call_itself_for_ever():
     function = make("float", "forward", "complete")
     x = torch.linspace(0.2, 1, 5, dtype=torch.float64).requires_grad_()

@@ -18,6 +18,7 @@ from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._habits import old_habits
+from pullback.tensor._in_graph import tried_below
 from pullback.tensor._mutation import refuse_mutation, versions_of
 from pullback.tensor._pool import Place, Pool, fill, same
 from pullback.tensor._structure import (
@@ -314,7 +315,8 @@ class Call:
         inputs = [i for i in range(len(self.needs)) if i in saved]
         flags = [self.needs[i] for i in inputs]
         name, published = definition.name, definition.lenient
-        with old_habits([saved[i] for i in inputs], flags, name=name, published=published):
+        habits = old_habits([saved[i] for i in inputs], flags, name=name, published=published)
+        with tried_below(name), habits:
             return self.backward(backward, context, given)
 
     def backward(

@@ -32,6 +32,8 @@ from pullback.internal.torch import (
     graph_break,
     is_compiled,
     is_decided_by_values,
+    is_dynamo_tracing,
+    is_dynamo_trying,
     pytree,
     substitute_in_graph,
     trace_again,
@@ -49,6 +51,7 @@ __all__ = [
     "refuse_constants",
     "refuse_decisions",
     "tried",
+    "tried_below",
 ]
 
 _DYNAMO = "torch._dynamo"
@@ -121,6 +124,24 @@ def tried(function: Any, definition: Definition) -> Iterator[None]:
             _trace(function)
             trace_again(function, message)
         end_graph(message)
+
+
+@contextlib.contextmanager
+def tried_below(name: str) -> Iterator[None]:
+    """End the graph where a backward that `torch.func` runs in it cannot run without values."""
+    try:
+        with free_symbols():
+            yield
+    except Exception as error:
+        if not is_dynamo_tracing() or not _is_for_lack_of_values(error):
+            raise
+        message = (
+            f"torch.compile cannot take a torch.func transform of {name} into its graph: its "
+            f"backward runs there, where tensors have no values. {type(error).__name__}: {error}"
+        )
+        if is_dynamo_trying(()):
+            end_graph(message)
+        raise UnsupportedError(message) from error
 
 
 class _NoValues(UnsupportedError):
