@@ -83,17 +83,8 @@ def check(
     """
     started = time.perf_counter()
     chosen = select_clauses(clauses)
-    if not (isinstance(isolate, bool) or isolate == "copy"):
-        raise ArgumentError(
-            "There is no such isolation.", given=f"isolate={isolate!r}",
-            expected='True, False or "copy"',
-        )  # fmt: skip
+    _check_options(isolate, seed)
     check_timeout(timeout, isolate is not False)
-    if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
-        raise ArgumentError(
-            "The seed is not one that torch takes.", given=f"seed={seed!r}",
-            expected="an integer of at most 63 bits",
-        )  # fmt: skip
     if is_tape(function):
         if isolate or timeout or kwargs:
             raise ArgumentError(
@@ -125,6 +116,19 @@ def check(
         subject.name, probe.intent, probe.inferred, findings, seed,
         time.perf_counter() - started, environment(), probe.constants,
     )  # fmt: skip
+
+
+def _check_options(isolate: object, seed: object) -> None:
+    if not (isinstance(isolate, bool) or isolate == "copy"):
+        raise ArgumentError(
+            "There is no such isolation.", given=f"isolate={isolate!r}",
+            expected='True, False or "copy"',
+        )  # fmt: skip
+    if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
+        raise ArgumentError(
+            "The seed is not one that torch takes.", given=f"seed={seed!r}",
+            expected="an integer of at most 63 bits",
+        )  # fmt: skip
 
 
 def select_clauses(clauses: Iterable[str] | str | None) -> tuple[Clause, ...]:

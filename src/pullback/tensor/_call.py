@@ -309,14 +309,12 @@ class Call:
                 cotangent if dtype is None or cotangent is None else cotangent.to(dtype)
                 for dtype, cotangent in zip(self.output_grad_dtypes, given, strict=True)
             ]
-        context = self.context(saved, needs)
+        context, name = self.context(saved, needs), definition.name
         if not (self.transformed or _transforming()):
             return self.backward(backward, context, given)
         inputs = [i for i in range(len(self.needs)) if i in saved]
-        flags = [self.needs[i] for i in inputs]
-        name, published = definition.name, definition.lenient
-        habits = old_habits([saved[i] for i in inputs], flags, name=name, published=published)
-        with tried_below(name), habits:
+        tensors, flags = [saved[i] for i in inputs], [self.needs[i] for i in inputs]
+        with tried_below(name), old_habits(tensors, flags, name=name, published=definition.lenient):
             return self.backward(backward, context, given)
 
     def backward(
