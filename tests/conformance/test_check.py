@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import sys
 import warnings
 
@@ -251,7 +252,13 @@ class Ruder(Rude):
         torch.set_float32_matmul_precision("medium")
         torch.set_num_threads(1 + torch.get_num_threads() % 2)
         torch.autograd.set_detect_anomaly(True)
+        torch.set_flush_denormal(True)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         return x * 2
+
+
+def denormal():
+    return (torch.full((1,), 1e-310, dtype=torch.float64) * 0.5).item()
 
 
 def test_what_else_is_global_is_left_as_it_was(tmp_path, monkeypatch):
@@ -260,7 +267,8 @@ def test_what_else_is_global_is_left_as_it_was(tmp_path, monkeypatch):
     before = (
         os.getcwd(), dict(os.environ), list(sys.path), torch.get_num_threads(),
         torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision(),
-        torch.is_anomaly_enabled(), generator.get_state().tolist(),
+        torch.is_anomaly_enabled(), generator.get_state().tolist(), denormal(),
+        signal.getsignal(signal.SIGINT),
     )  # fmt: skip
 
     def drawn(x, source):
@@ -270,7 +278,8 @@ def test_what_else_is_global_is_left_as_it_was(tmp_path, monkeypatch):
     assert before == (
         os.getcwd(), dict(os.environ), list(sys.path), torch.get_num_threads(),
         torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision(),
-        torch.is_anomaly_enabled(), generator.get_state().tolist(),
+        torch.is_anomaly_enabled(), generator.get_state().tolist(), denormal(),
+        signal.getsignal(signal.SIGINT),
     )  # fmt: skip
 
 

@@ -178,3 +178,31 @@ def test_data_without_tensors_stays_the_object_that_was_given():
     assert kept["sizes"] == sizes
     (gradient,) = torch.autograd.grad(twice.sum() + kept["same"].sum(), x)
     assert torch.equal(gradient, torch.full((3,), 3.0))
+
+
+class Wrapped(pullback.Function):
+    """Gives the gradient of a tensor inside of a dict."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return {"x": g * 2}
+
+
+def test_a_gradient_wrapped_up_is_refused():
+    @pullback.custom_vjp
+    def doubled(x):
+        return x * 2
+
+    doubled.defvjp(lambda x: (x * 2, None), lambda residuals, g: ({"x": g * 2},))
+    x = torch.tensor(2.0, requires_grad=True)
+    for function in (Wrapped.apply, doubled):
+        with pytest.raises(DefinitionError, match="structure"):
+            torch.func.grad(function)(x)
+        with pytest.raises(DefinitionError, match="structure"):
+            torch.autograd.grad(function(x), x, create_graph=True)
+        with pytest.raises(RuntimeError, match="expected Variable or None"):  # torch's own
+            function(x).backward()

@@ -4,7 +4,9 @@ import gc
 import logging
 import os
 import random
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -116,6 +118,7 @@ def _interpreter_settings() -> list[tuple[Callable[[], Any], Callable[[Any], Any
             torch.autograd.is_multithreading_enabled,
             torch.autograd.set_multithreading_enabled,
         ),
+        (_flushes_denormal, torch.set_flush_denormal),
         attribute(sys, "stdout"), attribute(sys, "stderr"), attribute(sys, "excepthook"),
         attribute(torch.backends.cuda.matmul, "allow_tf32"),
         attribute(torch.backends.cudnn, "allow_tf32"),
@@ -123,6 +126,8 @@ def _interpreter_settings() -> list[tuple[Callable[[], Any], Callable[[Any], Any
         attribute(torch.backends.cudnn, "deterministic"),
         attribute(torch.utils.deterministic, "fill_uninitialized_memory"),
     ]  # fmt: skip
+    if threading.current_thread() is threading.main_thread():
+        found += [_handler(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with suppress(ImportError):
         import numpy as np
 
@@ -131,6 +136,19 @@ def _interpreter_settings() -> list[tuple[Callable[[], Any], Callable[[Any], Any
             (np.get_printoptions, lambda value: np.set_printoptions(**value)),
         ]
     return found
+
+
+def _handler(number: int) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    def write(handler: Any) -> None:
+        if handler is not None:  # None: it was not set from Python
+            signal.signal(number, handler)
+
+    return lambda: signal.getsignal(number), write
+
+
+def _flushes_denormal() -> bool:
+    smallest = torch.full((1,), 1e-310, dtype=torch.float64, device="cpu")
+    return not bool(smallest.mul(0.5).mul(2.0).gt(0))
 
 
 @contextmanager

@@ -112,6 +112,9 @@ def match(
     """
     holes, spec = template
     if spec is None:
+        for index, (value, hole) in enumerate(zip(values, holes, strict=True)):
+            if hole is _HOLE and isinstance(value, (dict, list, tuple)):
+                raise complain(index, f"a {type(value).__name__}")
         return [value for value, hole in zip(values, holes, strict=True) if hole is _HOLE]
     result: list[Any] = []
     position = 0
