@@ -8,11 +8,8 @@ of numpy; what happens elsewhere (a file, a queue, another process) is not seen.
 
 import collections
 import contextlib
-import functools
 import gc
 import inspect
-import random
-import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -22,6 +19,7 @@ import torch
 
 from pullback.internal.torch import FakeTensor, is_dynamo_tracing, is_functorch_wrapped_tensor
 from pullback.tensor._definition import Definition
+from pullback.tensor._random import rewind, rewind_shared
 from pullback.tensor._reach import (
     MEMOISED,
     codes,
@@ -46,7 +44,7 @@ Undo = Callable[[], None]
 @contextlib.contextmanager
 def preserved(definition: Definition) -> Iterator[None]:
     """Put back afterwards what the rules of a Function write to outside of their arguments."""
-    undo = _rewind_generators()
+    undo: list[Undo] = rewind_shared()
     seen: set[int] = set()
     for rule in _functions(definition):
         for cell in filled_cells(rule):
@@ -168,7 +166,7 @@ def _remember(value: Any, undo: list[Undo], seen: set[int]) -> None:
         return  # of a transform, which may have ended
     seen.add(id(value))
     inside: list[Any] = []
-    rewound = _rewind(value)
+    rewound = rewind(value)
     if rewound is not None:
         undo.append(rewound)
     elif isinstance(value, torch.Tensor):
@@ -192,28 +190,6 @@ def _remember(value: Any, undo: list[Undo], seen: set[int]) -> None:
     for member in inside if len(seen) < _OBJECTS else ():
         if isinstance(member, (list, dict, set, collections.deque)) or hasattr(member, "__dict__"):
             _remember(member, undo, seen)
-
-
-def _rewind(value: Any) -> Undo | None:
-    """Put back a generator of random numbers, if the value is one."""
-    if isinstance(value, torch.Generator) and not is_dynamo_tracing():
-        rewind: Any = value.set_state
-        return functools.partial(rewind, value.get_state())
-    if isinstance(value, random.Random):
-        return functools.partial(value.setstate, value.getstate())
-    if type(value).__module__.startswith("numpy.random") and hasattr(value, "bit_generator"):
-        bits = value.bit_generator
-        return functools.partial(setattr, bits, "state", bits.state)
-    return None
-
-
-def _rewind_generators() -> list[Undo]:
-    """Put back the generators that Python and numpy share among all code."""
-    undo: list[Undo] = [functools.partial(random.setstate, random.getstate())]
-    numpy: Any = sys.modules.get("numpy.random")
-    if numpy is not None:
-        undo.append(functools.partial(numpy.set_state, numpy.get_state(legacy=False)))
-    return undo
 
 
 def _forget(function: Any) -> Undo:

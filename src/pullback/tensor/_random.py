@@ -1,11 +1,17 @@
 """Generators of random numbers: known before a Function draws, put back when it runs again."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 
-__all__ = ["changed", "kept", "replaying", "states"]
+from pullback.internal.torch import is_dynamo_tracing
+
+__all__ = ["changed", "kept", "replaying", "rewind", "rewind_shared", "states"]
 
 # (device, state) of each default generator that a call can draw from.
 States = tuple[tuple[torch.device, torch.Tensor], ...] | None
@@ -45,6 +51,28 @@ def kept(like: States) -> Iterator[None]:
     finally:
         for device, state in now:
             _set(device, state)
+
+
+def rewind(value: Any) -> Callable[[], None] | None:
+    """What puts a generator of random numbers back, if the value is one."""
+    if isinstance(value, torch.Generator) and not is_dynamo_tracing():
+        put_back: Any = value.set_state
+        return functools.partial(put_back, value.get_state())
+    if isinstance(value, random.Random):
+        return functools.partial(value.setstate, value.getstate())
+    if type(value).__module__.startswith("numpy.random") and hasattr(value, "bit_generator"):
+        bits = value.bit_generator
+        return functools.partial(setattr, bits, "state", bits.state)
+    return None
+
+
+def rewind_shared() -> list[Callable[[], None]]:
+    """What puts back the generators that Python and numpy share among all code."""
+    undo: list[Callable[[], None]] = [functools.partial(random.setstate, random.getstate())]
+    numpy: Any = sys.modules.get("numpy.random")
+    if numpy is not None:
+        undo.append(functools.partial(numpy.set_state, numpy.get_state(legacy=False)))
+    return undo
 
 
 def _get(device: torch.device) -> torch.Tensor:

@@ -111,12 +111,14 @@ def match(
         complain: makes the error for the entry that does not have the expected structure.
     """
     holes, spec = template
+    result: list[Any] = []
     if spec is None:
         for index, (value, hole) in enumerate(zip(values, holes, strict=True)):
-            if hole is _HOLE and isinstance(value, (dict, list, tuple)):
-                raise complain(index, f"a {type(value).__name__}")
-        return [value for value, hole in zip(values, holes, strict=True) if hole is _HOLE]
-    result: list[Any] = []
+            if hole is _HOLE:
+                if isinstance(value, (dict, list, tuple)):
+                    raise complain(index, f"a {type(value).__name__}")
+                result.append(value)
+        return result
     position = 0
     for index, (value, child) in enumerate(zip(values, children(spec), strict=True)):
         inside = holes[position : position + child.num_leaves]
