@@ -113,7 +113,7 @@ def test_everything_a_context_can_hide_is_found():
         plain=x, listed=[1, (x,)], named={"a": {"b": x}}, rule=lambda g: g * x,
         bound=partial(torch.add, x), box=Box(x), text="nothing",
     )  # fmt: skip
-    paths = [path for path, _ in context_tensors(node)]
+    paths = [held.path for held in context_tensors(node)]
     assert paths == [
         "ctx.plain", "ctx.listed[1][0]", "ctx.named['a']['b']", "ctx.rule closure over x",
         "ctx.bound.args[0]", "ctx.box.inside",

@@ -5,27 +5,41 @@ import gc
 import types
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
 
-__all__ = ["context_tensors"]
+__all__ = ["Held", "context_tensors"]
 
 _DEPTH = 5
 
 
-def context_tensors(node: Any) -> Iterator[tuple[str, torch.Tensor | Any]]:
+@dataclass(frozen=True)
+class Held:
+    """What a context holds outside of what save_for_backward saved.
+
+    Attributes:
+        path: how it is reached, for example ``"ctx.cache['x']"``.
+        value: a tensor, or an array of numpy.
+        of_the_call: False where it may live longer than the call: an array of numpy, which may
+            share a tensor's memory, and what a module of torch keeps as a plain attribute.
+    """
+
+    path: str
+    value: torch.Tensor | Any
+    of_the_call: bool
+
+
+def context_tensors(node: Any) -> Iterator[Held]:
     """Tensors, and arrays that numpy shares, held by the attributes of a node.
 
     Looks into containers, iterators, dataclasses, closures, partial functions, bound methods and
-    plain objects. Modules of torch are left alone: their parameters live longer than any call.
+    plain objects, and at the plain attributes of torch's modules: parameters and buffers are left
+    alone.
 
     Arguments:
         node: an autograd node of a custom Function, which is its context.
-
-    Yields:
-        The path, for example ``"ctx.cache['x']"``, and the tensor or array.
     """
     for name, value in vars(node).items():
         if name == "__pullback__" and _is_ours(node):
@@ -33,7 +47,7 @@ def context_tensors(node: Any) -> Iterator[tuple[str, torch.Tensor | Any]]:
             # refuses where one was changed, sets none aside behind saved-tensor hooks, and lets
             # them go with backward (`pullback.tensor._kept`).
             continue
-        yield from _search(value, f"ctx.{name}", _DEPTH, set())
+        yield from _search(value, f"ctx.{name}", _DEPTH, set(), of_the_call=True)
 
 
 def _is_ours(node: Any) -> bool:
@@ -42,15 +56,18 @@ def _is_ours(node: Any) -> bool:
     return made_by.startswith("pullback.tensor.")
 
 
-def _search(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
+def _search(
+    value: Any, path: str, depth: int, seen: set[int], *, of_the_call: bool
+) -> Iterator[Held]:
     if isinstance(value, torch.Tensor) or _is_array(value):
-        yield path, value
+        yield Held(path, value, of_the_call and isinstance(value, torch.Tensor))
         return
     if depth == 0 or id(value) in seen:
         return
     seen.add(id(value))
+    of_the_call = of_the_call and not isinstance(value, torch.nn.Module)
     for child, step in _children(value):
-        yield from _search(child, f"{path}{step}", depth - 1, seen)
+        yield from _search(child, f"{path}{step}", depth - 1, seen, of_the_call=of_the_call)
 
 
 def _children(value: Any) -> Iterator[tuple[Any, str]]:
@@ -73,6 +90,9 @@ def _children(value: Any) -> Iterator[tuple[Any, str]]:
         yield (value.keywords, ".keywords")
     elif isinstance(value, (types.MethodType, types.BuiltinMethodType)):
         yield value.__self__, " bound to an object"
+    elif isinstance(value, torch.nn.Module):
+        own = {"_parameters", "_buffers"}
+        yield from ((item, f".{name}") for name, item in vars(value).items() if name not in own)
     elif is_dataclass(value) and not isinstance(value, type):
         yield from ((getattr(value, f.name, None), f".{f.name}") for f in fields(value))
     elif isinstance(value, (Iterator, deque)):
@@ -84,7 +104,7 @@ def _children(value: Any) -> Iterator[tuple[Any, str]]:
 
 def _is_plain(value: Any) -> bool:
     """Whether a value is an object of somebody's class, with attributes of its own."""
-    if isinstance(value, (type, types.ModuleType, torch.nn.Module)):
+    if isinstance(value, (type, types.ModuleType)):
         return False
     return type(value).__module__.partition(".")[0] not in ("builtins", "torch", "numpy")
 

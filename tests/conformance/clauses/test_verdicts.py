@@ -61,7 +61,15 @@ KEPT = {
     "an iterator": lambda x: iter([x]),
     "a chain of iterators": lambda x: zip([1], [x], strict=True),
     "a generator": lambda x: (t for t in [x]),
+    "a module": lambda x: in_a_module(x),
+    "a module in a module": lambda x: torch.nn.Sequential(in_a_module([x])),
 }
+
+
+def in_a_module(kept):
+    module = torch.nn.Linear(2, 2)
+    module.kept = kept
+    return module
 
 
 @pytest.mark.parametrize("keep", KEPT.values(), ids=KEPT.keys())
@@ -85,6 +93,7 @@ def test_what_holds_no_tensor_is_not_flagged():
         def forward(ctx, x):
             ctx.kept = [torch.mul, len, "abc".upper, iter([1]), deque([1]), x.shape, range(3)]
             ctx.made = torch.Generator()
+            ctx.layer = in_a_module(torch.ones(3))
             ctx.save_for_backward(x)
             return x * x
 

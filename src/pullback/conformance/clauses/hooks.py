@@ -45,7 +45,7 @@ def hooks(probe: Probe) -> Finding:
         nodes = custom_nodes(outputs)
         got = probe.pull(leaves, cotangents, outputs)
     for node in nodes:
-        freed += [path for path, value in context_tensors(node) if isinstance(value, torch.Tensor)]
+        freed += [held.path for held in context_tensors(node) if held.of_the_call]
     place = probe.differ([g.detach() for g in got], expected, looser=1e3)
     if place is not None:
         return probe.broken(

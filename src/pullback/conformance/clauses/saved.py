@@ -28,13 +28,14 @@ def saved(probe: Probe) -> Finding:
     known = {t.untyped_storage().data_ptr(): "an input" for t in handed if t.numel()}
     known |= {t.untyped_storage().data_ptr(): "an output" for t in every if t.numel()}
     for node in custom_nodes([every[k] for k in probe.outputs]):
-        for path, value in context_tensors(node):
+        for held in context_tensors(node):
+            path, value = held.path, held.value
             if isinstance(value, torch.Tensor):
                 where = value.untyped_storage().data_ptr() if value.numel() else 0
             else:
                 where = value.__array_interface__["data"][0]
-                if where not in known:
-                    continue  # a numpy array of its own is no tensor, and can go nowhere else
+            if not held.of_the_call and where not in known:
+                continue  # an array of its own goes nowhere else; a module may keep what it likes
             what = known.get(where, "an intermediate")
             return probe.broken(
                 f"{what.capitalize()} reaches backward through {path}, not save_for_backward.",
