@@ -35,6 +35,7 @@ from pullback.tensor._compare import Remembered, Values, Verdict, differences, i
 from pullback.tensor._definition import Definition
 from pullback.tensor._levels import sample
 from pullback.tensor._preserve import names_in_rules, preserved
+from pullback.tensor._rounding import Unrounded, coarsest
 
 __all__ = ["Audit", "audit", "audits", "compare_rule", "compare_tangent", "is_auditing"]
 
@@ -289,17 +290,26 @@ def _in_dtypes(measure: Any, twin: Call, values: Values) -> tuple[Verdict, float
     wide = _widened(twin, values)
     same = all(a.dtype is b.dtype for a, b in zip(wide[1], values, strict=True))
     try:
-        outcome = measure(*wide)
+        outcome = _unrounded(measure, *wide)
     except Remembered:
         raise
     except Exception:
         if same:
             raise
-        return measure(twin, values)
+        return _unrounded(measure, twin, values)
     if same or outcome[0] == "disagrees":
         return outcome
-    own = measure(twin, values)
+    own = _unrounded(measure, twin, values)
     return own if own[0] == "disagrees" else outcome
+
+
+def _unrounded(measure: Any, twin: Call, values: Values) -> tuple[Verdict, float, float]:
+    """Measure without what the rules round; with it, if they cannot be run so."""
+    dtypes = [value.dtype for value in values if differentiable(value.dtype)]
+    if dtypes:
+        with contextlib.suppress(Exception), Unrounded(min(dtypes, key=lambda it: coarsest([it]))):
+            return measure(twin, values)
+    return measure(twin, values)
 
 
 def _copied(value: Any) -> Any:

@@ -10,7 +10,7 @@ Source: Radul et al., "You Only Linearize Once" (2022), read in the other direct
 transposition is J. Townsend, "A new trick for calculating Jacobian vector products" (2017).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from pullback.tensor._levels import concrete, out_of_place, primal, vjp
 from pullback.tensor._pair import fill_in, forward_again, gradient_again
 from pullback.tensor._preserve import preserved
 from pullback.tensor._retrace import MEND, Retrace, named
+from pullback.tensor._rounding import coarsest
 from pullback.tensor._structure import children, match, unflatten, without_values
 
 __all__ = ["push"]
@@ -208,6 +209,7 @@ def _transpose(
     live = [i for i, tangent in enumerate(tangents) if tangent is not None]
     outputs = [i for i in range(call.count) if i not in call.non_differentiable]
     result: list[Any] = [None] * call.count
+    met: set[torch.dtype] = set()
 
     def pull(*cotangents: torch.Tensor) -> tuple[torch.Tensor, ...]:
         every: list[torch.Tensor | None] = [None] * call.count
@@ -215,6 +217,7 @@ def _transpose(
             every[i] = cotangent
         retrace = Retrace(name, _PURPOSE, _MEND, cotangents, strict=strict)
         gradients = retrace.confirm(backward(every, retrace), "what backward returns")
+        met.update(retrace.dtypes)
         return tuple(_fit(gradients[i], call.inputs[i], retrace) for i in live)
 
     probes = [_probe(call.outputs[i]) for i in outputs]
@@ -226,10 +229,10 @@ def _transpose(
 
     gradients, pushed = out_of_place(transpose)
     if confirm:
-        seen = _confirm(name, probes, pushed, gradients, given)
+        seen = _confirm(name, probes, pushed, gradients, given, met)
         if call.definition.gradient is None:  # nothing is declared: look from another side too
             opposite = [_probe(call.outputs[i], -1.0) for i in outputs]
-            _confirm(name, opposite, pushed, pull(*opposite), given)
+            _confirm(name, opposite, pushed, pull(*opposite), given, met)
             if strict and not seen and is_auditing():
                 raise UnsupportedError(
                     f"Forward mode of {name} cannot be derived while it is traced: nothing shows "
@@ -280,8 +283,11 @@ def _confirm(
     pushed: Sequence[torch.Tensor],
     gradients: Sequence[torch.Tensor],
     tangents: Sequence[Any],
+    met: Iterable[torch.dtype],
 ) -> bool:
     """Check ``<w, J v> = <b(w), v>``, which holds if and only if backward is linear here.
+
+    To the precision of the coarsest dtype that backward met on its way.
 
     False where there are no values to look at.
     """
@@ -292,8 +298,8 @@ def _confirm(
     difference, scale = concrete(left - right), concrete(left_scale + right_scale)
     if difference is None or scale is None or difference.shape != scale.shape:
         return False
-    dtypes = [tensor.dtype for tensor in (*pushed, *gradients)]
-    tolerance = min(256 * max(torch.finfo(dtype).eps for dtype in dtypes), 0.1)
+    dtypes = [*met, *(tensor.dtype for tensor in (*pushed, *gradients))]
+    tolerance = min(256 * coarsest(dtypes), 0.1)
     if (difference.abs() > tolerance * scale).any():
         raise UnsupportedError(
             f"Forward mode of {name} cannot be derived: its backward is not linear in the "

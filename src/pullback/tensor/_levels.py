@@ -21,6 +21,7 @@ from pullback.internal.torch import (
 )
 
 __all__ = [
+    "IN_PLACE",
     "alive",
     "concrete",
     "is_differentiated",
@@ -34,6 +35,8 @@ __all__ = [
     "wrapper_level",
 ]
 
+# What torch says where vmap, or autograd, does not allow a change in place.
+IN_PLACE = ("inplace operation", "written-to tensor", "(self, *extra_args) is not possible")
 # torch.func.vjp without auxiliary output: its annotation does not tell the two apart.
 vjp: Any = torch.func.vjp
 
@@ -50,7 +53,7 @@ def out_of_place(derive: Callable[[Callable[..., Any]], T]) -> T:
     try:
         return derive(lambda rule: rule)
     except RuntimeError as error:
-        if not any(sign in str(error) for sign in ("inplace operation", "written-to tensor")):
+        if not any(sign in str(error) for sign in IN_PLACE):
             raise
     return derive(torch.func.functionalize)
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from pullback.errors import UnsupportedError
 from pullback.internal.torch import custom_function_call, pytree
@@ -69,7 +70,10 @@ def _forward_unseen(
     must be one of its arguments.
     """
     definition = call.definition
-    twin = Call(definition, call.template, call.names, call.needs, call.autocast, transformed=True)
+    twin = _Watched(
+        definition, call.template, call.names, call.needs, call.autocast, transformed=True
+    )
+    twin.made = _Made()
     with suspended(), replaying(call.generators), scope(call.autocast):
         results = custom_function_call(engines[definition], twin, *inputs)
     _refuse_numbers(twin, mode)
@@ -77,10 +81,46 @@ def _forward_unseen(
     unseen = [t for t in results[twin.count :] if t.is_floating_point() or t.is_complex()]
     unseen += [results[i] for i in twin.non_differentiable if results[i].is_floating_point()]
     mode.forbidden = {id(tensor): tensor for tensor in unseen}
+    mode.forbidden |= {id(t): t for t in twin.made.tensors if not any(t is r for r in results)}
     mode.flags.update(zip(map(id, inputs), call.needs, strict=True))
     context = twin.context(saved, call.needs)
     mode.kept = [*inputs, *results]
     return context, list(results[: twin.count])
+
+
+class _Watched(Call):
+    """An application whose forward is watched: a mode around it would be off in its rules."""
+
+    __slots__ = ("made",)
+    made: "_Made"
+
+    def forward(self, tensors: Sequence[torch.Tensor]) -> tuple[Context, Any]:
+        """Run the author's forward; returns its context and what it returned."""
+        with self.made:
+            return super().forward(tensors)
+
+
+class _Made(TorchFunctionMode):
+    """Collects the floating tensors that torch functions make of floating tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors: list[torch.Tensor] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if _floats(leaf)]
+        if given:
+            kept = {id(leaf) for leaf in given}
+            leaves = pytree.tree_leaves(result)
+            self.tensors += [it for it in leaves if _floats(it) and id(it) not in kept]
+        return result
+
+
+def _floats(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and differentiable(value.dtype)
 
 
 def _refuse_numbers(call: Call, mode: Retrace) -> None:

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal.torch import OpOverload, pytree, set_grad_mode
-from pullback.tensor._levels import same_view, tracking_level, tracking_levels, wrapper_level
+from pullback.tensor._levels import IN_PLACE, same_view, tracking_level, tracking_levels, wrapper_level
 
 __all__ = ["LEAVING", "MEND", "Retrace", "named", "retracing", "settle", "suspended"]
 
@@ -112,6 +112,7 @@ class Retrace(TorchFunctionMode):
         self.forbidden: dict[int, torch.Tensor] = {}  # by id: computed where nothing was seen
         self.kept: Sequence[torch.Tensor] = ()  # so that the ids of flags stay theirs
         self.suspended = 0
+        self.dtypes: set[torch.dtype] = set()  # of what the code made
         # By id, those with a history; most of them the graph keeps alive too.
         self._tracked: dict[int, torch.Tensor] = {}
         self.constants: dict[int, torch.Tensor] = {}  # by id, kept so that the ids stay theirs
@@ -145,7 +146,7 @@ class Retrace(TorchFunctionMode):
             return args[0]
         if func is _tensor.requires_grad_ and args[0].requires_grad:
             return args[0]
-        if func in LEAVING and any(self.tracks(t) for t in args):
+        if func in LEAVING and any(self.tracks(t) or id(t) in self.forbidden for t in args):
             raise self.refuse(f"it leaves torch through {LEAVING[func]}")
         if func is _tensor.__deepcopy__ and self.tracks(args[0]):
             return args[0].clone()
@@ -164,6 +165,7 @@ class Retrace(TorchFunctionMode):
         self._confirm(func, args, kwargs, result)
         for leaf in pytree.tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
+                self.dtypes.add(leaf.dtype)
                 (self._tracked if self.tracks(leaf) else self.constants)[id(leaf)] = leaf
         return result
 
@@ -284,7 +286,7 @@ def named(name: str, purpose: str, mend: str) -> Iterator[None]:
 def _is_control(error: Exception) -> bool:
     """Whether an error asks for another way to run, or stops the tracing of a graph."""
     text = str(error)
-    signs = ("inplace operation", "written-to tensor", "randomness")
+    signs = (*IN_PLACE, "randomness")
     return type(error).__module__.startswith(("torch._dynamo", "torch.fx")) or any(
         sign in text for sign in signs
     )

@@ -180,7 +180,7 @@ def judge(got: Answer, want: Answer, same: Answer, sample: Sample, question: Que
     if got.error is not None:
         refused = is_refusal(got.error, question)
         return "refused" if refused and question.name != "first_order" else "foreign"
-    return "right" if compare(got, want, same, sample.dtype) else "wrong"
+    return "right" if compare(got, want, same, sample.coarsest) else "wrong"
 
 
 def _expected(

@@ -33,6 +33,7 @@ class Sample:
     Arguments:
         side: where the passage stands: around what is kept, or around what is used.
         split: written in the split form.
+        cast: the dtype that the rules cast to and back, around what is kept and the cotangent.
     """
 
     maths: Maths
@@ -42,6 +43,15 @@ class Sample:
     way: Way
     split: bool
     dtype: torch.dtype
+    cast: torch.dtype | None = None
+
+    @property
+    def coarsest(self) -> torch.dtype:
+        """The dtype that loses the most on the way."""
+        return max((self.dtype, self.cast or self.dtype), key=lambda it: torch.finfo(it).eps)
+
+    def _rounded(self, value: str, dtype: str) -> str:
+        return f"({value}).to({self.cast}).to({dtype})" if self.cast else value
 
     @property
     def place(self) -> str:
@@ -85,6 +95,7 @@ class Sample:
         if not self.maths.late and self.store is not _OPEN:
             around = self.passage is not None and self.side != "backward"
             hidden = f"passage({self.maths.hidden})" if around else self.maths.hidden
+            hidden = self._rounded(hidden, "y.dtype")
             lines = [f"h = {hidden}", self.store.put]
             if self.side == "forward, under enable_grad":
                 lines = ["with torch.enable_grad():", f"    h = {hidden}", "h = h.detach()"]
@@ -123,6 +134,8 @@ class Sample:
         saved = self._saved()
         names = "".join(f"{name}, " for name in saved)
         lines = [f"{names}*kept, = ctx.saved_tensors"]
+        if self.cast:
+            lines.append(f"g = {self._rounded('g', 'g.dtype')}")
         inside = self.passage is not None and (self.side == "backward" or self.maths.late)
         if self.maths.late:
             around = self.passage is not None
@@ -167,6 +180,7 @@ def draw(rng: random.Random) -> Sample:
         rng.choice(("Function", "complete", "complete declared")),
         rng.random() < 0.4 and not store.returns,
         dtype,
+        rng.choice((torch.float32, torch.float16, torch.bfloat16)) if rng.random() < 0.1 else None,
     )
 
 
