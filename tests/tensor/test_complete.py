@@ -272,6 +272,27 @@ def test_changes_in_place_are_differentiated_out_of_place():
     agree(torch.func.jvp(completed, (x,), (x,))[1], formula(x) * x)
 
 
+def test_a_batch_is_added_into_one_tensor_out_of_place():
+    class Lookup(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, table, index):
+            ctx.save_for_backward(table, index)
+            return table.index_select(0, index)
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            table, index = ctx.saved_tensors
+            return torch.zeros_like(table).index_add_(0, index, cotangent), None
+
+    apply = pullback.complete(Lookup).apply
+    table, index = positive().reshape(-1, 1), torch.tensor([0, 2, 2])
+    for outer in (torch.func.jacfwd, torch.func.jacrev):
+        agree(
+            outer(torch.func.jacrev(lambda t: (apply(t, index) ** 3).sum()))(table),
+            outer(torch.func.jacrev(lambda t: (t[index] ** 3).sum()))(table),
+        )
+
+
 def test_an_input_that_is_returned_and_saved():
     strength = torch.tensor(2.0, dtype=torch.float64)
     completed = pullback.complete(ReturnsItsInput).apply

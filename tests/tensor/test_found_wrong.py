@@ -145,3 +145,29 @@ def test_the_name_of_a_custom_operator_says_nothing():
 
     with pullback.audit(False), pytest.raises(PullbackError):
         second()
+
+
+def test_what_one_level_alone_differentiates_is_a_constant_to_the_others():
+    kept = []
+
+    class BelowAutograd(pullback.Function):
+        gradient = "exact"
+
+        @staticmethod
+        def forward(ctx, x):
+            y = x.exp()
+            with torch._C._AutoDispatchBelowAutograd():
+                kept.append(y * 1)
+            return y
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return kept[-1] * cotangent
+
+    def ask(function):
+        def loss(x):
+            return (function(x) ** 2).sum() / 2
+
+        return torch.autograd.functional.hvp(loss, X, torch.ones_like(X))[1]
+
+    right_or_refused(ask, BelowAutograd.apply, torch.exp)

@@ -17,7 +17,13 @@ from torch.overrides import TorchFunctionMode
 
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal.torch import OpOverload, pytree, set_grad_mode
-from pullback.tensor._levels import IN_PLACE, same_view, tracking_level, tracking_levels, wrapper_level
+from pullback.tensor._levels import (
+    IN_PLACE,
+    same_view,
+    tracking_level,
+    tracking_levels,
+    wrapper_level,
+)
 
 __all__ = ["LEAVING", "MEND", "Retrace", "named", "retracing", "settle", "suspended"]
 

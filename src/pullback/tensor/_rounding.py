@@ -59,7 +59,9 @@ class Unrounded(TorchFunctionMode):
         """A dtype, or the wider one in its place; anything else as it is."""
         if not isinstance(value, torch.dtype) or coarsest([value]) <= self._eps:
             return value
-        return torch.promote_types(self._dtype, torch.complex32) if value.is_complex else self._dtype
+        return (
+            torch.promote_types(self._dtype, torch.complex32) if value.is_complex else self._dtype
+        )
 
 
 def coarsest(dtypes: Iterable[torch.dtype]) -> float:
