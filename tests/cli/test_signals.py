@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -71,6 +72,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
     return tmp_path
 
 
@@ -98,6 +100,8 @@ def at_a_terminal(words: list[str]) -> tuple[int, int]:
 def end_at_terminal(pid: int, terminal: int) -> tuple[int, str]:
     parts = []
     while True:
+        if not select.select([terminal], [], [], 60)[0]:
+            os.kill(pid, signal.SIGABRT)  # where every thread of it stands, in the text
         try:
             part = os.read(terminal, 4096)
         except OSError:

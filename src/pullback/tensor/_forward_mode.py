@@ -229,10 +229,10 @@ def _transpose(
 
     gradients, pushed = out_of_place(transpose)
     if confirm:
-        seen = _confirm(name, probes, pushed, gradients, given, met)
+        seen = _confirm(name, probes, pushed, gradients, given, met=met)
         if call.definition.gradient is None:  # nothing is declared: look from another side too
             opposite = [_probe(call.outputs[i], -1.0) for i in outputs]
-            _confirm(name, opposite, pushed, pull(*opposite), given, met)
+            _confirm(name, opposite, pushed, pull(*opposite), given, met=met)
             if strict and not seen and is_auditing():
                 raise UnsupportedError(
                     f"Forward mode of {name} cannot be derived while it is traced: nothing shows "
@@ -283,6 +283,7 @@ def _confirm(
     pushed: Sequence[torch.Tensor],
     gradients: Sequence[torch.Tensor],
     tangents: Sequence[Any],
+    *,
     met: Iterable[torch.dtype],
 ) -> bool:
     """Check ``<w, J v> = <b(w), v>``, which holds if and only if backward is linear here.

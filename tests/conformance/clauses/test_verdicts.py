@@ -55,21 +55,21 @@ def test_what_completing_cannot_derive_is_lacking():
     assert report["double"].verdict is Verdict.LACKING
 
 
+def in_a_module(kept):
+    module = torch.nn.Linear(2, 2)
+    module.kept = kept
+    return module
+
+
 KEPT = {
     "a method made in C": lambda x: x.clone,
     "a deque": lambda x: deque([{"x": x}]),
     "an iterator": lambda x: iter([x]),
     "a chain of iterators": lambda x: zip([1], [x], strict=True),
     "a generator": lambda x: (t for t in [x]),
-    "a module": lambda x: in_a_module(x),
+    "a module": in_a_module,
     "a module in a module": lambda x: torch.nn.Sequential(in_a_module([x])),
 }
-
-
-def in_a_module(kept):
-    module = torch.nn.Linear(2, 2)
-    module.kept = kept
-    return module
 
 
 @pytest.mark.parametrize("keep", KEPT.values(), ids=KEPT.keys())
