@@ -148,11 +148,13 @@ class Statistics:
     def from_row(cls, row: np.ndarray) -> "Statistics":
         """Read a row as the kernels write it (see `pullback.tracking.measure._layout`)."""
         filled = np.flatnonzero(row[FIRST_BIN:])
-        counts = row[FIRST_BIN:][filled]
+        counts = row[FIRST_BIN:][filled].astype(np.int64)
+        numbers = row[:FIRST_BIN].tolist()  # at once: one by one they take twice as long
         scalars: dict[str, Any] = {
-            name: kind(number) for (name, kind), number in zip(_SCALARS.items(), row, strict=False)
+            name: kind(number)
+            for (name, kind), number in zip(_SCALARS.items(), numbers, strict=True)
         }
-        exponents = {int(i) + BELOW: int(n) for i, n in zip(filled, counts, strict=True)}
+        exponents = dict(zip((filled + BELOW).tolist(), counts.tolist(), strict=True))
         return cls(**scalars, exponents=exponents)
 
     def to_row(self) -> np.ndarray:
@@ -192,7 +194,10 @@ class Statistics:
         first = min(self.exponents, default=0)
         last = max(self.exponents, default=first - 1)
         return {
-            **{name: _plain(getattr(self, name)) for name in _SCALARS},
+            **{
+                name: getattr(self, name) if kind is int else _plain(getattr(self, name))
+                for name, kind in _SCALARS.items()
+            },
             "exponents": [first, *(self.exponents.get(e, 0) for e in range(first, last + 1))],
         }
 
