@@ -48,15 +48,7 @@ def keep_limits_operator(
 
 
 @keep_limits_operator.register_fake
-def _(  # the arguments of the operator
-    level: Tensor,
-    scale: Tensor,
-    conditions: Tensor,
-    energy: Tensor,
-    order: int,
-    kinds: str,
-    strict: bool,
-) -> tuple[Tensor, ...]:
+def _(level: Tensor, scale: Tensor, conditions: Tensor, *_: Any) -> tuple[Tensor, ...]:
     *batch, rows = level.shape
     few, size = conditions.shape[-2:]
     shapes = ((*batch, size), (*batch, few), (*batch, 2, rows), (*batch, 2, rows))
