@@ -1,7 +1,9 @@
 """Each function has a module of its name, which does the same and keeps its factors."""
 
 import copy
+import inspect
 import io
+import pickle
 
 import pytest
 import torch
@@ -83,6 +85,84 @@ def test_the_module_is_the_function(name):
     assert (results[0][1] is None) == (results[1][1] is None)
     if results[0][1] is not None:
         assert torch.equal(results[0][1], results[1][1])
+
+
+ANY = "(*args, **kwargs)"  # as nn.Module has it
+MADE = {
+    "ClipGradient": "(value=None, norm=None, *, dim=None)",
+    "DtypeGradient": "(dtype)",
+    "NoiseGradient": "(std, generator=None)",
+    "NormaliseGradient": "(norm=1.0, *, dim=None)",
+    "ReplaceGradient": ANY,
+    "ReverseGradient": "(strength=1.0, *, allow_nan=False)",
+    "ScaleBoth": "(forward, backward, *, allow_nan=False)",
+    "ScaleForward": "(factor, *, allow_nan=False)",
+    "ScaleGradient": "(factor, *, allow_nan=False)",
+    "StopGradient": ANY,
+    "StraightThrough": ANY,
+    "StraightThroughOneHot": "(*, dim=-1)",
+    "StraightThroughRound": ANY,
+    "StraightThroughSign": "(*, window=None)",
+    "StraightThroughThreshold": "(threshold=0.0)",
+    "WhereGradient": "(mask)",
+}
+SHOWN = {
+    "ClipGradient": "value=None, norm=0.5, dim=-1",
+    "DtypeGradient": "dtype=torch.float16",
+    "NormaliseGradient": "norm=2.0, dim=None",
+    "ReverseGradient": "strength=0.5, allow_nan=False",
+    "ScaleBoth": "forward_factor=3.0, allow_nan=False, backward_factor=tensor of shape ()",
+    "ScaleForward": "factor=3.0, allow_nan=False",
+    "ScaleGradient": "factor=0.5, allow_nan=False",
+    "StraightThroughOneHot": "dim=0",
+    "StraightThroughSign": "window=1.0",
+    "StraightThroughThreshold": "threshold=0.2",
+    "WhereGradient": "mask=tensor of shape (3,)",
+}
+
+
+def made(name):
+    found = MODULES[name][0]
+    return found if isinstance(found, nn.Module) else getattr(room, name)()
+
+
+def signature_of(function):
+    signature = inspect.signature(function)
+    bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+    return str(signature.replace(parameters=bare, return_annotation=signature.empty))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_what_users_see_of_a_module(name):
+    kind, module = getattr(room, name), made(name)
+    assert (kind.__name__, kind.__qualname__) == (name, name)
+    assert signature_of(kind) == MADE[name]
+    takes = {"StraightThrough": "(hard, soft)", "ReplaceGradient": "(x, like)"}
+    assert signature_of(module.forward) == takes.get(name, "(x)")
+    assert kind.__doc__.startswith("`")
+    assert "Example:" in kind.__doc__
+    assert kind.forward.__doc__.startswith("Return ``")
+    shown = SHOWN.get(name, "")
+    if name == "NoiseGradient":
+        shown = f"std=0.1, generator={module.generator!r}"
+    assert module.extra_repr() == shown
+    assert repr(module) == f"{name}({shown})"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_is_copied_pickled_and_inherited_from(name):
+    module = made(name)
+    inherited = copy.deepcopy(module)
+    inherited.__class__ = type("Inherited", (type(module),), {})
+    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module)), inherited):
+        assert isinstance(other, type(module))
+        assert {*vars(other)} == {*vars(module)}
+        assert [*other.state_dict()] == [*module.state_dict()]
+        inputs = [
+            torch.linspace(-1, 1, 6).reshape(2, 3)
+            for _ in inspect.signature(module.forward).parameters
+        ]
+        assert torch.equal(other(*inputs), module(*inputs))
 
 
 def test_factors_keep_their_dtype_when_the_model_changes_its_own():

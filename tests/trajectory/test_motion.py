@@ -7,7 +7,17 @@ import torch
 from torch.utils import _pytree as pytree
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.trajectory import Motion, State, differentiate, free, hold, minimum_jerk, rest
+from pullback.trajectory import (
+    Limits,
+    Motion,
+    Spline,
+    State,
+    differentiate,
+    free,
+    hold,
+    minimum_jerk,
+    rest,
+)
 
 F64 = {"dtype": torch.float64}
 PARTS = ("position", "velocity", "acceleration", "jerk")
@@ -96,6 +106,27 @@ def test_a_state_is_a_pytree_of_its_tensors():
     gradient = torch.func.grad(jerk)(State(velocity=torch.ones(2), acceleration=0.0))
     assert gradient.velocity.shape == (2,)
     assert gradient.acceleration == 0.0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        motion(5, 2),
+        dataclasses.replace(motion(5, 2), start_time=torch.tensor(1.0)),
+        State(torch.ones(2), 0.0, (1.0, 2.0)),
+        Limits(velocity=(-1.0, 2.0), jerk=torch.ones(2), between=True),
+        Spline(torch.arange(3.0), torch.zeros(2, 4, 1)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_structure_is_the_same_once_written_and_read(value):
+    leaves, spec = pytree.tree_flatten(value)
+    again = pytree.treespec_loads(pytree.treespec_dumps(spec))
+    assert again == spec
+    rebuilt = pytree.tree_unflatten(leaves, again)
+    for field in dataclasses.fields(value):
+        before, after = getattr(value, field.name), getattr(rebuilt, field.name)
+        assert after is before or after == before
 
 
 def test_the_states_with_names():

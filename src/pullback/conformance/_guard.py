@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from pullback.internal._generators import rewind_shared
 from pullback.internal.torch import PRINT_OPTIONS
 
 __all__ = ["guarded", "reseed", "unpatched"]
@@ -79,13 +80,15 @@ def guarded(
 @contextmanager
 def _python() -> Iterator[None]:
     """The interpreter's own: generators, working directory, environment, import path."""
-    state, numpy_state = random.getstate(), _numpy_state()
+    with suppress(ImportError):
+        import numpy.random  # noqa: F401 - so that its state is known before foreign code draws
+    generators = rewind_shared()
     folder, path, variables = _folder(), list(sys.path), dict(os.environ)
     try:
         yield
     finally:
-        random.setstate(state)
-        _restore_numpy(numpy_state)
+        for put_back in generators:
+            put_back()
         sys.path[:] = path
         if dict(os.environ) != variables:
             os.environ.clear()
@@ -260,19 +263,3 @@ def _loggers() -> Iterator[None]:
 def _set_level(logger: logging.Logger, level: int) -> None:
     if logger.level != level:  # to set it makes every logger of the process forget what it keeps
         logger.setLevel(level)
-
-
-def _numpy_state() -> object | None:
-    try:
-        import numpy as np
-    except ImportError:
-        return None
-    return np.random.get_state()
-
-
-def _restore_numpy(state: object | None) -> None:
-    if state is None:
-        return
-    import numpy as np
-
-    np.random.set_state(state)  # type: ignore[arg-type]

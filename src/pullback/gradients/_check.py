@@ -54,24 +54,23 @@ def check_tensor(tensor: Tensor, function: str, name: str = "x") -> None:
     refuse_export(function)
 
 
-def check_real(tensor: Tensor, function: str, why: str, name: str = "x") -> None:
+def check_real(tensor: Tensor, function: str, why: str) -> None:
     """Refuse complex tensors where the value has no meaning for them.
 
     Arguments:
         tensor: the value given, already checked by `check_tensor`.
         function: the function that was called, for the message.
         why: what complex numbers lack, for the message.
-        name: the argument's name, for the message.
 
     Raises:
         ArgumentTypeError: the tensor is complex.
     """
     if tensor.is_complex():
         raise ArgumentTypeError(
-            f"{function}: {name} is complex, and {why}.",
-            given=f"{name} of dtype {tensor.dtype}",
+            f"{function}: x is complex, and {why}.",
+            given=f"x of dtype {tensor.dtype}",
             expected="a floating dtype",
-            mend=f"Apply it to the real and the imaginary part: torch.view_as_real({name}).",
+            mend="Apply it to the real and the imaginary part: torch.view_as_real(x).",
         )
 
 

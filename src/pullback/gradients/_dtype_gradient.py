@@ -3,10 +3,11 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pullback.errors import ArgumentTypeError
 from pullback.gradients._check import check_tensor
+from pullback.gradients._module import GradientModule
 from pullback.internal._dtypes import PACKED
 from pullback.tensor import Function
 
@@ -91,7 +92,7 @@ def _check_dtype(dtype: torch.dtype, function: str) -> None:
         )
 
 
-class DtypeGradient(nn.Module):
+class DtypeGradient(GradientModule):
     """`dtype_gradient` as a module.
 
     Arguments:
@@ -112,7 +113,3 @@ class DtypeGradient(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return ``dtype_gradient(x, dtype)``."""
         return dtype_gradient(x, self.dtype)
-
-    def extra_repr(self) -> str:
-        """Return the dtype."""
-        return f"dtype={self.dtype}"

@@ -50,7 +50,6 @@ __all__ = [
     "TransformType",
     "add_batch_dim",
     "answering",
-    "applied_class",
     "are_functorch_transforms_active",
     "called_from",
     "current_graph_task_id",
@@ -91,7 +90,6 @@ __all__ = [
     "peek_interpreter_stack",
     "pytree",
     "registered_autograd",
-    "replaces_apply",
     "restore_vmap",
     "run_eagerly",
     "saved_tensors_are_hooked",
@@ -584,16 +582,3 @@ def watch_apply(base: Any, answer: Answer) -> Callable[[], None]:
             layer.everywhere = tuple(a for a in layer.everywhere if a is not entry)
 
     return end
-
-
-def replaces_apply(function: type) -> bool:
-    """Whether a Function class, or a base of it, defines an ``apply`` other than torch's."""
-    return next(base for base in function.__mro__ if "apply" in vars(base)) is not _Function
-
-
-def applied_class(value: object) -> type | None:
-    """Return the Function class whose ``apply``, as torch defines it, ``value`` is; or ``None``."""
-    owner = getattr(value, "__self__", None)
-    if not isinstance(owner, type) or not issubclass(owner, _Function) or replaces_apply(owner):
-        return None
-    return owner if getattr(value, "__name__", None) == "apply" else None

@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
+from pullback.internal._generators import rewind_shared
 from pullback.internal.torch import FakeTensor, is_dynamo_tracing, is_functorch_wrapped_tensor
 from pullback.tensor._definition import Definition
-from pullback.tensor._random import rewind, rewind_shared
+from pullback.tensor._random import rewind
 from pullback.tensor._reach import (
     MEMOISED,
     codes,

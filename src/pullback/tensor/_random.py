@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import random
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 
 from pullback.internal.torch import is_dynamo_tracing
 
-__all__ = ["changed", "kept", "replaying", "rewind", "rewind_shared", "states"]
+__all__ = ["changed", "kept", "replaying", "rewind", "states"]
 
 # (device, state) of each default generator that a call can draw from.
 States = tuple[tuple[torch.device, torch.Tensor], ...] | None
@@ -64,15 +63,6 @@ def rewind(value: Any) -> Callable[[], None] | None:
         bits = value.bit_generator
         return functools.partial(setattr, bits, "state", bits.state)
     return None
-
-
-def rewind_shared() -> list[Callable[[], None]]:
-    """What puts back the generators that Python and numpy share among all code."""
-    undo: list[Callable[[], None]] = [functools.partial(random.setstate, random.getstate())]
-    numpy: Any = sys.modules.get("numpy.random")
-    if numpy is not None:
-        undo.append(functools.partial(numpy.set_state, numpy.get_state(legacy=False)))
-    return undo
 
 
 def _get(device: torch.device) -> torch.Tensor:

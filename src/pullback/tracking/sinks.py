@@ -4,28 +4,15 @@ A sink has ``write(observations)``, called at each flush with what was measured 
 and ``close()``, called when the block ends.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any
 
-from pullback.errors import RecordingError
 from pullback.internal._extras import require
-from pullback.tracking.run._observation import Observation
+from pullback.tracking.run._observation import Observation, Sink
+from pullback.tracking.run._writing import LineFile, observation_fields
 
 __all__ = ["JsonLines", "Sink", "TensorBoard", "WeightsAndBiases"]
-
-
-class Sink(Protocol):
-    """What receives observations while a model trains."""
-
-    def write(self, observations: Sequence[Observation]) -> None:
-        """Take what was measured since the last flush, in the order of execution."""
-        ...
-
-    def close(self) -> None:
-        """Take nothing any more."""
-        ...
 
 
 class JsonLines:
@@ -54,34 +41,21 @@ class JsonLines:
     """
 
     def __init__(self, path: str | Path) -> None:
-        try:
-            self._file: TextIO | None = Path(path).open("w", encoding="utf-8")  # noqa: SIM115 - until close()
-        except OSError as error:
-            raise RecordingError(
-                "The observations cannot be written.", given=str(path), expected=str(error)
-            ) from error
+        self._lines = LineFile(path, "observations")
 
     def write(self, observations: Sequence[Observation]) -> None:
         """Append a line for each."""
-        if self._file is not None:
-            for each in observations:
-                self._file.write(json.dumps(_record(each), separators=(",", ":")) + "\n")
-            self._file.flush()
+        self._lines.append(map(_record, observations))
 
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._lines.close()
 
 
 def _record(observation: Observation) -> dict[str, Any]:
-    statistics = observation.statistics
-    scale = statistics.scale
+    scale = observation.statistics.scale
     return {
-        **observation.key._asdict(),
-        **observation.place._asdict(),
-        **statistics.to_dict(),
+        **observation_fields(observation),
         "scale": scale if scale == scale else None,  # noqa: PLR0124 - NaN is no JSON
         "measures": {name: values.tolist() for name, values in observation.measures.items()},
     }

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal.torch import pytree
 from pullback.trajectory._knots import concrete
+from pullback.trajectory._pytree import register_dataclass
 
 __all__ = ["Motion", "concatenate", "time_dtype"]
 
@@ -197,26 +197,8 @@ def _check_meeting(before: Motion, after: Motion) -> None:
         )
 
 
-def _names(motion: Motion) -> list[str]:
-    return [name for name in _FIELDS if name != "start_time" or motion.start_time is not None]
+def _is_constant(name: str, part: Any) -> bool:
+    return name == "start_time" and part is None
 
 
-def _flatten(motion: Motion) -> tuple[list[Any], None]:
-    return [getattr(motion, name) for name in _names(motion)], None
-
-
-def _flatten_with_keys(motion: Motion) -> tuple[list[tuple[Any, Any]], None]:
-    return [(pytree.GetAttrKey(name), getattr(motion, name)) for name in _names(motion)], None
-
-
-def _unflatten(parts: Sequence[Any], _context: None) -> Motion:
-    return Motion(*parts)
-
-
-pytree.register_pytree_node(
-    Motion,
-    _flatten,
-    _unflatten,  # pyrefly: ignore[bad-argument-type]  # torch types it as Iterable
-    serialized_type_name="pullback.trajectory.Motion",
-    flatten_with_keys_fn=_flatten_with_keys,
-)
+register_dataclass(Motion, _FIELDS, _is_constant)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from pullback.errors import ArgumentTypeError
-from pullback.internal.torch import pytree
+from pullback.trajectory._pytree import register_dataclass
 
 __all__ = ["State", "free", "hold", "rest"]
 
@@ -99,35 +99,9 @@ hold = State(velocity=0.0, acceleration=0.0, jerk=0.0)
 """Standing still and staying so: velocity, acceleration and jerk are zero."""
 
 
-def _is_leaf(part: Any) -> bool:
+def _is_constant(_name: str, part: Any) -> bool:
     # Numbers and None are constants of the structure, so that vmap and grad see tensors only.
-    return part is not None and not isinstance(part, (int, float, tuple))
+    return part is None or isinstance(part, (int, float, tuple))
 
 
-def _context(state: State) -> tuple[Any, ...]:
-    parts = (getattr(state, name) for name in PARTS)
-    return tuple("leaf" if _is_leaf(part) else part for part in parts)
-
-
-def _flatten(state: State) -> tuple[list[Any], tuple[Any, ...]]:
-    parts = [getattr(state, name) for name in PARTS]
-    return [part for part in parts if _is_leaf(part)], _context(state)
-
-
-def _flatten_with_keys(state: State) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
-    named = [(pytree.GetAttrKey(name), getattr(state, name)) for name in PARTS]
-    return [(key, part) for key, part in named if _is_leaf(part)], _context(state)
-
-
-def _unflatten(leaves: Sequence[Any], context: tuple[Any, ...]) -> State:
-    remaining = iter(leaves)
-    return State(*(next(remaining) if part == "leaf" else part for part in context))
-
-
-pytree.register_pytree_node(
-    State,
-    _flatten,
-    _unflatten,  # pyrefly: ignore[bad-argument-type]  # torch types it as Iterable
-    serialized_type_name="pullback.trajectory.State",
-    flatten_with_keys_fn=_flatten_with_keys,
-)
+register_dataclass(State, PARTS, _is_constant)

@@ -11,10 +11,10 @@ from tests.fuzzing import examples, spread
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory.kernels.banded import (
     BandedSolve,
-    backend_used,
     banded_product,
     banded_solve,
 )
+from pullback.trajectory.kernels.banded._dispatch import _kernels
 from pullback.trajectory.kernels.banded._reference import factorise, solve
 
 
@@ -163,10 +163,13 @@ def test_unneeded_gradients_are_left_out(generator: torch.Generator) -> None:
     assert right.grad is not None
 
 
-def test_the_backend_is_named() -> None:
-    assert backend_used(torch.device("cpu"), torch.float32) == "cpu"
-    assert backend_used(torch.device("cpu"), torch.float16) == "reference"
-    assert backend_used(torch.device("meta"), torch.float64) == "reference"
+def test_kernels_follow_device_and_dtype() -> None:
+    for device, dtype, name in (
+        ("cpu", torch.float32, "_cpu"),
+        ("cpu", torch.float16, "_reference"),
+        ("meta", torch.float64, "_reference"),
+    ):
+        assert _kernels(torch.zeros(1, device=device, dtype=dtype)).__name__.endswith(name)
 
 
 def test_bad_input() -> None:

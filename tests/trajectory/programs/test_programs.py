@@ -15,7 +15,6 @@ from pullback.trajectory.kernels.programs import (
     Unknowns,
     _cpu,
     _reference,
-    backend_used,
     keep_limits,
 )
 from pullback.trajectory.kernels.programs._cubic import VELOCITY, position_rows
@@ -326,8 +325,3 @@ def test_the_unneeded_is_left_out():
     for one, wanted in zip((level, scale, conditions), every, strict=True):
         (got,) = torch.autograd.grad((x * weight).sum(), one, retain_graph=True)
         torch.testing.assert_close(got, wanted, rtol=0, atol=0)
-
-
-def test_the_backend_is_named():
-    assert backend_used(torch.device("cpu")) == "cpu"
-    assert backend_used(torch.device("meta")) == "reference"

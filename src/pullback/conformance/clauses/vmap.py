@@ -74,7 +74,7 @@ def _compare(probe: Probe, items: list[Tensors], dims: tuple[int | None, ...]) -
                 f"vmap with in_dims={dims} gives another {what} than a loop.",
                 expected=other[place], got=one[place],
                 place=probe.path(place) if what == "gradient" else f"output {place}",
-                hint=_HINT, repro=_repro(dims, leaves, probe),
+                hint=_HINT, repro=_repro(dims),
             )  # fmt: skip
     return None
 
@@ -96,7 +96,7 @@ def _loop(
     return stacked, slopes, [torch.stack(parts) for parts in zip(*cotangents, strict=True)]
 
 
-def _repro(dims: tuple[int | None, ...], leaves: Tensors, probe: Probe) -> list[str]:
+def _repro(dims: tuple[int | None, ...]) -> list[str]:
     return [
         "def f(*new): return [y for y in torch.utils._pytree.tree_leaves(call(*["
         "next((n for x, n in zip(xs, new) if x is a), a) for a in args], **kwargs))]",

@@ -23,6 +23,7 @@ __all__ = [
     "Backend",
     "backend_used",
     "choose_backend",
+    "cpu_or_reference",
     "implementation",
     "is_plain",
     "is_recorded",
@@ -86,6 +87,16 @@ def choose_backend(device: torch.device, backend: str) -> str:
         runs = device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
         _accept(runs, backend, device, "tensors on a CUDA device, or TRITON_INTERPRET=1")
     return backend
+
+
+def cpu_or_reference(device: torch.device) -> Literal["cpu", "reference"]:
+    """Return the backend for a device, of the kernels that only numba and plain torch have.
+
+    Example:
+        >>> cpu_or_reference(torch.device("cpu")), cpu_or_reference(torch.device("meta"))
+        ('cpu', 'reference')
+    """
+    return "cpu" if choose_backend(device, "auto") == "cpu" else "reference"
 
 
 @functools.cache

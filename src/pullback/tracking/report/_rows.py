@@ -4,7 +4,7 @@ from pullback.tracking.report._diagnosis import Finding, same_tensors
 from pullback.tracking.run._identity import Key
 from pullback.tracking.run._run import Run
 
-__all__ = ["aliases_of", "row_name", "row_names"]
+__all__ = ["aliases_of", "gradient_of", "row_name", "row_names"]
 
 
 def row_name(key: Key) -> str:
@@ -19,7 +19,7 @@ def aliases_of(run: Run) -> dict[str, str]:
     keys = {series.key for series in run.series}
     aliases = {}
     for key, first in same.items():
-        gradient, other = _gradient(key), _gradient(first)
+        gradient, other = gradient_of(key), gradient_of(first)
         equal = same.get(gradient, gradient) == same.get(other, other)
         alone = gradient not in keys and other not in keys
         if key.direction == "forward" and (equal or alone):
@@ -27,7 +27,8 @@ def aliases_of(run: Run) -> dict[str, str]:
     return aliases
 
 
-def _gradient(key: Key) -> Key:
+def gradient_of(key: Key) -> Key:
+    """The key of a value's gradient."""
     return key._replace(direction="backward", order=1)
 
 

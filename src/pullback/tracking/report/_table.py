@@ -2,7 +2,7 @@
 
 from pullback.tracking.formats._noise import render_noise
 from pullback.tracking.measure._statistics import Statistics
-from pullback.tracking.run._identity import Key
+from pullback.tracking.report._rows import gradient_of
 from pullback.tracking.run._run import Run
 
 __all__ = ["render_table"]
@@ -23,10 +23,10 @@ def render_table(run: Run) -> str:
     """  # noqa: D205 - the claim is one sentence and takes two lines
     found = {series.key: series.total for series in run.series}
     values = [key for key in found if key.direction != "backward"]
-    paired = {_gradient(key) for key in values}
+    paired = {gradient_of(key) for key in values}
     alone = [key for key in found if key.direction == "backward" and key not in paired]
     header = ["tensor", *_COLUMNS, *(f"grad {name}" for name in _COLUMNS)]
-    body = [[str(key), *_cells(found[key]), *_cells(found.get(_gradient(key)))] for key in values]
+    body = [[str(key), *_cells(found[key]), *_cells(found.get(gradient_of(key)))] for key in values]
     body += [[str(key), *_cells(None), *_cells(found[key])] for key in alone]
     widths = [max(len(line[i]) for line in [header, *body]) for i in range(len(header))]
     lines = [
@@ -38,10 +38,6 @@ def render_table(run: Run) -> str:
     ]
     noise = ["", render_noise(run.noise)] if run.noise else []
     return "\n".join([*lines, *noise])
-
-
-def _gradient(key: Key) -> Key:
-    return key._replace(direction="backward", order=1)
 
 
 def _cells(statistics: Statistics | None) -> list[str]:

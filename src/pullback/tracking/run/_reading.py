@@ -10,9 +10,9 @@ from pullback.errors import ArgumentError, RecordingError
 from pullback.tracking.formats import QuantisationNoise
 from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.run._identity import Key, Place
-from pullback.tracking.run._journal import VERSION
 from pullback.tracking.run._points import Points, decode_points, encode_points
 from pullback.tracking.run._run import NonFinite, Run, Series, no_points
+from pullback.tracking.run._writing import VERSION
 
 __all__ = ["read_run"]
 

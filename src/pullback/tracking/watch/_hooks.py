@@ -24,7 +24,17 @@ from pullback.tracking.watch._track import pass_through
 __all__ = ["BeginHook", "EndHook", "OutputHook", "Sightings"]
 
 
-class _Inert:
+class _Hook:
+    """A hook that belongs to one tracker, and becomes inert where its model is copied."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Inert":
+        return _Inert()
+
+    def __reduce__(self) -> Any:  # in a file: a saved model is loaded without this package
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+class _Inert(_Hook):
     """What a copy of a hook does: it takes itself off. A copied model is not tracked."""
 
     def __call__(self, module: nn.Module, *_: Any) -> None:
@@ -34,24 +44,6 @@ class _Inert:
             for number in [number for number, hook in hooks.items() if hook is self]:
                 del hooks[number]
                 module._forward_hooks_always_called.pop(number, None)
-
-    def __reduce__(self) -> Any:
-        return _nothing()
-
-
-def _nothing() -> Any:
-    """Stand for a hook in a file: a saved model is loaded without this package."""
-    return getattr, (contextlib.nullcontext(), "__exit__")
-
-
-class _Hook:
-    """A hook that belongs to one tracker, and becomes inert where its model is copied."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Inert:
-        return _Inert()
-
-    def __reduce__(self) -> Any:
-        return _nothing()
 
 
 class _GradientHook:

@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Mapping
 
-import numpy as np
 import torch
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.tracking.run._history import Measured
 from pullback.tracking.run._identity import Key, Place
 
-__all__ = ["Measure", "Measured", "Measures", "channel_maximum"]
+__all__ = ["Measure", "Measures", "channel_maximum"]
 
 Measure = Callable[[torch.Tensor], torch.Tensor]
-Measured = dict[tuple[Key, Place], dict[str, np.ndarray]]
 
 
 def channel_maximum(dim: int = -1) -> Measure:

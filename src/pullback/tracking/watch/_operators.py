@@ -6,6 +6,7 @@ themselves are found through the store's handle, out of the compiler's sight, so
 buffer is ever made to functionalise the write.
 """
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -31,11 +32,6 @@ def observe_operator(values: torch.Tensor, handle: int, name: str, direction: st
     return torch.tensor(ticket, dtype=torch.int64)
 
 
-@observe_operator.register_fake
-def _(values: torch.Tensor, handle: int, name: str, direction: str) -> torch.Tensor:
-    return torch.empty(6, dtype=torch.int64)
-
-
 @torch.library.custom_op("pullback_tracking::follow", mutates_args=())
 def follow_operator(  # noqa: PLR0917 - an operator takes its arguments by position
     values: torch.Tensor,
@@ -53,18 +49,6 @@ def follow_operator(  # noqa: PLR0917 - an operator takes its arguments by posit
         store.follow(values, name, known, order, cast("Direction", direction))
 
 
-@follow_operator.register_fake
-def _(  # noqa: PLR0917 - the operator's own
-    values: torch.Tensor,
-    ticket: torch.Tensor,
-    handle: int,
-    name: str,
-    direction: str,
-    order: int,
-) -> None:
-    return None
-
-
 @torch.library.custom_op("pullback_tracking::begin", mutates_args=())
 def begin_operator(handle: int, root: str, training: bool) -> None:
     """Note that a forward pass of a model starts."""
@@ -73,45 +57,20 @@ def begin_operator(handle: int, root: str, training: bool) -> None:
         store.begin(root, training)
 
 
-@begin_operator.register_fake
-def _(handle: int, root: str, training: bool) -> None:
-    return None
-
-
 def in_backward() -> bool:
     """Whether autograd is walking a graph: a forward pass now is a recomputation."""
     return current_graph_task_id() != -1
 
 
-# Under vmap the whole batch is one tensor: the kernel gets it as it lies in memory.
+def _of_the_whole_batch(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """A rule of vmap: the batch is one tensor, which the kernel gets as it lies in memory."""
+    return lambda info, in_dims, *given: (operator(*given), None)
 
 
-@observe_operator.register_vmap
-def _(  # noqa: PLR0917 - the operator's own
-    info: Any,
-    in_dims: Any,
-    values: torch.Tensor,
-    handle: int,
-    name: str,
-    direction: str,
-) -> tuple[torch.Tensor, None]:
-    return observe_operator(values, handle, name, direction), None
-
-
-@follow_operator.register_vmap
-def _(  # noqa: PLR0917 - the operator's own
-    info: Any,
-    in_dims: Any,
-    values: torch.Tensor,
-    ticket: torch.Tensor,
-    handle: int,
-    name: str,
-    direction: str,
-    order: int,
-) -> tuple[None, None]:
-    follow_operator(values, ticket, handle, name, direction, order)
-    return None, None
-
-
+observe_operator.register_fake(lambda *_: torch.empty(6, dtype=torch.int64))
+follow_operator.register_fake(lambda *_: None)
+begin_operator.register_fake(lambda *_: None)
+for _operator in (observe_operator, follow_operator):
+    _operator.register_vmap(_of_the_whole_batch(_operator))
 for _operator in (observe_operator, follow_operator, begin_operator):
     declare_ordered(_operator)

@@ -7,18 +7,21 @@ from pullback.errors import ArgumentError
 from pullback.tracking.formats import QuantisationNoise
 from pullback.tracking.measure._dispatch import Backend
 from pullback.tracking.measure._statistics import Statistics
-from pullback.tracking.report._reported import Reported
+from pullback.tracking.report._diagnosis import Finding, diagnose
+from pullback.tracking.report._html import write_html
+from pullback.tracking.report._picture import write_png
+from pullback.tracking.report._table import render_table
+from pullback.tracking.run._history import History
 from pullback.tracking.run._identity import Key
-from pullback.tracking.run._journal import Journal
-from pullback.tracking.run._ledger import Ledger
 from pullback.tracking.run._run import Run
+from pullback.tracking.run._writing import RunWriter, write_run
 from pullback.tracking.watch._store import STATISTICS, Store
 
 __all__ = ["Recorder", "check_cadence"]
 
 
-class Recorder(Reported):
-    """Measures into a store, and merges what arrives on the host into a ledger.
+class Recorder:
+    """Measures into a store, keeps what arrives on the host in a history, and reports it.
 
     Arguments:
         title: what is recorded.
@@ -42,9 +45,9 @@ class Recorder(Reported):
     ) -> None:
         check_cadence(every)
         self._title = title
-        self._ledger = Ledger(history)
-        self._store = Store(self._ledger.absorb, every, backend, statistics)
-        self._journal: Journal | None = None
+        self._history = History(history)
+        self._store = Store(self._history.absorb, every, backend, statistics)
+        self._writer: RunWriter | None = None
 
     def step(self) -> None:
         """End a step, in a loop without an optimizer, and bring what it measured to the host."""
@@ -54,7 +57,7 @@ class Recorder(Reported):
     def totals(self) -> dict[Key, Statistics]:
         """All that was measured of each tensor, merged over the steps."""
         self._store.flush()
-        return self._ledger.totals()
+        return self._history.totals()
 
     @property
     def skipped(self) -> dict[str, str]:
@@ -65,30 +68,69 @@ class Recorder(Reported):
         """All that was recorded, as `diff` and the reports read it."""
         self._store.flush()
         return Run(
-            self._ledger.series(),
-            self._ledger.first_nonfinite,
+            self._history.series(),
+            self._history.first_nonfinite,
             self._store.every,
-            self._ledger.history.dropped,
+            self._history.dropped,
             self.skipped,
             title=self._title,
             noise=self._noise(),
         )
 
+    def diagnose(self) -> list[Finding]:
+        """What looks wrong, worst first."""
+        return diagnose(self.run())
+
+    def table(self) -> str:
+        """Every tensor on a line, with its scales forward and backward."""
+        return render_table(self.run())
+
+    def to_html(self, path: str | Path) -> None:
+        """Write one file to be looked at in a browser, offline.
+
+        Raises:
+            RecordingError: the file cannot be written.
+        """
+        write_html(self.run(), path)
+
+    def to_jsonl(self, path: str | Path) -> None:
+        """Write the moments that the history holds, and the exact totals, as JSON lines.
+
+        Moments are rounded as the history rounds them (scale within 0.2 %); pass ``jsonl=`` to
+        have each step written in full while it happens.
+
+        Raises:
+            RecordingError: the file cannot be written.
+        """
+        write_run(self.run(), path)
+
+    def to_png(self, path: str | Path) -> None:
+        """Draw the scales over time as a picture, for which the extra ``plot`` is needed.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+            RecordingError: the file cannot be written.
+        """
+        write_png(self.run(), path)
+
     def _noise(self) -> tuple[QuantisationNoise, ...]:
         """What simulated formats lost."""
         return ()
 
-    def _write_to(self, path: str | Path) -> Journal:
+    def _write_to(self, path: str | Path) -> RunWriter:
         """Write each step, as soon as it is flushed, as a line of a file."""
-        self._journal = Journal(path, self._title, self._store.every)
-        self._ledger.sinks.append(self._journal.absorb)
-        return self._journal
+        self._writer = RunWriter(path, self._title, self._store.every)
+        self._history.sinks.append(self._writer)
+        return self._writer
 
     def _finish(self) -> None:
         """Measure nothing any more, and append to the file what a whole run tells."""
         self._store.close()
-        if self._journal is not None:
-            self._journal.close(self.run())
+        for sink in self._history.sinks:
+            if sink is not self._writer:
+                sink.close()
+        if self._writer is not None:
+            self._writer.finish(self.run())
 
 
 def check_cadence(every: int) -> None:

@@ -22,13 +22,14 @@ from pullback.tracking.measure._dispatch import (
     measure_into,
 )
 from pullback.tracking.measure._layout import WIDTH, Direction
+from pullback.tracking.run._history import Measured
 from pullback.tracking.run._identity import Key, Phase, Place, Ticket
-from pullback.tracking.watch._measures import Measured, Measures
+from pullback.tracking.watch._measures import Measures
 from pullback.tracking.watch._rounds import Rounds
 
 __all__ = ["Absorb", "Store", "find_store"]
 
-Absorb = Callable[[list[tuple[Key, Place]], np.ndarray], None]
+Absorb = Callable[[list[tuple[Key, Place]], np.ndarray, Measured], None]
 
 _handles = itertools.count(1)
 _stores: "WeakValueDictionary[int, Store]" = WeakValueDictionary()
@@ -48,7 +49,8 @@ class Store:
     """Rows on their devices, and what each of them is.
 
     Arguments:
-        absorb: called at each flush with identities, in the order of execution, and their rows.
+        absorb: called at each flush with identities, in the order of execution, their rows, and
+            what statistics of one's own made of them.
         every: only steps divisible by this are measured.
         backend: which kernel measures; see `choose_backend`.
         statistics: ``("moments", "exponents")``, or without the second.
@@ -83,7 +85,6 @@ class Store:
         self.between: Callable[[], None] = lambda: None  # called where one pass ends
         self.loss_scale: Callable[[], torch.Tensor | None] = lambda: None
         self.measures = Measures({})
-        self.measured: Measured = {}  # what they made of the rows that are absorbed
         self._absorb = absorb
         self._lock = threading.RLock()
         self._rows: dict[torch.device, np.ndarray | torch.Tensor] = {}
@@ -95,7 +96,6 @@ class Store:
         self._seen_roots: set[str] = set()
         self._rounds = Rounds()
         self.phase: Phase = "training"
-        self.touched = False
         _stores[self.handle] = self
 
     def begin(self, root: str = "", training: bool = True) -> None:
@@ -201,13 +201,13 @@ class Store:
             host = {device: self._fetch(device) for device in self._used}
             self._used = dict.fromkeys(self._used, 0)
             self._where.clear()
-            self.measured = self.measures.flush()
+            measured = self.measures.flush()
             if len(host) == 1:
                 (rows,) = host.values()
                 rows = rows[[index for *_, index in waiting]]
             else:
                 rows = np.stack([host[device][index] for _, _, device, index in waiting])
-            self._absorb([(key, place) for key, place, _, _ in waiting], rows)
+            self._absorb([(key, place) for key, place, _, _ in waiting], rows, measured)
 
     def close(self) -> None:
         """Flush and measure nothing any more."""

@@ -1,6 +1,5 @@
 """`Tracker`: watch every module of a live model while it trains, without disturbing it."""
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,10 +15,8 @@ from pullback.tracking.measure._dispatch import Backend
 from pullback.tracking.measure._layout import Direction
 from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.run._identity import Key, Phase, Place
-from pullback.tracking.run._ledger import Identities
-from pullback.tracking.run._observation import Observation
+from pullback.tracking.run._observation import Observation, Sink
 from pullback.tracking.run._reduction import reduce_totals
-from pullback.tracking.sinks import Sink
 from pullback.tracking.watch._attachment import ROOT, Attachment, Names, choose_by
 from pullback.tracking.watch._functions import FunctionWatch
 from pullback.tracking.watch._measures import Measure, Measures
@@ -116,11 +113,7 @@ class Tracker(Recorder):
         )
         patterns = (functions,) if isinstance(functions, str) else tuple(functions)
         self._functions = FunctionWatch(self._attachment.sightings, patterns) if patterns else None
-        self._sinks = tuple(sinks)
-        self._measured: dict[Key, deque[tuple[Place, Mapping[str, np.ndarray]]]] = {}
-        self._history = history
-        if measures or sinks:
-            self._ledger.sinks.append(self._hand_on)
+        self._history.sinks += sinks
         self._watch = StepWatch(model.parameters, self._store.advance, scaler)
         self._store.loss_scale = self._watch.loss_scale
         self._jsonl = jsonl
@@ -166,9 +159,6 @@ class Tracker(Recorder):
         self._parameters.stop()
         self._watch.stop()
         self._model = None
-        self._store.close()
-        for sink in self._sinks:
-            sink.close()
         self._finish()
 
     def _holds_chosen(self, name: str) -> bool:
@@ -176,16 +166,6 @@ class Tracker(Recorder):
         model = getattr(self._model, "_orig_mod", self._model)
         owner = name.rpartition(".")[0]
         return model is not None and self._chosen(owner or ROOT, model.get_submodule(owner))
-
-    def _hand_on(self, identities: Identities, rows: np.ndarray) -> None:
-        """Give what was flushed to the sinks, and keep statistics of one's own."""
-        for (key, place), found in self._store.measured.items():
-            kept = self._measured.setdefault(key, deque(maxlen=self._history))
-            kept.append((place, found))
-        if self._sinks:
-            observations = self.latest()
-            for sink in self._sinks:
-                sink.write(observations)
 
     @property
     def steps(self) -> int:
@@ -205,17 +185,11 @@ class Tracker(Recorder):
     @property
     def history_bytes(self) -> int:
         """How many bytes the ring of moments holds."""
-        return self._ledger.history.nbytes
+        return self._history.nbytes
 
     def latest(self) -> list[Observation]:
         """What the last flushed step measured, in the order of execution, in full."""
-        identities, rows = self._ledger.latest
-        return [
-            Observation(
-                key, place, Statistics.from_row(row), self._store.measured.get((key, place), {})
-            )
-            for (key, place), row in zip(identities, rows, strict=True)
-        ]
+        return self._history.latest()
 
     def totals(self) -> dict[Key, Statistics]:
         """All that was measured of each tensor, merged over steps, and over ranks once reduced."""
@@ -278,7 +252,7 @@ class Tracker(Recorder):
         key = Key(name, call, direction, int(direction == "backward"))
         found = {
             place: values[statistic]
-            for place, values in self._measured.get(key, ())
+            for place, values in self._history.measured.get(key, ())
             if statistic in values
         }
         if not found:
@@ -350,7 +324,7 @@ class Tracker(Recorder):
             ProgramError: another rank did not answer; what this rank measured stays as it was.
         """
         self._store.flush()
-        self._reduced = reduce_totals(self._ledger.totals(), group)
+        self._reduced = reduce_totals(self._history.totals(), group)
         return dict(self._reduced)
 
     def _noise(self) -> tuple[QuantisationNoise, ...]:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal.torch import pytree
 from pullback.trajectory._knots import check_increasing, concrete
 from pullback.trajectory._motion import Motion, time_dtype
+from pullback.trajectory._pytree import register_dataclass
 
 __all__ = ["Spline"]
 
@@ -186,23 +186,4 @@ def _derivative(coefficients: Tensor, s: Tensor, order: int) -> Tensor:
     return total
 
 
-def _flatten(spline: Spline) -> tuple[list[Any], None]:
-    return [spline.knots, spline.coefficients], None
-
-
-def _flatten_with_keys(spline: Spline) -> tuple[list[tuple[Any, Any]], None]:
-    names = ("knots", "coefficients")
-    return [(pytree.GetAttrKey(name), getattr(spline, name)) for name in names], None
-
-
-def _unflatten(parts: Any, _context: None) -> Spline:
-    return Spline(*parts)
-
-
-pytree.register_pytree_node(
-    Spline,
-    _flatten,
-    _unflatten,
-    serialized_type_name="pullback.trajectory.Spline",
-    flatten_with_keys_fn=_flatten_with_keys,
-)
+register_dataclass(Spline, ("knots", "coefficients"), lambda _name, _part: False)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal.torch import pytree
 from pullback.trajectory._knots import broadcast_batch, concrete
+from pullback.trajectory._pytree import register_dataclass
 
 __all__ = ["KINDS", "Limit", "Limits", "aim_of", "check_limits", "range_of"]
 
@@ -203,42 +203,11 @@ def aim_of(limits: Limits, kind: str, like: Tensor) -> tuple[Tensor, Tensor]:
     return (lower + upper) / 2, half * (1 - spare)
 
 
-def _leaves(limits: Limits) -> list[tuple[str, Any]]:
-    parts = ((kind, getattr(limits, kind)) for kind in KINDS)
-    return [(kind, part) for kind, part in parts if not _is_constant(part)]
-
-
-def _is_constant(part: Any) -> bool:
+def _is_constant(name: str, part: Any) -> bool:
     # Numbers and None are constants of the structure, so that vmap and grad see tensors only.
     if isinstance(part, tuple) and len(part) == 2:
         return all(isinstance(end, (int, float)) for end in part)
-    return part is None or isinstance(part, (int, float))
+    return name == "between" or part is None or isinstance(part, (int, float))
 
 
-def _context(limits: Limits) -> tuple[Any, ...]:
-    parts = [getattr(limits, kind) for kind in KINDS]
-    return *(part if _is_constant(part) else "leaf" for part in parts), limits.between
-
-
-def _flatten(limits: Limits) -> tuple[list[Any], tuple[Any, ...]]:
-    return [part for _, part in _leaves(limits)], _context(limits)
-
-
-def _flatten_with_keys(limits: Limits) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
-    return [(pytree.GetAttrKey(kind), part) for kind, part in _leaves(limits)], _context(limits)
-
-
-def _unflatten(leaves: Any, context: tuple[Any, ...]) -> Limits:
-    remaining = iter(leaves)
-    *kept, between = context
-    parts = [next(remaining) if part == "leaf" else part for part in kept]
-    return Limits(**dict(zip(KINDS, parts, strict=True)), between=between)
-
-
-pytree.register_pytree_node(
-    Limits,
-    _flatten,
-    _unflatten,
-    serialized_type_name="pullback.trajectory.Limits",
-    flatten_with_keys_fn=_flatten_with_keys,
-)
+register_dataclass(Limits, (*KINDS, "between"), _is_constant)

@@ -114,7 +114,7 @@ def minimum_duration(
     known = points.detach()
     times = _proportions(known, fixed, start, goal, samples)
     if stands_still(start, goal) and keeps_zero(limits):
-        times = _shorten(known, times, fixed, start, goal, samples)
+        times = _shorten(known, times, fixed, start, goal, samples, _doubled)
     else:
         times = _fastest(known, times, fixed, start, goal, samples)
     return minimum_jerk(points, times, start=start, goal=goal, limits=limits, samples=samples)
@@ -194,7 +194,7 @@ def _fastest(  # noqa: PLR0917 - as below
     share = _shares((width - _APART / (samples - 1)).clamp(min=0), samples)
     share = share.cumsum(-1) * times[..., -1:]
     tried = torch.nn.functional.pad(share, (1, 0))
-    tried = _shorten(points, tried, limits, start, goal, samples)
+    tried = _shorten(points, tried, limits, start, goal, samples, _climbed)
     seconds, which = tried[..., -1].min(0)
     if bool(seconds.isinf().any()):
         raise ArgumentError(
@@ -207,7 +207,13 @@ def _fastest(  # noqa: PLR0917 - as below
 
 
 def _shorten(  # noqa: PLR0917 - what belongs together
-    points: Tensor, times: Tensor, limits: Limits, start: State, goal: State, samples: int
+    points: Tensor,
+    times: Tensor,
+    limits: Limits,
+    start: State,
+    goal: State,
+    samples: int,
+    search: Callable[[Callable[[Tensor], Tensor], Tensor], tuple[Tensor, Tensor]],
 ) -> Tensor:
     """The times as near to zero as limits can be kept at, or infinity."""
     plan = make_plan(points, times, duration=None, start=start, goal=goal, samples=samples, order=3)
@@ -222,8 +228,7 @@ def _shorten(  # noqa: PLR0917 - what belongs together
         return found.all(-1) & near_kept(plan, limits, step)
 
     with torch.no_grad():
-        monotone = stands_still(start, goal) and keeps_zero(limits)
-        low, high = (_doubled if monotone else _climbed)(kept, torch.ones_like(times[..., -1]))
+        low, high = search(kept, torch.ones_like(times[..., -1]))
         never = high.isinf()
         low, high = low.masked_fill(never, 1.0), high.masked_fill(never, 1.0)
         while bool((high > low * (1 + _PRECISION)).any()):

@@ -3,17 +3,20 @@
 The operators carry kernels and no rule of differentiation: that is `_function`'s.
 """
 
-import torch
+from typing import Any
+
 from torch import Tensor
 
-from pullback.internal.kernels._backend import implementation, is_plain
+from pullback.internal.kernels._backend import implementation
 from pullback.internal.kernels._folding import fold_batch
+from pullback.internal.kernels._kernel import register_kernel
 
 __all__ = ["accumulate", "accumulate_adjoint"]
 
 _PACKAGE = "pullback.trajectory.kernels.accumulate"
 
 
+@register_kernel("pullback::accumulate")
 def accumulate(
     control: Tensor, initial: Tensor, steps: Tensor, order: int, backend: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -26,49 +29,11 @@ def accumulate(
         order: 1, 2 or 3.
         backend: as `choose_backend` returns it.
     """
-    if is_plain(control, initial, steps):
-        return implementation(_PACKAGE, backend).accumulate(control, initial, steps, order)
-    return _accumulate(control, initial, steps, order, backend)
-
-
-def accumulate_adjoint(
-    cotangents: tuple[Tensor, Tensor, Tensor, Tensor],
-    steps: Tensor,
-    order: int,
-    backend: str,
-) -> tuple[Tensor, Tensor]:
-    """`_reference.accumulate_adjoint` by a chosen backend.
-
-    Arguments:
-        cotangents: of position, velocity, acceleration and jerk.
-        steps: as in `accumulate`.
-        order: as in `accumulate`.
-        backend: as in `accumulate`.
-    """
-    if is_plain(*cotangents, steps):
-        return implementation(_PACKAGE, backend).accumulate_adjoint(cotangents, steps, order)
-    return _accumulate_adjoint(*cotangents, steps, order, backend)
-
-
-@torch.library.custom_op("pullback::accumulate", mutates_args=())
-def _accumulate(
-    control: Tensor, initial: Tensor, steps: Tensor, order: int, backend: str
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return implementation(_PACKAGE, backend).accumulate(control, initial, steps, order)
 
 
-@_accumulate.register_fake
-def _(
-    control: Tensor, initial: Tensor, steps: Tensor, order: int, backend: str
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    batch, horizon, dof = control.shape
-    shape = (batch, horizon + 1, dof)
-    empty = control.new_empty
-    return empty(shape), empty(shape), empty(shape), empty(shape)
-
-
-@torch.library.custom_op("pullback::accumulate_adjoint", mutates_args=())
-def _accumulate_adjoint(
+@register_kernel("pullback::accumulate_adjoint")
+def accumulate_adjoint(
     position: Tensor,
     velocity: Tensor,
     acceleration: Tensor,
@@ -77,23 +42,23 @@ def _accumulate_adjoint(
     order: int,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
+    """`_reference.accumulate_adjoint` of four cotangents; the others as in `accumulate`."""
     cotangents = (position, velocity, acceleration, jerk)
     return implementation(_PACKAGE, backend).accumulate_adjoint(cotangents, steps, order)
 
 
-@_accumulate_adjoint.register_fake
-def _(
-    position: Tensor,
-    velocity: Tensor,
-    acceleration: Tensor,
-    jerk: Tensor,
-    steps: Tensor,
-    order: int,
-    backend: str,
-) -> tuple[Tensor, Tensor]:
+@accumulate.register_fake
+def _(control: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    batch, horizon, dof = control.shape
+    return tuple(control.new_empty(batch, horizon + 1, dof) for _ in range(4))
+
+
+@accumulate_adjoint.register_fake
+def _(position: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
     batch, samples, dof = position.shape
+    *_, order, _backend = others
     return position.new_empty(batch, samples - 1, dof), position.new_empty(batch, order, dof)
 
 
-_accumulate.register_vmap(fold_batch(_accumulate, 3))
-_accumulate_adjoint.register_vmap(fold_batch(_accumulate_adjoint, 5))
+accumulate.register_vmap(fold_batch(accumulate, 3))
+accumulate_adjoint.register_vmap(fold_batch(accumulate_adjoint, 5))

@@ -66,8 +66,7 @@ class AccumulateAdjoint(Function):
         backend: str,
     ) -> tuple[Tensor, Tensor]:
         """Apply `pullback.trajectory.kernels.accumulate._dispatch.accumulate_adjoint`."""
-        cotangents = (position, velocity, acceleration, jerk)
-        return accumulate_adjoint(cotangents, steps, order, backend)
+        return accumulate_adjoint(position, velocity, acceleration, jerk, steps, order, backend)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -1,6 +1,5 @@
 """Symmetric positive definite banded systems: products, and solves in time linear in the size."""
 
-from pullback.trajectory.kernels.banded._dispatch import backend_used
 from pullback.trajectory.kernels.banded._product import banded_product
 from pullback.trajectory.kernels.banded._solve import BandedSolve, banded_solve
 from pullback.trajectory.kernels.banded._triangular import (
@@ -13,7 +12,6 @@ from pullback.trajectory.kernels.banded._triangular import (
 __all__ = [
     "BandedSolve",
     "TriangularSolve",
-    "backend_used",
     "banded_factor",
     "banded_product",
     "banded_solve",

@@ -3,34 +3,23 @@
 import functools
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
-from pullback.internal.kernels._backend import choose_backend, implementation
+from pullback.internal.kernels._backend import cpu_or_reference, implementation
 from pullback.internal.kernels._kernel import register_kernel
 
-__all__ = ["backend_used", "factor_operator", "solve_operator", "substitute_operator"]
+__all__ = ["factor_operator", "solve_operator", "substitute_operator"]
 
 _PACKAGE = "pullback.trajectory.kernels.banded"
 
 
-def backend_used(device: torch.device, dtype: torch.dtype) -> Literal["cpu", "reference"]:
-    """Which backend solves on a device: ``"cpu"`` (numba) or ``"reference"`` (torch).
-
-    Example:
-        >>> import torch
-        >>> backend_used(torch.device("cpu"), torch.float64)
-        'cpu'
-    """
-    wide = dtype in (torch.float32, torch.float64)
-    return "cpu" if wide and choose_backend(device, "auto") == "cpu" else "reference"
-
-
 def _kernels(tensor: Tensor) -> ModuleType:
-    return implementation(_PACKAGE, backend_used(tensor.device, tensor.dtype))
+    wide = tensor.dtype in (torch.float32, torch.float64)
+    return implementation(_PACKAGE, cpu_or_reference(tensor.device) if wide else "reference")
 
 
 @register_kernel("pullback_trajectory::banded_solve")

@@ -1,7 +1,7 @@
 """Least motions within limits: interior points, each joint of each trajectory a problem."""
 
 from pullback.trajectory.kernels.programs._decide import Bounds, bound_problems
-from pullback.trajectory.kernels.programs._dispatch import backend_used, solve_problems
+from pullback.trajectory.kernels.programs._dispatch import solve_problems
 from pullback.trajectory.kernels.programs._function import KeepLimits, keep_limits
 from pullback.trajectory.kernels.programs._problem import Problem, Unknowns
 
@@ -10,7 +10,6 @@ __all__ = [
     "KeepLimits",
     "Problem",
     "Unknowns",
-    "backend_used",
     "bound_problems",
     "keep_limits",
     "solve_problems",

@@ -109,12 +109,12 @@ def _solve_one(problem: Problem, item: int, one: Any, flat: list[Tensor], succes
     peak, left, y, slack, push = kernels.least_cost(one, cost, goal, s, u)
     success[item] = peak <= 1 and left <= 2 * goal
     # Derivatives are those of a wider gap where stiff rows would leave nothing of the metric.
-    scales = _to_rows(problem, one[1][None].repeat(2, 0), one)
-    force = float(np.max(_to_rows(problem, push, one) * scales))
+    scales = _to_rows(problem, one[1][None].repeat(2, 0))
+    force = float(np.max(_to_rows(problem, push) * scales))
     floor = FLOOR * energy * force**2
     if floor > goal:
         *_, y, slack, push = kernels.least_cost(one, cost, floor, *begin)
-    found = _coefficients(s, h), y, _to_rows(problem, slack, one), _to_rows(problem, push, one)
+    found = _coefficients(s, h), y, _to_rows(problem, slack), _to_rows(problem, push)
     for part, value in zip(flat, found, strict=True):
         part[item] = torch.from_numpy(value).to(part.device)
 
@@ -171,7 +171,7 @@ def _channels(
     return np.stack(levels), np.stack(scales), np.array(forms) * units
 
 
-def _to_rows(problem: Problem, sides: np.ndarray, one: Any) -> np.ndarray:
+def _to_rows(problem: Problem, sides: np.ndarray) -> np.ndarray:
     """Values ``[2, channels, samples]`` in the order of the rows, ones and zeros where masked."""
     parts, channel, samples = [], 0, problem.samples
     for kind in problem.kinds:

@@ -1,33 +1,22 @@
 """The solution of limited motions as one operator, which chooses a backend."""
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
-from pullback.internal.kernels._backend import choose_backend, implementation
+from pullback.internal.kernels._backend import cpu_or_reference, implementation
 from pullback.internal.kernels._kernel import register_kernel
 from pullback.trajectory.kernels.programs._decide import solve_hard
 from pullback.trajectory.kernels.programs._problem import Problem, Unknowns
 
-__all__ = ["backend_used", "keep_limits_operator", "solve_problems"]
-
-
-def backend_used(device: torch.device) -> Literal["cpu", "reference"]:
-    """Which backend solves on a device: ``"cpu"`` (numba) or ``"reference"`` (torch).
-
-    Example:
-        >>> import torch
-        >>> backend_used(torch.device("cpu"))
-        'cpu'
-    """
-    return "cpu" if choose_backend(device, "auto") == "cpu" else "reference"
+__all__ = ["keep_limits_operator", "solve_problems"]
 
 
 def solve_problems(problem: Problem) -> tuple[Unknowns, Tensor]:
     """`_reference.solve_problems` by the backend of the device."""
-    backend = backend_used(problem.level.device) if problem.level.numel() else "reference"
+    backend = cpu_or_reference(problem.level.device) if problem.level.numel() else "reference"
     kernels = implementation("pullback.trajectory.kernels.programs", backend)
     return solve_hard(problem, *kernels.solve_problems(problem))
 
@@ -59,15 +48,7 @@ def keep_limits_operator(
 
 
 @keep_limits_operator.register_fake
-def _(  # the arguments of the operator
-    level: Tensor,
-    scale: Tensor,
-    conditions: Tensor,
-    energy: Tensor,
-    order: int,
-    kinds: str,
-    strict: bool,
-) -> tuple[Tensor, ...]:
+def _(level: Tensor, scale: Tensor, conditions: Tensor, *_: Any) -> tuple[Tensor, ...]:
     *batch, rows = level.shape
     few, size = conditions.shape[-2:]
     shapes = ((*batch, size), (*batch, few), (*batch, 2, rows), (*batch, 2, rows))

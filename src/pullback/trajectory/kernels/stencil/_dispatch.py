@@ -3,19 +3,23 @@
 The operators carry kernels and no rule of differentiation: that is `_function`'s.
 """
 
-import torch
+from typing import Any
+
 from torch import Tensor
 
-from pullback.internal.kernels._backend import implementation, is_plain
+from pullback.internal.kernels._backend import implementation
 from pullback.internal.kernels._folding import fold_batch
+from pullback.internal.kernels._kernel import register_kernel
+from pullback.trajectory.kernels.stencil._layout import read_geometry
 
 __all__ = ["stencil", "stencil_adjoint"]
 
 _PACKAGE = "pullback.trajectory.kernels.stencil"
 
 
+@register_kernel("pullback::stencil")
 def stencil(
-    x: Tensor, conditions: Tensor, weights: Tensor, geometry: tuple[int, ...], backend: str
+    x: Tensor, conditions: Tensor, weights: Tensor, layout: str, backend: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`_reference.apply_stencil` by a chosen backend.
 
@@ -24,79 +28,41 @@ def stencil(
         conditions: ``[batch, conditions, dof]`` boundary values.
         weights: ``[1 or batch, rows, 3, width + conditions]``. Only rows at the ends weigh boundary
             values: a backend may take those weights of inside rows as zero without a look.
-        geometry: `Layout.geometry`.
+        layout: `Layout.code`.
         backend: as `choose_backend` returns it.
     """
-    if is_plain(x, conditions, weights):
-        return implementation(_PACKAGE, backend).apply_stencil(x, conditions, weights, geometry)
-    return _stencil(x, conditions, weights, list(geometry), backend)
+    kernels = implementation(_PACKAGE, backend)
+    return kernels.apply_stencil(x, conditions, weights, read_geometry(layout))
 
 
+@register_kernel("pullback::stencil_adjoint")
 def stencil_adjoint(
-    cotangents: tuple[Tensor, Tensor, Tensor, Tensor],
-    weights: Tensor,
-    geometry: tuple[int, ...],
-    backend: str,
-) -> tuple[Tensor, Tensor]:
-    """`_reference.apply_stencil_adjoint` by a chosen backend.
-
-    Arguments:
-        cotangents: of position, velocity, acceleration and jerk.
-        weights: as in `stencil`.
-        geometry: as in `stencil`.
-        backend: as in `stencil`.
-    """
-    if is_plain(*cotangents, weights):
-        return implementation(_PACKAGE, backend).apply_stencil_adjoint(
-            cotangents, weights, geometry
-        )
-    return _stencil_adjoint(*cotangents, weights, list(geometry), backend)
-
-
-@torch.library.custom_op("pullback::stencil", mutates_args=())
-def _stencil(
-    x: Tensor, conditions: Tensor, weights: Tensor, geometry: list[int], backend: str
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return implementation(_PACKAGE, backend).apply_stencil(x, conditions, weights, tuple(geometry))
-
-
-@_stencil.register_fake
-def _(
-    x: Tensor, conditions: Tensor, weights: Tensor, geometry: list[int], backend: str
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(x.shape)
-
-
-@torch.library.custom_op("pullback::stencil_adjoint", mutates_args=())
-def _stencil_adjoint(
     position: Tensor,
     velocity: Tensor,
     acceleration: Tensor,
     jerk: Tensor,
     weights: Tensor,
-    geometry: list[int],
+    layout: str,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
+    """`_reference.apply_stencil_adjoint` of four cotangents; the others as in `stencil`."""
     cotangents = (position, velocity, acceleration, jerk)
-    return implementation(_PACKAGE, backend).apply_stencil_adjoint(
-        cotangents, weights, tuple(geometry)
-    )
+    kernels = implementation(_PACKAGE, backend)
+    return kernels.apply_stencil_adjoint(cotangents, weights, read_geometry(layout))
 
 
-@_stencil_adjoint.register_fake
-def _(
-    position: Tensor,
-    velocity: Tensor,
-    acceleration: Tensor,
-    jerk: Tensor,
-    weights: Tensor,
-    geometry: list[int],
-    backend: str,
-) -> tuple[Tensor, Tensor]:
+@stencil.register_fake
+def _(x: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    return tuple(x.new_empty(x.shape) for _ in range(4))
+
+
+@stencil_adjoint.register_fake
+def _(position: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
     batch, _, dof = position.shape
-    conditions = weights.shape[3] - geometry[1]
+    *_, weights, layout, _backend = others
+    conditions = weights.shape[3] - read_geometry(layout)[1]
     return position.new_empty(position.shape), position.new_empty(batch, conditions, dof)
 
 
-_stencil.register_vmap(fold_batch(_stencil, 3))
-_stencil_adjoint.register_vmap(fold_batch(_stencil_adjoint, 5))
+stencil.register_vmap(fold_batch(stencil, 3))
+stencil_adjoint.register_vmap(fold_batch(stencil_adjoint, 5))

@@ -29,7 +29,7 @@ class Stencil(Function):
         x: Tensor, conditions: Tensor, weights: Tensor, layout: str, backend: str
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Apply `pullback.trajectory.kernels.stencil._dispatch.stencil`."""
-        return stencil(x, conditions, weights, read_geometry(layout), backend)
+        return stencil(x, conditions, weights, layout, backend)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -75,8 +75,7 @@ class StencilAdjoint(Function):
         backend: str,
     ) -> tuple[Tensor, Tensor]:
         """Apply `pullback.trajectory.kernels.stencil._dispatch.stencil_adjoint`."""
-        cotangents = (position, velocity, acceleration, jerk)
-        return stencil_adjoint(cotangents, weights, read_geometry(layout), backend)
+        return stencil_adjoint(position, velocity, acceleration, jerk, weights, layout, backend)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -10,8 +10,6 @@ from pullback.text import Module as TextModule
 
 __all__ = ["Module"]
 
-_KINDS = ("chat", "completion_config", "function", "model")
-
 
 class Module(TextModule):
     """A pipeline, or a part of one: see `pullback.text.Module`.

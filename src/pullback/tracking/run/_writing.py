@@ -14,7 +14,7 @@ The kinds of lines:
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
@@ -22,23 +22,49 @@ from typing import Any, TextIO
 import numpy as np
 
 from pullback.errors import RecordingError
-from pullback.tracking.measure._statistics import Statistics
-from pullback.tracking.run._identity import Key, Place
-from pullback.tracking.run._ledger import Identities
+from pullback.tracking.run._identity import Place
+from pullback.tracking.run._observation import Observation
 from pullback.tracking.run._run import NonFinite, Run, Series
 
-__all__ = ["Journal", "write_run"]
+__all__ = ["LineFile", "RunWriter", "observation_fields", "write_run"]
 
 VERSION = 1
 
 
-def key_fields(key: Key) -> dict[str, Any]:
-    """A key as JSON holds it."""
-    return key._asdict()
+class LineFile:
+    """A file that JSON objects are appended to, one a line.
+
+    Arguments:
+        path: the file, overwritten.
+        what: what is written, for the message.
+
+    Raises:
+        RecordingError: the file cannot be written.
+    """
+
+    def __init__(self, path: str | Path, what: str) -> None:
+        try:
+            self._file: TextIO | None = Path(path).open("w", encoding="utf-8")  # noqa: SIM115 - until close()
+        except OSError as error:
+            raise RecordingError(
+                f"The {what} cannot be written.", given=str(path), expected=str(error)
+            ) from error
+
+    def append(self, lines: Iterable[dict[str, Any]]) -> None:
+        """Append lines and hand them to the operating system; nothing once the file is closed."""
+        if self._file is not None:
+            self._file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
-class Journal:
-    """A file that receives each step as it is flushed, so that a crash loses at most one step.
+class RunWriter(LineFile):
+    """A sink whose file `read_run` reads, so that a crash loses at most one step.
 
     Arguments:
         path: the file, overwritten.
@@ -50,55 +76,32 @@ class Journal:
     """
 
     def __init__(self, path: str | Path, title: str, every: int) -> None:
-        self.path = Path(path)
-        try:
-            self._file: TextIO | None = self.path.open("w", encoding="utf-8")
-        except OSError as error:
-            raise RecordingError(
-                "The recording cannot be written.", given=str(path), expected=str(error)
-            ) from error
-        self.line({"kind": "run", "version": VERSION, "title": title, "every": every})
+        super().__init__(path, "recording")
+        self.append([{"kind": "run", "version": VERSION, "title": title, "every": every}])
 
-    def line(self, data: dict[str, Any]) -> None:
-        """Append one line and hand it to the operating system."""
-        if self._file is not None:
-            self._file.write(json.dumps(data, separators=(",", ":")) + "\n")
-            self._file.flush()
+    def write(self, observations: Iterable[Observation]) -> None:
+        """Append a step, as soon as it is flushed."""
+        self.append({"kind": "seen", **observation_fields(each)} for each in observations)
 
-    def absorb(self, identities: Identities, rows: np.ndarray) -> None:
-        """Append a step; the ledger calls this at each flush."""
-        if self._file is None:
-            return
-        lines = [
-            json.dumps(
-                {
-                    "kind": "seen",
-                    **key_fields(key),
-                    **place._asdict(),
-                    **Statistics.from_row(row).to_dict(),
-                },
-                separators=(",", ":"),
-            )
-            for (key, place), row in zip(identities, rows, strict=True)
-        ]
-        self._file.write("\n".join(lines) + "\n")
-        self._file.flush()
-
-    def close(self, run: Run | None = None) -> None:
+    def finish(self, run: Run) -> None:
         """Append what a whole run tells, and close the file."""
-        if self._file is None:
-            return
-        if run is not None:
-            for line in closing_lines(run):
-                self.line(line)
-        self._file.close()
-        self._file = None
+        self.append(closing_lines(run))
+        self.close()
+
+
+def observation_fields(observation: Observation) -> dict[str, Any]:
+    """One tensor at one moment, as JSON holds it."""
+    return {
+        **observation.key._asdict(),
+        **observation.place._asdict(),
+        **observation.statistics.to_dict(),
+    }
 
 
 def closing_lines(run: Run) -> Iterator[dict[str, Any]]:
     """What is known once a run is over."""
     for series in run.series:
-        yield {"kind": "total", **key_fields(series.key), **series.total.to_dict()}
+        yield {"kind": "total", **series.key._asdict(), **series.total.to_dict()}
     if run.first_nonfinite is not None:
         yield nonfinite_line(run.first_nonfinite)
     for noise in run.noise:
@@ -112,11 +115,11 @@ def nonfinite_line(event: NonFinite) -> dict[str, Any]:
     """The first non-finite tensor as a line."""
     return {
         "kind": "nonfinite",
-        **key_fields(event.key),
+        **event.key._asdict(),
         **event.place._asdict(),
         "statistics": event.statistics.to_dict(),
         "predecessors": [
-            {**key_fields(key), "scale": scale if np.isfinite(scale) else str(scale)}
+            {**key._asdict(), "scale": scale if np.isfinite(scale) else str(scale)}
             for key, scale in event.predecessors
         ],
     }
@@ -128,17 +131,16 @@ def write_run(run: Run, path: str | Path) -> None:
     Raises:
         RecordingError: the file cannot be written.
     """
-    journal = Journal(path, run.title, run.every)
+    writer = RunWriter(path, run.title, run.every)
     for series in run.series:
-        for line in point_lines(series):
-            journal.line(line)
-    journal.close(run)
+        writer.append(point_lines(series))
+    writer.finish(run)
 
 
 def point_lines(series: Series) -> Iterator[dict[str, Any]]:
     """The moments of a series as lines."""
     points = series.points
-    fields = key_fields(series.key)
+    fields = series.key._asdict()
     for index in range(len(points)):
         place = Place(int(points.steps[index]), int(points.microbatches[index]))
         scale, peak = float(points.scale[index]), float(points.peak[index])
