@@ -28,14 +28,14 @@ _lock = threading.Lock()
 
 
 def in_memory(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a detached tensor whose memory holds the values one after the other.
+    """Return a tensor whose memory holds the values one after the other.
 
     Arguments:
-        tensor: any shape; a view of it where that holds already.
+        tensor: any shape; itself where that holds already.
         dtype: what the values are converted to.
     """
-    if tensor.dtype == dtype and tensor.is_contiguous() and not tensor.is_neg():
-        return tensor.detach() if tensor.requires_grad else tensor
+    if tensor.dtype is dtype and tensor.is_contiguous() and not tensor.is_neg():
+        return tensor
     return tensor.detach().to(dtype).resolve_neg().contiguous()
 
 
@@ -46,7 +46,8 @@ def count_threads(items: int, elements: int) -> int:
         items: the number of independent items.
         elements: the size of the whole work.
     """
-    return max(1, min(torch.get_num_threads(), items, elements // _LEAST))
+    worth = elements // _LEAST
+    return 1 if worth < 2 else max(1, min(torch.get_num_threads(), items, worth))
 
 
 def run_slices(kernel: Callable[[int, int], object], items: int, threads: int) -> None:

@@ -68,7 +68,7 @@ def solve_problems(problem: Problem) -> tuple[Unknowns, Tensor]:
     found = Unknowns(*(level.new_empty(shape) for shape in sizes))
     solved = level.new_empty(count, dtype=torch.bool)
     given = [in_memory(part, torch.float64) for part in (level, scale, conditions, energy, metric)]
-    inputs = [part.numpy() for part in (kinds, *given)]
+    inputs = [part.detach().numpy() for part in (kinds, *given)]
     results = [part.numpy() for part in (*found, solved)]
     kernel = functools.partial(_solve_slice, problem.order, *inputs, *results)
     run_slices(kernel, count, count_threads(count, count * _WORK))
