@@ -167,17 +167,19 @@ def make_plain(name: str, definition: Definition) -> Any:
 
 def _make_direct(name: str, definition: Definition) -> Any:
     """Make the entry of a Function that promises what is looked for elsewhere: see `Function`."""
+    split: Any = definition.setup_context
 
     def backward(ctx: Any, *cotangents: Any) -> Any:
         return _run_in_batch(definition, ctx, cotangents, _run_direct)
 
     body = {
         "forward": staticmethod(definition.forward),
-        "setup_context": staticmethod(definition.setup_context),
+        "setup_context": staticmethod(split),
         "backward": staticmethod(backward),
         "__module__": __name__,
     }
-    return super(torch.autograd.Function, type(name, (torch.autograd.Function,), body)).apply
+    plain: Any = type(name, (torch.autograd.Function,), body)
+    return super(torch.autograd.Function, plain).apply
 
 
 def _run_direct(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:

@@ -5,9 +5,9 @@ sequence, and a vector of it takes part of several samples. The few rows at the 
 where steps differ, go one by one, their joints in a vector. Backwards each sample gathers from
 the rows that read it, so that nothing is written twice.
 
-Kernels index flat memory, which they get as addresses: ``table`` is where the weights of a trajectory begin, ``row`` where
-those of one row do; the weights of the next order of derivative lie ``columns`` further on.
-``several`` are the first and after the last of some trajectories.
+Kernels index flat memory, of which they are given addresses: ``table`` is where the weights of a
+trajectory begin, ``row`` where those of one row do; the weights of the next order of derivative lie
+``columns`` further on. ``several`` are the first and after the last of some trajectories.
 
 Explicit vectors store past the caches what does not fit them, which no plain loop can ask for:
 plain loops take twice as long on the whole operation (benchmarks/results/kernels_plain_loops.csv).
@@ -15,7 +15,6 @@ plain loops take twice as long on the whole operation (benchmarks/results/kernel
 
 # Long: one kernel and its transpose, which share how rows and windows are found.
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from numba import literally
 from torch import Tensor
 
 from pullback.internal.kernels._cpu import compile_kernel
-from pullback.internal.kernels._threads import count_threads, in_memory, run_slices
+from pullback.internal.kernels._threads import ZEROS, count_threads, in_memory, run_slices
 from pullback.internal.kernels.vectors._cpu import (
     VECTOR_BYTES,
     count_lanes,
@@ -47,9 +46,6 @@ _MANY = 1 << 21
 # Trajectories that are worked on together: as many as have about so many numbers, so that what a
 # loop prepares serves them all and their numbers stay in the second-level cache.
 _TOGETHER = 1 << 13
-
-# What a kernel learns of the type of numbers behind addresses.
-_ZEROS = {torch.float32: np.float32(0), torch.float64: np.float64(0)}
 
 _compile = compile_kernel(nogil=True)
 
@@ -454,7 +450,7 @@ def apply_stencil_adjoint(
     given = tuple([in_memory(cotangent, dtype) for cotangent in cotangents])
     batch, _, dof = given[0].shape
     gradient = torch.empty_like(given[0])
-    values = gradient.new_zeros(batch, weights.shape[3] - geometry[1], dof)
+    values = gradient.new_empty(batch, weights.shape[3] - geometry[1], dof)
     _run(_adjoint, given, weights, geometry, (gradient, values))
     if dtype is not wanted:
         return gradient.to(wanted), values.to(wanted)
@@ -480,7 +476,5 @@ def _run(
     # Vectors are stored past the caches whole, from where they may begin.
     past_caches = elements >= _MANY and not any(place % VECTOR_BYTES for place in written)
     sizes = (batch, horizon, dof, tables, rows, columns)
-    begin = functools.partial(
-        kernel, _ZEROS[weights.dtype], *given, sizes, geometry, past_caches, *written
-    )
-    run_slices(begin, batch, count_threads(batch, elements))
+    arguments = (ZEROS[weights.dtype], *given, sizes, geometry, past_caches, *written)
+    run_slices(kernel, arguments, batch, count_threads(batch, elements))
