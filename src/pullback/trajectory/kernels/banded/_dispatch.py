@@ -11,6 +11,7 @@ from torch import Tensor
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._backend import choose_backend, implementation
 from pullback.internal.kernels._kernel import register_kernel
+from pullback.internal.kernels._shapes import broadcast_shapes
 
 __all__ = ["backend_used", "factor_operator", "solve_operator", "substitute_operator"]
 
@@ -42,7 +43,7 @@ def solve_operator(band: Tensor, right: Tensor, strict: bool) -> Tensor:
     Raises:
         ArgumentError: ``strict``, and a matrix is not positive definite.
     """
-    batch = torch.broadcast_shapes(band.shape[:-2], right.shape[:-2])
+    batch = broadcast_shapes(band.shape[:-2], right.shape[:-2])
     x = _fold(band, right, batch, _kernels(band).solve)
     if strict and not bool(torch.isfinite(x).all()):
         _complain(band, right)
@@ -76,7 +77,7 @@ def factor_operator(band: Tensor) -> Tensor:
 @register_kernel("pullback_trajectory::banded_substitute")
 def substitute_operator(factor: Tensor, right: Tensor, transposed: bool) -> Tensor:
     """Solve ``L X = B``, or ``L' X = B`` if transposed; batch dimensions are broadcast."""
-    batch = torch.broadcast_shapes(factor.shape[:-2], right.shape[:-2])
+    batch = broadcast_shapes(factor.shape[:-2], right.shape[:-2])
 
     run = functools.partial(_kernels(factor).substitute, transposed=transposed)
     return _fold(factor, right, batch, run)
@@ -108,7 +109,7 @@ def _(info: Any, in_dims: Any, band: Tensor) -> tuple[Tensor, int]:
 @substitute_operator.register_fake
 @solve_operator.register_fake
 def _(band: Tensor, right: Tensor, strict: bool) -> Tensor:
-    batch = torch.broadcast_shapes(band.shape[:-2], right.shape[:-2])
+    batch = broadcast_shapes(band.shape[:-2], right.shape[:-2])
     return right.new_empty((*batch, *right.shape[-2:]))
 
 
