@@ -151,3 +151,29 @@ def test_a_gradient_taken_in_batches(engine_runs):
         (rows,) = torch.autograd.grad(y, x, torch.eye(3), is_grads_batched=True)
         results.append(rows)
     torch.testing.assert_close(*results)
+
+
+def test_torch_runs_the_rules_themselves():
+    x, weight = inputs()
+    node = DirectScale.apply(x, weight, 2)[0].grad_fn
+    assert node._forward_cls.forward is DirectScale.forward
+    assert "__pullback__" not in vars(node)
+
+
+def test_backward_is_apart_from_autocast():
+    seen = []
+
+    class Apart(DirectScale):
+        autocast = "disable"
+        _direct = True
+
+        @staticmethod
+        def backward(ctx, g, h):
+            seen.append(torch.is_autocast_enabled("cpu"))
+            return DirectScale.backward(ctx, g, h)
+
+    x, weight = inputs()
+    total = run(Apart, x, weight)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        total.backward()
+    assert seen == [False]

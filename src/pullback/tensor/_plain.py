@@ -7,7 +7,7 @@ again is one node beside it (`pullback.tensor._gradient`).
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -117,6 +117,8 @@ def is_flat(args: Sequence[Any]) -> bool:
 def make_plain(name: str, definition: Definition) -> Any:
     """Make the entry of the torch Function that runs the rules of a definition."""
     # Long: two rules, as torch takes them, that share what is read off the definition once.
+    if definition.direct:
+        return _make_direct(name, definition)
     draws: bool | None = definition.random or None  # unknown until the first call
     split, check = definition.setup_context, not definition.lenient
 
@@ -149,19 +151,7 @@ def make_plain(name: str, definition: Definition) -> Any:
                 return _beyond(definition, ctx, given)
         elif not _keeps_graph():
             forget(ctx.__pullback__.inputs)
-        if not any(g is not None and is_legacy_batchedtensor(g) for g in given):
-            return _run(definition, ctx, given)
-        try:
-            with old_habits(name=name, published=False):
-                return _run(definition, ctx, given)
-        except RuntimeError as error:
-            if isinstance(error, PullbackError):
-                raise
-            raise UnsupportedError(
-                f"The backward of {definition.name} cannot be batched by is_grads_batched: "
-                f"{str(error).splitlines()[0]}",
-                mend="Use torch.func.vmap, or take one gradient at a time.",
-            ) from error
+        return _run_in_batch(definition, ctx, given, _run)
 
     body = {
         "forward": staticmethod(forward),
@@ -173,6 +163,56 @@ def make_plain(name: str, definition: Definition) -> Any:
     plain._backward_cls.saved_tensors = property(_saved_tensors)
     # The entry point in C++: torch's own `apply` binds the signature anew for each call.
     return super(torch.autograd.Function, plain).apply
+
+
+def _make_direct(name: str, definition: Definition) -> Any:
+    """Make the entry of a Function that promises what is looked for elsewhere: see `Function`."""
+    split: Any = definition.setup_context
+
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        return _run_in_batch(definition, ctx, cotangents, _run_direct)
+
+    body = {
+        "forward": staticmethod(definition.forward),
+        "setup_context": staticmethod(split),
+        "backward": staticmethod(backward),
+        "__module__": __name__,
+    }
+    plain: Any = type(name, (torch.autograd.Function,), body)
+    return super(torch.autograd.Function, plain).apply
+
+
+def _run_direct(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
+    rule: Any = definition.backward
+    if _autocasting() and definition.autocast != "ambient":
+        with scope(None):
+            return rule(ctx, *cotangents)
+    return rule(ctx, *cotangents)
+
+
+def _run_in_batch(
+    definition: Definition,
+    ctx: Any,
+    cotangents: Sequence[Any],
+    run: Callable[[Definition, Any, Sequence[Any]], Any],
+) -> Any:
+    """Run a backward on cotangents that may be a batch of `is_grads_batched`."""
+    for cotangent in cotangents:
+        if cotangent is not None and is_legacy_batchedtensor(cotangent):
+            break
+    else:
+        return run(definition, ctx, cotangents)
+    try:
+        with old_habits(name=definition.name, published=False):
+            return run(definition, ctx, cotangents)
+    except RuntimeError as error:
+        if isinstance(error, PullbackError):
+            raise
+        raise UnsupportedError(
+            f"The backward of {definition.name} cannot be batched by is_grads_batched: "
+            f"{str(error).splitlines()[0]}",
+            mend="Use torch.func.vmap, or take one gradient at a time.",
+        ) from error
 
 
 def _saved_tensors(ctx: Any) -> tuple[Any, ...]:

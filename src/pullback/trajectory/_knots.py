@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.internal.torch import get_unwrapped, is_functorch_wrapped_tensor
 from pullback.trajectory._state import State
 
@@ -201,7 +202,7 @@ def broadcast_batch(what: str, batch: torch.Size, like: Tensor) -> torch.Size:
         ArgumentError: the two cannot be broadcast.
     """
     try:
-        return torch.broadcast_shapes(batch, like.shape[:-2])
+        return broadcast_shapes(batch, like.shape[:-2])
     except RuntimeError:
         raise ArgumentError(
             f"The batch of the {what} does not fit that of the points.",

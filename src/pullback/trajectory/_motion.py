@@ -58,11 +58,8 @@ class Motion:
     def __post_init__(self) -> None:
         # Inside a pytree a leaf may be anything (an in_dim, a marker): only tensors are compared.
         parts = (self.position, self.velocity, self.acceleration, self.jerk)
-        for part in parts:  # a loop takes half of what `all` does
-            if not isinstance(part, Tensor):
-                return
-        shapes = [part.shape for part in parts]
-        if shapes.count(shapes[0]) != len(shapes):
+        shapes = [part.shape for part in parts if isinstance(part, Tensor)]
+        if len(shapes) == len(parts) and shapes.count(shapes[0]) != len(shapes):
             raise ArgumentError(
                 "A motion needs position, velocity, acceleration and jerk of one shape.",
                 given=", ".join(str(tuple(part.shape)) for part in parts),

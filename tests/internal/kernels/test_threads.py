@@ -24,7 +24,7 @@ def counting(counts):
 @pytest.mark.parametrize("items", [1, 2, 3, 1000])
 def test_every_item_is_worked_on_once(threads, items):
     counts = np.zeros(items)
-    run_slices(counting(counts), items, threads)
+    run_slices(counting(counts), (), items, threads)
     assert (counts == 1).all()
 
 
@@ -46,7 +46,7 @@ def test_python_threads_at_once():
     def work():
         for _ in range(50):
             counts = np.zeros(100)
-            run_slices(counting(counts), 100, 3)
+            run_slices(counting(counts), (), 100, 3)
             if not (counts == 1).all():
                 wrong.append(counts)
 
@@ -60,8 +60,8 @@ def test_python_threads_at_once():
 
 def test_one_pool_serves_every_number_of_threads():
     for threads in (2, 5, 3, 7, 4, 6):
-        run_slices(counting(np.zeros(100)), 100, threads)
-    run_slices(counting(np.zeros(100)), 100, 7)
+        run_slices(counting(np.zeros(100)), (), 100, threads)
+    run_slices(counting(np.zeros(100)), (), 100, 7)
     names = [t for t in threading.enumerate() if t.name.startswith("pullback_")]
     deadline = threading.Event()
     for _ in range(100):  # threads of a pool that was replaced end by themselves
@@ -86,7 +86,7 @@ def test_an_interruption_waits_for_the_other_threads():
         done.append(first)
 
     with pytest.raises(KeyboardInterrupt):
-        run_slices(kernel, 2, 2)
+        run_slices(kernel, (), 2, 2)
     assert done, "the caller was let go while a thread still wrote"
 
 
@@ -118,7 +118,7 @@ def test_an_error_in_a_thread_is_raised():
             raise ValueError("wrong")
 
     with pytest.raises(ValueError, match="wrong"):
-        run_slices(kernel, 8, 4)
+        run_slices(kernel, (), 8, 4)
 
 
 def test_the_result_does_not_depend_on_the_threads():

@@ -9,6 +9,7 @@ from pullback.internal.kernels.vectors._cpu import (
     fence,
     load,
     load_first,
+    pointer_at,
     pointer_to,
     splat,
     store,
@@ -73,3 +74,17 @@ def test_lanes_that_are_not_loaded_are_zero(count):
     x[:count] = np.arange(count)
     copy_first(x, out, count)
     np.testing.assert_array_equal(out, [*range(count), *[0] * (8 - count)])
+
+
+@compile_kernel(nogil=True)
+def double_at(item, source, target, size):
+    x, out = pointer_at(source, item), pointer_at(target, item)
+    for i in range(size):
+        out[i] = x[i] + x[i]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_an_address_is_read_as_numbers_of_the_type_given(dtype):
+    x, out = np.arange(5, dtype=dtype), np.full(7, 9, dtype)
+    double_at(dtype(0), x.ctypes.data, out.ctypes.data, 5)
+    np.testing.assert_array_equal(out, [0, 2, 4, 6, 8, 9, 9])

@@ -71,14 +71,14 @@ def choose_backend(device: torch.device, backend: str) -> str:
         device: where the tensors are.
         backend: one of ``"auto"``, ``"reference"``, ``"cpu"``, ``"triton"``.
     """
-    if backend not in _BACKENDS:
-        raise ArgumentError(
-            "The backend is unknown.", given=repr(backend), expected=f"one of {_BACKENDS}"
-        )
     if backend == "auto":
         if device.type == "cpu" and _HAS_NUMBA:
             return "cpu"
         return "triton" if device.type == "cuda" and _HAS_TRITON else "reference"
+    if backend not in _BACKENDS:
+        raise ArgumentError(
+            "The backend is unknown.", given=repr(backend), expected=f"one of {_BACKENDS}"
+        )
     if backend == "cpu":
         _require(_HAS_NUMBA, "numba", "cpu")
         _accept(device.type == "cpu", backend, device, "tensors on the CPU")
@@ -154,15 +154,12 @@ def is_plain(*tensors: Tensor) -> bool:
     return True
 
 
-def is_recorded(*tensors: Tensor) -> bool:
-    """Return whether something may ask for the derivative of what is computed now.
+def is_recorded() -> bool:
+    """Whether something may ask for the derivative of what is computed now.
 
     Where it cannot, a rule may run another rule's forward without a Function around it.
-
-    Arguments:
-        tensors: the inputs.
     """
-    return torch.is_grad_enabled() or forward_level() >= 0 or not is_plain(*tensors)
+    return torch.is_grad_enabled() or forward_level() >= 0 or not is_plain()
 
 
 def keep_results(function: Callable[P, R]) -> Callable[P, R]:

@@ -11,11 +11,16 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["count_threads", "in_memory", "run_slices"]
+__all__ = ["ZEROS", "count_threads", "in_memory", "run_slices"]
+
+# What a kernel learns from of which type the numbers are that lie at an address.
+ZEROS = {torch.float32: np.float32(0), torch.float64: np.float64(0)}
 
 # The elements of one thread at least: handing work to a thread costs a tenth of a millisecond.
 _LEAST = 1 << 17
@@ -28,14 +33,14 @@ _lock = threading.Lock()
 
 
 def in_memory(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a detached tensor whose memory holds the values one after the other.
+    """Return a tensor whose memory holds the values one after the other.
 
     Arguments:
-        tensor: any shape; a view of it where that holds already.
+        tensor: any shape; itself where that holds already.
         dtype: what the values are converted to.
     """
-    if tensor.dtype == dtype and tensor.is_contiguous() and not tensor.is_neg():
-        return tensor.detach() if tensor.requires_grad else tensor
+    if tensor.dtype is dtype and tensor.is_contiguous() and not tensor.is_neg():
+        return tensor
     return tensor.detach().to(dtype).resolve_neg().contiguous()
 
 
@@ -46,22 +51,26 @@ def count_threads(items: int, elements: int) -> int:
         items: the number of independent items.
         elements: the size of the whole work.
     """
-    return max(1, min(torch.get_num_threads(), items, elements // _LEAST))
+    worth = elements // _LEAST
+    return 1 if worth < 2 else max(1, min(torch.get_num_threads(), items, worth))
 
 
-def run_slices(kernel: Callable[[int, int], object], items: int, threads: int) -> None:
-    """Call a kernel with the first and after the last of the items of each slice.
+def run_slices(
+    kernel: Callable[..., object], arguments: tuple[Any, ...], items: int, threads: int
+) -> None:
+    """Call a kernel with arguments and the first and after the last of the items of each slice.
 
     Returns when all slices are done, an interruption notwithstanding: threads write into buffers
     that nobody keeps for them.
 
     Arguments:
         kernel: releases the interpreter's lock.
+        arguments: come first, the same for all slices.
         items: the number of independent items.
         threads: as `count_threads` returned it.
     """
     if threads <= 1:
-        kernel(0, items)
+        kernel(*arguments, 0, items)
         return
     slices, numbers = min(items, _SLICES_OF_A_THREAD * threads), itertools.count()
 
@@ -69,7 +78,7 @@ def run_slices(kernel: Callable[[int, int], object], items: int, threads: int) -
         for number in numbers:  # the interpreter counts for one thread at a time
             if number >= slices:
                 return
-            kernel(items * number // slices, items * (number + 1) // slices)
+            kernel(*arguments, items * number // slices, items * (number + 1) // slices)
 
     others = _submit(work, threads - 1)
     try:

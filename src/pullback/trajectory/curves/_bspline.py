@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
+from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.trajectory._knots import (
     check_points,
     check_state,
@@ -106,7 +107,7 @@ def _complete(points: Tensor, duration: Tensor, degree: int, start: State, goal:
     tail, taken_back = _end(points.flip(-2), time, goal, _ends(count, degree), -1.0)
     middle = points[..., taken : points.shape[-2] - taken_back, :]
     parts = [*head, middle, *reversed(tail)]
-    batch = torch.broadcast_shapes(*(part.shape[:-2] for part in parts))
+    batch = broadcast_shapes(*(part.shape[:-2] for part in parts))
     return torch.cat([part.expand(*batch, -1, points.shape[-1]) for part in parts], dim=-2)
 
 

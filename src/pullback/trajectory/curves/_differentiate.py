@@ -28,6 +28,8 @@ from pullback.trajectory.kernels.stencil import (
 
 __all__ = ["differentiate"]
 
+_Steps = tuple[float | None, torch.device, torch.dtype]
+
 
 def differentiate(
     position: Tensor,
@@ -92,35 +94,43 @@ def differentiate(
     _check_scheme(scheme)
     check_state("start", start)
     check_state("goal", goal)
-    layout, code = _layout(scheme, _orders(start), _orders(goal))
-    *batch, horizon, dof = position.shape
-    _check_horizon(horizon, layout)
+    shape, device, dtype = position.shape, position.device, arithmetic_dtype(position)
+    (horizon, dof), batch = shape[-2:], shape[:-2]
     check_steps(dt, position, horizon - 1)
+    equal = (None if isinstance(dt, Tensor) else dt, device, dtype)
+    layout, code, weights = _plan(scheme, _orders(start), _orders(goal), equal)
+    _check_horizon(horizon, layout)
     if start_index is not None:
-        check_index(start_index, start, position.shape[:-2], position.device)
-    chosen = choose_backend(position.device, backend)
+        check_index(start_index, start, batch, device)
+    chosen = choose_backend(device, backend)
     offset = None if reference is None else gather_part("reference", reference, position, None)
-    count, dtype = math.prod(batch), arithmetic_dtype(position)
+    count = math.prod(batch)
     if layout.conditions:
         values = _collect(position, start, goal, start_index, offset)
     else:
         values = position.new_empty(count, 0, dof)
-    weights = _table(layout, dt, position, count, dtype)
+    if weights is None:
+        weights = _table(layout, dt, position, count, dtype)
     lines = position if len(batch) == 1 else position.reshape(count, horizon, dof)
     parts = Stencil.apply(lines, values, weights, code, chosen)
     if len(batch) != 1:
-        parts = tuple(part.reshape(position.shape) for part in parts)
+        parts = tuple(part.reshape(shape) for part in parts)
     sampled, velocity, acceleration, jerk = parts
     if offset is not None:
         sampled = sampled + offset[..., None, :]
-    steps = dt if isinstance(dt, Tensor) else torch.full((), dt, dtype=dtype, device=lines.device)
+    steps = dt if isinstance(dt, Tensor) else torch.full((), dt, dtype=dtype, device=device)
     return Motion(sampled, velocity, acceleration, jerk, steps)
 
 
 @keep_results
-def _layout(scheme: Scheme, start: tuple[int, ...], goal: tuple[int, ...]) -> tuple[Layout, str]:
+def _plan(
+    scheme: Scheme, start: tuple[int, ...], goal: tuple[int, ...], steps: _Steps
+) -> tuple[Layout, str, Tensor | None]:
+    """What calls share whose arguments differ in values alone; weights for a number of seconds."""
     layout = Layout(scheme, start, goal)
-    return layout, layout.code
+    dt, device, dtype = steps
+    weights = None if dt is None else uniform_table(layout, dt, device, dtype)
+    return layout, layout.code, weights
 
 
 def _orders(state: State) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
+from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.trajectory._knots import (
     broadcast_batch,
     check_points,
@@ -113,7 +114,7 @@ def hermite(position: Tensor, velocity: Tensor, acceleration: Tensor, width: Ten
             acceleration[..., side, :] * w**2,
         )
     ]
-    batch = torch.broadcast_shapes(*(part.shape for part in ends))
+    batch = broadcast_shapes(*(part.shape for part in ends))
     stacked = torch.stack([part.expand(batch) for part in ends], dim=-2)
     table = torch.tensor(_HERMITE, dtype=stacked.dtype, device=stacked.device)
     # Relative to the first position of the segment: no cancellation between large positions.
@@ -157,7 +158,7 @@ def _known(
             mend="Give a velocity or an acceleration in start or goal.",
         )
     filled = [nothing if entry is None else entry for entry in entries]
-    batch = torch.broadcast_shapes(*(entry.shape for entry in filled))
+    batch = broadcast_shapes(*(entry.shape for entry in filled))
     return torch.cat([entry.expand(batch) for entry in filled], dim=-2), is_known
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.trajectory._knots import check_increasing, concrete
 from pullback.trajectory._motion import Motion, time_dtype
 from pullback.trajectory._pytree import register_dataclass
@@ -92,7 +93,7 @@ class Spline:
         width = self.knots.diff(dim=-1)
         inner = self.knots[..., 1:-1].detach()
         segment = _find_segments(inner, times.detach())
-        batch = torch.broadcast_shapes(segment.shape[:-1], self.coefficients.shape[:-3])
+        batch = broadcast_shapes(segment.shape[:-1], self.coefficients.shape[:-3])
         segment = segment.expand(*batch, segment.shape[-1])
         width = _pick(width, segment)
         s = (times - _pick(self.knots[..., :-1], segment)) / width
@@ -127,7 +128,7 @@ class Spline:
             )
         batch = times.shape[:-1]
         try:
-            torch.broadcast_shapes(batch, self.knots.shape[:-1], self.coefficients.shape[:-3])
+            broadcast_shapes(batch, self.knots.shape[:-1], self.coefficients.shape[:-3])
         except RuntimeError:
             raise ArgumentError(
                 "The batch of the times does not fit that of the spline.",
@@ -161,7 +162,7 @@ def _find_segments(inner: Tensor, times: Tensor) -> Tensor:
     """How many of the inner knots each time has reached: in a time that grows with a logarithm."""
     dtype = torch.promote_types(inner.dtype, times.dtype)
     if inner.dim() > 1:
-        batch = torch.broadcast_shapes(inner.shape[:-1], times.shape[:-1])
+        batch = broadcast_shapes(inner.shape[:-1], times.shape[:-1])
         inner = inner.expand(*batch, inner.shape[-1])
         times = times.expand(*batch, times.shape[-1])
     # Copies: what is contiguous for one trajectory may not be so for a batch that vmap hides.
@@ -172,7 +173,7 @@ def _find_segments(inner: Tensor, times: Tensor) -> Tensor:
 
 
 def _pick(values: Tensor, segment: Tensor) -> Tensor:
-    batch = torch.broadcast_shapes(values.shape[:-1], segment.shape[:-1])
+    batch = broadcast_shapes(values.shape[:-1], segment.shape[:-1])
     index = segment.expand(*batch, segment.shape[-1])
     return values.expand(*batch, values.shape[-1]).gather(-1, index)
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
+from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.trajectory._knots import (
     check_points,
     check_state,
@@ -71,7 +72,7 @@ class Plan:
         """What the conditions are to be, for a step in seconds: ``[..., rows, dof]``."""
         ends = [value * step[..., None, None] ** _ORDERS[kind] for _, kind, value in self.ends]
         parts = [self.points, *ends]
-        batch = torch.broadcast_shapes(*(part.shape[:-2] for part in parts))
+        batch = broadcast_shapes(*(part.shape[:-2] for part in parts))
         dof = self.points.shape[-1]
         return torch.cat([part.expand(*batch, part.shape[-2], dof) for part in parts], dim=-2)
 
@@ -137,7 +138,7 @@ def to_motion(plan: Plan, forms: Forms, step: Tensor) -> Motion:
         forms.acceleration.mT / unit**2,
         jerk.mT / unit**3,
     )
-    batch = torch.broadcast_shapes(*(part.shape for part in parts))
+    batch = broadcast_shapes(*(part.shape for part in parts))
     dt = step if not step.dim() else step.unsqueeze(-1).expand(*step.shape, plan.samples - 1)
     seconds = time_dtype(plan.dtype)
     return Motion(

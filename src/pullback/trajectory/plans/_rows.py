@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
+from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.trajectory._knots import concrete
 from pullback.trajectory.kernels.programs import Problem
 from pullback.trajectory.kernels.programs._cubic import Forms, metric_product
@@ -110,7 +111,7 @@ def _energy(order: int, forms: Forms) -> Tensor:
 
 
 def _cat(parts: list[Tensor]) -> Tensor:
-    batch = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
+    batch = broadcast_shapes(*(part.shape[:-1] for part in parts))
     return torch.cat([part.expand(*batch, part.shape[-1]) for part in parts], dim=-1)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
+from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.internal.torch import forward_level, is_functorch_wrapped_tensor
 from pullback.trajectory._knots import concrete
 from pullback.trajectory._state import State
@@ -125,7 +126,7 @@ def _polynomials(plan: Plan, basis: Basis, limits: Limits) -> tuple[Tensor, Tens
         slack = 1e-12 * torch.maximum(lower.abs(), upper.abs())
         ends = lower - slack, upper + slack
         parts.append((name, _conditions(values, name, ends, torch.ones_like(values[0]) > 0)))
-    batch = torch.broadcast_shapes(*(part.shape[:-3] for _, part in parts))
+    batch = broadcast_shapes(*(part.shape[:-3] for _, part in parts))
     flat = [part.expand(*batch, *part.shape[-3:]).flatten(-3, -2) for _, part in parts]
     kinds = [
         name for (name, _), part in zip(parts, flat, strict=True) for _ in range(part.shape[-2])

@@ -4,16 +4,14 @@ The joints of a trajectory are the lanes of a vector, and its states stay in reg
 sample to the next: memory is read once and written once.
 """
 
-import functools
-
 from torch import Tensor
 
 from pullback.internal.kernels._cpu import compile_kernel
-from pullback.internal.kernels._threads import count_threads, in_memory, run_slices
+from pullback.internal.kernels._threads import ZEROS, count_threads, in_memory, run_slices
 from pullback.internal.kernels.vectors._cpu import (
     count_lanes,
     load_first,
-    pointer_to,
+    pointer_at,
     splat,
     store_first,
 )
@@ -103,12 +101,12 @@ def _adjoint_lanes(control, initial, steps, cotangents, at, place, stride, count
 
 
 @_compile
-def _run(controls, states, coefficients, q, v, a, j, forward, first, last):
-    horizon, dof = controls.shape[1:]
-    tables, rows, _ = coefficients.shape
-    order, stride = states.shape[1], 3 if rows > 1 else 0
-    control, initial, steps = pointer_to(controls), pointer_to(states), pointer_to(coefficients)
-    levels = (pointer_to(q), pointer_to(v), pointer_to(a), pointer_to(j))
+def _run(zero, controls, states, coefficients, q, v, a, j, shape, forward, first, last):
+    horizon, dof, order, tables, rows = shape
+    stride = 3 if rows > 1 else 0
+    control, initial = pointer_at(controls, zero), pointer_at(states, zero)
+    steps = pointer_at(coefficients, zero)
+    levels = (pointer_at(q, zero), pointer_at(v, zero), pointer_at(a, zero), pointer_at(j, zero))
     sizes, lanes = (horizon, dof, order), count_lanes(control)
     for b in range(first, last):
         place = (b if tables > 1 else 0) * rows * 3
@@ -126,15 +124,15 @@ def accumulate(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`pullback.trajectory.kernels.accumulate._reference.accumulate` on the CPU."""
     batch, horizon, dof = control.shape
-    shape = (batch, horizon + 1, dof)
-    outputs = tuple(steps.new_empty(shape) for _ in range(4))
-    if control.numel() > 0:
-        inputs = (in_memory(control, steps.dtype), in_memory(initial, steps.dtype))
-        _run_over_batch(inputs, steps, outputs, forward=True)
-    if control.dtype != steps.dtype:
-        outputs = tuple(output.to(control.dtype) for output in outputs)
-    position, velocity, acceleration, jerk = outputs
-    return position, velocity, acceleration, jerk
+    dtype, wanted = steps.dtype, control.dtype
+    shape, new = (batch, horizon + 1, dof), steps.new_empty
+    outputs = (new(shape), new(shape), new(shape), new(shape))
+    ends = (in_memory(control, dtype), in_memory(initial, dtype))
+    _run_over_batch(ends, steps, outputs, order, forward=True)
+    if dtype is not wanted:
+        position, velocity, acceleration, jerk = outputs
+        return position.to(wanted), velocity.to(wanted), acceleration.to(wanted), jerk.to(wanted)
+    return outputs
 
 
 def accumulate_adjoint(
@@ -142,18 +140,31 @@ def accumulate_adjoint(
 ) -> tuple[Tensor, Tensor]:
     """`pullback.trajectory.kernels.accumulate._reference.accumulate_adjoint` on the CPU."""
     batch, samples, dof = cotangents[0].shape
+    dtype, wanted = steps.dtype, cotangents[0].dtype
     control = steps.new_empty(batch, samples - 1, dof)
     initial = steps.new_empty(batch, order, dof)
-    if control.numel() > 0:
-        levels = tuple(in_memory(cotangent, steps.dtype) for cotangent in cotangents)
-        _run_over_batch((control, initial), steps, levels, forward=False)
-    return control.to(cotangents[0].dtype), initial.to(cotangents[0].dtype)
+    levels = tuple([in_memory(cotangent, dtype) for cotangent in cotangents])
+    _run_over_batch((control, initial), steps, levels, order, forward=False)
+    if dtype is not wanted:
+        return control.to(wanted), initial.to(wanted)
+    return control, initial
 
 
 def _run_over_batch(
-    ends: tuple[Tensor, Tensor], steps: Tensor, levels: tuple[Tensor, ...], *, forward: bool
+    ends: tuple[Tensor, Tensor],
+    steps: Tensor,
+    levels: tuple[Tensor, ...],
+    order: int,
+    *,
+    forward: bool,
 ) -> None:
     """Run the kernel over all trajectories: control and initial states, and the four levels."""
-    arrays = [part.numpy() for part in (*ends, in_memory(steps, steps.dtype), *levels)]
-    batch, elements = ends[0].shape[0], ends[0].numel()
-    run_slices(functools.partial(_run, *arrays, forward), batch, count_threads(batch, elements))
+    batch, horizon, dof = ends[0].shape
+    elements = batch * horizon * dof
+    if not elements:
+        return
+    steps = in_memory(steps, steps.dtype)
+    given = [part.data_ptr() for part in (*ends, steps, *levels)]
+    shape = (horizon, dof, order, *steps.shape[:2])
+    arguments = (ZEROS[steps.dtype], *given, shape, forward)
+    run_slices(_run, arguments, batch, count_threads(batch, elements))

@@ -42,8 +42,7 @@ class Accumulate(Function):
         needs = ctx.needs_input_grad
         back: tuple[Any, Any] = (None, None)
         if needs[0] or needs[1]:
-            recorded = is_recorded(*cotangents, steps)
-            run = AccumulateAdjoint.apply if recorded else AccumulateAdjoint.forward
+            run = AccumulateAdjoint.apply if is_recorded() else AccumulateAdjoint.forward
             back = run(*cotangents, steps, ctx.order, ctx.backend)  # type: ignore[arg-type] # as many as forward takes
         steep = steps_adjoint(cotangents, control, initial, steps, ctx.order) if needs[2] else None
         return *back, steep, None, None

@@ -11,6 +11,7 @@ from torch import Tensor
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._backend import cpu_or_reference, implementation
 from pullback.internal.kernels._kernel import register_kernel
+from pullback.internal.kernels._shapes import broadcast_shapes
 
 __all__ = ["factor_operator", "solve_operator", "substitute_operator"]
 
@@ -31,7 +32,7 @@ def solve_operator(band: Tensor, right: Tensor, strict: bool) -> Tensor:
     Raises:
         ArgumentError: ``strict``, and a matrix is not positive definite.
     """
-    batch = torch.broadcast_shapes(band.shape[:-2], right.shape[:-2])
+    batch = broadcast_shapes(band.shape[:-2], right.shape[:-2])
     x = _fold(band, right, batch, _kernels(band).solve)
     if strict and not bool(torch.isfinite(x).all()):
         _complain(band, right)
@@ -65,7 +66,7 @@ def factor_operator(band: Tensor) -> Tensor:
 @register_kernel("pullback_trajectory::banded_substitute")
 def substitute_operator(factor: Tensor, right: Tensor, transposed: bool) -> Tensor:
     """Solve ``L X = B``, or ``L' X = B`` if transposed; batch dimensions are broadcast."""
-    batch = torch.broadcast_shapes(factor.shape[:-2], right.shape[:-2])
+    batch = broadcast_shapes(factor.shape[:-2], right.shape[:-2])
 
     run = functools.partial(_kernels(factor).substitute, transposed=transposed)
     return _fold(factor, right, batch, run)
@@ -97,7 +98,7 @@ def _(info: Any, in_dims: Any, band: Tensor) -> tuple[Tensor, int]:
 @substitute_operator.register_fake
 @solve_operator.register_fake
 def _(band: Tensor, right: Tensor, strict: bool) -> Tensor:
-    batch = torch.broadcast_shapes(band.shape[:-2], right.shape[:-2])
+    batch = broadcast_shapes(band.shape[:-2], right.shape[:-2])
     return right.new_empty((*batch, *right.shape[-2:]))
 
 

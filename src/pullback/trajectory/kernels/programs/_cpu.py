@@ -7,8 +7,6 @@ corrector share one factor.
 
 # Long: one method, step by step.
 
-import functools
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -68,10 +66,10 @@ def solve_problems(problem: Problem) -> tuple[Unknowns, Tensor]:
     found = Unknowns(*(level.new_empty(shape) for shape in sizes))
     solved = level.new_empty(count, dtype=torch.bool)
     given = [in_memory(part, torch.float64) for part in (level, scale, conditions, energy, metric)]
-    inputs = [part.numpy() for part in (kinds, *given)]
+    inputs = [part.detach().numpy() for part in (kinds, *given)]
     results = [part.numpy() for part in (*found, solved)]
-    kernel = functools.partial(_solve_slice, problem.order, *inputs, *results)
-    run_slices(kernel, count, count_threads(count, count * _WORK))
+    arguments = (problem.order, *inputs, *results)
+    run_slices(_solve_slice, arguments, count, count_threads(count, count * _WORK))
     shapes = [(*batch, *shape[1:]) for shape in sizes]
     shaped = [part.reshape(shape) for part, shape in zip(found, shapes, strict=True)]
     return Unknowns(*shaped), solved.reshape(batch)

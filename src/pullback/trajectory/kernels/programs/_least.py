@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.trajectory.kernels.banded import banded_solve
 from pullback.trajectory.kernels.programs._cubic import (
     JERK,
@@ -63,7 +64,7 @@ def solve_conditioned(
     5 and 6.
     """
     rows = conditions.shape[-2]
-    batch = torch.broadcast_shapes(*(part.shape[:-2] for part in (band, conditions, slope, gap)))
+    batch = broadcast_shapes(*(part.shape[:-2] for part in (band, conditions, slope, gap)))
     # Expanded, so that products round alike whether or not a gradient is needed: see
     # `apply_conditions`.
     conditions = conditions.expand(*batch, *conditions.shape[-2:])

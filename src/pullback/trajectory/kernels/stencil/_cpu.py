@@ -5,9 +5,9 @@ sequence, and a vector of it takes part of several samples. The few rows at the 
 where steps differ, go one by one, their joints in a vector. Backwards each sample gathers from
 the rows that read it, so that nothing is written twice.
 
-Kernels index flat memory: ``table`` is where the weights of a trajectory begin, ``row`` where
-those of one row do; the weights of the next order of derivative lie ``columns`` further on.
-``several`` are the first and after the last of some trajectories.
+Kernels index flat memory, of which they are given addresses: ``table`` is where the weights of a
+trajectory begin, ``row`` where those of one row do; the weights of the next order of derivative lie
+``columns`` further on. ``several`` are the first and after the last of some trajectories.
 
 Explicit vectors store past the caches what does not fit them, which no plain loop can ask for:
 plain loops take twice as long on the whole operation (benchmarks/results/kernels_plain_loops.csv).
@@ -15,7 +15,6 @@ plain loops take twice as long on the whole operation (benchmarks/results/kernel
 
 # Long: one kernel and its transpose, which share how rows and windows are found.
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -24,13 +23,14 @@ from numba import literally
 from torch import Tensor
 
 from pullback.internal.kernels._cpu import compile_kernel
-from pullback.internal.kernels._threads import count_threads, in_memory, run_slices
+from pullback.internal.kernels._threads import ZEROS, count_threads, in_memory, run_slices
 from pullback.internal.kernels.vectors._cpu import (
     VECTOR_BYTES,
     count_lanes,
     fence,
     load,
     load_first,
+    pointer_at,
     pointer_to,
     splat,
     store,
@@ -230,23 +230,16 @@ def _count_together(sizes):
 
 
 @_compile
-def _sizes_of(array, weights):
-    return (*array.shape, *weights.shape[:2], weights.shape[3])
-
-
-@_compile
 def _forward(
-    positions, known_ends, table_of_weights, geometry, past_caches, q, v, a, j, first, last
+    zero, positions, known, weights_at, sizes, geometry, past_caches, q, v, a, j, first, last
 ):
-    sizes = _sizes_of(positions, table_of_weights)
     _, horizon, dof, tables, rows, columns = sizes
     width, left, right, head, tail = geometry[1:]
     # What the given ends replace is read from here.
-    count = (horizon * dof + _TOGETHER) if head >= 0 or tail >= 0 else 1
-    copies = np.empty(count, positions.dtype)
-    x, conditions, lines = pointer_to(positions), pointer_to(known_ends), pointer_to(copies)
-    weights = pointer_to(table_of_weights)
-    outputs = (pointer_to(q), pointer_to(v), pointer_to(a), pointer_to(j))
+    copies = np.full((horizon * dof + _TOGETHER) if head >= 0 or tail >= 0 else 1, zero)
+    x, conditions, lines = pointer_at(positions, zero), pointer_at(known, zero), pointer_to(copies)
+    weights = pointer_at(weights_at, zero)
+    outputs = (pointer_at(q, zero), pointer_at(v, zero), pointer_at(a, zero), pointer_at(j, zero))
     region = (left * dof, (horizon - right) * dof)
     flat = _is_flat(weights, sizes, geometry, region[1] - region[0])
     together = _count_together(sizes)
@@ -256,13 +249,13 @@ def _forward(
         if head >= 0 or tail >= 0:
             _replace_ends(x, conditions, lines, several, sizes, geometry)
             source, shift = lines, b * horizon * dof
-        known, layout = (source, shift, conditions), (sizes, geometry)
+        given, layout = (source, shift, conditions), (sizes, geometry)
         h = 0
         while h < horizon:
             if width == 5:
-                _forward_row(h, 5, known, outputs, several, weights, table, layout)
+                _forward_row(h, 5, given, outputs, several, weights, table, layout)
             else:
-                _forward_row(h, 4, known, outputs, several, weights, table, layout)
+                _forward_row(h, 4, given, outputs, several, weights, table, layout)
             h = horizon - right if flat and h == left - 1 else h + 1
         row = table + _find_row(left, sizes, geometry)
         inside = (source, shift, outputs, several, weights, row, sizes, region, past_caches)
@@ -399,14 +392,15 @@ def _free_ends(out, values, b, sizes, geometry):
 
 
 @_compile
-def _adjoint(q, v, a, j, table_of_weights, geometry, past_caches, gradient, of_known, first, last):
-    sizes = _sizes_of(q, table_of_weights)
+def _adjoint(
+    zero, q, v, a, j, weights_at, sizes, geometry, past_caches, gradient, of_known, first, last
+):
     _, horizon, dof, tables, rows, columns = sizes
     width, left = geometry[1:3]
-    weights_read = np.empty(6 * width, q.dtype)
-    readers, weights = pointer_to(weights_read), pointer_to(table_of_weights)
-    gradients = (pointer_to(q), pointer_to(v), pointer_to(a), pointer_to(j))
-    out, values = pointer_to(gradient), pointer_to(of_known)
+    weights_read = np.full(6 * width, zero)
+    readers, weights = pointer_to(weights_read), pointer_at(weights_at, zero)
+    gradients = (pointer_at(q, zero), pointer_at(v, zero), pointer_at(a, zero), pointer_at(j, zero))
+    out, values = pointer_at(gradient, zero), pointer_at(of_known, zero)
     # Samples further from the ends than a window are read by inside rows only.
     region = (width * dof, (horizon - width) * dof)
     flat = _is_flat(weights, sizes, geometry, region[1] - region[0])
@@ -441,10 +435,8 @@ def apply_stencil(
     x = in_memory(x, dtype)
     new = torch.empty_like
     outputs = (new(x), new(x), new(x), new(x))
-    if x.numel() > 0:
-        inputs = (x, in_memory(conditions, dtype), in_memory(weights, dtype))
-        _run(_forward, inputs, geometry, outputs)
-    if dtype != wanted:
+    _run(_forward, (x, in_memory(conditions, dtype)), weights, geometry, outputs)
+    if dtype is not wanted:
         position, velocity, acceleration, jerk = outputs
         return position.to(wanted), velocity.to(wanted), acceleration.to(wanted), jerk.to(wanted)
     return outputs
@@ -455,25 +447,34 @@ def apply_stencil_adjoint(
 ) -> tuple[Tensor, Tensor]:
     """`pullback.trajectory.kernels.stencil._reference.apply_stencil_adjoint` on the CPU."""
     wanted, dtype = cotangents[0].dtype, weights.dtype
-    given = [in_memory(cotangent, dtype) for cotangent in cotangents]
+    given = tuple([in_memory(cotangent, dtype) for cotangent in cotangents])
     batch, _, dof = given[0].shape
     gradient = torch.empty_like(given[0])
-    values = given[0].new_zeros(batch, weights.shape[3] - geometry[1], dof)
-    if gradient.numel() > 0:
-        _run(_adjoint, (*given, in_memory(weights, dtype)), geometry, (gradient, values))
-    if dtype != wanted:
+    values = gradient.new_empty(batch, weights.shape[3] - geometry[1], dof)
+    _run(_adjoint, given, weights, geometry, (gradient, values))
+    if dtype is not wanted:
         return gradient.to(wanted), values.to(wanted)
     return gradient, values
 
 
 def _run(
-    kernel: Any, inputs: tuple[Tensor, ...], geometry: tuple[int, ...], outputs: tuple[Tensor, ...]
+    kernel: Any,
+    inputs: tuple[Tensor, ...],
+    weights: Tensor,
+    geometry: tuple[int, ...],
+    outputs: tuple[Tensor, ...],
 ) -> None:
-    """Run a kernel over all trajectories."""
-    batch, elements = inputs[0].shape[0], inputs[0].numel()
+    """Run a kernel over all trajectories. Tensors go by their addresses: they live until here."""
+    batch, horizon, dof = inputs[0].shape
+    elements = batch * horizon * dof
+    if not elements:
+        return
+    weights = in_memory(weights, weights.dtype)
+    tables, rows, _, columns = weights.shape
+    given = [part.data_ptr() for part in (*inputs, weights)]
+    written = [part.data_ptr() for part in outputs]
     # Vectors are stored past the caches whole, from where they may begin.
-    aligned = all(output.data_ptr() % VECTOR_BYTES == 0 for output in outputs)
-    given = [part.numpy() for part in inputs]
-    written = [output.numpy() for output in outputs]
-    work = functools.partial(kernel, *given, geometry, elements >= _MANY and aligned, *written)
-    run_slices(work, batch, count_threads(batch, elements))
+    past_caches = elements >= _MANY and not any(place % VECTOR_BYTES for place in written)
+    sizes = (batch, horizon, dof, tables, rows, columns)
+    arguments = (ZEROS[weights.dtype], *given, sizes, geometry, past_caches, *written)
+    run_slices(kernel, arguments, batch, count_threads(batch, elements))

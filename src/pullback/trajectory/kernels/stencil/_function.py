@@ -44,11 +44,7 @@ class Stencil(Function):
         needs = ctx.needs_input_grad
         back: tuple[Any, Any] = (None, None)
         if needs[0] or needs[1]:
-            run = (
-                StencilAdjoint.apply
-                if is_recorded(*cotangents, weights)
-                else StencilAdjoint.forward
-            )
+            run = StencilAdjoint.apply if is_recorded() else StencilAdjoint.forward
             back = run(*cotangents, weights, ctx.layout, ctx.backend)  # type: ignore[arg-type] # as many as forward takes
         steep = None
         if needs[2]:

@@ -8,8 +8,6 @@ jerks. This file only chooses the conditions; `_weights` turns them into numbers
 from dataclasses import dataclass
 from typing import Literal
 
-from pullback.internal.kernels._backend import keep_results
-
 __all__ = ["SCHEMES", "Condition", "Layout", "Scheme", "choose_conditions", "read_geometry"]
 
 Scheme = Literal["backward", "central"]
@@ -97,10 +95,15 @@ class Layout:
         return self.width + len(self.start) + self.goal.index(order)
 
 
-@keep_results
+_read: dict[str, tuple[int, ...]] = {}
+
+
 def read_geometry(code: str) -> tuple[int, ...]:
     """`Layout.geometry` from `Layout.code`."""
-    return tuple(map(int, code.split(",")))
+    geometry = _read.get(code)
+    if geometry is None:
+        geometry = _read[code] = tuple(map(int, code.split(",")))
+    return geometry
 
 
 def choose_conditions(layout: Layout, side: Side, row: int, order: int) -> list[Condition]:

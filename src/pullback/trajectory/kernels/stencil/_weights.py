@@ -17,7 +17,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from pullback.internal.kernels._backend import is_plain, keep_results
+from pullback.internal.kernels._backend import is_plain
 from pullback.trajectory.kernels.stencil._layout import (
     ORDERS,
     Condition,
@@ -43,17 +43,6 @@ def uniform_table(
         device: where the weights are needed.
         dtype: what the weights, found in float64, are rounded to.
     """
-    if not isinstance(dt, Tensor):
-        return _numeric_table(layout, dt, device, dtype)
-    return _uniform_table(layout, dt, device).to(dtype)
-
-
-@keep_results
-def _numeric_table(layout: Layout, dt: float, device: torch.device, dtype: torch.dtype) -> Tensor:
-    return _uniform_table(layout, dt, device).to(dtype)
-
-
-def _uniform_table(layout: Layout, dt: Tensor | float, device: torch.device) -> Tensor:
     if is_plain():
         # Not through the operator, whose first call imports torch's compiler, for seconds.
         constants = _constants_of(layout)
@@ -68,7 +57,7 @@ def _uniform_table(layout: Layout, dt: Tensor | float, device: torch.device) -> 
         constants, exponents = constants.to(device), exponents.to(device)
     if not isinstance(dt, Tensor):
         dt = torch.full((), dt, dtype=torch.float64, device=device)
-    return constants * dt.to(torch.float64) ** exponents
+    return (constants * dt.to(torch.float64) ** exponents).to(dtype)
 
 
 def nonuniform_table(layout: Layout, dt: Tensor, dtype: torch.dtype) -> Tensor:
