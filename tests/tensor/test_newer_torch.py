@@ -102,3 +102,20 @@ def test_another_number_of_gradient_dtypes_is_refused(transform):
 
     with pytest.raises(DefinitionError, match="another number of outputs"):
         transform(lambda x: Short.apply(x)[0].sum())(torch.ones(3))
+
+
+@needs_torch("2.14", "gradient dtypes (set_output_grad_dtype)")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("how", ["written", "completed"])
+def test_gradient_dtypes_that_no_graph_takes_run_outside_of_it(how):
+    body = {k: v for k, v in vars(declares(torch.autograd.Function)).items() if k[0] != "_"}
+    body["backward"] = staticmethod(lambda ctx, first, _, second: first * 2 + second)
+    published = type("Declares", (torch.autograd.Function,), body)
+    function = published if how == "completed" else type("Declares", (pullback.Function,), body)
+    function = pullback.complete(function) if how == "completed" else function
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: sum(function.apply(x)[::2]).sum(), backend="aot_eager")
+    for _ in range(2):
+        x = torch.tensor([1.0, 2.0], requires_grad=True)
+        compiled(x).backward()
+        assert torch.equal(x.grad, torch.full((2,), 3.0))

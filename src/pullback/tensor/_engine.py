@@ -28,6 +28,7 @@ from pullback.internal.torch import (
     is_batchedtensor,
     is_dynamo_tracing,
     is_dynamo_trying,
+    is_view,
     len_torch_dispatch_stack,
     unwrap_if_dead,
 )
@@ -287,6 +288,6 @@ def _constant(residual: torch.Tensor) -> torch.Tensor | None:
 
 def _unalias(result: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
     expanded = 0 in result.stride() and result.numel() > 1
-    if expanded or result._is_view() or any(result is tensor for tensor in tensors):
+    if expanded or is_view(result) or any(result is tensor for tensor in tensors):
         return result.clone(memory_format=torch.contiguous_format)
     return result

@@ -20,7 +20,9 @@ from pullback.internal.torch import (
     graph_is_kept,
     is_any_autocast_enabled,
     is_legacy_batchedtensor,
+    node_class,
     pytree,
+    versions_of,
 )
 from pullback.tensor import _random
 from pullback.tensor._autocast import scope
@@ -29,7 +31,7 @@ from pullback.tensor._definition import Definition
 from pullback.tensor._gradient import differentiable_gradient
 from pullback.tensor._habits import old_habits
 from pullback.tensor._kept import aside, forget, reclaim
-from pullback.tensor._mutation import refuse_mutation, version_of
+from pullback.tensor._mutation import refuse_mutation
 from pullback.tensor._pool import Pool
 from pullback.tensor._structure import (
     ONE,
@@ -124,7 +126,7 @@ def make_plain(name: str, definition: Definition) -> Any:
         nonlocal draws
         before = None if draws is False else _random.states(args)
         kept = ctx.__pullback__ = _Kept(before)
-        versions = [version_of(a) for a in args if isinstance(a, torch.Tensor)] if check else None
+        versions = versions_of([a for a in args if isinstance(a, torch.Tensor)]) if check else None
         if split is None:
             output = definition.forward(ctx, *args)
         else:
@@ -133,7 +135,7 @@ def make_plain(name: str, definition: Definition) -> Any:
         if draws is None:
             draws = _random.changed(before)
         kept.template, tensors = flatten(args)
-        if versions is not None and versions != [version_of(t) for t in tensors]:
+        if versions is not None and versions != versions_of(tensors):
             refuse_mutation(definition, kept.template, tensors, versions, ctx.dirty_tensors or ())
         return _finish(definition, ctx, kept, tensors, output)
 
@@ -170,7 +172,7 @@ def make_plain(name: str, definition: Definition) -> Any:
         "__module__": __name__,
     }
     plain: Any = type(name, (torch.autograd.Function,), body)
-    plain._backward_cls.saved_tensors = property(_saved_tensors)
+    node_class(plain).saved_tensors = property(_saved_tensors)
     # The entry point in C++: torch's own `apply` binds the signature anew for each call.
     return super(torch.autograd.Function, plain).apply
 
@@ -253,7 +255,7 @@ def _filled(ctx: Any) -> Any:
 def _run(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
     """Run the author's backward on torch's context."""
     kept = ctx.__pullback__
-    versions = None if definition.lenient else [version_of(g) for g in cotangents]
+    versions = None if definition.lenient else versions_of(cotangents)
     given = cotangents
     if kept.nested:
         given = unflatten(without_values(kept.result, None), cotangents[:-1])
@@ -264,7 +266,7 @@ def _run(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
             result = definition.backward(ctx, *given)  # type: ignore[misc]
     else:
         result = definition.backward(ctx, *given)  # type: ignore[misc]
-    if versions is not None and versions != [version_of(g) for g in cotangents]:
+    if versions is not None and versions != versions_of(cotangents):
         raise DefinitionError(
             f"The backward of {definition.name} changes its cotangent in place.",
             expected="cotangents are left as they are: other code holds them too",

@@ -16,7 +16,13 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from pullback.errors import PullbackError, UnsupportedError
-from pullback.internal.torch import OpOverload, pytree, set_grad_mode
+from pullback.internal.torch import (
+    OpOverload,
+    is_of_custom_operators,
+    is_raised_by_tracing,
+    pytree,
+    set_grad_mode,
+)
 from pullback.tensor._levels import same_view, tracking_level, tracking_levels, wrapper_level
 
 __all__ = ["LEAVING", "MEND", "Retrace", "named", "retracing", "settle", "suspended"]
@@ -285,9 +291,7 @@ def _is_control(error: Exception) -> bool:
     """Whether an error asks for another way to run, or stops the tracing of a graph."""
     text = str(error)
     signs = ("inplace operation", "written-to tensor", "randomness")
-    return type(error).__module__.startswith(("torch._dynamo", "torch.fx")) or any(
-        sign in text for sign in signs
-    )
+    return is_raised_by_tracing(error) or any(sign in text for sign in signs)
 
 
 def _stack() -> list[Retrace]:
@@ -317,5 +321,4 @@ def _name(func: Any) -> str:
 def _is_of_torch(func: Any) -> bool:
     """Whether torch itself defines a function; the name of a custom operator says nothing."""
     module = getattr(func, "__module__", None) or getattr(func, "__objclass__", func).__module__
-    custom = module.startswith("torch._ops.") and module != "torch._ops.aten"
-    return module.partition(".")[0] == "torch" and not custom
+    return module.partition(".")[0] == "torch" and not is_of_custom_operators(module)
