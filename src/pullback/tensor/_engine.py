@@ -221,6 +221,8 @@ class _Engine(torch.autograd.Function):
             unchanged = [t for i, t in enumerate(tensors) if i not in call.dirty]
             ctx.__pullback__ = aside(call.definition, unchanged, needed)
         if call.dirty:
+            if call.residuals and any(is_view(tensors[place]) for place in call.dirty):
+                raise _refuse_view(call.definition.name)
             ctx.mark_dirty(*(tensors[place] for place in call.dirty))
         # Under vmap torch adds outputs of its own, and would count them.
         declared = call.output_grad_dtypes is not None and not batching()
@@ -279,6 +281,14 @@ def _refuse_batch(name: str) -> UnsupportedError:
         f"{name} changes its input in place and has no vmap rule: torch.vmap runs it on a tensor "
         "of its own, and nobody would see the change.",
         mend="Apply it to a clone out of place, or define vmap.",
+    )
+
+
+def _refuse_view(name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{name} changes a view in place and saves what it computed, which torch.func would have "
+        "to return beside it: torch takes one output alone where a view is changed.",
+        mend="Apply it to a clone of the view.",
     )
 
 

@@ -54,6 +54,8 @@ _autocasting = is_any_autocast_enabled
 _keeps_graph = graph_is_kept
 _node: Any = FunctionNode
 _unpack: Any = _node.saved_tensors.__get__
+# torch 2.15: what backward may add its gradients to.
+_buffers: Any = getattr(torch.autograd.function.FunctionCtx, "input_grad_buffers", None)
 
 
 class Nested:
@@ -85,6 +87,7 @@ class _Kept:
 
     __slots__ = (
         "attributes",
+        "beyond",
         "dirty",
         "generators",
         "inputs",
@@ -104,6 +107,7 @@ class _Kept:
 
     def __init__(self, generators: Any) -> None:
         self.attributes: dict[str, Any] = {}  # that hold tensors, with slots instead
+        self.beyond = False  # whether backward runs to be differentiated again
         self.nested = False
         self.generators = generators
 
@@ -173,6 +177,8 @@ def make_plain(name: str, definition: Definition) -> Any:
     }
     plain: Any = type(name, (torch.autograd.Function,), body)
     node_class(plain).saved_tensors = property(_saved_tensors)
+    if _buffers is not None:
+        node_class(plain).input_grad_buffers = property(_input_grad_buffers)
     # The entry point in C++: torch's own `apply` binds the signature anew for each call.
     return super(torch.autograd.Function, plain).apply
 
@@ -181,6 +187,12 @@ def _saved_tensors(ctx: Any) -> tuple[Any, ...]:
     saved = _unpack(ctx)
     kept = ctx.__pullback__
     return saved[: kept.saved] if kept.attributes else saved
+
+
+def _input_grad_buffers(ctx: Any) -> tuple[torch.Tensor | None, ...]:
+    """Those of torch, but none where the gradient is differentiated again: it is returned then."""
+    beyond = ctx.__pullback__.beyond
+    return (None,) * len(ctx.needs_input_grad) if beyond else _buffers.__get__(ctx)
 
 
 def _finish(
@@ -295,7 +307,11 @@ def _beyond(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
         spread = list(last)
         for i, cotangent in zip(flowing or range(len(last)), every, strict=True):
             spread[i] = cotangent
-        result = _run(definition, ctx, [*spread, None] if kept.nested else spread)
+        kept.beyond = True
+        try:
+            result = _run(definition, ctx, [*spread, None] if kept.nested else spread)
+        finally:
+            kept.beyond = False
         return call.matched(result)
 
     gradients = differentiable_gradient(call, inputs, given, needs, compute)

@@ -71,6 +71,8 @@ _CONSTANT = {
     "poisson", "rand_like", "randint_like", "randn_like", "random_", "round", "sign", "trunc",
     "uniform_", "zero_", "zeros_like",
 }  # fmt: skip
+# Of their second argument they read the shape, or the dtype and device.
+_LIKE_ANOTHER = {"expand_as", "reshape_as", "to", "type_as", "view_as"}
 # What tells of a tensor without reading its values.
 _DESCRIBING = {
     getattr(_tensor, name).__get__
@@ -218,7 +220,8 @@ class Retrace(TorchFunctionMode):
         name = _name(func)
         if name.endswith("__get__") or (name in _CONSTANT and _is_of_torch(func)):
             return
-        given = pytree.tree_leaves((args, kwargs))
+        like = name in _LIKE_ANOTHER and _is_of_torch(func)
+        given = pytree.tree_leaves(args[:1] if like else (args, kwargs))
         if not any(self.tracks(leaf) for leaf in given):
             return
         levels = set().union(*(tracking_levels(t) for t in given if isinstance(t, torch.Tensor)))
