@@ -191,3 +191,23 @@ def test_a_rule_that_is_compiled_itself_goes_into_one_graph():
     function = pullback.complete(published)
     found = gradient(function, compiled=True, fullgraph=True)
     torch.testing.assert_close(found, gradient(published, compiled=False))
+
+
+@pytest.mark.parametrize("base", [torch.autograd.Function, pullback.Function])
+def test_an_error_of_a_rule_that_is_traced_is_the_error_of_the_program(base):
+    class Wrong(base):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.unheard_of(x)
+            return x * 2, "a text, so that Dynamo traces the rules"
+
+        @staticmethod
+        def backward(ctx, g, _):
+            return g * 2
+
+    function = pullback.complete(Wrong)
+    torch._dynamo.reset()
+    with pytest.raises(AttributeError, match="unheard_of"):
+        torch.compile(lambda x: function.apply(x)[0], backend="eager")(
+            torch.ones(2, requires_grad=True)
+        )

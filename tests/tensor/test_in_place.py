@@ -5,7 +5,7 @@ import torch
 from tests.tensor.helpers import agree
 
 import pullback
-from pullback.errors import PullbackError
+from pullback.errors import PullbackError, UnsupportedError
 
 func = torch.func
 
@@ -192,3 +192,33 @@ def test_inputs_that_nobody_saved_are_not_kept_alive(function):
     assert expired == [True, True]
     total.backward()
     assert x.grad.eq(2).all()
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.jacrev])
+def test_a_view_changed_beside_a_residual_is_refused_by_name_under_a_transform(transform):
+    class Squares(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x.clone())
+            x.mul_(x.clone())
+            ctx.mark_dirty(x)
+            return x
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * g * ctx.saved_tensors[0]
+
+    function = pullback.complete(Squares)
+
+    def changed(x, part):
+        whole = x * 1.0
+        function.apply(part(whole))
+        return whole.sum()
+
+    x = torch.tensor([1.0, 2.0, 3.0])
+    with pytest.raises(UnsupportedError, match="Squares changes a view in place"):
+        transform(lambda x: changed(x, lambda whole: whole[:2]))(x)
+    assert torch.equal(transform(lambda x: changed(x, lambda whole: whole))(x), 2 * x)
+    leaf = x.clone().requires_grad_()
+    changed(leaf, lambda whole: whole[:2]).backward()
+    assert torch.equal(leaf.grad, torch.tensor([2.0, 4.0, 1.0]))

@@ -102,3 +102,53 @@ def test_another_number_of_gradient_dtypes_is_refused(transform):
 
     with pytest.raises(DefinitionError, match="another number of outputs"):
         transform(lambda x: Short.apply(x)[0].sum())(torch.ones(3))
+
+
+@needs_torch("2.14", "gradient dtypes (set_output_grad_dtype)")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("how", ["written", "completed"])
+def test_gradient_dtypes_that_no_graph_takes_run_outside_of_it(how):
+    body = {k: v for k, v in vars(declares(torch.autograd.Function)).items() if k[0] != "_"}
+    body["backward"] = staticmethod(lambda ctx, first, _, second: first * 2 + second)
+    published = type("Declares", (torch.autograd.Function,), body)
+    function = published if how == "completed" else type("Declares", (pullback.Function,), body)
+    function = pullback.complete(function) if how == "completed" else function
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: sum(function.apply(x)[::2]).sum(), backend="aot_eager")
+    for _ in range(2):
+        x = torch.tensor([1.0, 2.0], requires_grad=True)
+        compiled(x).backward()
+        assert torch.equal(x.grad, torch.full((2,), 3.0))
+
+
+@needs_torch("2.15", "input_grad_buffers")
+@pytest.mark.parametrize("how", ["written", "completed"])
+def test_gradients_are_added_to_buffers_and_returned_where_they_are_differentiated(how):
+    seen = []
+
+    class Product(pullback.Function if how == "written" else torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, factor, y):
+            ctx.save_for_backward(x, y)
+            ctx.factor = factor
+            return x * y * factor
+
+        @staticmethod
+        def backward(ctx, g):
+            x, y = ctx.saved_tensors
+            gradients = [g * y * ctx.factor, None, g * x * ctx.factor]
+            for place, buffer in enumerate(ctx.input_grad_buffers):
+                seen.append(buffer is not None)
+                if buffer is not None:
+                    buffer.add_(gradients[place])
+                    gradients[place] = None
+            return tuple(gradients)
+
+    function = pullback.complete(Product)
+    x, y = (torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (2.0, 3.0))
+    z = function.apply(x, 2.0, y) + x.sin() * y  # the sine goes first
+    assert torch.autograd.grad(z, (x, y), retain_graph=True) == (6 + x.cos() * 3, 4 + x.sin())
+    assert seen == [True, False, True]
+    first = torch.autograd.grad(z, x, create_graph=True)[0]
+    assert torch.autograd.grad(first + x, (x, y)) == (1 - x.sin() * 3, 2 + x.cos())
+    assert seen[3:6] == [False] * 3

@@ -628,3 +628,49 @@ def test_threads_apply_one_function():
     for thread in threads:
         thread.join()
     assert failed == []
+
+
+# What each makes of x and of a tensor does not depend on the values of x.
+LIKE_ANOTHER = {
+    "to": lambda mask, x: mask.to(x),
+    "to, by name": lambda mask, x: mask.to(tensor=x),
+    "type_as": lambda mask, x: mask.type_as(x),
+    "view_as": lambda mask, x: mask.double().view_as(x),
+    "reshape_as": lambda mask, x: mask.double().reshape_as(x),
+    "expand_as": lambda mask, x: mask.double()[:1].expand_as(x),
+}
+
+
+@pytest.mark.parametrize("like", LIKE_ANOTHER.values(), ids=LIKE_ANOTHER)
+@pytest.mark.parametrize("base", [pullback.Function, torch.autograd.Function])
+def test_a_mask_that_takes_the_dtype_or_the_shape_of_an_input(base, like):
+    class Masked(base):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.mask = like(x > 1, x)
+            ctx.save_for_backward(x)
+            return x * x * ctx.mask
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * ctx.saved_tensors[0] * ctx.mask * g
+
+    function = pullback.complete(Masked)
+    x = leaf().detach()
+    expected = torch.diag(2 * like(x > 1, x))
+    assert torch.equal(func.hessian(lambda x: function.apply(x).sum())(x), expected)
+    first = torch.autograd.grad(function.apply(y := leaf()).sum(), y, create_graph=True)[0]
+    assert torch.equal(torch.autograd.grad(first.sum(), y)[0], expected.diagonal())
+
+
+@pytest.mark.parametrize("like", ["to", "type_as", "view_as", "reshape_as", "expand_as"])
+@both(lambda base: type("Cubes", (base,), {
+    "forward": staticmethod(lambda ctx, x, name: (
+        ctx.save_for_backward(x, getattr(x.detach(), name)(x)), x**3)[1]),
+    "backward": staticmethod(lambda ctx, g: (
+        3 * g * ctx.saved_tensors[0] * ctx.saved_tensors[1], None)),
+}))  # fmt: skip
+def test_what_takes_the_form_of_another_keeps_its_own_derivative(function, like):
+    x = leaf().detach()
+    found = func.hessian(lambda x: function.apply(x, like).sum())(x)
+    assert torch.allclose(found, torch.diag(6 * x))

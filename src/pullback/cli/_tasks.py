@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pullback.errors import PullbackError
+from pullback.internal.torch import function_behind
 from pullback.recording import RecordedFunction, Recording
 from pullback.report import Report, clean
 
@@ -120,7 +121,7 @@ def positional(
         return args
 
     # An operator is a function; it is called as it was written.
-    signature = inspect.signature(getattr(function, "forward", None) or function._init_fn)
+    signature = inspect.signature(getattr(function, "forward", None) or function_behind(function))
     try:
         bound = signature.bind(*args, **keywords)
     except TypeError as error:

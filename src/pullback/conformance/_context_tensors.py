@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from pullback.internal.torch import function_of
+
 __all__ = ["Held", "context_tensors"]
 
 _DEPTH = 5
@@ -52,7 +54,7 @@ def context_tensors(node: Any) -> Iterator[Held]:
 
 def _is_ours(node: Any) -> bool:
     """Whether the engine of `pullback.tensor` made the node, not an author who took its name."""
-    made_by = getattr(getattr(node, "_forward_cls", None), "__module__", "")
+    made_by = getattr(function_of(node), "__module__", "")
     return made_by.startswith("pullback.tensor.")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from pullback.internal._generators import rewind_shared
-from pullback.internal.torch import PRINT_OPTIONS
+from pullback.internal.torch import LOGGERS, PRINT_OPTIONS
 
 __all__ = ["guarded", "reseed", "unpatched"]
 
@@ -248,8 +248,7 @@ def _device() -> torch.device:
 @contextmanager
 def _loggers() -> Iterator[None]:
     """Dynamo and functorch say on the log what becomes a finding here."""
-    names = ("torch._dynamo", "torch._functorch", "torch._subclasses")
-    loggers = [logging.getLogger(name) for name in names]
+    loggers = [logging.getLogger(name) for name in LOGGERS]
     levels = [logger.level for logger in loggers]
     try:
         for logger in loggers:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
+from pullback.internal.torch import function_of, metadata_of
+
 __all__ = [
     "Marks",
     "call_backward",
@@ -43,7 +45,7 @@ def custom_nodes(outputs: Sequence[torch.Tensor]) -> list[Any]:
             continue
         seen.add(id(node))
         kept.append(node)  # alive, so that no other node takes its id
-        if hasattr(node, "_forward_cls"):
+        if function_of(node) is not None:
             found.append(node)
         queue.extend(child for child, _ in node.next_functions if child is not None)
     return found
@@ -58,7 +60,7 @@ def call_backward(node: Any, cotangents: Sequence[torch.Tensor | None]) -> tuple
 
 def metadata(node: Any) -> list[Any]:
     """Shape, dtype and device of each output of the node's forward."""
-    return list(node._input_metadata)
+    return list(metadata_of(node))
 
 
 def unit_cotangents(node: Any) -> list[torch.Tensor]:
@@ -76,8 +78,7 @@ def edges(node: Any) -> list[tuple[int, Any]]:
     if len(wanted) != len(targets):
         return []
     return [
-        (k, child._input_metadata[number])
-        for k, (child, number) in zip(wanted, targets, strict=True)
+        (k, metadata_of(child)[number]) for k, (child, number) in zip(wanted, targets, strict=True)
     ]
 
 

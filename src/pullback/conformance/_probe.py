@@ -18,6 +18,7 @@ from pullback.conformance._repro import write_repro
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import tensors
 from pullback.conformance._values import close, show
+from pullback.internal.torch import versions_of
 from pullback.report import Finding, Verdict
 
 __all__ = [
@@ -184,7 +185,7 @@ class Probe:
         reseed(self.seed)
         args, kwargs = self.inputs.build(leaves)
         handed = tensors((args, kwargs))
-        versions = [t._version for t in handed]
+        versions = versions_of(handed)
         return handed, versions, tensors(self.call_subject(args, kwargs))
 
     def evaluate(self, leaves: Sequence[torch.Tensor], *, seeded: bool = True) -> Tensors:

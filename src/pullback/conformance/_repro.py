@@ -84,7 +84,7 @@ def write_repro(
     shown = [
         "def outs():",
         f"    torch.manual_seed({seed})" if random else "",
-        "    ys = torch.utils._pytree.tree_leaves(call(*args, **kwargs))",
+        "    ys = tree_leaves(call(*args, **kwargs))",
         "    ys = [y for y in ys if isinstance(y, torch.Tensor)]",
         f"    return [ys[k] for k in {list(outputs)}]",
         *body,

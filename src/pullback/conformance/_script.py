@@ -8,16 +8,15 @@ import textwrap
 import tokenize
 from dataclasses import dataclass
 
+from pullback.internal.torch import pytree
+
 __all__ = ["lay_out"]
 
 _COLUMNS = 100
 _INDENT = "    "
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
-# Short names for what scripts use often.
-_NAMES = {
-    "torch.utils._pytree.tree_leaves": "tree_leaves",
-    "torch.utils._pytree.tree_map": "tree_map",
-}
+# What scripts use without an import.
+_NAMES = dict.fromkeys(("tree_leaves", "tree_map"), pytree.__name__)
 # How an expression gets at what a module holds.
 _IMPORT = "__import__('importlib').import_module('{}')"
 _IMPORTED = re.compile(re.escape(_IMPORT).replace(r"\{\}", r"([\w.]+)") + r"\.(\w+)")
@@ -41,10 +40,7 @@ def lay_out(source: str) -> str:
         if x:
             print(x)
     """
-    found = {short: name for name, short in _NAMES.items() if name in source}
-    for short, name in found.items():
-        source = source.replace(name, short)
-    places = {short: name.rpartition(".")[0] for short, name in found.items()}
+    places = {n: place for n, place in _NAMES.items() if re.search(rf"(?<![\w.]){n}\(", source)}
     for module, short in dict.fromkeys(_IMPORTED.findall(source)):
         if not re.search(rf"(?<![\w.]){short}\b", source) and short not in places:
             source = source.replace(f"{_IMPORT.format(module)}.{short}", short)

@@ -25,6 +25,7 @@ from pullback.conformance._transfer import unpack
 from pullback.conformance.clauses import CLAUSES
 from pullback.errors import ArgumentError
 from pullback.internal._processes import die_with
+from pullback.internal.torch import compile_in_one_thread
 from pullback.recording.locator import Locator, find
 
 __all__ = ["answer", "main"]
@@ -61,9 +62,7 @@ def answer(subject: Subject, arguments: Arguments, request: dict[str, Any], fold
     """
     # The threads of the original are not in the copy: what waits for one would wait for ever.
     torch.set_num_threads(1)
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-    if "torch._inductor.config" in sys.modules:
-        sys.modules["torch._inductor.config"].compile_threads = 1  # type: ignore[attr-defined]
+    compile_in_one_thread()
     say = _Voice(folder)
     _run(subject, arguments, request, say)
 

@@ -34,8 +34,10 @@ class GradientModule(nn.Module):
         # nn.Module casts every floating buffer and parameter; only their device may change here.
         before = {
             name: tensor.detach().clone()
-            for name, tensor in (*self._parameters.items(), *self._buffers.items())
-            if tensor is not None
+            for name, tensor in (
+                *self.named_parameters(recurse=False),
+                *self.named_buffers(recurse=False),
+            )
         }
         super()._apply(fn, recurse)
         for name, kept in before.items():
@@ -49,8 +51,8 @@ class GradientModule(nn.Module):
         """Return the arguments for the module's printed form."""
         shown = {
             **{name: value for name, value in vars(self).items() if self._is_argument(name)},
-            **dict(self._parameters.items()),
-            **dict(self._buffers.items()),
+            **dict(self.named_parameters(recurse=False)),
+            **dict(self.named_buffers(recurse=False)),
         }
         return ", ".join(f"{name}={_show(value)}" for name, value in shown.items())
 

@@ -27,7 +27,6 @@ __all__ = ["main"]
 _IDLE_SECONDS = 60.0
 # What torch imports at the first call that needs it, as most do: sympy soon, its compiler late.
 _AT_FIRST = ("torch.fx.experimental.symbolic_shapes",)
-_FOR_MANY = ("torch._dynamo",)
 _MANY = 3
 
 
@@ -78,7 +77,7 @@ def _prepare(name: str, number: int) -> bool:
     """Import what the copy runs; says whether a copy is as good as a fresh process."""
     _import(name)
     if number >= _MANY and "torch" in sys.modules:
-        _import_late(_FOR_MANY)
+        _import_late((sys.modules["pullback.internal.torch"].COMPILER,))
     # A lock that another thread holds is never opened in a copy. Those of OpenBLAS end at a fork.
     return threading.active_count() == 1
 

@@ -25,8 +25,11 @@ from pullback.internal.torch import (
     TorchDispatchMode,
     disable_current_modes,
     disable_torch_function,
+    function_behind,
     has_kernel,
-    registered_autograd,
+    overload_of,
+    rules_in,
+    schema_of,
     temporarily_clear_interpreter_stack,
 )
 
@@ -84,7 +87,7 @@ def resolve(value: Any) -> OpOverload:
         <OpOverload(op='aten.sin', overload='out')>
     """
     if isinstance(value, CustomOpDef):
-        return value._opoverload
+        return overload_of(value)
     if isinstance(value, OpOverload):
         return value
     if isinstance(value, OpOverloadPacket):
@@ -107,8 +110,9 @@ def _only(packet: OpOverloadPacket) -> OpOverload:
     names = packet.overloads()
     if len(names) == 1:
         return getattr(packet, names[0])
+    name, _, _ = getattr(packet, names[0]).name().partition(".")
     raise ArgumentError(
-        f"The operator {packet._qualified_op_name} has several overloads.",
+        f"The operator {name} has several overloads.",
         given=repr(packet),
         expected=f"one of {', '.join(names)}",
         mend=f"Pass {packet}.{names[0]}.",
@@ -133,7 +137,7 @@ def signature(op: OpOverload) -> inspect.Signature:
         '(self, dim, *, dtype=None)'
     """
     parameters = []
-    for argument in op._schema.arguments:
+    for argument in schema_of(op).arguments:
         keyword = argument.kwarg_only
         kind = (
             inspect.Parameter.KEYWORD_ONLY if keyword else inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -147,18 +151,20 @@ def signature(op: OpOverload) -> inspect.Signature:
 
 def written(op: OpOverload) -> tuple[str, ...]:
     """The names of the arguments that the schema says are written into."""
-    marked = [a for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    marked = [
+        a for a in schema_of(op).arguments if a.alias_info is not None and a.alias_info.is_write
+    ]
     return tuple(argument.name for argument in marked)
 
 
 def definer(op: OpOverload) -> Callable[..., Any] | None:
     """The Python function that `torch.library.custom_op` decorated, if one did."""
-    return getattr(definition(op), "_init_fn", None)
+    return function_behind(definition(op))
 
 
 def definition(op: OpOverload) -> Any:
     """The `torch.library.custom_op` that made an overload, or the overload itself."""
-    return OPERATORS.get(op._schema.name) or op
+    return OPERATORS.get(schema_of(op).name) or op
 
 
 def registered_rules(op: OpOverload) -> Rules:
@@ -175,7 +181,7 @@ def registered_rules(op: OpOverload) -> Rules:
     """
     if has_kernel(op.name(), "CompositeImplicitAutograd"):
         return Rules("composite")
-    arguments = op._schema.arguments
+    arguments = schema_of(op).arguments
     try:
         with _alone():
             positional = [_stand_in(a, op) for a in arguments if not a.kwarg_only]
@@ -186,10 +192,8 @@ def registered_rules(op: OpOverload) -> Rules:
         raise
     except _ReachedError as reached:
         for frame in _frames(reached.__traceback__):
-            if frame.f_code.co_filename == registered_autograd and "info" in frame.f_locals:
-                info = frame.f_locals["info"]
-                kind = "none" if info._backward_fn is None else "registered"
-                return Rules(kind, info._backward_fn, info._setup_context_fn)
+            if (rules := rules_in(frame)) is not None:
+                return Rules("none" if rules[0] is None else "registered", *rules)
     except Exception as error:  # a kernel for autograd that does not take empty tensors
         return _other(op, error)
     return _other(op, None)

@@ -22,6 +22,7 @@ it imports nothing but torch until it refuses. ``torch.__version__`` compares as
 import contextlib
 import functools
 import importlib
+import os
 import sys
 import threading
 import types
@@ -32,9 +33,13 @@ from typing import Any, NoReturn
 import torch
 
 __all__ = [
+    "COMPILER",
+    "LOGGERS",
+    "METADATA",
     "OLDEST",
     "OPERATORS",
     "PRINT_OPTIONS",
+    "STATE_DICT_HOOKS",
     "TESTED",
     "Answer",
     "BatchInterpreter",
@@ -51,7 +56,9 @@ __all__ = [
     "add_batch_dim",
     "answering",
     "are_functorch_transforms_active",
+    "base_of",
     "called_from",
+    "compile_in_one_thread",
     "current_graph_task_id",
     "current_interpreter",
     "custom_function_call",
@@ -63,6 +70,8 @@ __all__ = [
     "forward_level",
     "free_symbols",
     "from_functional_tensor",
+    "function_behind",
+    "function_of",
     "fused_function",
     "get_interpreter_stack",
     "get_unwrapped",
@@ -81,25 +90,39 @@ __all__ = [
     "is_functorch_wrapped_tensor",
     "is_gradtrackingtensor",
     "is_legacy_batchedtensor",
+    "is_of_an_operator",
+    "is_of_custom_operators",
+    "is_raised_by_tracing",
     "is_traced",
+    "is_view",
+    "is_zero_tensor",
     "len_torch_dispatch_stack",
     "make_subclass",
     "maybe_get_bdim",
     "maybe_get_level",
+    "metadata_of",
     "never_compile",
+    "node_class",
+    "operator_of",
+    "overload_of",
     "peek_interpreter_stack",
     "pytree",
-    "registered_autograd",
+    "remove_forward_hook",
     "restore_vmap",
+    "rules_in",
     "run_eagerly",
     "saved_tensors_are_hooked",
+    "schema_of",
     "set_deterministic",
     "set_forward_mode",
     "set_grad_mode",
+    "storage_of",
     "substitute_in_graph",
     "temporarily_clear_interpreter_stack",
     "trace_again",
     "unwrap_if_dead",
+    "version_of",
+    "versions_of",
     "watch_apply",
     "wrap_functional_tensor",
     "wrap_recomputation",
@@ -127,6 +150,13 @@ def _refusal(what: str) -> Exception:
         return ImportError(f"{what} Given: {given}. Expected: {expected}.")
     mend = f"pip install 'torch>={OLDEST},<={TESTED}.*'"
     return TorchVersionError(what, given=given, expected=expected, mend=mend)
+
+
+def _find(names: Iterable[str], *wanted: str) -> None:
+    """Raise if a name that is read later, of an object that is not there yet, is missing."""
+    for name in wanted:
+        if name not in names:
+            raise AttributeError(name)
 
 
 if not OLDEST <= torch.__version__ < _BEYOND:
@@ -193,8 +223,12 @@ try:
     is_functional_tensor = torch._is_functional_tensor
     wrap_functional_tensor = _functorch._wrap_functional_tensor
 
-    # Tensors of classes of their own.
+    # Tensors.
     make_subclass: Callable[..., torch.Tensor] = torch.Tensor._make_subclass
+    is_view: Callable[[torch.Tensor], bool] = torch.Tensor._is_view
+    is_zero_tensor: Callable[[torch.Tensor], bool] = torch.Tensor._is_zerotensor
+    _find(dir(torch.Tensor), "_version", "_base")
+    _find(dir(torch.UntypedStorage), "_cdata")
 
     # Modes, and tensors without data.
     FakeTensor: Any = _fake.FakeTensor
@@ -212,11 +246,32 @@ try:
     # As `torch.use_deterministic_algorithms`, which imports the compiler to tell it too.
     set_deterministic: Any = _c._set_deterministic_algorithms
 
-    # Modules.
+    # Modules, and the functions that run a whole layer in one call.
+    _layers: Any = torch._VF
     BatchNormalisation: Any = torch.nn.modules.batchnorm._NormBase
+    # Hooks on state dicts run when weights are loaded or saved, never in forward or backward; they
+    # hold bound methods of their owner and would make almost every module unrecordable.
+    STATE_DICT_HOOKS = frozenset(
+        {
+            "_state_dict_hooks",
+            "_state_dict_pre_hooks",
+            "_load_state_dict_pre_hooks",
+            "_load_state_dict_post_hooks",
+        }
+    )
+    _find(
+        vars(torch.nn.Module()),
+        *STATE_DICT_HOOKS,
+        "_forward_hooks",
+        "_forward_pre_hooks",
+        "_forward_hooks_always_called",
+    )
 
     # The engine of autograd.
     FunctionNode: Any = _c._FunctionBase
+    METADATA = "_input_metadata"
+    _find(dir(FunctionNode), METADATA)
+    _find(dir(torch.autograd.Function), "_backward_cls")
     graph_is_kept: Callable[[], bool] = _c._autograd._get_current_graph_task_keep_graph
     _saved_hooks = getattr(_c._autograd, "_top_saved_tensors_default_hooks", None)  # 2.7: none
     current_graph_task_id: Callable[[], int] = _c._current_graph_task_id
@@ -224,7 +279,7 @@ try:
     set_forward_mode: Callable[[bool], AbstractContextManager[Any]] = (
         _forward_ad._set_fwd_grad_enabled
     )
-    _forward_ad._current_level  # noqa: B018 - read where `forward_level` is called
+    _find(dir(_forward_ad), "_current_level")
 
     # Operators.
     OPERATORS: Any = _custom_ops.OPDEFS  # by name, those of `torch.library.custom_op`
@@ -232,16 +287,110 @@ try:
     OpOverload: Any = torch._ops.OpOverload
     OpOverloadPacket: Any = torch._ops.OpOverloadPacket
     has_kernel: Callable[[str, str], bool] = _c._dispatch_has_kernel_for_dispatch_key
-    registered_autograd = _registered.__file__  # whose frames know the rules of an operator
+    _find(OpOverload.__init__.__code__.co_names, "_schema")
+    _find(CustomOpDef.__init__.__code__.co_names, "_init_fn")
+    _find(_registered.Info.__annotations__, "_backward_fn", "_setup_context_fn")
 
     # The compiler.
     _Strategy = _frames._FrameExecStrategy
     _SKIP, _DEFAULT = _frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT
     _set_strategy = _frames.set_code_exec_strategy
     _Tracing: Any = torch._guards.TracingContext
+    _Guard: Any = torch._guards.Guard
+    if _FLAG_TELLS:
+        _find(vars(torch.compiler), "_is_exporting_flag")
     _ORDERED = (_effects.EffectType if _EFFECTS_ARE_PUBLIC else _effects._EffectType).ORDERED
 except (AttributeError, ImportError) as error:
     raise _refusal(f"This torch lacks what pullback needs of it: {error}.") from error
+
+
+def version_of(tensor: torch.Tensor | None) -> int:
+    """How often a tensor was changed in place; -1 where there is none, and in inference mode."""
+    return -1 if tensor is None or tensor.is_inference() else tensor._version
+
+
+def versions_of(tensors: Iterable[torch.Tensor | None]) -> list[int]:
+    """How often each tensor was changed in place."""
+    return [version_of(tensor) for tensor in tensors]
+
+
+def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor that a view was made of; ``None`` for what is no view."""
+    return tensor._base
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """What is the same number for two tensors if they lie in one storage, without data too."""
+    return tensor.untyped_storage()._cdata
+
+
+def function_of(node: object) -> Any:
+    """The Function that made a node of the graph of autograd; ``None`` for torch's own nodes."""
+    return getattr(node, "_forward_cls", None)
+
+
+def metadata_of(node: Any) -> tuple[Any, ...]:
+    """Shape, dtype and device of each gradient that a node takes."""
+    return getattr(node, METADATA)
+
+
+def node_class(function: type) -> Any:
+    """The class of the nodes that torch makes for a Function."""
+    return getattr(function, "_backward_cls", None)
+
+
+def remove_forward_hook(module: torch.nn.Module, hook: object) -> None:
+    """Take a forward hook off a module, without the handle that its registration gave."""
+    for hooks in (module._forward_hooks, module._forward_pre_hooks):
+        for number in [number for number, other in hooks.items() if other is hook]:
+            del hooks[number]
+            module._forward_hooks_always_called.pop(number, None)
+
+
+def schema_of(op: Any) -> Any:
+    """The schema of an overload of an operator."""
+    return op._schema
+
+
+def overload_of(op: Any) -> Any:
+    """The overload that a `torch.library.custom_op` defines."""
+    return op._opoverload
+
+
+def function_behind(op: object) -> Any:
+    """The function that `torch.library.custom_op` decorated; ``None`` for other operators."""
+    return getattr(op, "_init_fn", None)
+
+
+def is_of_an_operator(cls: type) -> bool:
+    """Whether torch made a Function of the rules of an operator of `torch.library`."""
+    return cls.__module__ == _registered.__name__
+
+
+def operator_of(cls: type) -> Any:
+    """The `torch.library.custom_op` whose autograd torch made a Function for, or ``None``.
+
+    An operator that takes lists of tensors, or that a `torch.library.Library` defines, is none:
+    no name in a module leads back to it.
+    """
+    if not is_of_an_operator(cls):
+        return None
+    forward: Any = vars(cls).get("forward")
+    for cell in getattr(getattr(forward, "__func__", forward), "__closure__", None) or ():
+        if isinstance(cell.cell_contents, OpOverload):
+            return OPERATORS.get(cell.cell_contents._schema.name)
+    return None
+
+
+def rules_in(frame: types.FrameType) -> tuple[Any, Any] | None:
+    """The backward and the ``setup_context`` of an operator, where its autograd runs."""
+    info = frame.f_locals.get("info") if frame.f_code.co_filename == _registered.__file__ else None
+    return None if info is None else (info._backward_fn, info._setup_context_fn)
+
+
+def is_of_custom_operators(module: str) -> bool:
+    """Whether a module, by its name, is one of those that hold operators that are not torch's."""
+    return module.startswith("torch._ops.") and module != "torch._ops.aten"
 
 
 def forward_level() -> int:
@@ -267,7 +416,7 @@ def guard_graph(watch: Callable[[], Callable[[], bool]], what: str) -> None:
 
     from torch._dynamo.source import GlobalStateSource  # imports Dynamo, which is there by then
 
-    guard = torch._guards.Guard(GlobalStateSource(), create)
+    guard = _Guard(GlobalStateSource(), create)
     _Tracing.get().guards_context.dynamo_guards.add(guard)
 
 
@@ -335,6 +484,23 @@ def is_exporting() -> bool:
 def graph_break(message: str) -> None:
     """End the graph that Dynamo traces, with a message: no exception of ours passes it."""
     torch._dynamo.graph_break(msg=message)
+
+
+COMPILER = "torch._dynamo"  # the module that `torch.compile` imports
+LOGGERS = (COMPILER, "torch._functorch", "torch._subclasses")  # those that compiling logs to
+
+
+def compile_in_one_thread() -> None:
+    """Let inductor start neither threads nor processes in this process."""
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    settings: Any = sys.modules.get("torch._inductor.config")
+    if settings is not None:
+        settings.compile_threads = 1
+
+
+def is_raised_by_tracing(error: Exception) -> bool:
+    """Whether an error is one by which the tracing of a graph asks for something, or ends."""
+    return type(error).__module__.startswith((COMPILER, "torch.fx"))
 
 
 def is_compiled(function: object) -> bool:
@@ -435,7 +601,7 @@ def declare_ordered(operator: Any) -> None:
 
 def fused_function(name: str) -> Callable[..., Any]:
     """Return one of the functions that run a whole layer in one call, such as ``"lstm"``."""
-    return getattr(torch._VF, name)
+    return getattr(_layers, name)
 
 
 Answer = Callable[[Callable[..., Any], type, tuple[Any, ...], dict[str, Any]], Any]

@@ -16,7 +16,7 @@ import torch
 
 from pullback.internal._operator import is_operator, registered_rules, resolve
 from pullback.internal._processes import die_with
-from pullback.internal.torch import OPERATORS, pytree
+from pullback.internal.torch import OPERATORS, function_behind, pytree
 from pullback.recording._guess import guesses
 from pullback.recording.codec import Encoder, NotPlain
 from pullback.recording.locator import Locator
@@ -98,13 +98,13 @@ def _functions(package: str, only: str | None) -> list[Any]:
             found.append(kind)
     operators = [
         op
-        for op in OPERATORS.values()
-        if (op._init_fn.__module__ + ".").startswith(f"{package}.")
+        for _, op in sorted(OPERATORS.items())
+        if f"{function_behind(op).__module__}.".startswith(f"{package}.")
         and (only is None or op is _named(package, only))
     ]
     return [
         *sorted(set(found), key=lambda kind: (kind.__module__, kind.__qualname__)),
-        *sorted(operators, key=lambda op: op._qualname),
+        *operators,
     ]
 
 
@@ -166,7 +166,7 @@ def _try(function: Any, locator: Locator, folder: Path) -> dict[str, int]:
 
 def _parameters(function: Any) -> list[inspect.Parameter]:
     if is_operator(function):
-        return list(inspect.signature(function._init_fn).parameters.values())
+        return list(inspect.signature(function_behind(function)).parameters.values())
     signature = list(inspect.signature(function.forward).parameters.values())
     combined = function.setup_context is torch.autograd.Function.setup_context
     return signature[1:] if combined else signature

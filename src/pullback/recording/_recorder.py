@@ -146,7 +146,7 @@ class Recorder:
     ) -> tuple[Record, Call] | None:
         with self._lock:
             record = self.records.get(cls)
-            operator = _operator(cls)
+            operator = _inside_torch().operator_of(cls)
             if record is None:
                 named = cls if operator is None else operator
                 slot = min(len(self.records), _SLOTS - 1)
@@ -200,23 +200,6 @@ def _signature(args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type) -> A
     if kwargs:
         items.extend((name, _kind(item, tensor)) for name, item in kwargs.items())
     return tuple(items)
-
-
-def _operator(cls: type) -> Any:
-    """The `torch.library.custom_op` whose autograd torch made this class for, or ``None``.
-
-    An operator that takes lists of tensors, or that a `torch.library.Library` defines, is none:
-    no name in a module leads back to it.
-    """
-    if cls.__module__ != "torch._library.autograd":
-        return None
-    forward: Any = vars(cls).get("forward")
-    cells = getattr(getattr(forward, "__func__", forward), "__closure__", None) or ()
-    for cell in cells:
-        if type(cell.cell_contents).__name__ == "OpOverload":
-            made = sys.modules["torch._library.custom_ops"].OPDEFS
-            return made.get(cell.cell_contents._schema.name)
-    return None
 
 
 def _kind(value: Any, tensor: type) -> Any:

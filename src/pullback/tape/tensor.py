@@ -29,11 +29,10 @@ try:
     import torch
     from torch.autograd.graph import GradientEdge as TorchEdge
 except ModuleNotFoundError as error:
-    raise MissingExtraError(
-        "pullback.tape.tensor needs the package torch, which is not installed.",
-        mend="pip install 'pullback[tensor]'",
-    ) from error
+    what = "pullback.tape.tensor needs the package torch, which is not installed."
+    raise MissingExtraError(what, mend="pip install 'pullback[tensor]'") from error
 
+from pullback.internal.torch import version_of
 from pullback.tape._tensor_guard import refuse_derivative, refuse_inside_transform
 
 __all__ = ["TensorSpace", "call", "from_torch", "to_torch"]
@@ -99,7 +98,7 @@ class TensorSpace(Space):
         )
 
     def stamp(self, data: Any) -> Any:
-        return id(data), data._version
+        return id(data), version_of(data)
 
     def operation(self, verb: str, *values: Any) -> Variable:
         """An operation of torch on Variables."""

@@ -17,11 +17,11 @@ from pullback.internal.torch import (
     peek_interpreter_stack,
     pytree,
     restore_vmap,
+    versions_of,
 )
 from pullback.tensor._call import Call
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
-from pullback.tensor._mutation import versions_of
 from pullback.tensor._preserve import kept_outside
 from pullback.tensor._retrace import named
 from pullback.tensor._structure import flatten, unflatten, without_values

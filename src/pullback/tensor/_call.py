@@ -13,13 +13,13 @@ import torch
 
 from pullback.errors import DefinitionError, UnsupportedError
 from pullback.internal.torch import are_functorch_transforms_active as _transforming
-from pullback.internal.torch import pytree
+from pullback.internal.torch import pytree, versions_of
 from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._habits import old_habits
 from pullback.tensor._in_graph import tried_below
-from pullback.tensor._mutation import refuse_mutation, versions_of
+from pullback.tensor._mutation import refuse_mutation
 from pullback.tensor._pool import Place, Pool, fill, same
 from pullback.tensor._structure import (
     ONE,

@@ -8,6 +8,7 @@ import torch
 
 from pullback.errors import ArgumentTypeError, UnsupportedError
 from pullback.internal._operator import is_operator, resolve
+from pullback.internal.torch import node_class
 from pullback.tensor import _habits
 from pullback.tensor._case import Intent
 from pullback.tensor._complete_operator import complete_operator
@@ -107,7 +108,7 @@ def complete(
     plain = gradient is None and batching == "auto" and not keep_inputs
     # torch makes a class of graph nodes for each Function. What hangs on it lives as long as the
     # Function does and no longer, which no dictionary can offer: the result refers to its key.
-    node = getattr(function, "_backward_cls", None)
+    node = node_class(function)
     if plain and _RESULT in getattr(node, "__dict__", ()):
         return getattr(node, _RESULT)
     body: dict[str, Any] = {

@@ -30,6 +30,7 @@ from pullback.internal.torch import (
     are_functorch_transforms_active,
     forward_level,
     pytree,
+    schema_of,
 )
 from pullback.tensor._levels import tracking_level
 
@@ -129,7 +130,7 @@ def _function(
     op: Any, name: str, rules: Rules, complete: Callable[..., Any], options: Mapping[str, Any]
 ) -> Any:
     author = definer(op) or rules.backward
-    count = sum(not argument.kwarg_only for argument in op._schema.arguments)
+    count = sum(not argument.kwarg_only for argument in schema_of(op).arguments)
     finished: list[Any] = []
 
     def inside() -> AbstractContextManager[Any]:
@@ -157,7 +158,7 @@ def _function(
 def _setup(
     op: Any, rule: Callable[..., Any] | None, count: int, inside: _Inside
 ) -> Callable[..., None]:
-    keyword = [a.name for a in op._schema.arguments if a.kwarg_only]
+    keyword = [a.name for a in schema_of(op).arguments if a.kwarg_only]
     lists = _lists(op)
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -176,7 +177,7 @@ def _setup(
 
 def _backward(op: Any, rule: Callable[..., Any], count: int, inside: _Inside) -> Callable[..., Any]:
     lists = _lists(op)
-    beyond = (None,) * (len(op._schema.arguments) - count)
+    beyond = (None,) * (len(schema_of(op).arguments) - count)
 
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         seen = _Seen(ctx, getattr(ctx, "lengths_of_lists", {})) if lists else ctx
@@ -198,7 +199,7 @@ def _refuse(name: str) -> Callable[..., Never]:
 
 
 def _lists(op: Any) -> list[int]:
-    return [k for k, a in enumerate(op._schema.arguments) if "List[" in str(a.real_type)]
+    return [k for k, a in enumerate(schema_of(op).arguments) if "List[" in str(a.real_type)]
 
 
 def _lengths(inputs: Sequence[Any], lists: Sequence[int]) -> dict[int, int]:

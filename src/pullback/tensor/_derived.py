@@ -26,6 +26,7 @@ from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal.torch import (
     are_functorch_transforms_active,
     forward_level,
+    is_view,
     never_compile,
     set_forward_mode,
 )
@@ -276,7 +277,7 @@ def _run(ctx: Any, rule: Callable[..., Any], saved: Any, given: Any) -> list[Any
 def _own(result: torch.Tensor, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """A result that is no view: a view would need a tangent that is a view."""
     expanded = 0 in result.stride() and result.numel() > 1
-    if expanded or result._is_view() or any(result is tensor for tensor in tensors):
+    if expanded or is_view(result) or any(result is tensor for tensor in tensors):
         return result.clone(memory_format=torch.contiguous_format)
     return result
 

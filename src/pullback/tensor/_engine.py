@@ -28,6 +28,7 @@ from pullback.internal.torch import (
     is_batchedtensor,
     is_dynamo_tracing,
     is_dynamo_trying,
+    is_view,
     len_torch_dispatch_stack,
     unwrap_if_dead,
 )
@@ -220,6 +221,8 @@ class _Engine(torch.autograd.Function):
             unchanged = [t for i, t in enumerate(tensors) if i not in call.dirty]
             ctx.__pullback__ = aside(call.definition, unchanged, needed)
         if call.dirty:
+            if call.residuals and any(is_view(tensors[place]) for place in call.dirty):
+                raise _refuse_view(call.definition.name)
             ctx.mark_dirty(*(tensors[place] for place in call.dirty))
         # Under vmap torch adds outputs of its own, and would count them.
         declared = call.output_grad_dtypes is not None and not batching()
@@ -281,12 +284,20 @@ def _refuse_batch(name: str) -> UnsupportedError:
     )
 
 
+def _refuse_view(name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{name} changes a view in place and saves what it computed, which torch.func would have "
+        "to return beside it: torch takes one output alone where a view is changed.",
+        mend="Apply it to a clone of the view.",
+    )
+
+
 def _constant(residual: torch.Tensor) -> torch.Tensor | None:
     return torch.zeros_like(residual) if differentiable(residual.dtype) else None
 
 
 def _unalias(result: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
     expanded = 0 in result.stride() and result.numel() > 1
-    if expanded or result._is_view() or any(result is tensor for tensor in tensors):
+    if expanded or is_view(result) or any(result is tensor for tensor in tensors):
         return result.clone(memory_format=torch.contiguous_format)
     return result

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, ParamSpec, TypeVar, ov
 import torch
 
 from pullback.errors import DefinitionError
-from pullback.internal.torch import is_dynamo_tracing
+from pullback.internal.torch import is_dynamo_tracing, never_compile
 from pullback.tensor import _autocast
 from pullback.tensor._definition import Definition, define, rules_of
 from pullback.tensor._engine import apply, make_engine
@@ -16,6 +16,10 @@ __all__ = ["Function"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# What `Function.apply` calls where Dynamo has given its frame up.
+for _called in (rules_of, define, make_engine, apply):
+    never_compile(_called)
 
 
 class _OtherName:

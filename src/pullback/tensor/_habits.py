@@ -22,9 +22,11 @@ from pullback.internal.torch import (
     from_functional_tensor,
     is_functional_tensor,
     is_legacy_batchedtensor,
+    is_of_an_operator,
     is_traced,
     never_compile,
     pytree,
+    schema_of,
     wrap_functional_tensor,
 )
 from pullback.tensor._retrace import LEAVING
@@ -71,7 +73,7 @@ class _Habits(TorchFunctionMode):
 def _writes(packet: Any) -> bool:
     overloads = [getattr(packet, name) for name in packet.overloads()]
     custom = not any(overload.namespace == "aten" for overload in overloads)
-    return custom and any(overload._schema.is_mutable for overload in overloads)
+    return custom and any(schema_of(overload).is_mutable for overload in overloads)
 
 
 @contextlib.contextmanager
@@ -118,7 +120,7 @@ def _complete(
 ) -> Any:
     combined = cls.setup_context is _base.setup_context
     # What torch makes of an operator's rules runs inside of the dispatcher, below all transforms.
-    of_an_operator = cls.__module__.startswith("torch._library")
+    of_an_operator = is_of_an_operator(cls)
     if completer is None or of_an_operator or not are_functorch_transforms_active():
         return call(cls, *args, **kwargs)
     inner = completer(cls) if combined else cls

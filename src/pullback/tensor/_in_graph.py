@@ -26,7 +26,9 @@ import torch
 
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal.torch import (
+    COMPILER,
     are_functorch_transforms_active,
+    base_of,
     end_graph,
     free_symbols,
     graph_break,
@@ -37,6 +39,7 @@ from pullback.internal.torch import (
     pytree,
     substitute_in_graph,
     trace_again,
+    version_of,
 )
 from pullback.tensor._definition import Definition
 from pullback.tensor._preserve import keeps_a_fake, preserved
@@ -54,7 +57,6 @@ __all__ = [
     "tried_below",
 ]
 
-_DYNAMO = "torch._dynamo"
 _FAR = 1000  # calls from a rule to a helper
 _base: Any = torch.autograd.Function
 # What tensors and the other values that a graph takes have themselves.
@@ -69,7 +71,7 @@ def prepare(function: Any) -> None:
     It goes into graphs whole, but for one whose rules read what a graph cannot take: that one is
     traced rule by rule, as torch does without pullback.
     """
-    if _DYNAMO in sys.modules and hasattr(sys.modules[_DYNAMO], "allow_in_graph"):
+    if COMPILER in sys.modules and hasattr(sys.modules[COMPILER], "allow_in_graph"):
         _register(function)
         return
     _waiting.add(function)
@@ -287,9 +289,10 @@ def may_change(tensor: torch.Tensor) -> bool:
     What the graph made may change. Of its inputs, their views and what was changed before, the
     compiler (AOTAutograd) believes that autograd does not see the change, and drops the backward.
     """
-    root = tensor._base if tensor._base is not None else tensor
+    base = base_of(tensor)
+    root = tensor if base is None else base
     made = root.grad_fn is not None and "Error" not in root.grad_fn.name()
-    return not tensor.requires_grad or (made and root._version == 0)
+    return not tensor.requires_grad or (made and version_of(root) == 0)
 
 
 @contextlib.contextmanager
@@ -348,7 +351,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,
         target: types.ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != _DYNAMO:
+        if fullname != COMPILER:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)

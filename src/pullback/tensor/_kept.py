@@ -14,7 +14,7 @@ import torch
 from torch.utils.weak import TensorWeakRef
 
 from pullback.errors import UnsupportedError
-from pullback.internal.torch import saved_tensors_are_hooked
+from pullback.internal.torch import saved_tensors_are_hooked, version_of
 from pullback.tensor._definition import Definition
 
 __all__ = ["aside", "forget", "reclaim"]
@@ -42,7 +42,7 @@ def aside(
                 kept.append(place)
                 break
         else:
-            version = -1 if refused or tensor.is_inference() else tensor._version
+            version = -1 if refused else version_of(tensor)
             # Saved-tensor hooks decide what stays in memory: behind them, nothing is kept.
             strong = definition.keep_inputs and not saved_tensors_are_hooked()
             kept.append((tensor if strong else TensorWeakRef(tensor), version))
@@ -77,7 +77,7 @@ def reclaim(definition: Definition, kept: Kept, saved: Sequence[Any]) -> dict[in
                 mend="Keep a reference to the input, or declare keep_inputs = True: "
                 "complete(F, keep_inputs=True).",
             )
-        if version >= 0 and tensor._version != version:
+        if version >= 0 and version_of(tensor) != version:
             raise UnsupportedError(
                 f"A gradient of {definition.name} that can be differentiated again "
                 "(create_graph=True) needs all inputs, and one was changed in place since.",

@@ -17,6 +17,7 @@ from pullback.internal.torch import (
     is_traced,
     maybe_get_bdim,
     maybe_get_level,
+    storage_of,
     unwrap_if_dead,
 )
 
@@ -123,7 +124,7 @@ def same_view(tensor: torch.Tensor, other: torch.Tensor) -> bool:
         and tensor.stride() == other.stride()
         and tensor.storage_offset() == other.storage_offset()
         # Not is_set_to, which torch.func.vmap cannot pass on.
-        and tensor.untyped_storage()._cdata == other.untyped_storage()._cdata
+        and storage_of(tensor) == storage_of(other)
     )
 
 

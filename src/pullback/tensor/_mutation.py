@@ -5,21 +5,11 @@ from collections.abc import Sequence
 import torch
 
 from pullback.errors import DefinitionError
-from pullback.internal.torch import pytree
+from pullback.internal.torch import pytree, version_of
 from pullback.tensor._definition import Definition
 from pullback.tensor._structure import Template, unflatten
 
-__all__ = ["refuse_mutation", "version_of", "versions_of"]
-
-
-def version_of(tensor: torch.Tensor | None) -> int:
-    """How often a tensor was changed in place; -1 where there is none, and in inference mode."""
-    return -1 if tensor is None or tensor.is_inference() else tensor._version
-
-
-def versions_of(tensors: Sequence[torch.Tensor | None]) -> list[int]:
-    """How often each tensor was changed in place."""
-    return [version_of(tensor) for tensor in tensors]
+__all__ = ["refuse_mutation"]
 
 
 def refuse_mutation(

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from pullback.internal.torch import version_of
 from pullback.tensor._definition import Definition, rules_of
 from pullback.tensor._reach import codes, global_names
 
@@ -166,7 +167,7 @@ def _snapshot(value: Any) -> Any:
     if isinstance(value, _ATOMS):
         return type(value), repr(value)
     if isinstance(value, torch.Tensor):
-        return _Itself(value), -1 if value.is_inference() else value._version
+        return _Itself(value), version_of(value)
     if type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
         return value.shape, str(value.dtype), value.tobytes()
     if isinstance(value, functools.partial):

@@ -20,7 +20,9 @@ from pullback.internal.torch import (
     graph_is_kept,
     is_any_autocast_enabled,
     is_legacy_batchedtensor,
+    node_class,
     pytree,
+    versions_of,
 )
 from pullback.tensor import _random
 from pullback.tensor._autocast import scope
@@ -29,7 +31,7 @@ from pullback.tensor._definition import Definition
 from pullback.tensor._gradient import differentiable_gradient
 from pullback.tensor._habits import old_habits
 from pullback.tensor._kept import aside, forget, reclaim
-from pullback.tensor._mutation import refuse_mutation, version_of
+from pullback.tensor._mutation import refuse_mutation
 from pullback.tensor._pool import Pool
 from pullback.tensor._structure import (
     ONE,
@@ -52,6 +54,8 @@ _autocasting = is_any_autocast_enabled
 _keeps_graph = graph_is_kept
 _node: Any = FunctionNode
 _unpack: Any = _node.saved_tensors.__get__
+# torch 2.15: what backward may add its gradients to.
+_buffers: Any = getattr(torch.autograd.function.FunctionCtx, "input_grad_buffers", None)
 
 
 class Nested:
@@ -83,6 +87,7 @@ class _Kept:
 
     __slots__ = (
         "attributes",
+        "beyond",
         "dirty",
         "generators",
         "inputs",
@@ -102,6 +107,7 @@ class _Kept:
 
     def __init__(self, generators: Any) -> None:
         self.attributes: dict[str, Any] = {}  # that hold tensors, with slots instead
+        self.beyond = False  # whether backward runs to be differentiated again
         self.nested = False
         self.generators = generators
 
@@ -126,7 +132,7 @@ def make_plain(name: str, definition: Definition) -> Any:
         nonlocal draws
         before = None if draws is False else _random.states(args)
         kept = ctx.__pullback__ = _Kept(before)
-        versions = [version_of(a) for a in args if isinstance(a, torch.Tensor)] if check else None
+        versions = versions_of([a for a in args if isinstance(a, torch.Tensor)]) if check else None
         if split is None:
             output = definition.forward(ctx, *args)
         else:
@@ -135,7 +141,7 @@ def make_plain(name: str, definition: Definition) -> Any:
         if draws is None:
             draws = _random.changed(before)
         kept.template, tensors = flatten(args)
-        if versions is not None and versions != [version_of(t) for t in tensors]:
+        if versions is not None and versions != versions_of(tensors):
             refuse_mutation(definition, kept.template, tensors, versions, ctx.dirty_tensors or ())
         return _finish(definition, ctx, kept, tensors, output)
 
@@ -160,7 +166,9 @@ def make_plain(name: str, definition: Definition) -> Any:
         "__module__": __name__,
     }
     plain: Any = type(name, (torch.autograd.Function,), body)
-    plain._backward_cls.saved_tensors = property(_saved_tensors)
+    node_class(plain).saved_tensors = property(_saved_tensors)
+    if _buffers is not None:
+        node_class(plain).input_grad_buffers = property(_input_grad_buffers)
     # The entry point in C++: torch's own `apply` binds the signature anew for each call.
     return super(torch.autograd.Function, plain).apply
 
@@ -219,6 +227,12 @@ def _saved_tensors(ctx: Any) -> tuple[Any, ...]:
     saved = _unpack(ctx)
     kept = ctx.__pullback__
     return saved[: kept.saved] if kept.attributes else saved
+
+
+def _input_grad_buffers(ctx: Any) -> tuple[torch.Tensor | None, ...]:
+    """Those of torch, but none where the gradient is differentiated again: it is returned then."""
+    beyond = ctx.__pullback__.beyond
+    return (None,) * len(ctx.needs_input_grad) if beyond else _buffers.__get__(ctx)
 
 
 def _finish(
@@ -293,7 +307,7 @@ def _filled(ctx: Any) -> Any:
 def _run(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
     """Run the author's backward on torch's context."""
     kept = ctx.__pullback__
-    versions = None if definition.lenient else [version_of(g) for g in cotangents]
+    versions = None if definition.lenient else versions_of(cotangents)
     given = cotangents
     if kept.nested:
         given = unflatten(without_values(kept.result, None), cotangents[:-1])
@@ -304,7 +318,7 @@ def _run(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
             result = definition.backward(ctx, *given)  # type: ignore[misc]
     else:
         result = definition.backward(ctx, *given)  # type: ignore[misc]
-    if versions is not None and versions != [version_of(g) for g in cotangents]:
+    if versions is not None and versions != versions_of(cotangents):
         raise DefinitionError(
             f"The backward of {definition.name} changes its cotangent in place.",
             expected="cotangents are left as they are: other code holds them too",
@@ -333,7 +347,11 @@ def _beyond(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
         spread = list(last)
         for i, cotangent in zip(flowing or range(len(last)), every, strict=True):
             spread[i] = cotangent
-        result = _run(definition, ctx, [*spread, None] if kept.nested else spread)
+        kept.beyond = True
+        try:
+            result = _run(definition, ctx, [*spread, None] if kept.nested else spread)
+        finally:
+            kept.beyond = False
         return call.matched(result)
 
     gradients = differentiable_gradient(call, inputs, given, needs, compute)

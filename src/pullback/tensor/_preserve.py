@@ -18,7 +18,12 @@ from typing import Any
 import torch
 
 from pullback.internal._generators import rewind_shared
-from pullback.internal.torch import FakeTensor, is_dynamo_tracing, is_functorch_wrapped_tensor
+from pullback.internal.torch import (
+    FakeTensor,
+    is_dynamo_tracing,
+    is_functorch_wrapped_tensor,
+    version_of,
+)
 from pullback.tensor._definition import Definition
 from pullback.tensor._random import rewind
 from pullback.tensor._reach import (
@@ -71,9 +76,7 @@ def kept_outside(definition: Definition) -> list[Any]:
     calls takes no part in a derivative.
     """
     return [
-        (id(leaf), -1 if leaf.is_inference() else leaf._version)
-        if isinstance(leaf, torch.Tensor)
-        else repr(leaf)
+        (id(leaf), version_of(leaf)) if isinstance(leaf, torch.Tensor) else repr(leaf)
         for leaf in _outside(definition)
     ]
 
@@ -172,7 +175,7 @@ def _remember(value: Any, undo: list[Undo], seen: set[int]) -> None:
         undo.append(rewound)
     elif isinstance(value, torch.Tensor):
         if value.numel() <= _LARGE and type(value) in _COPIED and not is_dynamo_tracing():
-            undo.append(_restore(value, value._version, value.detach().clone()))
+            undo.append(_restore(value, version_of(value), value.detach().clone()))
     elif isinstance(value, type):
         attributes = {k: v for k, v in vars(value).items() if not k.startswith("__")}
         undo.append(_reset(value, attributes))
@@ -245,7 +248,7 @@ def _reset(kind: type, before: dict[str, Any]) -> Undo:
 
 def _restore(tensor: torch.Tensor, version: int, before: torch.Tensor) -> Undo:
     def undo() -> None:
-        if tensor._version != version:
+        if version_of(tensor) != version:
             with torch.no_grad():
                 tensor.resize_(before.shape).copy_(before)
 

@@ -16,7 +16,13 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from pullback.errors import PullbackError, UnsupportedError
-from pullback.internal.torch import OpOverload, pytree, set_grad_mode
+from pullback.internal.torch import (
+    OpOverload,
+    is_of_custom_operators,
+    is_raised_by_tracing,
+    pytree,
+    set_grad_mode,
+)
 from pullback.tensor._levels import (
     IN_PLACE,
     same_view,
@@ -71,6 +77,8 @@ _CONSTANT = {
     "poisson", "rand_like", "randint_like", "randn_like", "random_", "round", "sign", "trunc",
     "uniform_", "zero_", "zeros_like",
 }  # fmt: skip
+# Of their second argument they read the shape, or the dtype and device.
+_LIKE_ANOTHER = {"expand_as", "reshape_as", "to", "type_as", "view_as"}
 # What tells of a tensor without reading its values.
 _DESCRIBING = {
     getattr(_tensor, name).__get__
@@ -220,7 +228,8 @@ class Retrace(TorchFunctionMode):
         name = _name(func)
         if name.endswith("__get__") or (name in _CONSTANT and _is_of_torch(func)):
             return
-        given = pytree.tree_leaves((args, kwargs))
+        like = name in _LIKE_ANOTHER and _is_of_torch(func)
+        given = pytree.tree_leaves(args[:1] if like else (args, kwargs))
         if not any(self.tracks(leaf) for leaf in given):
             return
         levels = set().union(*(tracking_levels(t) for t in given if isinstance(t, torch.Tensor)))
@@ -293,9 +302,7 @@ def _is_control(error: Exception) -> bool:
     """Whether an error asks for another way to run, or stops the tracing of a graph."""
     text = str(error)
     signs = (*IN_PLACE, "randomness")
-    return type(error).__module__.startswith(("torch._dynamo", "torch.fx")) or any(
-        sign in text for sign in signs
-    )
+    return is_raised_by_tracing(error) or any(sign in text for sign in signs)
 
 
 def _stack() -> list[Retrace]:
@@ -325,5 +332,4 @@ def _name(func: Any) -> str:
 def _is_of_torch(func: Any) -> bool:
     """Whether torch itself defines a function; the name of a custom operator says nothing."""
     module = getattr(func, "__module__", None) or getattr(func, "__objclass__", func).__module__
-    custom = module.startswith("torch._ops.") and module != "torch._ops.aten"
-    return module.partition(".")[0] == "torch" and not custom
+    return module.partition(".")[0] == "torch" and not is_of_custom_operators(module)

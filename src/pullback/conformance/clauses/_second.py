@@ -5,6 +5,7 @@ from typing import Any
 
 from pullback.conformance._nodes import custom_nodes
 from pullback.conformance._probe import Probe
+from pullback.internal.torch import function_of
 from pullback.recording.locator import Locator
 from pullback.tensor import Function
 
@@ -29,9 +30,9 @@ def is_once(probe: Probe) -> bool:
     outputs = probe.evaluate(probe.leaves())  # held: a node lives as long as what it made
     nodes = custom_nodes(outputs)
     if probe.subject.function is not None:
-        classes = [probe.subject.function, *(node._forward_cls for node in nodes)]
+        classes = [probe.subject.function, *(function_of(node) for node in nodes)]
     else:
-        classes = [node._forward_cls for node in nodes]
+        classes = [function_of(node) for node in nodes]
     return any(map(marked, classes))
 
 

@@ -92,9 +92,9 @@ def _broken(probe: Probe, k: int, name: str, expected: object, got: object) -> F
         place=name,
         hint=_HINT,
         repro=[
-            "every = lambda t: [a.detach().clone() for a in torch.utils._pytree.tree_leaves(t) "
+            "every = lambda t: [a.detach().clone() for a in tree_leaves(t) "
             "if isinstance(a, torch.Tensor)]",
-            "found = call(*args, **kwargs); ys = torch.utils._pytree.tree_leaves(found)",
+            "found = call(*args, **kwargs); ys = tree_leaves(found)",
             "print('before', every((args, kwargs)), every(found))",
             f"[y for y in ys if isinstance(y, torch.Tensor)][{k}].mul_(2)",
             "print('after ', every((args, kwargs)), every(found))",

@@ -53,7 +53,7 @@ def checkpoint(probe: Probe) -> Finding:
             "w = [torch.ones_like(y) for y in outs()]",
             _PLAIN,
             "ys = checkpoint(lambda: call(*args, **kwargs), use_reentrant=False)",
-            "ys = [y for y in torch.utils._pytree.tree_leaves(ys) if y.requires_grad]",
+            "ys = [y for y in tree_leaves(ys) if y.requires_grad]",
             "print('checkpointed', ys, torch.autograd.grad(ys, xs, w, allow_unused=True))",
         ],
     )

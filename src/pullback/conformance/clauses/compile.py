@@ -93,7 +93,7 @@ def _wrong(probe: Probe, what: str, expected: object, got: object) -> Finding:
         hint="torch drops or loses the custom rule here: write Function from pullback, or use "
         "pullback.complete(F), which is right or refuses.",
         repro=[
-            "def f(x): return sum(y.sum() for y in torch.utils._pytree.tree_leaves(call("
+            "def f(x): return sum(y.sum() for y in tree_leaves(call("
             "*[x if a is xs[0] else a for a in args], **kwargs)))",
             f"g = {_expression(what)}" if composed else "g = f",
             f"h = torch.compile(g, fullgraph=True, {options})",

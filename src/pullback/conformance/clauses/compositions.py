@@ -254,7 +254,7 @@ def _repro(name: str) -> list[str]:
     own = "(B(X) * V).flatten(1).sum(1)" if second and not bends else own
     return [
         "from torch.func import grad, jvp, vmap; x = xs[0].detach(); V = torch.randn(3, *x.shape)",
-        "def f(x): return sum(y.sum() for y in torch.utils._pytree.tree_leaves(call("
+        "def f(x): return sum(y.sum() for y in tree_leaves(call("
         "*[x if a is xs[0] else a for a in args], **kwargs)))",
         "def b(z): z = z.clone().requires_grad_(); return torch.autograd.grad(f(z), z)[0]",
         "def B(Z): return torch.stack([b(z) for z in Z])",

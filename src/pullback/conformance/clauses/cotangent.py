@@ -3,6 +3,7 @@
 from pullback.conformance._clause import clause
 from pullback.conformance._probe import Probe
 from pullback.conformance._values import same_bits
+from pullback.internal.torch import version_of, versions_of
 from pullback.report import Finding
 
 __all__ = ["cotangent"]
@@ -22,10 +23,10 @@ def cotangent(probe: Probe) -> Finding:
     outputs = probe.evaluate(leaves)
     incoming = probe.cotangents(outputs)
     copies = [g.clone() for g in incoming]
-    versions = [g._version for g in incoming]
+    versions = versions_of(incoming)
     probe.pull(leaves, incoming, outputs)
     for k, (now, then) in enumerate(zip(incoming, copies, strict=True)):
-        if not same_bits(now, then) or now._version != versions[k]:
+        if not same_bits(now, then) or version_of(now) != versions[k]:
             return probe.broken(
                 f"Backward changed the cotangent of output {k} in place.",
                 expected=then, got=now, place=f"cotangent of output {k}",

@@ -178,7 +178,7 @@ def _raw_dtype(outputs: Sequence[torch.Tensor]) -> str:
 
 def _repro(level: torch.dtype) -> list[str]:
     cast = (
-        "args = torch.utils._pytree.tree_map(lambda a: a.detach().to({}).requires_grad_("
+        "args = tree_map(lambda a: a.detach().to({}).requires_grad_("
         "a.requires_grad) if isinstance(a, torch.Tensor) and a.is_floating_point() else a, args)"
     )
     low = cast.format(level)
@@ -186,7 +186,7 @@ def _repro(level: torch.dtype) -> list[str]:
         "w = [torch.ones_like(y) for y in outs()]",
         "print('wide', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
         low,
-        "xs = [a for a in torch.utils._pytree.tree_leaves(args) if isinstance(a, torch.Tensor) "
+        "xs = [a for a in tree_leaves(args) if isinstance(a, torch.Tensor) "
         "and a.requires_grad]; ys = outs(); node = ys[0].grad_fn",
         "w = [torch.ones_like(y) for y in ys]; print('low ', torch.autograd.grad(ys, xs, w, "
         "retain_graph=True, allow_unused=True))",

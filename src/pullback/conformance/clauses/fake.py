@@ -83,12 +83,12 @@ def _broken(probe: Probe, place: str, expected: str, got: str) -> Finding:
         "A fake run gives another form than a real run.",
         expected=expected, got=got, place=place, hint=TRACE,
         repro=[
-            "from torch._subclasses.fake_tensor import FakeTensorMode",
+            f"from {FakeTensorMode.__module__} import FakeTensorMode",
             "print('real', [(y.shape, y.dtype) for y in outs()])",
             "with FakeTensorMode() as mode:",
-            "    args = torch.utils._pytree.tree_map(lambda a: mode.from_tensor(a) "
+            "    args = tree_map(lambda a: mode.from_tensor(a) "
             "if isinstance(a, torch.Tensor) else a, args)",
-            "    print('fake', [(y.shape, y.dtype) for y in torch.utils._pytree.tree_leaves("
+            "    print('fake', [(y.shape, y.dtype) for y in tree_leaves("
             "call(*args, **kwargs))])",
         ],
     )  # fmt: skip

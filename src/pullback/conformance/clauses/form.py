@@ -7,6 +7,7 @@ import torch
 from pullback.conformance._clause import clause
 from pullback.conformance._nodes import call_backward, custom_nodes, edges, unit_cotangents
 from pullback.conformance._probe import Probe
+from pullback.internal.torch import METADATA, function_of
 from pullback.report import Finding
 
 __all__ = ["form"]
@@ -17,7 +18,7 @@ _HINT = (
 )
 _RAW = [
     "ys = outs(); node = ys[0].grad_fn",
-    "w = [torch.ones(m.shape, dtype=m.dtype) for m in node._input_metadata]",
+    f"w = [torch.ones(m.shape, dtype=m.dtype) for m in node.{METADATA}]",
     "raw = torch.autograd.function.BackwardCFunction.apply(node, *w)",
     "raw = raw if isinstance(raw, tuple) else (raw,)",
     "print('returned', [(getattr(r, 'shape', r), getattr(r, 'dtype', None)) for r in raw])",
@@ -73,7 +74,7 @@ def _members(node: Any, returned: tuple[Any, ...]) -> tuple[str, str, str] | Non
         value = returned[k]
         if value is None:
             continue
-        place = f"argument {k} of {node._forward_cls.__name__}"
+        place = f"argument {k} of {function_of(node).__name__}"
         if not isinstance(value, torch.Tensor):
             return place, "a tensor or None", type(value).__name__
         expected = (tuple(entry.shape), entry.dtype, entry.device)

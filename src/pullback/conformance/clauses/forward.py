@@ -73,7 +73,7 @@ def _broken(probe: Probe, expected: float, got: float, missing: bool) -> Finding
             "ws = [torch.randn_like(y) for y in outs()]; gs = torch.autograd.grad(outs(), xs, ws)",
             "with fwd.dual_level():",
             "    new = [fwd.make_dual(x.detach(), v) for x, v in zip(xs, vs)]; "
-            "args = torch.utils._pytree.tree_map(lambda a: next((n for x, n in zip(xs, new) "
+            "args = tree_map(lambda a: next((n for x, n in zip(xs, new) "
             "if x is a), a), args)",
             "    print('forward ', [fwd.unpack_dual(y).tangent for y in outs()], 'times', ws)",
             "    print('backward', sum((g * v).sum() for g, v in zip(gs, vs)).item(), '= <w, Jv>')",

@@ -60,7 +60,7 @@ def forward_over_forward(probe: Probe) -> Finding:
                 hint=f"torch differentiates a jvp of its own once only. {DERIVE}",
                 repro=[
                     "from torch.func import jvp; x = xs[0].detach(); v = torch.ones_like(x)",
-                    "def f(x): return sum(y.sum() for y in torch.utils._pytree.tree_leaves(call("
+                    "def f(x): return sum(y.sum() for y in tree_leaves(call("
                     "*[x if a is xs[0] else a for a in args], **kwargs)))",
                     "def B(t): z = (x + t * v).requires_grad_(); "
                     "return (torch.autograd.grad(f(z), z)[0] * v).sum().item()",

@@ -164,8 +164,7 @@ def _broken(
             "w = [torch.randn_like(y) for y in outs()]",
             "print('contiguous', torch.autograd.grad(outs(), xs, w, allow_unused=True), outs())",
             f"lay = lambda t: ({lay} if t.ndim < 2 else t.mT.contiguous().mT)",
-            "args = torch.utils._pytree.tree_map(lambda a: lay(a) if isinstance(a, torch.Tensor) "
-            "else a, args)"
+            "args = tree_map(lambda a: lay(a) if isinstance(a, torch.Tensor) else a, args)"
             if inputs
             else "w = [lay(t) for t in w]",
             "print('strided   ', torch.autograd.grad(outs(), xs, w, allow_unused=True), outs())",

@@ -8,6 +8,7 @@ from pullback.conformance._clause import clause
 from pullback.conformance._nodes import watched_marks
 from pullback.conformance._probe import Probe
 from pullback.conformance._values import is_freed, same_bits
+from pullback.internal.torch import version_of
 from pullback.report import Finding
 
 __all__ = ["mutation"]
@@ -47,11 +48,11 @@ def mutation(probe: Probe) -> Finding:
             expected=before[changed][0], got=handed[changed], place=name,
             hint="Work on a clone, or declare the change with ctx.mark_dirty and return the input.",
             repro=[
-                "before = [a.clone() for a in torch.utils._pytree.tree_leaves((args, kwargs)) "
+                "before = [a.clone() for a in tree_leaves((args, kwargs)) "
                 "if isinstance(a, torch.Tensor)]",
                 "ys = outs(); torch.autograd.grad(ys, xs, [torch.ones_like(y) for y in ys], "
                 "allow_unused=True)",
-                "after = [a for a in torch.utils._pytree.tree_leaves((args, kwargs)) "
+                "after = [a for a in tree_leaves((args, kwargs)) "
                 "if isinstance(a, torch.Tensor)]",
                 f"print('before', before[{changed}]); print('after', after[{changed}])",
             ],
@@ -92,6 +93,6 @@ def _changed(
     for k, (now, (then, version)) in enumerate(zip(handed, before, strict=True)):
         if now.data_ptr() in dirty and now.numel():
             continue
-        if now._version != version or not same_bits(now, then):
+        if version_of(now) != version or not same_bits(now, then):
             return k
     return None

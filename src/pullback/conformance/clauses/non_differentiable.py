@@ -127,7 +127,7 @@ def _broken(probe: Probe, detail: str, expected: str, got: str, hint: str) -> Fi
     return probe.broken(
         detail, expected=expected, got=got, hint=hint,
         repro=[
-            "ys = [y for y in torch.utils._pytree.tree_leaves(call(*args, **kwargs)) "
+            "ys = [y for y in tree_leaves(call(*args, **kwargs)) "
             "if isinstance(y, torch.Tensor)]",
             "for k, y in enumerate(ys):",
             "    print('output', k, 'carries history:', y.requires_grad, y.grad_fn)",

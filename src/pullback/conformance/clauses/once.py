@@ -10,6 +10,7 @@ from pullback.conformance._nodes import custom_nodes
 from pullback.conformance._probe import Probe
 from pullback.conformance.clauses._hints import COMPLETE
 from pullback.conformance.clauses._second import is_once, refusal
+from pullback.internal.torch import function_of
 from pullback.report import Finding
 from pullback.tensor import Function
 
@@ -66,7 +67,7 @@ def _is_ours(probe: Probe) -> bool:
     if function is not None and issubclass(function, Function):
         return True
     nodes = custom_nodes(outputs)
-    return bool(nodes) and all(issubclass(node._forward_cls, Function) for node in nodes)
+    return bool(nodes) and all(issubclass(function_of(node), Function) for node in nodes)
 
 
 def _bends(probe: Probe, only: int) -> bool:

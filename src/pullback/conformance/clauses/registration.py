@@ -53,7 +53,7 @@ def registration(probe: Probe) -> Finding:
         f"torch.library.opcheck fails in {', '.join(failed)}.",
         expected="an operator that does what it is registered for", got=said, hint=_HINT,
         repro=[
-            "op = F.default if isinstance(F, torch._ops.OpOverloadPacket) else F",
+            "op = getattr(F, 'default', F)",
             "print(torch.library.opcheck(op, args, kwargs, raise_exception=False))",
         ],
     )  # fmt: skip

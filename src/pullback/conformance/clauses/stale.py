@@ -31,7 +31,7 @@ def stale(probe: Probe) -> Finding:
         got = _after_change(probe, group, k, cotangents)
         place = None if got is None else probe.differ(got, expected, looser=1e3)
         if got is not None and place is not None:
-            target = "ys" if group else "torch.utils._pytree.tree_leaves((args, kwargs))"
+            target = "ys" if group else "tree_leaves((args, kwargs))"
             return probe.broken(
                 f"{name} was changed in place after forward; backward silently used new values.",
                 expected=expected[place], got=got[place], place=name,

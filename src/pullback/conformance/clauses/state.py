@@ -76,7 +76,7 @@ def _broken(probe: Probe, what: str, expected: object, got: object, place: int) 
             "w = [torch.ones_like(y) for y in outs()]",
             "print('alone', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
             "first = outs()",
-            "with torch.no_grad(): args = torch.utils._pytree.tree_map(lambda a: a.detach() * 1.5 "
+            "with torch.no_grad(): args = tree_map(lambda a: a.detach() * 1.5 "
             "if isinstance(a, torch.Tensor) and a.requires_grad else a, args)",
             "outs(); print('with a second call live', torch.autograd.grad(first, xs, w, "
             "allow_unused=True))",

@@ -46,7 +46,7 @@ def structure(probe: Probe) -> Finding:
                 "themselves: pass them so, or write Function from pullback, which looks inside.",
                 repro=[
                     f"x = {probe.inputs.paths[k]}.requires_grad_()",
-                    "ys = [y for y in torch.utils._pytree.tree_leaves(call(*args, **kwargs))]",
+                    "ys = [y for y in tree_leaves(call(*args, **kwargs))]",
                     "print('history:', [y.requires_grad for y in ys])",
                     "ys = [y for y in ys if y.requires_grad]",
                     "print('gradient:', torch.autograd.grad(sum(y.sum() for y in ys), x, "

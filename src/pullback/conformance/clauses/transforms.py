@@ -163,7 +163,7 @@ def _repro(name: str) -> list[str]:
     }[name]
     own = "functional.hessian" if name == "hessian" else "functional.jacobian"
     return [
-        "def f(x): return sum(y.sum() for y in torch.utils._pytree.tree_leaves(call("
+        "def f(x): return sum(y.sum() for y in tree_leaves(call("
         "*[x if a is xs[0] else a for a in args], **kwargs)))",
         "x = xs[0].detach()",
         f"print('torch.func', {call})",

@@ -98,7 +98,7 @@ def _loop(
 
 def _repro(dims: tuple[int | None, ...]) -> list[str]:
     return [
-        "def f(*new): return [y for y in torch.utils._pytree.tree_leaves(call(*["
+        "def f(*new): return [y for y in tree_leaves(call(*["
         "next((n for x, n in zip(xs, new) if x is a), a) for a in args], **kwargs))]",
         f"dims = {dims}",
         "new = [x.detach() if d is None else torch.stack([x.detach() * (1 + 0.1 * k) "

@@ -16,6 +16,7 @@ from pullback.internal.torch import (
     are_functorch_transforms_active,
     forward_level,
     is_legacy_batchedtensor,
+    is_zero_tensor,
     len_torch_dispatch_stack,
 )
 
@@ -147,7 +148,7 @@ def is_plain(*tensors: Tensor) -> bool:
         return False
     for tensor in tensors:
         # A batch of `is_grads_batched`, a zero of forward mode and a negated view have no memory.
-        if type(tensor) is not Tensor or tensor.is_neg() or tensor._is_zerotensor():
+        if type(tensor) is not Tensor or tensor.is_neg() or is_zero_tensor(tensor):
             return False
         if is_legacy_batchedtensor(tensor):
             return False

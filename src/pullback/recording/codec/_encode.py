@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from pullback.internal.torch import (
+    STATE_DICT_HOOKS,
     FakeTensor,
     FunctionalTensor,
     disable_torch_function,
@@ -62,16 +63,6 @@ _ANNOTATIONS = (
 )  # fmt: skip
 _DEPTH_LIMIT = 40
 _NODE_LIMIT = 20_000
-# Hooks on state dicts run when weights are loaded or saved, never in forward or backward; they
-# hold bound methods of their owner and would make almost every module unrecordable.
-_STATE_DICT_HOOKS = frozenset(
-    {
-        "_state_dict_hooks",
-        "_state_dict_pre_hooks",
-        "_load_state_dict_pre_hooks",
-        "_load_state_dict_post_hooks",
-    }
-)
 
 
 class NotPlain(Exception):
@@ -370,7 +361,7 @@ class Encoder:
         self._alive.append(value)
         state = []
         for name, item in _state(value):
-            if name in _STATE_DICT_HOOKS and isinstance(value, torch.nn.Module):
+            if name in STATE_DICT_HOOKS and isinstance(value, torch.nn.Module):
                 state.append((name, ("OrderedDict", [])))
                 continue
             try:

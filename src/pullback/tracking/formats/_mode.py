@@ -21,6 +21,7 @@ from pullback.internal._open import open_function
 from pullback.internal.torch import (
     TorchDispatchMode,
     answering,
+    base_of,
     called_from,
     current_graph_task_id,
     never_compile,
@@ -295,7 +296,7 @@ never_compile(_dispatch)
 
 
 def _role(x: Tensor, is_weight: bool = False) -> Role:
-    parameter = isinstance(x, nn.Parameter) or isinstance(x._base, nn.Parameter)
+    parameter = isinstance(x, nn.Parameter) or isinstance(base_of(x), nn.Parameter)
     return "weight" if is_weight or parameter else "activation"
 
 

@@ -328,7 +328,7 @@ def annotate_code(code: str, notes: Mapping[str, str]) -> str:
 
 
 def _annotate_line(line: str, notes: Mapping[str, str]) -> str:
-    if line.startswith("torch.fx._symbolic_trace.wrap"):
+    if line.startswith(f"{torch.fx.wrap.__module__}.wrap"):
         return ""
     if line.startswith("def "):
         names = re.findall(r"[(,]\s*\*{0,2}(\w+)", line)

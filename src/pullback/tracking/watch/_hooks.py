@@ -14,7 +14,13 @@ import torch
 from torch import nn
 
 from pullback.errors import UnsupportedError
-from pullback.internal.torch import never_compile, peek_interpreter_stack
+from pullback.internal.torch import (
+    base_of,
+    never_compile,
+    peek_interpreter_stack,
+    remove_forward_hook,
+    version_of,
+)
 from pullback.tracking.run._identity import Ticket
 from pullback.tracking.watch._operators import begin_operator, in_backward
 from pullback.tracking.watch._outputs import replace_tensors, tensors_in
@@ -40,10 +46,7 @@ class _Inert(_Hook):
     def __call__(self, module: nn.Module, *_: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        for hooks in (module._forward_hooks, module._forward_pre_hooks):
-            for number in [number for number, hook in hooks.items() if hook is self]:
-                del hooks[number]
-                module._forward_hooks_always_called.pop(number, None)
+        remove_forward_hook(module, self)
 
 
 class _GradientHook:
@@ -110,7 +113,7 @@ class Sightings:
             self.skipped[name] = f"a {type(values).__name__}, not a plain tensor"
             return
         recomputed = in_backward()
-        version = -1 if values.is_inference() else values._version
+        version = version_of(values)
         known, known_version, hook = self._seen.get(id(values), (_gone, -1, None))
         if hook is not None and known() is values and known_version == version >= 0:
             ticket = self.store.observe_again(values, name, hook.names[0], recomputed)
@@ -138,11 +141,11 @@ def _gone() -> None:
 
 def _own_base(values: torch.Tensor, inputs: Any) -> torch.Tensor | None:
     """The base of a view of all its elements, unless the module was given that base."""
-    base = values._base
+    base = base_of(values)
     if base is None or base.is_leaf or base.numel() != values.numel():
         return None
     given = (tensor for _, tensor in tensors_in(inputs))
-    if any(tensor is base or tensor._base is base for tensor in given):
+    if any(tensor is base or base_of(tensor) is base for tensor in given):
         return None
     return base
 
