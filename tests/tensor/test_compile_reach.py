@@ -357,3 +357,19 @@ def test_in_place_on_an_input_of_the_graph_is_right_or_refused(function):
     except (PullbackError, torch._dynamo.exc.TorchDynamoException):
         return
     agree(g, torch.full_like(x, 2))
+
+
+@pytest.mark.parametrize("uses", [False, True], ids=["left", "used"])
+@both(changes_in_place)
+def test_in_place_on_a_view_is_what_it_is_without_a_compiler(function, uses):
+    def formula(x):
+        y = x * 1
+        view = function.apply(y[:2])
+        return (y * y).sum() + (view.sum() if uses else 0)
+
+    found = []
+    for f in (formula, torch.compile(formula, backend="aot_eager")):
+        x = leaf()
+        value = f(x)
+        found.append((value.detach(), *torch.autograd.grad(value, x)))
+    agree(found[1], found[0])
