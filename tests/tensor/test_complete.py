@@ -386,3 +386,43 @@ def test_a_gradient_that_autograd_sums_is_summed_before_residuals_are_added():
     (g,) = torch.autograd.grad(used(leaf), leaf, create_graph=True)
     (h,) = torch.autograd.grad(g.sum(), leaf)
     agree(h, torch.func.hessian(formula)(length.detach()).reshape(1, 1))
+
+
+class SplitCube(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x**3
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        return 3 * ctx.saved_tensors[0] ** 2 * g
+
+
+class BatchedCube(SplitCube):
+    generate_vmap_rule = True
+
+
+@pytest.mark.parametrize("inner", [SplitCube, BatchedCube])
+@pytest.mark.parametrize("place", ["forward", "backward"])
+def test_a_rule_that_applies_a_function_without_all_rules_has_every_derivative(inner, place):
+    class Quartic(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return (x * inner.apply(x) if place == "forward" else x**4) / 4
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return g * (inner.apply(x) if place == "backward" else x**3)
+
+    completed = pullback.complete(Quartic).apply
+    x = positive()
+    for first in (torch.func.jacrev, torch.func.jacfwd):
+        for second in (torch.func.jacrev, torch.func.jacfwd):
+            agree(second(first(lambda x: completed(x).sum()))(x).diagonal(), 3 * x**2)
+    agree(torch.func.vmap(torch.func.grad(lambda x: completed(x).sum()))(x[None])[0], x**3)

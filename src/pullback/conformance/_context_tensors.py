@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pullback.internal.torch import function_of
+from pullback.internal.torch import MODULE_STATE, function_of
 
 __all__ = ["Held", "context_tensors"]
 
@@ -93,8 +93,8 @@ def _children(value: Any) -> Iterator[tuple[Any, str]]:
     elif isinstance(value, (types.MethodType, types.BuiltinMethodType)):
         yield value.__self__, " bound to an object"
     elif isinstance(value, torch.nn.Module):
-        own = {"_parameters", "_buffers"}
-        yield from ((item, f".{name}") for name, item in vars(value).items() if name not in own)
+        plain = (entry for entry in vars(value).items() if entry[0] not in MODULE_STATE)
+        yield from ((item, f".{name}") for name, item in plain)
     elif is_dataclass(value) and not isinstance(value, type):
         yield from ((getattr(value, f.name, None), f".{f.name}") for f in fields(value))
     elif isinstance(value, (Iterator, deque)):

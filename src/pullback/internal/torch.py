@@ -36,6 +36,7 @@ __all__ = [
     "COMPILER",
     "LOGGERS",
     "METADATA",
+    "MODULE_STATE",
     "OLDEST",
     "OPERATORS",
     "PRINT_OPTIONS",
@@ -487,6 +488,8 @@ def graph_break(message: str) -> None:
 
 
 COMPILER = "torch._dynamo"  # the module that `torch.compile` imports
+# Where a module keeps its parameters and buffers.
+MODULE_STATE = ("_parameters", "_buffers")
 LOGGERS = (COMPILER, "torch._functorch", "torch._subclasses")  # those that compiling logs to
 
 

@@ -35,6 +35,7 @@ from pullback.tensor._compare import Remembered, Values, Verdict, differences, i
 from pullback.tensor._definition import Definition
 from pullback.tensor._levels import sample
 from pullback.tensor._preserve import names_in_rules, preserved
+from pullback.tensor._retrace import Unseen
 from pullback.tensor._rounding import Unrounded, coarsest
 
 __all__ = ["Audit", "audit", "audits", "compare_rule", "compare_tangent", "is_auditing"]
@@ -272,6 +273,9 @@ def _audit(
             outcome = run(_stand_ins(sources, len(call.needs), values))
     except Remembered as error:
         return Audit(name, rule, signature, "disagrees", str(error), 0.0, 0.0)
+    except Unseen as error:  # what works beside it was not computed from its arguments
+        reason = f"run afresh it is refused: {str(error).splitlines()[0]}"
+        return Audit(name, rule, signature, "disagrees", reason, 0.0, 0.0)
     except Exception as error:
         first = str(error).split("\n")[0][:200]
         return skipped(f"it cannot be run on its own ({type(error).__name__}: {first})")
@@ -293,10 +297,13 @@ def _in_dtypes(measure: Any, twin: Call, values: Values) -> tuple[Verdict, float
         outcome = _unrounded(measure, *wide)
     except Remembered:
         raise
-    except Exception:
+    except Exception as error:
         if same:
             raise
-        return _unrounded(measure, twin, values)
+        outcome = _unrounded(measure, twin, values)
+        if isinstance(error, Unseen) and outcome[0] != "agrees":
+            raise
+        return outcome
     if same or outcome[0] == "disagrees":
         return outcome
     own = _unrounded(measure, twin, values)

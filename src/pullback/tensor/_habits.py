@@ -1,8 +1,9 @@
 """Old habits of published rules, answered so that they work under `torch.func`.
 
 Rules that were written before `torch.func` read ``x.data`` (which vmap forbids), ask an input
-for ``requires_grad`` (which is false below a transform), and apply other Functions in combined
-form (which `torch.func` refuses). None of them changes what is computed.
+for ``requires_grad`` (which is false below a transform), and apply other Functions that
+`torch.func` refuses: in combined form, without a jvp or a vmap rule. None of them changes what is
+computed.
 """
 
 import contextlib
@@ -111,23 +112,27 @@ completer: Callable[[Any], Any] | None = None
 
 
 def complete_inner() -> contextlib.AbstractContextManager[None]:
-    """Complete, while active, each Function in combined form that is applied under torch.func."""
+    """Complete, while active, each Function that torch.func cannot take as it is applied to it."""
     return answering(_complete)
 
 
 def _complete(
     call: Callable[..., Any], cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    combined = cls.setup_context is _base.setup_context
+    lacks = (
+        cls.setup_context is _base.setup_context
+        or cls.jvp is _base.jvp
+        or (cls.vmap is _base.vmap and not cls.generate_vmap_rule)
+    )
     # What torch makes of an operator's rules runs inside of the dispatcher, below all transforms.
     of_an_operator = is_of_an_operator(cls)
     if completer is None or of_an_operator or not are_functorch_transforms_active():
         return call(cls, *args, **kwargs)
-    inner = completer(cls) if combined else cls
+    inner = completer(cls) if lacks else cls
     interpreter = current_interpreter()
     if interpreter.key() == TransformType.Functionalize:
         return _below_functionalize(interpreter, inner, args)
-    return inner.apply(*args, **kwargs) if combined else call(cls, *args, **kwargs)
+    return inner.apply(*args, **kwargs) if lacks else call(cls, *args, **kwargs)
 
 
 never_compile(complete_inner, callees=True)  # type: ignore[arg-type]

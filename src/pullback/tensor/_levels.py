@@ -36,8 +36,9 @@ __all__ = [
     "wrapper_level",
 ]
 
-# What torch says where vmap, or autograd, does not allow a change in place.
-IN_PLACE = ("inplace operation", "written-to tensor", "(self, *extra_args) is not possible")
+# What autograd says where it does not allow a change in place, and what vmap says.
+IN_PLACE = ("inplace operation", "written-to tensor")
+_VMAP = "(self, *extra_args) is not possible"
 # torch.func.vjp without auxiliary output: its annotation does not tell the two apart.
 vjp: Any = torch.func.vjp
 
@@ -54,7 +55,7 @@ def out_of_place(derive: Callable[[Callable[..., Any]], T]) -> T:
     try:
         return derive(lambda rule: rule)
     except RuntimeError as error:
-        if not any(sign in str(error) for sign in IN_PLACE):
+        if not any(sign in str(error) for sign in (*IN_PLACE, _VMAP)):
             raise
     return derive(torch.func.functionalize)
 

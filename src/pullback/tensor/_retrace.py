@@ -31,7 +31,7 @@ from pullback.tensor._levels import (
     wrapper_level,
 )
 
-__all__ = ["LEAVING", "MEND", "Retrace", "named", "retracing", "settle", "suspended"]
+__all__ = ["LEAVING", "MEND", "Retrace", "Unseen", "named", "retracing", "settle", "suspended"]
 
 MEND = (
     "Write the rules in torch operations on their arguments, or declare backward "
@@ -88,6 +88,10 @@ _BITS = {"view", "view_dtype", "view_as_real"}
 _NOT_IMPLEMENTED = ("NotImplemented", "Error")
 
 _local = threading.local()
+
+
+class Unseen(UnsupportedError):
+    """A value reaches backward that forward computed where autograd does not see it."""
 
 
 class Retrace(TorchFunctionMode):
@@ -200,7 +204,8 @@ class Retrace(TorchFunctionMode):
         found = list(values)
         for i, value in enumerate(values):
             if self.forbidden.get(id(value)) is value and value is not None:
-                raise self.refuse("backward uses a value that forward computed outside of torch")
+                why = "backward uses a value that forward computed outside of torch"
+                raise self.refuse(why, Unseen)
             if (
                 isinstance(value, torch.Tensor)
                 and self.level
@@ -250,11 +255,9 @@ class Retrace(TorchFunctionMode):
             if leaf.grad_fn is not None and _is_unknown(leaf.grad_fn):
                 raise self.refuse(f"{name} has no derivative that autograd knows")
 
-    def refuse(self, why: str) -> UnsupportedError:
+    def refuse(self, why: str, kind: type[UnsupportedError] = UnsupportedError) -> UnsupportedError:
         """Make the error that names what cannot be seen through."""
-        return UnsupportedError(
-            f"{self.purpose} of {self.name} cannot be derived: {why}.", mend=self.mend
-        )
+        return kind(f"{self.purpose} of {self.name} cannot be derived: {why}.", mend=self.mend)
 
 
 def settle(results: Sequence[Any], inputs: Sequence[Any]) -> None:
