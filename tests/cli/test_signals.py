@@ -93,6 +93,9 @@ def at_a_terminal(words: list[str]) -> tuple[int, int]:
     """Start a command as the foreground of a terminal of its own."""
     pid, terminal = pty.fork()
     if pid == 0:
+        # A shell that runs the tests in the background has them ignore Ctrl-C.
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         os.execv(words[0], words)
     return pid, terminal
 
