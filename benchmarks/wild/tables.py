@@ -124,7 +124,8 @@ def _say(group: Sequence[Row]) -> str:
     crashes = [row for row in group if row["verdict"] == "crashes"]
     said = [f"`{row['clause']}`: {row['detail']}" for row in group if row["verdict"] == "broken"]
     if crashes:
-        said.append(f"{len(crashes)} clauses crash: {crashes[0]['detail']}")
+        many = "1 clause crashes" if len(crashes) == 1 else f"{len(crashes)} clauses crash"
+        said.append(f"{many}: {crashes[0]['detail']}")
     return "<br>".join(said).replace("|", "\\|")
 
 

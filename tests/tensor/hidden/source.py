@@ -20,7 +20,7 @@ import array, collections, concurrent.futures, contextvars, copy, dataclasses, f
 import itertools, pickle, queue, threading, types, weakref
 import numpy as np, torch, pullback
 """
-Way = Literal["Function", "complete", "complete declared"]
+Way = Literal["Function", "complete", "complete declared", "published"]
 Side = Literal["forward", "backward", "forward, under enable_grad"]
 _OPEN = Store("nowhere")
 _numbers = itertools.count()
@@ -79,6 +79,7 @@ class Sample:
         lines += self._backward()
         made = {
             "Function": "Hidden{0}",
+            "published": "Hidden{0}",
             "complete": "pullback.complete(Hidden{0})",
             "complete declared": "pullback.complete(Hidden{0}, gradient={1!r})",
         }[self.way].format(self.maths.name, self.maths.intent)
