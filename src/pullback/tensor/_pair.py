@@ -7,6 +7,7 @@ whatever object, reaches backward with its history, or was refused on the way
 (`pullback.tensor._retrace`).
 """
 
+import contextlib
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -73,15 +74,16 @@ def _forward_unseen(
     twin = _Watched(
         definition, call.template, call.names, call.needs, call.autocast, transformed=True
     )
-    twin.made = _Made()
+    twin.watch = made = _Made()
     with suspended(), replaying(call.generators), scope(call.autocast):
         results = custom_function_call(engines[definition], twin, *inputs)
+    twin.watch = contextlib.nullcontext()  # the graph keeps the application
     _refuse_numbers(twin, mode)
     saved = dict(enumerate((*inputs, *results)))
     unseen = [t for t in results[twin.count :] if t.is_floating_point() or t.is_complex()]
     unseen += [results[i] for i in twin.non_differentiable if results[i].is_floating_point()]
     mode.forbidden = {id(tensor): tensor for tensor in unseen}
-    mode.forbidden |= {id(t): t for t in twin.made.tensors if not any(t is r for r in results)}
+    mode.forbidden |= {id(t): t for t in made.tensors if not any(t is r for r in results)}
     mode.flags.update(zip(map(id, inputs), call.needs, strict=True))
     context = twin.context(saved, call.needs)
     mode.kept = [*inputs, *results]
@@ -91,12 +93,12 @@ def _forward_unseen(
 class _Watched(Call):
     """An application whose forward is watched: a mode around it would be off in its rules."""
 
-    __slots__ = ("made",)
-    made: "_Made"
+    __slots__ = ("watch",)
+    watch: contextlib.AbstractContextManager[Any]
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> tuple[Context, Any]:
         """Run the author's forward; returns its context and what it returned."""
-        with self.made:
+        with self.watch:
             return super().forward(tensors)
 
 
