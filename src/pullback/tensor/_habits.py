@@ -35,6 +35,7 @@ from pullback.tensor._retrace import LEAVING
 __all__ = ["complete_inner", "old_habits"]
 
 _TRACED = "get value out of a tracing tensor"  # what torch.func.linearize and make_fx say
+_WITHOUT_GRAPH = "does not require grad and does not have a grad_fn"
 _tensor: Any = torch.Tensor
 _base: Any = torch.autograd.Function
 _DATA = _tensor.data.__get__
@@ -98,6 +99,13 @@ def old_habits(
         try:
             yield
         except RuntimeError as error:
+            if _WITHOUT_GRAPH in str(error) and not isinstance(error, PullbackError):
+                raise UnsupportedError(
+                    f"{name} is refused by torch.func: a rule differentiates what it computes of "
+                    "its inputs themselves, which are no leaves of autograd below a transform.",
+                    mend="Let the rule differentiate with respect to x.detach().requires_grad_(), "
+                    "made inside of enable_grad().",
+                ) from error
             untraceable = isinstance(error, NotImplementedError) and is_traced()
             if isinstance(error, PullbackError) or not (untraceable or _TRACED in str(error)):
                 raise
