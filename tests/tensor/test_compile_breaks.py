@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tests.fuzzing import spread
+from torch.utils import _pytree as pytree
 
 import pullback
 from pullback.errors import PullbackError
@@ -120,6 +121,68 @@ def test_in_one_graph_it_is_right_or_refused_by_name(name, side, way):
     except (torch._dynamo.exc.Unsupported, PullbackError):
         return
     torch.testing.assert_close(found, gradient(function, compiled=False))
+
+
+# Each gives its argument itself, which torch 2.11 then returns from a traced forward twice.
+SAME = {
+    "contiguous": lambda y: y.contiguous(),
+    "to": lambda y: y.to(y.dtype),
+    "as_tensor": torch.as_tensor,
+    "from_numpy": lambda y: torch.from_numpy(np.asarray(y.detach()) * 1),
+    "in place": lambda y: y.mul_(1),
+    "pair": lambda y: (y.contiguous(), y.mul_(1)),
+    "marked": lambda y: (y.contiguous(), (y + 1).contiguous()),
+}
+SCALE = torch.tensor(3.0, dtype=torch.float64)
+
+
+def returns_what_it_was_given(same, base, *, split):
+    def compute(x):
+        return SAME[same](x * x.sum() * SCALE)  # a global tensor: Dynamo traces the rules
+
+    def keep(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        if same == "marked":
+            ctx.mark_non_differentiable(output[1])
+
+    def backward(ctx, *cotangents):
+        (x,) = ctx.saved_tensors
+        g = cotangents[0] if same == "marked" else sum(cotangents)
+        return SCALE * (g * x.sum() + (g * x).sum())
+
+    def forward(ctx, x):
+        output = compute(x)
+        keep(ctx, (x,), output)
+        return output
+
+    rules = {"forward": forward, "backward": backward}
+    if split:
+        rules |= {"forward": compute, "setup_context": keep}
+    return type("Same", (base,), {name: staticmethod(rule) for name, rule in rules.items()})
+
+
+@pytest.mark.parametrize("fullgraph", [True, False], ids=["fullgraph", "breaks"])
+@pytest.mark.parametrize("split", [True, False], ids=["split", "combined"])
+@pytest.mark.parametrize("same", SAME)
+def test_an_output_that_is_what_an_operation_was_given_keeps_its_gradient(same, split, fullgraph):
+    function = returns_what_it_was_given(same, pullback.Function, split=split)
+
+    def outputs(x):
+        return function.apply(x * 1.0)
+
+    x = torch.linspace(0.2, 1, 5, dtype=torch.float64).requires_grad_()
+    torch._dynamo.reset()
+    compiled = torch.compile(outputs, fullgraph=fullgraph, backend="aot_eager")
+    try:
+        found = compiled(x)
+    except (torch._dynamo.exc.Unsupported, PullbackError):
+        assert fullgraph
+        return
+    expected = outputs(x)
+    found, expected = pytree.tree_leaves(found), pytree.tree_leaves(expected)
+    assert [y.requires_grad for y in found] == [y.requires_grad for y in expected]
+    slopes = [torch.autograd.grad(y[0].sin().sum(), x)[0] for y in (found, expected)]
+    torch.testing.assert_close(*slopes)
 
 
 TRANSFORMED = [

@@ -139,11 +139,6 @@ READING = [
 
 
 CELL = refused_before("2.11", "a tensor that a forward closes over", match="[Ss]ourceless builder")
-HELPER = refused_before(
-    "2.13",
-    "a helper that is compiled itself",
-    match="symbolically trace a dynamo-optimized function",
-)
 SLICE = refused_before("2.11", "an attribute of a slice", match="SliceVariable")
 
 
@@ -151,8 +146,8 @@ SLICE = refused_before("2.11", "an attribute of a slice", match="SliceVariable")
 def test_what_forward_reads_beside_its_arguments(name, direct):
     function = FUNCTIONS[name]
     compare = same_as_eager
-    if "uses_a_global" not in name:
-        compare = CELL(compare) if "uses_a_cell" in name else HELPER(compare)
+    if "uses_a_cell" in name:
+        compare = CELL(compare)
     compare(function.apply if direct else lambda x: function.apply(x))  # noqa: PLW0108
 
 
@@ -274,7 +269,6 @@ def test_an_argument_of_any_kind(way, option):
     compare(lambda x: TAKING[way].apply(x, OPTIONS[option]))
 
 
-@HELPER
 def test_a_helper_that_was_compiled_before():
     function = uses_a_compiled_helper(pullback.Function)
     function.apply(leaf())  # compiles the helper

@@ -5,7 +5,7 @@ import types
 
 import pytest
 import torch
-from tests.tensor.cases import PublishedCube
+from tests.tensor.cases import PublishedCube, Split
 from tests.tensor.helpers import agree
 
 import pullback
@@ -389,17 +389,9 @@ def test_a_gradient_that_autograd_sums_is_summed_before_residuals_are_added():
 
 
 class SplitCube(torch.autograd.Function):
-    @staticmethod
-    def forward(x):
-        return x**3
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx, g):
-        return 3 * ctx.saved_tensors[0] ** 2 * g
+    forward = staticmethod(Split.forward)
+    setup_context = staticmethod(Split.setup_context)
+    backward = staticmethod(Split.backward)
 
 
 class BatchedCube(SplitCube):

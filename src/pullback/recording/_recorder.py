@@ -12,13 +12,11 @@ This file imports neither torch nor pullback: it is also loaded by path into pro
 import atexit
 import contextlib
 import functools
-import importlib.abc
-import importlib.machinery
 import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -213,37 +211,6 @@ def _kind(value: Any, tensor: type) -> Any:
     return kind
 
 
-class _WhenImported(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Runs an action right after one module has been imported, and then steps aside."""
-
-    def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
-        self._name = name
-        self._action = action
-        self._loader: Any = None
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name or self._loader is not None:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is None or spec.loader is None:
-            return None
-        self._loader, spec.loader = spec.loader, self
-        return spec
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        sys.meta_path.remove(self)
-        self._action(module)
-
-
 def _plain_torch(torch: Any) -> Any:
     """Leave dispatch modes and torch.func transforms while copying and writing."""
     stack, inside = contextlib.ExitStack(), _inside_torch()
@@ -293,8 +260,9 @@ def record_this_process(directory: str, limits: Limits, inside: str = "") -> Non
                 file.write(str(error))
 
     # Only when all of torch is there: what it applies by itself is not of interest.
-    sys.meta_path.insert(0, _WhenImported("torch", lambda torch: install(torch.autograd)))
-    sys.meta_path.insert(0, _WhenImported(_OWN_BASE, install))
+    when_imported = _sibling("../internal/_when_imported.py").WhenImported
+    when_imported("torch", lambda torch: install(torch.autograd))
+    when_imported(_OWN_BASE, install)
 
 
 class _Live:

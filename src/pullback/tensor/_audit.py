@@ -36,7 +36,7 @@ from pullback.tensor._definition import Definition
 from pullback.tensor._levels import sample
 from pullback.tensor._preserve import names_in_rules, preserved
 from pullback.tensor._retrace import Unseen
-from pullback.tensor._rounding import Unrounded, coarsest
+from pullback.tensor._rounding import Unrounded
 
 __all__ = ["Audit", "audit", "audits", "compare_rule", "compare_tangent", "is_auditing"]
 
@@ -314,7 +314,8 @@ def _unrounded(measure: Any, twin: Call, values: Values) -> tuple[Verdict, float
     """Measure without what the rules round; with it, if they cannot be run so."""
     dtypes = [value.dtype for value in values if differentiable(value.dtype)]
     if dtypes:
-        with contextlib.suppress(Exception), Unrounded(min(dtypes, key=lambda it: coarsest([it]))):
+        finest = min(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
+        with contextlib.suppress(Exception), Unrounded(finest):
             return measure(twin, values)
     return measure(twin, values)
 

@@ -10,6 +10,7 @@ import torch
 from pullback.tensor import _random
 from pullback.tensor._call import Call, differentiable
 from pullback.tensor._preserve import preserved
+from pullback.tensor._rounding import coarsest
 from pullback.tensor._witness import Witness
 
 __all__ = ["Remembered", "Values", "Verdict", "differences", "inner_products"]
@@ -162,4 +163,4 @@ def _inner(first: Sequence[Any], second: Sequence[Any], *, magnitude: bool = Fal
 
 
 def _eps(values: Sequence[Any]) -> float:
-    return max((torch.finfo(v.dtype).eps for v in values if v is not None), default=0.0)
+    return coarsest(value.dtype for value in values if value is not None)

@@ -4,16 +4,12 @@ Dynamo refuses to trace a Function that has a forward-mode rule, and drops its b
 `torch.func` transforms. A Function allowed in the graph is called by the tracer below Dynamo
 with all its rules intact, so reverse mode, forward mode and composed transforms are right.
 
-Dynamo takes a second to import. Functions defined before it is imported wait in a list that a
-finder, active until then, hands over once.
+Dynamo takes a second to import. Functions defined before it is imported wait until then.
 """
 
 import ast
 import contextlib
 import functools
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import inspect
 import sys
 import textwrap
@@ -25,8 +21,10 @@ from typing import Any
 import torch
 
 from pullback.errors import PullbackError, UnsupportedError
+from pullback.internal._when_imported import WhenImported
 from pullback.internal.torch import (
     COMPILER,
+    INTERMEDIATES_ARE_OUTPUTS,
     are_functorch_transforms_active,
     base_of,
     end_graph,
@@ -74,9 +72,13 @@ def prepare(function: Any) -> None:
     if COMPILER in sys.modules and hasattr(sys.modules[COMPILER], "allow_in_graph"):
         _register(function)
         return
+    _wait()
     _waiting.add(function)
-    if _finder not in sys.meta_path:
-        sys.meta_path.insert(0, _finder)
+
+
+@functools.cache
+def _wait() -> None:
+    WhenImported(COMPILER, lambda _: _register_waiting())
 
 
 def follow(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -174,6 +176,13 @@ def _is_for_lack_of_values(error: Exception) -> bool:
     return isinstance(error, (RuntimeError, TypeError, AttributeError, AssertionError))
 
 
+def _register_waiting() -> None:
+    waiting = sorted(_waiting, key=lambda function: len(function.__mro__))
+    _waiting.clear()
+    for function in waiting:  # bases before what inherits from them
+        _register(function)
+
+
 def _register(function: Any) -> None:
     _let_follow()
     # Dynamo traces no Function that has a jvp.
@@ -266,6 +275,9 @@ def _refuse_composition(function: Any) -> Callable[..., Any]:
     forward, name = function.forward, function.__name__
     if hasattr(forward, "refuses_composition"):
         return forward
+    marks = function.setup_context is _base.setup_context and any(
+        "mark_non_differentiable" in rule.__code__.co_names for rule in _rules_and_helpers(function)
+    )
 
     @functools.wraps(forward)
     def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -276,11 +288,31 @@ def _refuse_composition(function: Any) -> Callable[..., Any]:
                 "cannot run where tensors have no values, and its backward would be dropped. "
                 "Compile the function without the transform, or transform without compiling."
             )
-        return forward(*args, **kwargs)
+        output = forward(*args, **kwargs)
+        if INTERMEDIATES_ARE_OUTPUTS and torch.compiler.is_dynamo_compiling():
+            if marks:
+                graph_break(
+                    f"torch 2.11 drops a gradient of {name} where its forward is traced and "
+                    "returns what an operation gave back as it was (contiguous, in place): mark "
+                    "outputs in setup_context, or take another torch."
+                )
+            return _copied(output)
+        return output
 
     guarded.refuses_composition = True  # type: ignore[attr-defined]
     guarded.__signature__ = inspect.signature(forward, follow_wrapped=False)  # type: ignore[attr-defined]
     return guarded
+
+
+def _copied(output: Any) -> Any:
+    """The outputs as tensors of their own: no operation of forward returned any of them."""
+    if isinstance(output, (tuple, list)):
+        return tuple(entry.clone() if _floats(entry) else entry for entry in output)
+    return output.clone() if _floats(output) else output
+
+
+def _floats(entry: Any) -> bool:
+    return isinstance(entry, torch.Tensor) and (entry.is_floating_point() or entry.is_complex())
 
 
 def may_change(tensor: torch.Tensor) -> bool:
@@ -340,44 +372,3 @@ def refuse_change(name: str) -> UnsupportedError:
         "was changed before: torch.compile would drop its backward.",
         mend="Apply it to a clone, or without compiling.",
     )
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds nothing itself: it wraps the loader of Dynamo, once."""
-
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: types.ModuleType | None = None,
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != COMPILER:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
-
-
-class _Loader(importlib.abc.Loader):
-    """Loads Dynamo with its own loader, then registers the Functions that wait."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        waiting = sorted(_waiting, key=lambda function: len(function.__mro__))
-        _waiting.clear()
-        for function in waiting:  # bases before what inherits from them
-            _register(function)
-
-
-_finder = _Finder()
