@@ -152,6 +152,15 @@ def test_a_program_that_does_not_exist_is_named() -> None:
         record_program(["no-such-program-anywhere"])
 
 
+def test_a_script_that_is_not_executable_is_run_through_python(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("")
+    with pytest.raises(ProgramError, match="is not executable") as caught:
+        record_program([str(script)])
+    assert caught.value.mend == f"pullback check -- python {script}"
+
+
+
 def test_a_local_function_is_named_with_the_mend(script) -> None:
     script.write_text(
         "import torch\ndef main():\n    class Inner(torch.autograd.Function):\n"

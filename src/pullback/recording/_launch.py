@@ -102,7 +102,8 @@ def _resolve(command: list[str], variables: Mapping[str, str]) -> str:
             if name.endswith(".py")
             else "Give a program that is on PATH, for example: pullback check -- python train.py"
         )
-        raise ProgramError(f"The program {name} does not exist.", given=name, mend=mend)
+        what = "is not executable" if Path(name).is_file() else "does not exist"
+        raise ProgramError(f"The program {name} {what}.", given=name, mend=mend)
     return found
 
 
