@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.tensor.cases import Combined, PublishedCube, Split
 from tests.versions import needs_torch
 
 import pullback
@@ -152,3 +153,34 @@ def test_gradients_are_added_to_buffers_and_returned_where_they_are_differentiat
     first = torch.autograd.grad(z, x, create_graph=True)[0]
     assert torch.autograd.grad(first + x, (x, y)) == (1 - x.sin() * 3, 2 + x.cos())
     assert seen[3:6] == [False] * 3
+
+
+@pytest.mark.parametrize("way", ["split", "combined", "completed"])
+@pytest.mark.parametrize("transform", ["none", "grad", "jvp", "vmap"])
+def test_a_function_that_dynamo_does_not_look_into_applies_it(way, transform):
+    """`nonstrict_trace`: the call is one operation to Dynamo, and AOTAutograd traces its inside."""
+    function = {
+        "split": Split,
+        "combined": Combined,
+        "completed": pullback.complete(PublishedCube),
+    }[way]
+    nonstrict_trace = getattr(torch.compiler, "nonstrict_trace", torch._dynamo.nonstrict_trace)
+
+    def inside(x):
+        def apply(x):
+            return function.apply(x * 1.0).sin()
+
+        if transform == "grad":
+            return torch.func.grad(lambda x: apply(x).sum())(x)
+        if transform == "jvp":
+            return torch.func.jvp(apply, (x,), (torch.ones_like(x),))[1]
+        return torch.vmap(apply)(x) if transform == "vmap" else apply(x)
+
+    traced = nonstrict_trace(inside)
+    x = torch.linspace(0.2, 1, 5, dtype=torch.float64).requires_grad_()
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: 2 * traced(x), fullgraph=True, backend="aot_eager")
+    found, expected = compiled(x), 2 * inside(x)
+    torch.testing.assert_close(found, expected)
+    slopes = [torch.autograd.grad(y.sum(), x)[0] for y in (found, expected)]
+    torch.testing.assert_close(*slopes)
