@@ -28,7 +28,17 @@ ENVIRONMENTS = ROOT / ".matrix"
 RESULTS = ROOT / "benchmarks" / "results" / "matrix.csv"
 PAGE = ROOT / "docs" / "torch.md"
 COMMAND = "python -m benchmarks.matrix"
-VERSIONS = ("2.7.1", "2.9.1", "2.11.0", "2.13.0", "2.15.0")
+VERSIONS = (
+    "2.7.1",
+    "2.8.0",
+    "2.9.1",
+    "2.10.0",
+    "2.11.0",
+    "2.12.1",
+    "2.13.0",
+    "2.14.1",
+    "2.15.0",
+)
 ROOMS = ("internal", "tensor", "gradients", "conformance", "recording")
 COUNTS = ("passed", "failed", "refused", "skipped")
 COLUMNS = ("torch", "room", *COUNTS, "seconds")

@@ -135,7 +135,7 @@ TESTED = "2.15"  # the newest that `make matrix` runs
 _BEYOND = "3"
 _FLAG_TELLS = torch.__version__ >= "2.9"
 _EFFECTS_ARE_PUBLIC = torch.__version__ >= "2.10"
-_GUARDS_TAKE_A_STACK = torch.__version__ >= "2.10"
+_GUARDS_TAKE_A_STACK = torch.__version__ >= "2.11"
 # There a Function that Dynamo traces also returns every tensor of its forward, and autograd gives
 # the cotangent of a tensor that is returned twice to its last place.
 INTERMEDIATES_ARE_OUTPUTS = "2.11" <= torch.__version__ < "2.12"
