@@ -6,9 +6,10 @@ of them can bring another torch; then pullback itself, editable.
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["ROOT", "make_environment"]
+__all__ = ["ROOT", "install", "make_environment"]
 
 ROOT = Path(__file__).parents[1]
 TORCH = "torch==2.13.0"
@@ -22,13 +23,16 @@ def make_environment(name: str, requirements: Path, *first: str) -> None:
         requirements: the pinned packages.
         first: what is installed with torch, with dependencies.
     """
-    python = ROOT / name / "bin" / "python"
+    pinned = ("--no-deps", "-r", str(requirements))
+    install(ROOT / name, (TORCH, *first), pinned, ("--no-deps", "--editable", "."))
+
+
+def install(folder: Path, *steps: Sequence[str]) -> Path:
+    """Have an environment in a folder, and pip install in it step by step; return its Python."""
+    python = folder / "bin" / "python"
     if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(ROOT / name)], check=True)
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    for wanted in (
-        [TORCH, *first],
-        ["--no-deps", "-r", str(requirements)],
-        ["--no-deps", "--editable", "."],
-    ):
+    for wanted in steps:
         subprocess.run([*pip, *wanted], check=True, cwd=ROOT)
+    return python

@@ -19,11 +19,11 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.environments import ROOT, install
 from benchmarks.markers import check_or_write
 
 __all__ = ["count", "table"]
 
-ROOT = Path(__file__).parents[1]
 ENVIRONMENTS = ROOT / ".matrix"
 RESULTS = ROOT / "benchmarks" / "results" / "matrix.csv"
 PAGE = ROOT / "docs" / "torch.md"
@@ -44,18 +44,6 @@ COUNTS = ("passed", "failed", "refused", "skipped")
 COLUMNS = ("torch", "room", *COUNTS, "seconds")
 
 Row = dict[str, str]
-
-
-def make_environment(version: str) -> Path:
-    """Make the environment of one version, or bring it up to date; return its Python."""
-    python = ENVIRONMENTS / version / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(ENVIRONMENTS / version)], check=True)
-    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*install, "--upgrade", "pip>=25.1"], check=True, cwd=ROOT)
-    wanted = [f"torch=={version}", "--editable", ".[tensor]", "--group", "test"]
-    subprocess.run([*install, "--no-cache-dir", *wanted], check=True, cwd=ROOT)
-    return python
 
 
 def run_room(python: Path, room: str, processes: int) -> dict[str, int]:
@@ -132,7 +120,9 @@ def run(versions: Sequence[str], rooms: Sequence[str], processes: int) -> int:
     """Run the rooms on each version, keep each result at once, and return how many tests failed."""
     failed = 0
     for version in versions:
-        python = make_environment(version)
+        wanted = (f"torch=={version}", "--editable", ".[tensor]", "--group", "test")
+        newest = ("--upgrade", "pip>=25.1")
+        python = install(ENVIRONMENTS / version, newest, ("--no-cache-dir", *wanted))
         for room in rooms:
             started = time.monotonic()
             counts = run_room(python, room, processes)
