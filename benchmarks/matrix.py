@@ -12,7 +12,6 @@ import argparse
 import csv
 import os
 import subprocess
-import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
