@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import pullback
-from pullback.errors import PullbackError
+from pullback.errors import PullbackError, UnsupportedError
 
 X = torch.tensor([0.7, 1.3, 0.9], dtype=torch.float64)
 
@@ -116,3 +116,69 @@ def test_another_number_of_dimensions():
     function = cube(lambda x, d: through_integers(d) if x.dim() == 2 else d)
     right_or_refused(function, X)
     right_or_refused(function, X.reshape(1, 3))
+
+
+class Trapped(torch.autograd.Function):
+    """sin(x), or sqrt(x - 5) beyond 5: the derivative of what was not taken is NaN."""
+
+    @staticmethod
+    def forward(ctx, x):
+        value = torch.where(x > 5, (x - 5).sqrt(), x.sin())
+        ctx.save_for_backward(x, value)
+        return value
+
+    @staticmethod
+    def backward(ctx, g):
+        x, value = ctx.saved_tensors
+        return g * torch.where(x > 5, 0.5 / value, (1 - value**2).sqrt())
+
+
+class Norm(torch.autograd.Function):
+    """The norm of each row; at a row of zeros its second derivative is NaN, as torch's is."""
+
+    @staticmethod
+    def forward(ctx, x):
+        norm = x.square().sum(-1).sqrt()
+        ctx.save_for_backward(x, norm)
+        return norm
+
+    @staticmethod
+    def backward(ctx, g):
+        x, norm = ctx.saved_tensors
+        return g[..., None] * x / norm.clamp_min(1e-12)[..., None]
+
+
+def hessian(function, x):
+    return torch.func.jacrev(torch.func.jacrev(lambda x: function(x).sum()))(x)
+
+
+def test_a_derivative_that_is_no_number_where_the_measured_one_is():
+    with pytest.raises(UnsupportedError, match="derived nan, measured"):
+        hessian(pullback.complete(Trapped).apply, X)
+
+
+def test_no_number_at_special_values_alone_is_not_refused():
+    rows = torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=torch.float64)
+    function = pullback.complete(Norm).apply
+    assert hessian(function, rows).isnan().any()
+    expected = hessian(lambda x: x.norm(dim=-1), rows[1])
+    torch.testing.assert_close(hessian(function, rows[1]), expected)
+
+
+class ClampedToTheRest(torch.autograd.Function):
+    """The identity, whose backward clamps what stands out from the other entries."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        limit = 3 * g.std()
+        return g.clamp(g.mean() - limit, g.mean() + limit)
+
+
+def test_a_backward_that_is_not_linear_where_one_cotangent_stands_out():
+    x = torch.linspace(-1.0, 1.0, 21, dtype=torch.float64)
+    with pytest.raises(UnsupportedError, match="not linear"):
+        torch.func.jvp(pullback.complete(ClampedToTheRest).apply, (x,), (x,))

@@ -23,7 +23,7 @@ from pullback.tensor._call import Call
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._preserve import kept_outside
-from pullback.tensor._retrace import named
+from pullback.tensor._retrace import Leafless, named
 from pullback.tensor._structure import flatten, unflatten, without_values
 
 __all__ = ["batch_by_rule", "batched", "batching", "share_batch"]
@@ -98,9 +98,10 @@ def batched(run: Callable[..., Any], definition: Definition) -> Callable[..., An
                 return run(*arguments)
         try:
             return run(*arguments)
-        except PullbackError:
-            raise
         except Exception as error:
+            # One item may be a leaf of autograd, where a batch of them is none.
+            if isinstance(error, PullbackError) and not isinstance(error, Leafless):
+                raise
             # vmap is told by its caller what randomness means; a loop would not ask.
             if "randomness" in str(error):
                 raise

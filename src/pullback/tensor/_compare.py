@@ -92,8 +92,11 @@ def _size(outcome: Outcome) -> float:
 
 
 def _judge(derived: float, whole: float, half: float, clear: float, noise: float) -> Verdict:
-    if not all(map(math.isfinite, (derived, whole, half))):
+    if not all(map(math.isfinite, (whole, half))):
         return "no verdict"
+    if not math.isfinite(derived):  # where what was measured has settled
+        settled = abs(whole - half) <= clear * max(abs(whole), abs(half)) + 64 * noise
+        return "disagrees" if settled else "no verdict"
     scale = max(abs(derived), abs(half))
     difference = abs(derived - half)
     if difference <= clear * scale + 64 * noise:
@@ -113,8 +116,8 @@ def inner_products(
         pushed = list(push(twin, values))
     tangents = values[len(twin.inputs) :]
     outcome: Outcome = ("agrees", 0.0, 0.0)
-    for size in (1.0, 1e-2, 1e2):
-        cotangents = [None if t is None else _normal(t) * size for t in pushed]
+    for size in (1.0, 1e-2, 1e2, None):
+        cotangents = [None if t is None else _cotangent(t, size) for t in pushed]
         with witness:
             gradients = pull(twin, values, cotangents)
         # A rule that computes in float32 whatever it is given is linear to that precision only.
@@ -129,6 +132,17 @@ def inner_products(
             return "disagrees", left, right
         outcome = "agrees", left, right
     return outcome
+
+
+def _cotangent(like: torch.Tensor, size: float | None) -> torch.Tensor:
+    """Random entries of a size; for none, one alone, which stands out from all others."""
+    drawn = _normal(like)
+    if size is not None or not drawn.numel():
+        return drawn if size is None else drawn * size
+    alone = torch.zeros_like(drawn)
+    place = drawn.abs().reshape(-1).argmax()
+    alone.view(-1)[place] = drawn.reshape(-1)[place]
+    return alone
 
 
 _generators = threading.local()

@@ -30,12 +30,11 @@ from pullback.internal.torch import (
     schema_of,
     wrap_functional_tensor,
 )
-from pullback.tensor._retrace import LEAVING
+from pullback.tensor._retrace import LEAVING, Leafless, is_without_graph
 
 __all__ = ["complete_inner", "old_habits"]
 
 _TRACED = "get value out of a tracing tensor"  # what torch.func.linearize and make_fx say
-_WITHOUT_GRAPH = "does not require grad and does not have a grad_fn"
 _tensor: Any = torch.Tensor
 _base: Any = torch.autograd.Function
 _DATA = _tensor.data.__get__
@@ -99,8 +98,8 @@ def old_habits(
         try:
             yield
         except RuntimeError as error:
-            if _WITHOUT_GRAPH in str(error) and not isinstance(error, PullbackError):
-                raise UnsupportedError(
+            if is_without_graph(error):
+                raise Leafless(
                     f"{name} is refused by torch.func: a rule differentiates what it computes of "
                     "its inputs themselves, which are no leaves of autograd below a transform.",
                     mend="Let the rule differentiate with respect to x.detach().requires_grad_(), "

@@ -31,7 +31,18 @@ from pullback.tensor._levels import (
     wrapper_level,
 )
 
-__all__ = ["LEAVING", "MEND", "Retrace", "Unseen", "named", "retracing", "settle", "suspended"]
+__all__ = [
+    "LEAVING",
+    "MEND",
+    "Leafless",
+    "Retrace",
+    "Unseen",
+    "is_without_graph",
+    "named",
+    "retracing",
+    "settle",
+    "suspended",
+]
 
 MEND = (
     "Write the rules in torch operations on their arguments, or declare backward "
@@ -87,11 +98,21 @@ _DESCRIBING = {
 _BITS = {"view", "view_dtype", "view_as_real"}
 _NOT_IMPLEMENTED = ("NotImplemented", "Error")
 
+# What autograd says of the two ends of a graph that was not written down.
+_WITHOUT_GRAPH = (
+    "does not require grad and does not have a grad_fn",
+    "One of the differentiated Tensors does not require grad",
+)
+
 _local = threading.local()
 
 
 class Unseen(UnsupportedError):
     """A value reaches backward that forward computed where autograd does not see it."""
+
+
+class Leafless(UnsupportedError):
+    """A rule differentiates what is a leaf of autograd only where no transform is at work."""
 
 
 class Retrace(TorchFunctionMode):
@@ -133,6 +154,8 @@ class Retrace(TorchFunctionMode):
         self.dtypes: set[torch.dtype] = set()  # of what the code made
         # By id, those with a history; most of them the graph keeps alive too.
         self._tracked: dict[int, torch.Tensor] = {}
+        # By id, with what takes their place: leaves that were made of those with a history.
+        self._leaves: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.constants: dict[int, torch.Tensor] = {}  # by id, kept so that the ids stay theirs
 
     def __enter__(self) -> "Retrace":
@@ -220,8 +243,19 @@ class Retrace(TorchFunctionMode):
                 elif self.strict:
                     raise self.refuse(f"{where} meets a tensor whose history was cut off")
             elif isinstance(value, torch.Tensor) and self.tracks(value):
-                self._tracked[id(value)] = value
+                found[i] = self._of_a_leaf(value)
+                self._tracked[id(found[i])] = found[i]
         return found
+
+    def _of_a_leaf(self, value: torch.Tensor) -> torch.Tensor:
+        """For a leaf made unseen, as ``nn.Parameter(x)`` is, a view of ``x`` that stands for it."""
+        if value.grad_fn is not None or id(value) in self._tracked:
+            return value
+        if id(value) not in self._leaves:
+            attached = self._attached(value)
+            view = value if attached is None else attached.view_as(attached)
+            self._leaves[id(value)] = value, view
+        return self._leaves[id(value)][1]
 
     def _attached(self, value: torch.Tensor) -> torch.Tensor | None:
         """The tensor with a history that is the same view of the same memory, if one is alive."""
@@ -294,11 +328,17 @@ def named(name: str, purpose: str, mend: str) -> Iterator[None]:
         if _is_control(error):
             raise
         first = str(error).strip().split("\n")[0][:200]
-        raise UnsupportedError(
+        kind = Leafless if is_without_graph(error) else UnsupportedError
+        raise kind(
             f"{purpose} of {name} cannot be derived: its rules, run again where autograd sees "
             f"them, raise {type(error).__name__}: {first}",
             mend=mend,
         ) from error
+
+
+def is_without_graph(error: Exception) -> bool:
+    """Whether autograd was asked for a gradient of what it had written nothing down for."""
+    return not isinstance(error, PullbackError) and any(s in str(error) for s in _WITHOUT_GRAPH)
 
 
 def _is_control(error: Exception) -> bool:

@@ -1,0 +1,98 @@
+"""Rules that take a gradient themselves, of leaves that they make of their arguments."""
+
+import pytest
+import torch
+from tests.tensor.helpers import agree
+
+import pullback
+from pullback.errors import UnsupportedError
+
+func = torch.func
+X = torch.tensor([0.6, -1.1, 1.4], dtype=torch.float64)
+
+
+def of_a_detached(x):
+    return torch.nn.Parameter(x.detach())
+
+
+def of_itself(x):
+    return torch.nn.Parameter(x)
+
+
+def of_a_copy(x):
+    return torch.nn.Parameter(x.clone())
+
+
+def made(leaf):
+    """2 x ** 3 / 3, whose backward is what the gradient of p ** 2 * x has through p."""
+
+    class Partial(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return 2 * x**3 / 3
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            with torch.enable_grad():
+                inner = leaf(x)
+                value = inner**2 * x.detach()
+                return torch.autograd.grad(value, inner, g)[0]
+
+    return Partial
+
+
+ASKED = {
+    "hessian": func.hessian,
+    "reverse over reverse": lambda f: func.jacrev(func.jacrev(f)),
+    "vmap of hessian": lambda f: lambda x: func.vmap(func.hessian(f))(torch.stack([x, 2 * x])),
+    "create_graph": lambda f: lambda x: torch.autograd.functional.hessian(f, x),
+}
+
+
+@pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize("leaf", [of_a_detached, of_itself, of_a_copy])
+def test_a_parameter_made_of_an_input(leaf, ask):
+    apply = pullback.complete(made(leaf)).apply
+    with pullback.audit(False):
+        got = ask(lambda x: apply(x).sum())(X)
+    agree(got, ask(lambda x: (2 * x**3 / 3).sum())(X))
+
+
+class OfInput(torch.autograd.Function):
+    """sin(x), differentiated by backward with respect to the input of forward itself."""
+
+    @staticmethod
+    def forward(ctx, x):
+        with torch.enable_grad():
+            value = x.sin()
+        ctx.save_for_backward(x, value)
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, value = ctx.saved_tensors
+        return torch.autograd.grad(value, x, g)[0]
+
+
+class OfInputThroughWeights(OfInput):
+    """The same, where the graph has another leaf, so that only its other end is missing."""
+
+    weight = torch.nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+
+    @staticmethod
+    def forward(ctx, x):
+        with torch.enable_grad():
+            value = (x * OfInputThroughWeights.weight / 2).sin()
+        ctx.save_for_backward(x, value)
+        return value.detach()
+
+
+@pytest.mark.parametrize("function", [OfInput, OfInputThroughWeights])
+def test_an_input_that_is_no_leaf_below_a_transform_is_refused_by_name(function):
+    apply = pullback.complete(function).apply
+    x = X.clone().requires_grad_()
+    agree(torch.autograd.grad(apply(x).sum(), x)[0], x.detach().cos())
+    with pytest.raises(UnsupportedError, match="no leaves of autograd below a transform"):
+        func.grad(lambda x: apply(x).sum())(X)
