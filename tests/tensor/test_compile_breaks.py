@@ -274,3 +274,35 @@ def test_an_error_of_a_rule_that_is_traced_is_the_error_of_the_program(base):
         torch.compile(lambda x: function.apply(x)[0], backend="eager")(
             torch.ones(2, requires_grad=True)
         )
+
+
+class CompiledForward(torch.autograd.Function):
+    """A straight-through estimator whose forward alone is compiled."""
+
+    @staticmethod
+    @torch.compile(backend="eager")
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.clone()
+
+
+def test_a_transform_of_a_rule_that_is_compiled_itself_keeps_its_backward_or_is_refused():
+    apply = pullback.complete(CompiledForward).apply
+    x = torch.linspace(0.2, 1, 5, dtype=torch.float64)
+    transforms = (
+        torch.func.grad(lambda x: apply(x).sum()),
+        torch.vmap(torch.func.grad(apply)),
+        lambda x: torch.func.jvp(apply, (x,), (torch.ones_like(x),))[1],
+    )
+    for transformed in transforms:
+        torch._dynamo.reset()
+        assert torch.equal(transformed(x), torch.ones_like(x))
+        try:
+            found = torch.compile(transformed, fullgraph=True, backend="aot_eager")(x)
+        except torch._dynamo.exc.Unsupported as error:
+            assert "is refused" in str(error)  # noqa: PT017 - one of two ways to end
+            continue
+        assert torch.equal(found, torch.ones_like(x))

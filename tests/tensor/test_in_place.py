@@ -1,5 +1,8 @@
 """Inputs that forward changes in place, and tensors that the caller changes later."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from tests.tensor.helpers import agree
@@ -222,3 +225,57 @@ def test_a_view_changed_beside_a_residual_is_refused_by_name_under_a_transform(t
     leaf = x.clone().requires_grad_()
     changed(leaf, lambda whole: whole[:2]).backward()
     assert torch.equal(leaf.grad, torch.tensor([2.0, 4.0, 1.0]))
+
+
+class Frees(torch.autograd.Function):
+    """2 x, which gives the memory of its input back; backward finds it by the inverse."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = 2 * x
+        ctx.x, ctx.y = x, y.detach()
+        x.untyped_storage().resize_(0)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        ctx.x.untyped_storage().resize_(ctx.y.untyped_storage().size())
+        with torch.no_grad():
+            ctx.x.set_(ctx.y / 2)
+        return 2 * g
+
+
+FREED = """
+import torch
+import pullback
+from tests.tensor.test_in_place import Frees
+
+def f(x):
+    return pullback.complete(Frees).apply(x * 1.0)
+
+x = torch.tensor([0.6, 1.1, 1.4], dtype=torch.float64)
+pullback.audit({audit})
+assert torch.equal(torch.func.grad(lambda x: f(x).sum())(x), torch.full_like(x, 2.0))
+for ask in (
+    lambda: torch.func.jvp(f, (x,), (x,)),
+    lambda: torch.func.jacfwd(f)(x),
+    lambda: torch.func.hessian(lambda x: f(x).sum())(x),
+    lambda: torch.autograd.functional.hessian(lambda x: f(x).sum(), x),
+    lambda: torch.vmap(f)(x[:, None]),
+):
+    try:
+        ask()
+    except pullback.errors.PullbackError as error:
+        print("by name", type(error).__name__)
+    else:
+        print("gave an answer")
+"""
+
+
+@pytest.mark.parametrize("audit", [True, False])
+def test_an_input_whose_memory_is_freed_is_refused_by_name(audit):
+    """In a process of its own: memory that is gone ends it."""
+    command = [sys.executable, "-c", FREED.format(audit=audit)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert ran.stdout.count("by name") == 5, ran.stdout

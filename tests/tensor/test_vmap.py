@@ -6,6 +6,7 @@ import torch
 from tests.tensor.helpers import SEED, agree, every_row, weighted
 
 import pullback
+from pullback.errors import UnsupportedError
 
 func = torch.func
 
@@ -170,3 +171,26 @@ def test_completed_functions_loop_where_torch_cannot_batch():
         func.vmap(func.grad(lambda x: apply(x).sum()))(xs),
         torch.stack([2 * xs[0], 3 * xs[1] ** 2]),
     )
+
+
+class Accumulates(torch.autograd.Function):
+    """The state and x, added up in the state's own memory, which nothing declares."""
+
+    @staticmethod
+    def forward(ctx, x, state):
+        state += x
+        return state.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, None
+
+
+@pytest.mark.parametrize("batching", ["auto", "loop"])
+def test_a_state_that_all_items_share_and_change_is_refused(batching):
+    apply = pullback.complete(Accumulates, batching=batching).apply
+    rows = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], dtype=torch.float64)
+    with pytest.raises(UnsupportedError, match="changes an argument in place"):
+        torch.vmap(apply, in_dims=(0, None))(rows, torch.zeros(2, dtype=torch.float64))
+    got = torch.vmap(apply)(rows, torch.zeros_like(rows))
+    assert torch.equal(got, rows)

@@ -23,7 +23,7 @@ from pullback.tensor._call import Call
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._preserve import kept_outside
-from pullback.tensor._retrace import Leafless, named
+from pullback.tensor._retrace import Raised, named
 from pullback.tensor._structure import flatten, unflatten, without_values
 
 __all__ = ["batch_by_rule", "batched", "batching", "share_batch"]
@@ -99,8 +99,7 @@ def batched(run: Callable[..., Any], definition: Definition) -> Callable[..., An
         try:
             return run(*arguments)
         except Exception as error:
-            # One item may be a leaf of autograd, where a batch of them is none.
-            if isinstance(error, PullbackError) and not isinstance(error, Leafless):
+            if isinstance(error, PullbackError) and not isinstance(error, Raised):
                 raise
             # vmap is told by its caller what randomness means; a loop would not ask.
             if "randomness" in str(error):
@@ -208,6 +207,7 @@ class _Item(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+        # Long: what items may not do is checked in turn.
         run, definition, *tensors = args
         if info.batch_size == 0:
             raise UnsupportedError(
@@ -224,6 +224,8 @@ class _Item(torch.autograd.Function):
         # Torch code can be differentiated by the levels below this one; a kernel cannot.
         transparent = definition.batching == "auto" and not batching()
         item = run if transparent else lambda *given: _Item.apply(run, definition, *given)
+        shared = [tensor for tensor, dim in zip(tensors, dims, strict=True) if dim is None]
+        before = versions_of(shared)
         items, versions, outside = [], [], None
         for i in range(info.batch_size):
             given = (
@@ -240,6 +242,12 @@ class _Item(torch.autograd.Function):
                 f"{definition.name} batches item by item, and writes numbers or tensors outside of "
                 "its context for each item.",
                 mend="Keep a tensor on the context, or apply it to each item, without vmap.",
+            )
+        if before != versions_of(shared):
+            raise UnsupportedError(
+                f"{definition.name} batches item by item, and changes an argument in place that "
+                "all items share.",
+                mend="Compute out of place, or apply it to each item, without vmap.",
             )
         if len({len(item) for item in items}) > 1:
             raise UnsupportedError(

@@ -23,7 +23,7 @@ from pullback.tensor._call import Call, Meta, zeros
 from pullback.tensor._context import Context
 from pullback.tensor._derived import Derivation, derive
 from pullback.tensor._habits import complete_inner
-from pullback.tensor._levels import concrete, out_of_place, primal, vjp
+from pullback.tensor._levels import concrete, is_freed, out_of_place, primal, vjp
 from pullback.tensor._pair import fill_in, forward_again, gradient_again
 from pullback.tensor._preserve import preserved
 from pullback.tensor._retrace import MEND, Retrace, named
@@ -50,6 +50,12 @@ def push(call: Call, saved: dict[int, Any], tangents: Tangents) -> list[torch.Te
     flowing = [i for i in range(call.count) if i not in call.non_differentiable]
     if not flowing or all(tangent is None for tangent in tangents):
         return [None] * call.count
+    if any(map(is_freed, saved.values())):
+        raise UnsupportedError(
+            f"Forward mode of {call.definition.name} is refused: forward frees the memory of an "
+            "input.",
+            mend="Write jvp(ctx, *tangents), or keep the memory.",
+        )
     with set_forward_mode(True), torch.set_grad_enabled(call.grad_enabled):
         primals = {place: primal(tensor) for place, tensor in saved.items()}
         return _derive(call, primals, tangents)

@@ -30,7 +30,7 @@ from pullback.internal.torch import (
     schema_of,
     wrap_functional_tensor,
 )
-from pullback.tensor._retrace import LEAVING, Leafless, is_without_graph
+from pullback.tensor._retrace import LEAVING, Raised, is_without_graph
 
 __all__ = ["complete_inner", "old_habits"]
 
@@ -99,7 +99,7 @@ def old_habits(
             yield
         except RuntimeError as error:
             if is_without_graph(error):
-                raise Leafless(
+                raise Raised(
                     f"{name} is refused by torch.func: a rule differentiates what it computes of "
                     "its inputs themselves, which are no leaves of autograd below a transform.",
                     mend="Let the rule differentiate with respect to x.detach().requires_grad_(), "

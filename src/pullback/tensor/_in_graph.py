@@ -279,7 +279,8 @@ def _refuse_composition(function: Any) -> Callable[..., Any]:
         "mark_non_differentiable" in rule.__code__.co_names for rule in _rules_and_helpers(function)
     )
 
-    @functools.wraps(forward)
+    # Without what torch.compile wrote on a compiled forward: Dynamo would trace past this one.
+    @functools.wraps(forward, updated=())
     def guarded(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling() and are_functorch_transforms_active():
             graph_break(

@@ -26,6 +26,7 @@ __all__ = [
     "alive",
     "concrete",
     "is_differentiated",
+    "is_freed",
     "out_of_place",
     "primal",
     "same_view",
@@ -101,6 +102,16 @@ def sample(tensor: torch.Tensor) -> torch.Tensor | None:
         for dim in reversed(dims):
             tensor = tensor.select(dim, 0)
         return tensor.detach()
+
+
+def is_freed(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has lost its memory, as ``storage.resize_(0)`` takes it."""
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    if not plain or tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
+        return False
+    return tensor.untyped_storage().size() == 0
 
 
 def same_view(tensor: torch.Tensor, other: torch.Tensor) -> bool:

@@ -22,6 +22,7 @@ from pullback.tensor._call import Call, differentiable
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._habits import complete_inner
+from pullback.tensor._levels import is_freed
 from pullback.tensor._preserve import preserved
 from pullback.tensor._random import replaying
 from pullback.tensor._retrace import MEND, Retrace, suspended
@@ -54,6 +55,8 @@ def forward_again(
     call: Call, inputs: Sequence[torch.Tensor], mode: Retrace
 ) -> tuple[Context, list[torch.Tensor]]:
     """Run forward again, seen through where it can be; gives its context and its outputs."""
+    if any(map(is_freed, inputs)):
+        raise mode.refuse("forward frees the memory of an input")
     try:
         with mode:
             return _forward_seen(call, inputs, mode)

@@ -34,7 +34,7 @@ from pullback.tensor._levels import (
 __all__ = [
     "LEAVING",
     "MEND",
-    "Leafless",
+    "Raised",
     "Retrace",
     "Unseen",
     "is_without_graph",
@@ -111,8 +111,8 @@ class Unseen(UnsupportedError):
     """A value reaches backward that forward computed where autograd does not see it."""
 
 
-class Leafless(UnsupportedError):
-    """A rule differentiates what is a leaf of autograd only where no transform is at work."""
+class Raised(UnsupportedError):
+    """What torch raised in a rule, by name: in one on a batch, maybe not on one item of it."""
 
 
 class Retrace(TorchFunctionMode):
@@ -328,8 +328,7 @@ def named(name: str, purpose: str, mend: str) -> Iterator[None]:
         if _is_control(error):
             raise
         first = str(error).strip().split("\n")[0][:200]
-        kind = Leafless if is_without_graph(error) else UnsupportedError
-        raise kind(
+        raise Raised(
             f"{purpose} of {name} cannot be derived: its rules, run again where autograd sees "
             f"them, raise {type(error).__name__}: {first}",
             mend=mend,
