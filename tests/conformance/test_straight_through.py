@@ -6,11 +6,13 @@ The generator draws family, size, precision and seed at random; `make fuzz` draw
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conformance.straight_through import LARGEST, misjudged
 from tests.fuzzing import examples, spread
 from tests.specimens.estimators import ESTIMATORS, PRETENDERS
+
+from pullback.conformance import check
 
 SIZES = st.one_of(st.sampled_from([1, 2, 3, 64, 257, LARGEST]), st.integers(1, LARGEST))
 DTYPES = st.sampled_from([torch.float32, torch.float64])
@@ -20,8 +22,6 @@ SEEDS = st.integers(0, 2**20)
 @settings(max_examples=examples(10), deadline=None)
 @given(name=st.sampled_from(sorted(ESTIMATORS)), size=SIZES, dtype=DTYPES, seed=SEEDS)
 def test_a_straight_through_estimator_is_never_called_broken(name, size, dtype, seed):
-    # Open: of two or three entries the one that sets a measured range is half of what moves.
-    assume(name != "absolute-maximum" or size > 3)
     told = misjudged(name, size, dtype, seed)
     assert not told, f"{name}, size {size}, {dtype}, seed {seed}\n{told}"
 
@@ -38,6 +38,15 @@ def test_each_estimator_at_the_largest_size(name):
         ("one-hot", 8193, torch.float32, 52),  # two entries compete within rounding
         ("learnt-clip", 5, torch.float64, 21),  # no code changes close by
         ("absolute-maximum", 2, torch.float32, 32),  # the range hides the jumps
+        ("absolute-maximum", 2, torch.float64, 49),  # either entry soon sets it
+        ("absolute-maximum", 2, torch.float64, 89),
+        ("absolute-maximum", 4, torch.float64, 79),
+        ("absolute-maximum", 5, torch.float64, 18),
+        ("minimum-maximum", 3, torch.float32, 14),  # two of three entries set it
+        ("minimum-maximum", 8, torch.float64, 59),
+        ("sign-mean", 9, torch.float32, 3),  # slopes beside every jump
+        ("sign-mean", 310, torch.float64, 5),
+        ("half-rounded", 64, torch.float64, 11),
         ("codebook", 6670, torch.float32, 2),  # float32 codes in a float64 run
         ("codebook", 300, torch.float32, 0),
     ],
@@ -52,3 +61,38 @@ def test_what_was_called_broken_once_is_not(name, size, dtype, seed):
 def test_a_smooth_function_with_an_error_is_always_called_broken(name, size, dtype, seed):
     told = misjudged(name, size, dtype, seed)
     assert not told, f"{name}, size {size}, {dtype}, seed {seed}\n{told}"
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "dtype", "seed"),
+    [
+        ("single-steep", 4, torch.float64, 82),  # one float32 number has few bits by chance
+        ("single-steep", 7, torch.float64, 39),  # all but saturated, in float32
+        ("single-steep", 95, torch.float32, 61),
+        ("hard-shrink", 2, torch.float64, 66),  # jumps, and moves where nobody looked
+        ("hard-shrink", 2, torch.float32, 72),  # the identity of entries that are large
+        ("fraction", 64, torch.float64, 11),  # as many jumps as slopes
+        ("lifted", 2, torch.float32, 32),
+        ("lifted-rectifier", 9, torch.float32, 3),
+        ("half-rounded-wrong", 64, torch.float64, 11),
+    ],
+)
+def test_what_was_missed_once_is_called_broken(name, size, dtype, seed):
+    told = misjudged(name, size, dtype, seed)
+    assert not told, told
+
+
+class DoubledRectifier(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.relu()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return 2 * cotangent * (ctx.saved_tensors[0] >= 0)
+
+
+def test_zeros_that_agree_do_not_settle_what_is_left_out_at_a_kink():
+    x = torch.tensor([-3.0, 0.0], dtype=torch.float64, requires_grad=True)
+    assert not check(DoubledRectifier, x, clauses="derivative").ok

@@ -14,6 +14,9 @@ import torch
 
 __all__ = ["ESTIMATORS", "PRETENDERS", "Family"]
 
+# The least weights that share one mean: a filter of 3 by 3.
+FILTER = 9
+
 Family = Callable[[int, torch.dtype, int], tuple[Any, tuple[Any, ...]]]
 
 
@@ -145,6 +148,32 @@ class AbsoluteMaximum(torch.autograd.Function):
         return cotangent
 
 
+class MinimumMaximum(torch.autograd.Function):
+    """4 bits between the smallest and the largest entry, as activations are often quantised."""
+
+    @staticmethod
+    def forward(ctx, x):
+        low = x.min()
+        scale = 15 / (x.max() - low).clamp(min=1e-5)
+        return ((x - low) * scale).round() / scale + low
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent
+
+
+class SignMean(torch.autograd.Function):
+    """Signs times the mean magnitude (XNOR-Net, Rastegari and others, 2016)."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.sign() * x.abs().mean()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent
+
+
 class Codebook(torch.autograd.Function):
     """The nearest of 16 codes that are given (a scalar vector-quantiser)."""
 
@@ -188,6 +217,30 @@ def number(value, *, learnt=True):
     return lambda x: torch.tensor([value], dtype=x.dtype, requires_grad=learnt)
 
 
+def half_rounded(name, error=1.0):
+    """The family that rounds one half of the entries, straight through, and squares the other."""
+
+    class Half(torch.autograd.Function):
+        @staticmethod
+        def rule(x):
+            return torch.cat([0 * x[: len(x) // 2], x[len(x) // 2 :].square()])
+
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            half = len(x) // 2
+            return torch.cat([x[:half].round(), x[half:].square()])
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            (x,) = ctx.saved_tensors
+            half = len(x) // 2
+            return torch.cat([cotangent[:half], 2 * error * x[half:] * cotangent[half:]])
+
+    Half.__name__ = Half.__qualname__ = name
+    return with_inputs(Half)
+
+
 def codes(x):
     return torch.linspace(-2, 2, 16, dtype=x.dtype)
 
@@ -219,6 +272,12 @@ ESTIMATORS: dict[str, Family] = {
     "learnt-clip": with_inputs(LearntClip, number(1.5)),
     "ternary": with_inputs(Ternary, lambda x: 0.5),
     "absolute-maximum": with_inputs(AbsoluteMaximum),
+    "minimum-maximum": with_inputs(MinimumMaximum),
+    "sign-mean": lambda size, *others: with_inputs(SignMean)(max(size, FILTER), *others),
+    "power-of-two": straight(
+        "PowerOfTwo", lambda x: x.sign() * x.abs().clamp(min=1e-3).log2().round().exp2()
+    ),
+    "half-rounded": half_rounded("HalfRounded"),
     "codebook": with_inputs(Codebook, codes),
     "leaky-neuron": with_inputs(LeakyNeuron, lambda x: x.detach().flip(0).requires_grad_(),
                                 number(0.9)),
@@ -293,6 +352,14 @@ PRETENDERS: dict[str, Family] = {
     "single-large": smooth("SingleLarge", lambda x: (x.float() / 1e5).sin().to(x.dtype), scale=1e6),
     "single-steep": smooth("SingleSteep", lambda x: (50 * x.float()).tanh().to(x.dtype)),
     "logistic": smooth("Logistic", lambda x: (20 * x).sigmoid()),
+    "hard-shrink": smooth("HardShrink", lambda x: x * (x.abs() > 0.5)),
+    "hard-shrink-large": smooth("HardShrinkLarge", lambda x: x * (x.abs() > 5e3), scale=1e4),
+    "fraction": smooth("Fraction", lambda x: x - x.floor()),
+    "fraction-fine": smooth("FractionFine", lambda x: 20 * x - (20 * x).floor()),
+    "lifted": smooth("Lifted", lambda x: x + (x > 0)),
+    "lifted-rectifier": smooth("LiftedRectifier", lambda x: (x + 0.5) * (x > 0)),
+    "staircase": smooth("Staircase", lambda x: x * x.floor()),
+    "half-rounded-wrong": half_rounded("HalfRoundedWrong", 1.5),
     "weight-of-round": with_inputs(
         RoundTimesWeight, lambda x: (x.detach() * 0 + 0.7).requires_grad_()
     ),

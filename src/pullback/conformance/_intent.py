@@ -20,9 +20,10 @@ from dataclasses import replace
 import torch
 
 from pullback.conformance._derivative import is_linear, try_derivative
+from pullback.conformance._entries import steps_by_entry
 from pullback.conformance._guard import guarded
 from pullback.conformance._probe import Probe
-from pullback.conformance._steps import Motion, jumps_anywhere, motions, steps_by_entry
+from pullback.conformance._steps import Motion, jumps_anywhere, motions
 
 __all__ = ["infer_intent"]
 
@@ -98,7 +99,7 @@ def _stepped(probe: Probe) -> tuple[str, Positions, Positions] | None:
 def _passes(probe: Probe, only: int, found: list[Motion]) -> bool:
     """Whether some output steps with an input, and sends a gradient to it."""
     stepped = [o for o, motion in enumerate(found) if motion.is_stepped]
-    if not stepped and found and steps_by_entry(probe, only) and jumps_anywhere(probe, only):
+    if not stepped and found and steps_by_entry(probe, only):
         # A range that is measured moves every output a little; where it jumps need not be seen.
         stepped = [o for o, motion in enumerate(found) if motion.jumps] or list(range(len(found)))
     return any(_answers(probe, only, output) for output in stepped)
@@ -125,12 +126,13 @@ def _is_identity(probe: Probe) -> bool:
     """Whether every differentiated output equals some differentiated input, near and far.
 
     One point is not enough: at ones, ``x * x`` is ``x``; nor are points nearby: on one side of
-    zero a rectifier is the identity.
+    zero a rectifier is the identity, and far from it whatever cuts small entries.
     """
     points, step = probe.inputs.points(), probe.direction("identity")
     seen = 0
-    for reach in (0.0, 0.02, -1.0, 4.0, -4.0):
-        moved = [x + reach * v for x, v in zip(points, step, strict=True)]
+    lines = [(1.0, reach) for reach in (0.0, 0.02, -1.0, 4.0, -4.0)]
+    for size, reach in (*lines, (2.0**-6, 0.0), (-(2.0**-6), 0.0)):
+        moved = [size * x + reach * v for x, v in zip(points, step, strict=True)]
         try:
             outputs = probe.evaluate(probe.leaves(moved))
         except Exception:  # noqa: S112 - not defined so far away

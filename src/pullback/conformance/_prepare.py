@@ -1,6 +1,6 @@
 """Look at a subject once before the clauses run: precision, what is differentiated, randomness."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -9,7 +9,7 @@ from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._directions import KINDS
 from pullback.conformance._failure import OnceOnly, describe
 from pullback.conformance._guard import guarded, reseed
-from pullback.conformance._probe import Probe
+from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._subject import Subject
 from pullback.conformance._values import is_freed, same_bits
 from pullback.errors import ArgumentError
@@ -246,32 +246,38 @@ def _is_random(probe: Probe) -> bool:
 
 
 def _is_rough(probe: Probe) -> bool:
-    """Whether float64 outputs hold nothing but float32 numbers, at a point that does not."""
-    points = probe.point(2)
-    if not probe.outputs or all(_fits(x) for x in points):
-        return False
-    try:
-        outputs = probe.evaluate(probe.leaves(points))
-    except Exception:  # not defined beside the point
-        return False
-    return _are_single([y.detach() for y in outputs])
+    """Whether float64 outputs hold nothing but float32 numbers, at points that do not."""
+    return _are_single(probe, lambda points: (points, probe.output_values(points)))
 
 
 def _is_narrow(probe: Probe) -> bool:
     """Whether gradients hold nothing but float32 numbers, of cotangents that do not."""
-    if probe.fault is not None or not probe.outputs:
-        return False
-    points = probe.point(2)
-    try:
+
+    def answers(points: Tensors) -> tuple[Tensors, Tensors]:
         cotangents = probe.cotangents(probe.output_values(points))
-        return not all(map(_fits, cotangents)) and _are_single(probe.backward(points, cotangents))
-    except Exception:  # not defined beside the point
+        return cotangents, probe.backward(points, cotangents)
+
+    return probe.fault is None and _are_single(probe, answers)
+
+
+def _are_single(probe: Probe, made: Callable[[Tensors], tuple[Tensors, Tensors]]) -> bool:
+    """Whether float32 numbers are made of others, at the first point that tells.
+
+    A few bits alone are not what float32 leaves: steps have them, as rounding or a sign. One
+    float32 number of some hundred has so few by chance, but not at every point.
+    """
+    if not probe.outputs:
         return False
-
-
-def _are_single(found: Sequence[torch.Tensor]) -> bool:
-    # A few bits alone are not what float32 leaves: steps have them, as rounding or a sign.
-    return all(_fits(y) for y in found) and not all(_is_coarse(y) for y in found)
+    for number in range(2, 6):
+        try:
+            given, found = made(probe.point(number))
+        except Exception:  # not defined beside the point
+            return False
+        if all(map(_fits, given)) or not all(map(_fits, found)):
+            return False
+        if not all(map(_is_coarse, found)):
+            return True
+    return False
 
 
 def _fits(tensor: torch.Tensor) -> bool:

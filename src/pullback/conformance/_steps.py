@@ -13,7 +13,6 @@ that is long enough to cross edges:
    (``tanh(50 x)``), softened rounding and kinks are never taken for steps.
 """
 
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,13 +21,22 @@ import torch
 
 from pullback.conformance._probe import Probe, Tensors, flatten
 
-__all__ = ["Motion", "jumps_anywhere", "motions", "steps_by_entry"]
+__all__ = [
+    "REACHES",
+    "Motion",
+    "Scan",
+    "is_flat",
+    "jump",
+    "jumps_along",
+    "jumps_anywhere",
+    "motions",
+    "scan_line",
+]
 
 # How far the line reaches, in units of a step of the size of the input; less where that is refused.
-_REACHES = (4.0, 1.0, 0.25, 2.0**-6)
+REACHES = (4.0, 1.0, 0.25, 2.0**-6)
 _PLACES = 12
 _BISECTED = 3
-_ENTRIES = 6
 
 Line = Callable[[float], torch.Tensor | None]
 
@@ -52,7 +60,7 @@ class Motion:
 
 
 @dataclass(frozen=True)
-class _Scan:
+class Scan:
     """A line, looked at: places, values there, what moves and where an outlier lies.
 
     Arguments:
@@ -63,6 +71,7 @@ class _Scan:
         moving: entries that move smoothly somewhere.
         outliers: entries with a place and the width around it where a change is not spread evenly.
         least: the shortest interval that floating-point numbers resolve.
+        reach: how far the line goes to either side.
     """
 
     line: Line
@@ -72,6 +81,7 @@ class _Scan:
     moving: torch.Tensor
     outliers: dict[int, tuple[float, float]]
     least: float
+    reach: float
 
 
 def motions(probe: Probe, only: int | None = None) -> list[Motion]:
@@ -84,7 +94,7 @@ def motions(probe: Probe, only: int | None = None) -> list[Motion]:
     Returns:
         One motion for each output; empty where the function is not defined along any line.
     """
-    scan = _scan(probe, probe.direction(f"steps {only}", only))
+    scan = scan_line(probe, probe.direction(f"steps {only}", only))
     if scan is None:
         return []
     sizes = [y.numel() * (2 if y.is_complex() else 1) for y in _outputs(probe, None)]
@@ -113,15 +123,15 @@ def jumps_anywhere(probe: Probe, only: int, places: int = 97, tried: int = 12) -
     step = probe.direction(f"jumps {only}", only)
     # Close by first, then farther: of a few entries none may change its code close by.
     return any(
-        _jumps_within(probe, step, reaches, places, tried)
-        for reaches in (_REACHES[2:], _REACHES[1:])
+        jumps_along(probe, step, reaches, places, tried) for reaches in (REACHES[2:], REACHES[1:])
     )
 
 
-def _jumps_within(
-    probe: Probe, step: Tensors, reaches: tuple[float, ...], places: int, tried: int
+def jumps_along(
+    probe: Probe, step: Tensors, reaches: tuple[float, ...], places: int = 97, tried: int = 12
 ) -> bool:
-    scan = _scan(probe, step, reaches, close=False)
+    """Whether any output jumps along a line; taken for granted where the line is not defined."""
+    scan = scan_line(probe, step, reaches, close=False)
     if scan is None:
         return True
     low, high = scan.places[0], scan.places[-1]
@@ -136,43 +146,9 @@ def _jumps_within(
     for place in odd.flatten().topk(min(tried, odd.numel())).indices.tolist():
         row, entry = divmod(place, odd.shape[1])
         start = low + (row + 1) * width
-        if odd[row, entry] > 0 and _is_jump(scan, entry, start, start + width):
+        if odd[row, entry] > 0 and jump(scan, entry, start, start + width) is not None:
             return True
     return False
-
-
-def steps_by_entry(probe: Probe, only: int) -> bool:
-    """Whether single entries of an input move their own output mostly by jumps.
-
-    A quantiser that measures its range scales all outputs a little with each entry. The entry
-    of the output that moves most then moves by jumps, with a slope that is small beside them.
-
-    Arguments:
-        probe: the subject.
-        only: the position of the input.
-
-    Returns:
-        Whether at least half of the entries tried are so: those that set the range are not.
-    """
-    point = probe.inputs.points()[only]
-    generator = probe.generator("entries")
-    chosen = torch.randperm(point.numel(), generator=generator)[:_ENTRIES].tolist()
-    stepped = tried = 0
-    for entry in chosen:
-        step = probe.direction(f"entry {entry}", only)
-        alone = torch.zeros_like(step[only]).reshape(-1)
-        alone[entry] = step[only].reshape(-1)[entry]
-        step[only] = alone.reshape(point.shape)
-        scan = _scan(probe, step, _REACHES[1:], close=False)
-        if scan is None:
-            continue
-        spread = scan.values.amax(0) - scan.values.amin(0)
-        own = int(spread.argmax())
-        if float(spread[own]) <= 64 * float(scan.rounding[own]):
-            continue
-        tried += 1
-        stepped += _jumps_most(scan, own)
-    return tried > 0 and 2 * stepped >= tried
 
 
 def _outputs(probe: Probe, moved: Tensors | None) -> Tensors:
@@ -187,10 +163,20 @@ def _precision(probe: Probe) -> float:
     return max(torch.finfo(kind).eps for kind in kinds)
 
 
-def _scan(
-    probe: Probe, step: Tensors, reaches: tuple[float, ...] = _REACHES, *, close: bool = True
-) -> _Scan | None:
-    """Values along a line, and how they move close by where that is asked for."""
+def scan_line(
+    probe: Probe, step: Tensors, reaches: tuple[float, ...] = REACHES, *, close: bool = True
+) -> Scan | None:
+    """Values along a line, and how they move close by where that is asked for.
+
+    Arguments:
+        probe: the subject.
+        step: the direction.
+        reaches: how far to go, the first that the function is defined at.
+        close: whether to look at small steps.
+
+    Returns:
+        What was seen; ``None`` where the function is not defined along the line.
+    """
     points = probe.inputs.points()
 
     def line(t: float) -> torch.Tensor | None:
@@ -211,7 +197,7 @@ def _scan(
     return None
 
 
-def _look(probe: Probe, line: Line, reach: float, eps: float, close: bool) -> _Scan | None:
+def _look(probe: Probe, line: Line, reach: float, eps: float, close: bool) -> Scan | None:
     """Random places of the line; four points close together at each, with the widths in turn."""
     generator = probe.generator("places")
     jitter = torch.rand(_PLACES, generator=generator, dtype=torch.float64).tolist()
@@ -242,7 +228,7 @@ def _look(probe: Probe, line: Line, reach: float, eps: float, close: bool) -> _S
         odd = (large > 64 * rounding) & (large > 4 * _middle(changes.abs()))
         for entry in odd.nonzero().flatten()[:_BISECTED].tolist():
             outliers.setdefault(entry, (place, place + 3 * width))
-    return _Scan(line, places, every[:, 0], rounding, moving, outliers, 4 * eps * reach)
+    return Scan(line, places, every[:, 0], rounding, moving, outliers, 4 * eps * reach, reach)
 
 
 def _middle(three: torch.Tensor) -> torch.Tensor:
@@ -251,22 +237,28 @@ def _middle(three: torch.Tensor) -> torch.Tensor:
     return torch.maximum(torch.minimum(a, b), torch.minimum(torch.maximum(a, b), c))
 
 
-def _motion(scan: _Scan, entries: range) -> Motion:
+def _motion(scan: Scan, entries: range) -> Motion:
     """Whether entries of one output move and jump; jumps are confirmed by bisection."""
     inside = slice(entries.start, entries.stop)
     if not len(entries):
         return Motion(False, False)
     moves = bool(scan.moving[inside].any())
-    odd = {e: place for e, place in scan.outliers.items() if e in entries}
-    for entry, (low, high) in list(odd.items())[:_BISECTED]:
-        if _is_jump(scan, entry, low, high):
-            return Motion(moves, True)
-    kinds = [_is_jump(scan, entry, low, high) for entry, low, high in _changes(scan, entries)]
-    # A change that is no jump is a slope that no small step happened upon.
-    return Motion(moves or (bool(kinds) and not all(kinds)), any(kinds))
+    odd = [(e, *place) for e, place in scan.outliers.items() if e in entries]
+    for entry, low, high in odd[:_BISECTED]:
+        place = jump(scan, entry, low, high)
+        if place is not None:
+            return Motion(moves or not is_flat(scan, slice(entry, entry + 1), place), True)
+    changes = _changes(scan, entries)
+    places = [jump(scan, entry, low, high) for entry, low, high in changes]
+    # A change that is no jump is a slope that no small step happened upon, and so is one beside it.
+    moves = moves or any(
+        place is None or not is_flat(scan, slice(entry, entry + 1), place)
+        for place, (entry, _, _) in zip(places, changes, strict=True)
+    )
+    return Motion(moves, any(place is not None for place in places))
 
 
-def _changes(scan: _Scan, entries: range) -> list[tuple[int, float, float]]:
+def _changes(scan: Scan, entries: range) -> list[tuple[int, float, float]]:
     """A few entries whose values differ between neighbouring places, and where."""
     values = scan.values[:, entries.start : entries.stop]
     steps = values.diff(dim=0).abs()
@@ -280,8 +272,8 @@ def _changes(scan: _Scan, entries: range) -> list[tuple[int, float, float]]:
     return found
 
 
-def _is_jump(scan: _Scan, entry: int, low: float, high: float) -> bool:
-    """Bisect towards the larger change; a jump keeps its height, its neighbours are flat."""
+def jump(scan: Scan, entry: int, low: float, high: float) -> float | None:
+    """Bisect towards the larger change: where a jump is, which keeps its height, or ``None``."""
 
     def at(t: float) -> float:
         values = scan.line(t)
@@ -292,37 +284,39 @@ def _is_jump(scan: _Scan, entry: int, low: float, high: float) -> bool:
         middle = (low + high) / 2
         value = at(middle)
         if not math.isfinite(value):
-            return False
+            return None
         if abs(value - first) >= abs(last - value):
             high, last = middle, value
         else:
             low, first = middle, value
     height, width = abs(last - first), high - low
     if height <= 8 * float(scan.rounding[entry]):
-        return False
+        return None
     # Where two entries compete, rounding lets a jump go to and fro for some widths: farther away
     # it is flat. A slope is not: there the change grows with the distance.
-    return any(
+    holds = any(
         max(abs(first - at(low - far * width)), abs(at(high + far * width) - last)) <= height / 2
         for far in (4, 64, 1024)
     )
+    return (low + high) / 2 if holds else None
 
 
-def _jumps_most(scan: _Scan, entry: int, places: int = 33) -> bool:
-    """Whether one entry jumps, and moves less smoothly than by jumps."""
-    low, high = scan.places[0], scan.places[-1]
-    width = (high - low) / (places - 1)
-    near = width * 2.0**-12
-    values, slope = [], 0.0
-    for k in range(places):
-        pair = [scan.line(low + (k + 0.37 * (k < places - 1)) * width + d) for d in (0.0, near)]
-        if any(v is None for v in pair):
-            return False
-        here, there = (float(v[entry]) for v in pair)  # type: ignore[index]
-        values.append(here)
-        change = abs(there - here)
-        slope += change / near * width if change < abs(width) else 0.0
-    total = sum(abs(b - a) for a, b in itertools.pairwise(values))
-    k = max(range(places - 1), key=lambda i: abs(values[i + 1] - values[i]))
-    lower, upper = (low + (i + 0.37 * (i < places - 1)) * width for i in (k, k + 1))
-    return slope < 0.4 * total and _is_jump(scan, entry, lower, upper)
+def is_flat(scan: Scan, entries: slice, place: float) -> bool:
+    """Whether entries stand still on both sides of a jump, somewhere close to it.
+
+    Rounding does. What is cut (``x * (x > 0.5)``) or lifted there moves on one side at least.
+    """
+    return all(_is_flat_beyond(scan, entries, place, side) for side in (-1, 1))
+
+
+def _is_flat_beyond(scan: Scan, entries: slice, place: float, side: int) -> bool:
+    # As far as the next jump is not, which may be close, and rounding does not hide a slope.
+    apart = scan.reach / 16
+    while apart > scan.reach * (scan.least / scan.reach) ** 0.6:
+        near, far = scan.line(place + side * apart / 16), scan.line(place + side * apart)
+        if near is not None and far is not None:
+            change = (far - near).abs()[entries]
+            if bool((change <= scan.rounding[entries]).all()):
+                return True
+        apart /= 16
+    return False

@@ -1,0 +1,148 @@
+"""Tell a quantiser that measures its range by single entries of its input.
+
+It scales every output a little with the entry that sets the range, so that no output is piecewise
+constant along a line on which all entries move. Along one entry alone it is: between two of its
+jumps every output stands still, and backward answers all the same. An exact Function with jumps
+(a threshold that cuts, a fraction) moves on one side of them, and where it does not its backward
+is zero, whatever factor is wrong with it.
+
+Signs times a measured mean move a little on both sides. There the jumps must be most of what the
+entry does, and backward must foretell the whole change and not the smooth part alone.
+"""
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+
+from pullback.conformance._derivative import try_derivative
+from pullback.conformance._finite import inner
+from pullback.conformance._probe import Probe, Tensors, flatten, unflatten
+from pullback.conformance._steps import Scan, is_flat, jump, jumps_along, scan_line
+
+__all__ = ["steps_by_entry"]
+
+_ENTRIES = 6
+# The whole line, for jumps that are few, and its middle, where the entry sets no range.
+_FAR, _CLOSE = (2.0, 1.0, 0.25, 2.0**-6), (0.125,)
+_PLACES = 33
+_BISECTED = 3
+# What is left to slopes, at most, of what moves mostly by jumps.
+_SMOOTH = 0.4
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One entry of an input that moves alone, and the output that moves most with it."""
+
+    step: Tensors
+    only: int
+    number: int
+    scan: Scan
+    own: int
+
+
+def steps_by_entry(probe: Probe, only: int) -> bool:
+    """Whether outputs jump with single entries of an input, which backward passes straight through.
+
+    Arguments:
+        probe: the subject.
+        only: the position of the input.
+
+    Returns:
+        Whether one entry tried stands still between its jumps, or half of them move mostly by
+        jumps; not where an entry that nothing jumps with has a wrong derivative.
+    """
+    point = probe.inputs.points()[only]
+    order = torch.randperm(point.numel(), generator=probe.generator("entries"))
+    tried = [
+        entry for number in order[:_ENTRIES].tolist() if (entry := _entry(probe, only, number))
+    ]
+    if any(_is_passed(probe, entry) for entry in tried):
+        return not any(_is_wrong(probe, entry) for entry in tried)
+    return bool(tried) and 2 * sum(_jumps_most(probe, entry) for entry in tried) >= len(tried)
+
+
+def _entry(
+    probe: Probe, only: int, number: int, reaches: tuple[float, ...] = _FAR
+) -> _Entry | None:
+    """One entry and its line, as long as a typical entry is large; ``None`` if nothing moves."""
+    step = probe.direction(f"entry {number}", only)
+    flat = step[only].reshape(-1)
+    alone = torch.zeros_like(flat)
+    typical = flat.abs().square().mean().sqrt()
+    alone[number] = flat[number].sgn() * torch.maximum(flat[number].abs(), typical)
+    step[only] = alone.reshape(step[only].shape)
+    scan = scan_line(probe, step, reaches, close=False)
+    if scan is None:
+        return None
+    spread = scan.values.amax(0) - scan.values.amin(0)
+    own = int(spread.argmax())
+    moves = float(spread[own]) > 64 * float(scan.rounding[own])
+    return _Entry(step, only, number, scan, own) if moves else None
+
+
+def _is_passed(probe: Probe, entry: _Entry) -> bool:
+    """Whether every output stands still on both sides of a jump, with a gradient all the same."""
+    for line in (entry, _entry(probe, entry.only, entry.number, _CLOSE)):
+        if line is None:
+            continue
+        for low, high in _largest(line):
+            place = jump(line.scan, line.own, low, high)
+            if place is not None and is_flat(line.scan, slice(None), place):
+                return _foretold(probe, line, place) != 0
+    return False
+
+
+def _largest(entry: _Entry) -> list[tuple[float, float]]:
+    """Where the largest changes of the entry's own output are."""
+    places, values = _values(entry)
+    changes = [abs(b - a) for a, b in itertools.pairwise(values)]
+    order = sorted(range(len(changes)), key=lambda k: -changes[k])
+    return [(places[k], places[k + 1]) for k in order[:_BISECTED]]
+
+
+def _values(entry: _Entry) -> tuple[list[float], list[float]]:
+    low, high = entry.scan.places[0], entry.scan.places[-1]
+    width = (high - low) / (_PLACES - 1)
+    places = [low + (k + 0.37 * (0 < k < _PLACES - 1)) * width for k in range(_PLACES)]
+    found = [(t, v) for t in places if (v := entry.scan.line(t)) is not None]
+    return [t for t, _ in found], [float(v[entry.own]) for _, v in found]
+
+
+def _jumps_most(probe: Probe, entry: _Entry) -> bool:
+    """Whether the entry's own output moves mostly by jumps, which backward foretells."""
+    places, values = _values(entry)
+    width = (places[-1] - places[0]) / (_PLACES - 1)
+    near = width * 2.0**-12
+    beside = [entry.scan.line(t + near) for t in places]
+    if len(places) < _PLACES or any(v is None for v in beside):
+        return False
+    changes = [float(v[entry.own]) - value for v, value in zip(beside, values, strict=True)]  # type: ignore[index]
+    total = sum(abs(b - a) for a, b in itertools.pairwise(values))
+    # A jump that happens to lie within a small step is no slope.
+    slopes = [change / near * width * (abs(change) < total / 256) for change in changes]
+    if sum(map(abs, slopes)) >= _SMOOTH * total:
+        return False
+    foretold = width * sum(_foretold(probe, entry, t) for t in places)
+    if abs(foretold - (values[-1] - values[0])) > abs(foretold - sum(slopes)):
+        return False
+    return any(jump(entry.scan, entry.own, *ends) is not None for ends in _largest(entry)[:1])
+
+
+def _foretold(probe: Probe, entry: _Entry, place: float) -> float:
+    """The slope of the entry's own output along its line, as backward has it."""
+    points = probe.inputs.points()
+    moved = [x + place * v for x, v in zip(points, entry.step, strict=True)]
+    outputs = probe.output_values(moved)
+    unit = torch.zeros_like(flatten(outputs))
+    unit[entry.own] = 1.0
+    gradients = probe.backward(moved, unflatten(unit, outputs))
+    gradient, step = (found[entry.only].reshape(-1) for found in (gradients, entry.step))
+    return inner(gradient[entry.number], step[entry.number])
+
+
+def _is_wrong(probe: Probe, entry: _Entry) -> bool:
+    """Whether nothing jumps with an entry, and its derivative is not what backward says."""
+    trial = try_derivative(probe, 0, step=entry.step)
+    return trial.match == "mismatch" and not jumps_along(probe, entry.step, _FAR)
