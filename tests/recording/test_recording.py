@@ -160,7 +160,6 @@ def test_a_script_that_is_not_executable_is_run_through_python(tmp_path):
     assert caught.value.mend == f"pullback check -- python {script}"
 
 
-
 def test_a_local_function_is_named_with_the_mend(script) -> None:
     script.write_text(
         "import torch\ndef main():\n    class Inner(torch.autograd.Function):\n"

@@ -271,9 +271,8 @@ def _audit(
         outcome = run(values)
         if _tells_nothing(outcome):
             outcome = run(_stand_ins(sources, len(call.needs), values))
-        elif not math.isfinite(
-            outcome[1]
-        ):  # maybe for these values alone, as at a square root of 0
+        elif not math.isfinite(outcome[1]):
+            # Maybe for these values alone, as at a square root of 0.
             with contextlib.suppress(Exception):
                 other = run(_stand_ins(sources, len(call.needs), values))
                 outcome = other if other[0] == "agrees" else outcome

@@ -115,6 +115,9 @@ class Raised(UnsupportedError):
     """What torch raised in a rule, by name: in one on a batch, maybe not on one item of it."""
 
 
+Unseen.__name__ = Raised.__name__ = UnsupportedError.__name__  # what a user sees, and catches
+
+
 class Retrace(TorchFunctionMode):
     """While active, gradients flow through all torch code, or the code is refused.
 
