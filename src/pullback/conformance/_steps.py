@@ -280,7 +280,8 @@ def jump(scan: Scan, entry: int, low: float, high: float) -> float | None:
         return math.nan if values is None else float(values[entry])
 
     first, last = at(low), at(high)
-    while high - low > scan.least:
+    least = max(8 * float(scan.rounding[entry]), abs(last - first) * 2.0**-24)
+    while high - low > scan.least and not abs(last - first) <= least:
         middle = (low + high) / 2
         value = at(middle)
         if not math.isfinite(value):
@@ -290,7 +291,7 @@ def jump(scan: Scan, entry: int, low: float, high: float) -> float | None:
         else:
             low, first = middle, value
     height, width = abs(last - first), high - low
-    if height <= 8 * float(scan.rounding[entry]):
+    if not height > least:
         return None
     # Where two entries compete, rounding lets a jump go to and fro for some widths: farther away
     # it is flat. A slope is not: there the change grows with the distance.
