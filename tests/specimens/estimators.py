@@ -238,7 +238,8 @@ def half_rounded(name, error=1.0):
             return torch.cat([cotangent[:half], 2 * error * x[half:] * cotangent[half:]])
 
     Half.__name__ = Half.__qualname__ = name
-    return with_inputs(Half)
+    # Large enough to change its code: what never does cannot be told from a forgotten mask.
+    return lambda size, dtype, seed: (Half, (drawn(size, dtype, seed, 10.0),))
 
 
 def codes(x):

@@ -53,14 +53,21 @@ def steps_by_entry(probe: Probe, only: int) -> bool:
         Whether one entry tried stands still between its jumps, or half of them move mostly by
         jumps; not where an entry that nothing jumps with has a wrong derivative.
     """
-    point = probe.inputs.points()[only]
-    order = torch.randperm(point.numel(), generator=probe.generator("entries"))
-    tried = [
-        entry for number in order[:_ENTRIES].tolist() if (entry := _entry(probe, only, number))
-    ]
+    numbers = _spread_out(probe.inputs.points()[only].numel(), probe.generator("entries"))
+    tried = [entry for number in numbers if (entry := _entry(probe, only, number))]
     if any(_is_passed(probe, entry) for entry in tried):
         return not any(_is_wrong(probe, entry) for entry in tried)
     return bool(tried) and 2 * sum(_jumps_most(probe, entry) for entry in tried) >= len(tried)
+
+
+def _spread_out(count: int, generator: torch.Generator) -> list[int]:
+    """A random entry of each of some equal parts: one part may be quantised and another not."""
+    parts = min(count, _ENTRIES)
+    edges = [count * k // parts for k in range(parts + 1)] if parts else []
+    return [
+        int(torch.randint(low, high, (1,), generator=generator))
+        for low, high in itertools.pairwise(edges)
+    ]
 
 
 def _entry(
