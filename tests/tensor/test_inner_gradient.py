@@ -96,3 +96,35 @@ def test_an_input_that_is_no_leaf_below_a_transform_is_refused_by_name(function)
     agree(torch.autograd.grad(apply(x).sum(), x)[0], x.detach().cos())
     with pytest.raises(UnsupportedError, match="no leaves of autograd below a transform"):
         func.grad(lambda x: apply(x).sum())(X)
+
+
+class OfInputAndCopy(torch.autograd.Function):
+    """sin(x * y), differentiated with respect to a copy of x and to y itself."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return (x * y).sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        with torch.enable_grad():
+            copy = x.detach().requires_grad_()
+            value = (copy * y).sin()
+        return torch.autograd.grad(value, (copy, y), g, allow_unused=True)
+
+
+@pytest.mark.parametrize("batching", ["auto", "loop"])
+def test_an_input_that_may_be_unused_is_not_taken_for_one_below_vmap(batching):
+    apply = pullback.complete(OfInputAndCopy, batching=batching).apply
+    rows = torch.stack([X, 2 * X]).requires_grad_()
+    others = torch.stack([3 * X, X]).requires_grad_()
+    want = torch.autograd.grad((rows * others).sin().sum(), (rows, others))
+    total = torch.vmap(apply)(rows, others).sum()
+    try:
+        got = torch.autograd.grad(total, (rows, others), allow_unused=True)
+    except UnsupportedError as error:
+        assert "no leaves of autograd below a transform" in str(error)  # noqa: PT017 - or right
+        return
+    agree(got, want)

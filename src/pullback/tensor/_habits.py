@@ -57,6 +57,8 @@ class _Habits(TorchFunctionMode):
             return args[0].detach()
         if func == _REQUIRES_GRAD and id(args[0]) in self._needs:
             return self._needs[id(args[0])]
+        if func is torch.autograd.grad and any(map(self._is_no_leaf, _of_which(args, kwargs))):
+            raise _leafless(self._name)  # allow_unused would make it None without a word
         if func in LEAVING and is_traced():
             raise UnsupportedError(
                 f"{self._name} cannot be traced: a rule leaves torch through {LEAVING[func]}.",
@@ -69,6 +71,28 @@ class _Habits(TorchFunctionMode):
                 mend="Let the operator return what it computes, or do not trace it.",
             )
         return func(*args, **(kwargs or {}))
+
+    def _is_no_leaf(self, tensor: Any) -> bool:
+        if not self._needs.get(id(tensor), False):
+            return False
+        # One item of a batch says that it requires a gradient, and no graph reaches it.
+        with torch.enable_grad():
+            node = tensor.view_as(tensor).grad_fn
+        return node is None or node.next_functions[0][0] is None
+
+
+def _of_which(args: tuple[Any, ...], kwargs: Any) -> list[Any]:
+    """The tensors that `torch.autograd.grad` was asked to differentiate with respect to."""
+    return pytree.tree_leaves(args[1] if len(args) > 1 else (kwargs or {}).get("inputs"))
+
+
+def _leafless(name: str) -> Raised:
+    return Raised(
+        f"{name} is refused by torch.func: a rule differentiates what it computes of its inputs "
+        "themselves, which are no leaves of autograd below a transform.",
+        mend="Let the rule differentiate with respect to x.detach().requires_grad_(), made "
+        "inside of enable_grad().",
+    )
 
 
 def _writes(packet: Any) -> bool:
@@ -99,12 +123,7 @@ def old_habits(
             yield
         except RuntimeError as error:
             if is_without_graph(error):
-                raise Raised(
-                    f"{name} is refused by torch.func: a rule differentiates what it computes of "
-                    "its inputs themselves, which are no leaves of autograd below a transform.",
-                    mend="Let the rule differentiate with respect to x.detach().requires_grad_(), "
-                    "made inside of enable_grad().",
-                ) from error
+                raise _leafless(name) from error
             untraceable = isinstance(error, NotImplementedError) and is_traced()
             if isinstance(error, PullbackError) or not (untraceable or _TRACED in str(error)):
                 raise

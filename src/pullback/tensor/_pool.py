@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pullback.errors import DefinitionError
-from pullback.internal.torch import pytree
+from pullback.internal.torch import FakeTensor, FunctionalTensor, pytree
 from pullback.tensor._levels import same_view
 from pullback.tensor._structure import is_data
 
@@ -72,7 +72,8 @@ class Pool:
     def strip(self, value: Any) -> Any:
         """Replace the tensors in an attribute by their places."""
         if isinstance(value, torch.Tensor):
-            if vars(value):  # what else hangs on it would be lost
+            # What else hangs on it would be lost; on one without values hangs what torch traces by.
+            if vars(value) and not isinstance(value, (FakeTensor, FunctionalTensor)):
                 return value
             place = self.place(value)
             return _Slot(place) if isinstance(place, int) else place
