@@ -6,6 +6,8 @@ from tests.fuzzing import spread
 from tests.tensor.cases import ROWS
 from tests.tensor.helpers import SEED, agree, every_row, weighted
 
+import pullback
+
 func = torch.func
 
 
@@ -74,3 +76,38 @@ def test_composed_with_jvp_alone(row):
         return lambda *args: func.jvp(function, args, args)[1]
 
     agree(compiled(pushed(row.function))(*args), pushed(row.formula)(*args))
+
+
+class AsksItsAttribute(torch.autograd.Function):
+    """tanh(x * scale), which keeps the scale on the context and asks whether it requires grad."""
+
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x)
+        ctx.scale = scale
+        return (x * scale).tanh()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        slope = g * (1 - (x * ctx.scale).tanh() ** 2)
+        return slope * ctx.scale, (slope * x).sum() if ctx.scale.requires_grad else None
+
+
+@pytest.mark.parametrize("ask", ["jvp", "grad", "hessian"])
+def test_a_tensor_on_the_context_is_the_input_that_it_is_in_a_graph_too(ask):
+    x = torch.tensor([0.6, -1.1, 1.4], dtype=torch.float64)
+    scale = torch.tensor(1.7, dtype=torch.float64)
+
+    def asked(f):
+        if ask == "jvp":
+            return lambda x, s: torch.func.jvp(f, (x, s), (x + 1, s + 1))[1]
+        way = getattr(torch.func, ask)
+        return lambda x, s: way(lambda s: f(x, s).sum())(s)
+
+    torch._dynamo.reset()
+    found = asked(pullback.complete(AsksItsAttribute).apply)
+    compiled = torch.compile(found, fullgraph=True, backend="aot_eager")
+    expected = asked(lambda x, s: (x * s).tanh())(x, scale)
+    torch.testing.assert_close(found(x, scale), expected)
+    torch.testing.assert_close(compiled(x, scale), expected)

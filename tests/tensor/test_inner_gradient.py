@@ -128,3 +128,28 @@ def test_an_input_that_may_be_unused_is_not_taken_for_one_below_vmap(batching):
         assert "no leaves of autograd below a transform" in str(error)  # noqa: PT017 - or right
         return
     agree(got, want)
+
+
+class AsksItsOutput(torch.autograd.Function):
+    """exp(x), whose backward takes a saved output that requires no gradient for a constant."""
+
+    @staticmethod
+    def forward(ctx, x):
+        value = x.exp()
+        ctx.save_for_backward(value)
+        return value
+
+    @staticmethod
+    def backward(ctx, g):
+        (value,) = ctx.saved_tensors
+        return g * value if value.requires_grad else torch.zeros_like(g)
+
+
+@pytest.mark.parametrize("name", ["grad", "jacrev", "jacfwd", "hessian"])
+def test_a_saved_output_says_below_a_transform_that_it_requires_a_gradient(name):
+    apply = pullback.complete(AsksItsOutput).apply
+    ask = getattr(func, name)
+    agree(ask(lambda x: apply(x).sum())(X), ask(lambda x: x.exp().sum())(X))
+    rows = torch.stack([X, -X])
+    got = func.vmap(ask(lambda x: apply(x).sum()))(rows)
+    agree(got, func.vmap(ask(lambda x: x.exp().sum()))(rows))

@@ -312,8 +312,11 @@ class Call:
         context, name = self.context(saved, needs), definition.name
         if not (self.transformed or _transforming()):
             return self.backward(backward, context, given)
-        inputs = [i for i in range(len(self.needs)) if i in saved]
-        tensors, flags = [saved[i] for i in inputs], [self.needs[i] for i in inputs]
+        first, any_ = len(self.needs), any(self.needs)
+        flowing = [first + i for i in range(self.count) if i not in self.non_differentiable]
+        answers = dict(enumerate(self.needs)) | dict.fromkeys(flowing, any_)
+        places = [place for place in answers if place in saved]
+        tensors, flags = [saved[place] for place in places], [answers[place] for place in places]
         with tried_below(name), old_habits(tensors, flags, name=name, published=definition.lenient):
             return self.backward(backward, context, given)
 
