@@ -103,8 +103,7 @@ class Call:
         self.names = names
         self.needs = needs
         self.autocast = autocast
-        self.generators = None
-        self.attributes = None
+        self.generators = self.attributes = None
         self.transformed = transformed  # by torch.func or dual numbers, at some level
         self.grad_enabled = torch.is_grad_enabled()
 
@@ -312,11 +311,9 @@ class Call:
         context, name = self.context(saved, needs), definition.name
         if not (self.transformed or _transforming()):
             return self.backward(backward, context, given)
-        first, any_ = len(self.needs), any(self.needs)
-        flowing = [first + i for i in range(self.count) if i not in self.non_differentiable]
-        answers = dict(enumerate(self.needs)) | dict.fromkeys(flowing, any_)
-        places = [place for place in answers if place in saved]
-        tensors, flags = [saved[place] for place in places], [answers[place] for place in places]
+        flowing = (i not in self.non_differentiable for i in range(self.count))
+        asked = {i: yes for i, yes in enumerate((*self.needs, *flowing)) if i in saved}
+        tensors, flags = [saved[i] for i in asked], list(asked.values())
         with tried_below(name), old_habits(tensors, flags, name=name, published=definition.lenient):
             return self.backward(backward, context, given)
 
