@@ -237,6 +237,35 @@ def takes_anything(base):
     return Takes
 
 
+def power_of(options):
+    return options.power
+
+
+def derivative(x, *, options, g):
+    return power_of(options) * x ** (power_of(options) - 1) * g
+
+
+def hands_an_object_on(base):
+    class HandsOn(base):
+        @staticmethod
+        def forward(ctx, x, options):
+            ctx.save_for_backward(x)
+            ctx.options = options
+            return x ** power_of(options)
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return derivative(x, options=ctx.options, g=g), None
+
+    return HandsOn
+
+
+@both(hands_an_object_on)
+def test_an_object_that_helpers_look_into(function):
+    same_as_eager(lambda x: function.apply(x, Options(3)).sin())
+
+
 OPTIONS = {
     "dataclass": Options(),
     "object": Plain(3),

@@ -7,15 +7,12 @@ with all its rules intact, so reverse mode, forward mode and composed transforms
 Dynamo takes a second to import. Functions defined before it is imported wait until then.
 """
 
-import ast
 import contextlib
 import functools
 import inspect
 import sys
-import textwrap
-import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -30,18 +27,21 @@ from pullback.internal.torch import (
     end_graph,
     free_symbols,
     graph_break,
-    is_compiled,
     is_decided_by_values,
     is_dynamo_tracing,
     is_dynamo_trying,
-    pytree,
     substitute_in_graph,
     trace_again,
     version_of,
 )
 from pullback.tensor._definition import Definition
 from pullback.tensor._preserve import keeps_a_fake, preserved
-from pullback.tensor._reach import functions, named
+from pullback.tensor._read_rules import (
+    calls_compiled,
+    reads_a_tensor,
+    rules_and_helpers,
+    takes_an_object,
+)
 
 __all__ = [
     "confirm_outputs",
@@ -55,11 +55,7 @@ __all__ = [
     "tried_below",
 ]
 
-_FAR = 1000  # calls from a rule to a helper
 _base: Any = torch.autograd.Function
-# What tensors and the other values that a graph takes have themselves.
-_GRAPHED = (torch.Tensor, torch.Size, torch.dtype, torch.device, int, float, complex, str)
-_KNOWN = frozenset(name for kind in (*_GRAPHED, list, tuple, dict, slice) for name in dir(kind))
 _waiting: weakref.WeakSet[type] = weakref.WeakSet()
 
 
@@ -187,9 +183,11 @@ def _register(function: Any) -> None:
     _let_follow()
     # Dynamo traces no Function that has a jvp.
     traceable = function.jvp is _base.jvp
-    reached = _rules_and_helpers(function)
-    outside = traceable and (_takes_an_object(function) or _is_compiled(function, reached))
-    function._traced = function._traced or _reads_a_tensor(reached) or outside
+    reached = rules_and_helpers(function)
+    outside = traceable and (
+        takes_an_object(function, reached) or calls_compiled(function, reached)
+    )
+    function._traced = function._traced or reads_a_tensor(reached) or outside
     if function._traced:
         _trace(function)
     else:
@@ -201,82 +199,13 @@ def _trace(function: Any) -> None:
     function.forward = staticmethod(_refuse_composition(function))
 
 
-def _takes_an_object(function: Any) -> bool:
-    """Whether a rule calls an argument of forward, or looks into one that is no tensor.
-
-    `torch.compile` can put tensors and numbers into a graph, not functions, modules or objects. A
-    Function that takes one is traced rule by rule, as torch does without pullback.
-    """
-    rules = (function.forward, function.setup_context, function.backward)
-    nodes = [node for rule in rules for node in _syntax(rule)]
-    split = function.setup_context is not _base.setup_context
-    names = set(list(inspect.signature(function.forward).parameters)[0 if split else 1 :])
-    looked = [n for n in nodes if isinstance(n, ast.Attribute) and n.attr not in _KNOWN]
-    called = [node for node in nodes if isinstance(node, ast.Call)]
-    looked += [c for c in called if getattr(c.func, "id", None) == "getattr" and c.args]
-    if any(getattr(_looked_at(node), "id", None) in names for node in looked):
-        return True
-    for node in nodes:  # ctx.tree = tree
-        if isinstance(node, ast.Assign) and getattr(node.value, "id", None) in names:
-            names |= {t.attr for t in node.targets if isinstance(t, ast.Attribute)}
-    return any(
-        getattr(c.func, "id", None) in names or getattr(c.func, "attr", None) in names
-        for c in called
-    )
-
-
-def _looked_at(node: Any) -> ast.AST:
-    return node.value if isinstance(node, ast.Attribute) else node.args[0]
-
-
-def _reads_a_tensor(reached: Sequence[types.FunctionType]) -> bool:
-    """Whether a rule reads a tensor that is no argument: a global, or one of an outer function.
-
-    In a graph that takes the Function whole it could only be a constant, wrong as soon as it
-    changes. A Function that reads one is traced too: Dynamo makes it an input, and guards it.
-    """
-    return any(
-        isinstance(value, torch.nn.Module)
-        or (
-            isinstance(value, (torch.Tensor, list, tuple, dict))
-            and any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
-        )
-        for rule in reached
-        for value in named(rule)
-    )
-
-
-def _is_compiled(function: Any, reached: Sequence[types.FunctionType]) -> bool:
-    """Whether a rule, or a function that it refers to, is compiled already.
-
-    It would run on tensors without values, which its kernels cannot read. Dynamo traces it.
-    """
-    rules = (function.forward, function.setup_context, function.backward)
-    helpers = [value for rule in reached for value in named(rule)]
-    return any(map(is_compiled, [*rules, *helpers]))
-
-
-def _rules_and_helpers(function: Any) -> list[types.FunctionType]:
-    """The rules, and the functions of the same module that they refer to by name."""
-    rules = (function.forward, function.setup_context, function.backward)
-    modules = {inspect.unwrap(rule).__module__ for rule in rules} - {_base.__module__}
-    return functions(rules, lambda found: found.__module__ in modules, _FAR)
-
-
-def _syntax(rule: Any) -> list[ast.AST]:
-    try:
-        return list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(rule))))))
-    except (OSError, TypeError, SyntaxError):
-        return []
-
-
 def _refuse_composition(function: Any) -> Callable[..., Any]:
     """The forward of a traced Function: below `torch.func`, Dynamo would drop its backward."""
     forward, name = function.forward, function.__name__
     if hasattr(forward, "refuses_composition"):
         return forward
     marks = function.setup_context is _base.setup_context and any(
-        "mark_non_differentiable" in rule.__code__.co_names for rule in _rules_and_helpers(function)
+        "mark_non_differentiable" in rule.__code__.co_names for rule in rules_and_helpers(function)
     )
 
     # Without what torch.compile wrote on a compiled forward: Dynamo would trace past this one.
