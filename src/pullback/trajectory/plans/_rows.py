@@ -84,6 +84,7 @@ def row_mask(plan: Plan, kind: str) -> Tensor:
 def problem_of(plan: Plan, forms: Forms, limits: Limits, step: Tensor) -> Problem:
     """The program that keeps the limits, for steps of so many seconds."""
     levels, scales, kinds = [], [], row_kinds(limits)
+    energy = _energy(plan.order, forms)
     for kind in kinds:
         middle, half = aim_of(limits, limit_of(kind), plan.points)
         if limit_of(kind) == "position":
@@ -92,22 +93,41 @@ def problem_of(plan: Plan, forms: Forms, limits: Limits, step: Tensor) -> Proble
         scale = row_mask(plan, kind) / (half * unit).unsqueeze(-1)
         levels.append((row_values(kind, forms) - (middle * unit).unsqueeze(-1)) * scale)
         scales.append(scale)
+        beyond = (levels[-1].abs() - 1).clamp(min=0).amax(-1) * half * unit
+        energy = torch.maximum(energy, _energy_of_change(plan, limit_of(kind), beyond.detach()))
     level = _cat(levels)
     scale = _cat(scales).expand(*level.shape)
-    energy = _energy(plan.order, forms).expand(level.shape[:-1])
+    energy = energy.expand(level.shape[:-1])
     # Joints share their conditions, so these have one of them.
     return Problem(level, scale, plan.conditions.unsqueeze(-3), energy, plan.order, kinds)
 
 
 def _energy(order: int, forms: Forms) -> Tensor:
-    """The unit of the metric: its derivative would move the solution by the gap alone."""
+    """The unit of the metric: its derivative would move the solution by the gap alone.
+
+    Where a polynomial of low degree meets all conditions it is that of rounding alone, which is no
+    unit: there it is that of a change as large as the motion.
+    """
     metric = metric_product(order, forms.acceleration, forms.jerk)
     middle = forms.position - forms.acceleration / 6
     energy = (metric[..., 1:-1] * middle).sum(-1)
     first = 2 * middle[..., 0] - middle[..., 1] + forms.acceleration[..., 0]
     last = 2 * middle[..., -1] - middle[..., -2] + forms.acceleration[..., -1]
     energy = (energy + metric[..., 0] * first + metric[..., -1] * last).detach()
-    return torch.where(energy > 0, energy, torch.ones_like(energy))
+    steps, size = float(middle.shape[-1]), forms.position.detach().abs().amax(-1)
+    rounding = steps * (64 * torch.finfo(size.dtype).eps * size) ** 2
+    covered = _smooth_energy(order, steps, torch.where(size > 0, size, torch.ones_like(size)))
+    return torch.where(energy > rounding, energy, covered)
+
+
+def _energy_of_change(plan: Plan, limit: str, beyond: Tensor) -> Tensor:
+    """About what a change costs that brings a motion back by as much as it is beyond a limit."""
+    return _smooth_energy(max(plan.order - POWERS[limit], 0), float(plan.samples), beyond)
+
+
+def _smooth_energy(order: int, steps: float, change: Tensor) -> Tensor:
+    """Of a change that takes all steps: each has ``1 / steps ** order`` of it as derivative."""
+    return change.square() * steps ** (1 - 2 * order if order else 0)
 
 
 def _cat(parts: list[Tensor]) -> Tensor:
