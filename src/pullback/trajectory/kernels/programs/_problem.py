@@ -86,7 +86,8 @@ class Problem(NamedTuple):
         level: ``[..., joint, rows]``, the derivatives without limits, as parts of the limits.
         scale: ``[..., joint, rows]``, one over the limits per step, zero where nothing is limited.
         conditions: ``[..., 1 or joint, few, samples + 2]``.
-        energy: ``[..., joint]``, of the motion without limits: the unit of the metric.
+        energy: ``[..., joint]``, of the motion without limits, or of the change that the limits ask
+            for, whichever is larger: the unit of the metric.
         order: 3 or 2.
         kinds: the kinds of limits, in the order of the rows.
     """
