@@ -176,6 +176,35 @@ def test_a_change_outside_is_seen(third, case):
             assert loss(x).item() != expected.item()
 
 
+WITHOUT_A_GRADIENT = {
+    "alone": lambda f: f,
+    "no_grad": torch.no_grad(),
+    "grad": lambda f: torch.func.grad(lambda x: f(x).sum()),
+    "jvp": lambda f: lambda x: torch.func.jvp(f, (x,), (x,))[1],
+    "vmap": torch.vmap,
+}
+
+
+@pytest.mark.parametrize("ask", WITHOUT_A_GRADIENT)
+@pytest.mark.parametrize("third", [False, True], ids=["Function", "complete"])
+def test_a_change_outside_is_seen_where_no_gradient_is_recorded(third, ask):
+    own = scaling(torch.autograd.Function if third else pullback.Function, number)
+    function = pullback.complete(own) if third else own
+
+    def run(x):
+        return function.apply(x)
+
+    wrapped = WITHOUT_A_GRADIENT[ask](run)
+    compiled = torch.compile(wrapped, fullgraph=True, backend="aot_eager")
+    x = torch.tensor([1.0, 3.0], requires_grad=ask == "no_grad")
+    before = wrapped(x).tolist()
+    assert compiled(x).tolist() == before
+    rebind(ALPHA=5.0)()
+    wanted = wrapped(x).tolist()
+    assert wanted != before
+    assert compiled(x).tolist() == wanted
+
+
 @pytest.mark.parametrize("third", [False, True], ids=["Function", "complete"])
 def test_a_rule_that_is_replaced_is_seen(third):
     own = scaling(torch.autograd.Function if third else pullback.Function, number)

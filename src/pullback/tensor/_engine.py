@@ -77,6 +77,8 @@ def apply(
     template, tensors = flatten(values)
     if is_dynamo_trying(tensors):
         with tried(engine.function(), definition):
+            what = f"what {definition.name} reads is as it was"
+            guard_graph(watch(engine.function, definition), what)
             return confirm_outputs(
                 definition.name, _run(engine, definition, template, tensors, names)
             )
@@ -122,7 +124,6 @@ def _run(
 def _enter_graph(engine: Any, call: Call, tensors: Sequence[torch.Tensor]) -> Any:
     """Run a call that torch.compile takes into its graph, or refuse what it would get wrong."""
     name = call.definition.name
-    guard_graph(watch(engine.function, call.definition), f"what {name} reads is as it was")
     fixed = {i for i, tensor in enumerate(tensors) if not may_change(tensor)}
     with refuse_constants(name):
         with refuse_decisions(name):
