@@ -1,5 +1,10 @@
 """Compiled code follows what a rule reads that is no argument, when it changes."""
 
+import contextvars
+import itertools
+import os
+import random
+import threading
 import types
 
 import numpy as np
@@ -18,6 +23,12 @@ ARRAY = np.array([2.0])
 ALPHA = 2.0
 POWER = 2
 MODE = "double"
+RANDOM = random.Random(0)
+STATE = np.random.RandomState(0)
+GENERATOR = np.random.default_rng(0)
+THREAD = threading.local()
+CONTEXT = contextvars.ContextVar("alpha", default=2.0)
+COUNT = itertools.count(1)
 
 
 class Holder:
@@ -242,3 +253,68 @@ def test_a_count_of_calls_does_not_compile_anew():
         Counting.apply(x)
         compiled(x)
     assert len(graphs) == 1
+
+
+SHARED = {
+    "of Python": lambda: random.random(),  # noqa: PLW0108
+    "of numpy": lambda: float(np.random.rand()),
+    "a Random": lambda: RANDOM.random(),  # noqa: PLW0108
+    "a RandomState": lambda: float(STATE.rand()),
+    "a numpy Generator": lambda: float(GENERATOR.random()),
+}
+UNGUARDED = {
+    "a variable of a thread": lambda: THREAD.alpha,
+    "a variable of a context": lambda: CONTEXT.get(),  # noqa: PLW0108
+    "an iterator": lambda: float(next(COUNT)),
+    "the environment": lambda: float(os.environ["PULLBACK_TEST"]),
+    "a setting of torch": lambda: 5.0 if torch.backends.cudnn.benchmark else 2.0,
+    "a seed": lambda: torch.rand(2, generator=torch.Generator().manual_seed(2)),
+    "a shared seed": lambda: seeded(),  # noqa: PLW0108
+}
+
+
+def seeded():
+    with torch.random.fork_rng([]):
+        torch.manual_seed(3)
+        return torch.rand(2)
+
+
+def begin():
+    random.seed(0)
+    np.random.seed(0)
+    RANDOM.seed(0)
+    STATE.seed(0)
+    GENERATOR.bit_generator.state = np.random.default_rng(0).bit_generator.state
+    THREAD.alpha = 2.0
+    CONTEXT.set(2.0)
+    globals().update(COUNT=itertools.count(1))
+
+
+def values_of_calls(run, monkeypatch):
+    begin()
+    monkeypatch.setenv("PULLBACK_TEST", "2.0")
+    x = torch.tensor([1.0, 3.0], requires_grad=True)
+    values = [run(x).tolist()]
+    THREAD.alpha = 5.0
+    CONTEXT.set(5.0)
+    monkeypatch.setenv("PULLBACK_TEST", "5.0")
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    values += [run(x).tolist(), run(x).tolist()]
+    monkeypatch.undo()
+    return values
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # Dynamo's own doing
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("case", SHARED | UNGUARDED)
+def test_what_may_change_at_each_call_is_no_constant(case, fullgraph, monkeypatch):
+    read = (SHARED | UNGUARDED)[case]
+    function = pullback.complete(scaling(torch.autograd.Function, lambda x: x * read()))
+    wanted = values_of_calls(function.apply, monkeypatch)
+    compiled = torch.compile(function.apply, fullgraph=fullgraph, backend="aot_eager")
+    try:
+        found = values_of_calls(compiled, monkeypatch)
+    except torch._dynamo.exc.TorchDynamoException:
+        assert fullgraph
+        return
+    assert found == wanted

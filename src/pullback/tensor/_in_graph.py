@@ -35,10 +35,11 @@ from pullback.internal.torch import (
     version_of,
 )
 from pullback.tensor._definition import Definition
-from pullback.tensor._preserve import keeps_a_fake, preserved
+from pullback.tensor._preserve import drawn_outside, keeps_a_fake, preserved
 from pullback.tensor._read_rules import (
     calls_compiled,
     reads_a_tensor,
+    reads_what_changes,
     rules_and_helpers,
     takes_an_object,
 )
@@ -108,7 +109,14 @@ def tried(function: Any, definition: Definition) -> Iterator[None]:
     name = definition.name
     try:
         with free_symbols(), preserved(definition):
+            before = drawn_outside(definition)
             yield
+            if drawn_outside(definition) != before:
+                raise UnsupportedError(
+                    f"{name} draws a number with Python or numpy, and torch.compile takes {name} "
+                    "into its graph whole, where that number would be a constant.",
+                    mend="Draw with torch, or before the call, and pass the number as an argument.",
+                )
             if keeps_a_fake(definition):
                 raise _NoValues(
                     f"{name} keeps a tensor that is no argument, and torch.compile takes {name} "
@@ -187,7 +195,8 @@ def _register(function: Any) -> None:
     outside = traceable and (
         takes_an_object(function, reached) or calls_compiled(function, reached)
     )
-    function._traced = function._traced or reads_a_tensor(reached) or outside
+    reads = reads_a_tensor(reached) or reads_what_changes(reached)
+    function._traced = function._traced or reads or outside
     if function._traced:
         _trace(function)
     else:
@@ -214,9 +223,10 @@ def _refuse_composition(function: Any) -> Callable[..., Any]:
         if torch.compiler.is_dynamo_compiling() and are_functorch_transforms_active():
             graph_break(
                 f"torch.compile of a torch.func transform of {name} is refused: {name} takes a "
-                "function or an object as argument, reads a tensor that is no argument, or "
-                "cannot run where tensors have no values, and its backward would be dropped. "
-                "Compile the function without the transform, or transform without compiling."
+                "function or an object as argument, reads a tensor that is no argument or a value "
+                "that nothing guards, or cannot run where tensors have no values, and its backward "
+                "would be dropped. Compile the function without the transform, or transform "
+                "without compiling."
             )
         output = forward(*args, **kwargs)
         if INTERMEDIATES_ARE_OUTPUTS and torch.compiler.is_dynamo_compiling():

@@ -59,9 +59,12 @@ def rewind(value: Any) -> Callable[[], None] | None:
         return functools.partial(put_back, value.get_state())
     if isinstance(value, random.Random):
         return functools.partial(value.setstate, value.getstate())
-    if type(value).__module__.startswith("numpy.random") and hasattr(value, "bit_generator"):
-        bits = value.bit_generator
-        return functools.partial(setattr, bits, "state", bits.state)
+    if type(value).__module__.startswith("numpy.random"):
+        if hasattr(value, "bit_generator"):
+            bits = value.bit_generator
+            return functools.partial(setattr, bits, "state", bits.state)
+        if hasattr(value, "set_state"):  # a RandomState
+            return functools.partial(value.set_state, value.get_state(legacy=False))
     return None
 
 

@@ -5,8 +5,10 @@ numbers that are arguments; what else they need, Dynamo follows where it traces 
 """
 
 import ast
+import contextvars
 import inspect
 import textwrap
+import threading
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,14 +16,25 @@ from typing import Any
 import torch
 
 from pullback.internal.torch import is_compiled, pytree
-from pullback.tensor._reach import functions, named
+from pullback.tensor._reach import codes, functions, named
 
-__all__ = ["calls_compiled", "reads_a_tensor", "rules_and_helpers", "takes_an_object"]
+__all__ = [
+    "calls_compiled",
+    "reads_a_tensor",
+    "reads_what_changes",
+    "rules_and_helpers",
+    "takes_an_object",
+]
 
 _FAR = 1000  # calls from a rule to a helper
 _base: Any = torch.autograd.Function
 # What tensors and the other values that a graph takes have themselves.
 _GRAPHED = (torch.Tensor, torch.Size, torch.dtype, torch.device, int, float, complex, str)
+# Seeds that are set within, and settings of the process that a graph has no guard for.
+_UNGUARDED = {"manual_seed", "fork_rng", "set_rng_state", "set_state", "Generator"}
+_UNGUARDED |= {"environ", "getenv", "backends", "storage_offset"}
+_UNGUARDED |= {"is_anomaly_enabled", "is_inference_mode_enabled"}
+_CHANGING = (threading.local, contextvars.ContextVar, Iterator)
 _KNOWN = frozenset(name for kind in (*_GRAPHED, list, tuple, dict, slice) for name in dir(kind))
 
 
@@ -70,6 +83,17 @@ def calls_compiled(function: Any, reached: Sequence[types.FunctionType]) -> bool
     """
     helpers = [value for rule in reached for value in named(rule)]
     return any(map(is_compiled, [*_rules(function), *helpers]))
+
+
+def reads_what_changes(reached: Sequence[types.FunctionType]) -> bool:
+    """Whether a rule reads what may be another value at each call, and nothing tells of a change.
+
+    A variable of a thread or a context, an iterator, the environment, a seed that the rule sets: a
+    graph that takes the Function whole would keep the first value.
+    """
+    names = {n for rule in reached for code in codes(rule.__code__) for n in code.co_names}
+    values = (value for rule in reached for value in named(rule))
+    return not names.isdisjoint(_UNGUARDED) or any(isinstance(v, _CHANGING) for v in values)
 
 
 def _rules(function: Any) -> tuple[Any, ...]:
