@@ -266,6 +266,33 @@ def test_an_object_that_helpers_look_into(function):
     same_as_eager(lambda x: function.apply(x, Options(3)).sin())
 
 
+def scale_of(x):
+    return getattr(x, "scale", 1.0)
+
+
+def reads_an_attribute_of_a_tensor(base, read=scale_of):
+    class Scales(base):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.scale = read(x)
+            return x * ctx.scale
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.scale
+
+    return Scales
+
+
+@both(reads_an_attribute_of_a_tensor)
+def test_an_attribute_that_a_helper_of_another_name_reads_off_a_tensor(function):
+    scaled = leaf().detach()
+    scaled.scale = 3.0
+    run = torch.compile(lambda x: function.apply(x), fullgraph=True, backend="aot_eager")  # noqa: PLW0108
+    agree(run(scaled), 3 * scaled)
+    agree(run(leaf()), leaf())
+
+
 OPTIONS = {
     "dataclass": Options(),
     "object": Plain(3),

@@ -6,7 +6,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-__all__ = ["MEMOISED", "codes", "filled_cells", "functions", "global_names", "named"]
+__all__ = ["MEMOISED", "by_name", "codes", "filled_cells", "functions", "global_names", "named"]
 
 MEMOISED = type(functools.cache(len))
 
@@ -40,8 +40,14 @@ def functions(
 
 def named(function: types.FunctionType) -> list[Any]:
     """The values that a function closes over, and those of the global names that it refers to."""
-    closed = [cell.cell_contents for cell in filled_cells(function)]
-    return closed + [function.__globals__[name] for name in global_names(function)]
+    return list(by_name(function).values())
+
+
+def by_name(function: types.FunctionType) -> dict[str, Any]:
+    """The same by the names that the function has for them."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    closed = {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
+    return {name: function.__globals__[name] for name in global_names(function)} | closed
 
 
 def filled_cells(function: types.FunctionType) -> list[types.CellType]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from pullback.internal.torch import is_compiled, pytree
-from pullback.tensor._reach import codes, functions, named
+from pullback.tensor._reach import by_name, codes, functions, named
 
 __all__ = [
     "calls_compiled",
@@ -55,8 +55,7 @@ def takes_an_object(function: Any, reached: Sequence[types.FunctionType]) -> boo
     split = function.setup_context is not _base.setup_context
     names = set(list(inspect.signature(function.forward).parameters)[0 if split else 1 :])
     nodes = [node for rule in _rules(function) for node in _syntax(rule)]
-    helpers = {helper.__name__: helper for helper in reached}
-    return _looks_into(nodes, names, helpers, set())
+    return _looks_into(nodes, names, _bound(reached), set())
 
 
 def reads_a_tensor(reached: Sequence[types.FunctionType]) -> bool:
@@ -105,6 +104,13 @@ def _syntax(rule: Any) -> list[ast.AST]:
         return list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(rule))))))
     except (OSError, TypeError, SyntaxError):
         return []
+
+
+def _bound(reached: Sequence[types.FunctionType]) -> dict[str, types.FunctionType]:
+    """The helpers by the names that rules and helpers have for them."""
+    known = {id(helper) for helper in reached}
+    values = [item for rule in reached for item in by_name(inspect.unwrap(rule)).items()]
+    return {name: value for name, value in values if id(value) in known}
 
 
 def _looks_into(
