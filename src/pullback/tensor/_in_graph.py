@@ -213,7 +213,8 @@ def _refuse_composition(function: Any) -> Callable[..., Any]:
     forward, name = function.forward, function.__name__
     if hasattr(forward, "refuses_composition"):
         return forward
-    marks = function.setup_context is _base.setup_context and any(
+    combined = function.setup_context is _base.setup_context
+    marks = (INTERMEDIATES_ARE_OUTPUTS and combined) and any(
         "mark_non_differentiable" in rule.__code__.co_names for rule in rules_and_helpers(function)
     )
 
