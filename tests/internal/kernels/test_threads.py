@@ -24,8 +24,21 @@ def counting(counts):
 @pytest.mark.parametrize("items", [1, 2, 3, 1000])
 def test_every_item_is_worked_on_once(threads, items):
     counts = np.zeros(items)
-    run_slices(counting(counts), (), items, threads)
+    run_slices(counting(counts), {}, items, threads)
     assert (counts == 1).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_arguments_go_by_name(threads):
+    seen = []
+
+    def kernel(source, target, first, last):
+        seen.append((source, target))
+
+    run_slices(kernel, {"target": "written", "source": "read"}, 10, threads)
+    assert set(seen) == {("read", "written")}
+    with pytest.raises(TypeError, match="sauce"):
+        run_slices(kernel, {"target": "written", "sauce": "read"}, 10, threads)
 
 
 def test_small_work_stays_in_its_thread():
@@ -46,7 +59,7 @@ def test_python_threads_at_once():
     def work():
         for _ in range(50):
             counts = np.zeros(100)
-            run_slices(counting(counts), (), 100, 3)
+            run_slices(counting(counts), {}, 100, 3)
             if not (counts == 1).all():
                 wrong.append(counts)
 
@@ -60,8 +73,8 @@ def test_python_threads_at_once():
 
 def test_one_pool_serves_every_number_of_threads():
     for threads in (2, 5, 3, 7, 4, 6):
-        run_slices(counting(np.zeros(100)), (), 100, threads)
-    run_slices(counting(np.zeros(100)), (), 100, 7)
+        run_slices(counting(np.zeros(100)), {}, 100, threads)
+    run_slices(counting(np.zeros(100)), {}, 100, 7)
     names = [t for t in threading.enumerate() if t.name.startswith("pullback_")]
     deadline = threading.Event()
     for _ in range(100):  # threads of a pool that was replaced end by themselves
@@ -86,7 +99,7 @@ def test_an_interruption_waits_for_the_other_threads():
         done.append(first)
 
     with pytest.raises(KeyboardInterrupt):
-        run_slices(kernel, (), 2, 2)
+        run_slices(kernel, {}, 2, 2)
     assert done, "the caller was let go while a thread still wrote"
 
 
@@ -118,7 +131,7 @@ def test_an_error_in_a_thread_is_raised():
             raise ValueError("wrong")
 
     with pytest.raises(ValueError, match="wrong"):
-        run_slices(kernel, (), 8, 4)
+        run_slices(kernel, {}, 8, 4)
 
 
 def test_the_result_does_not_depend_on_the_threads():

@@ -56,21 +56,22 @@ def count_threads(items: int, elements: int) -> int:
 
 
 def run_slices(
-    kernel: Callable[..., object], arguments: tuple[Any, ...], items: int, threads: int
+    kernel: Callable[..., object], arguments: dict[str, Any], items: int, threads: int
 ) -> None:
-    """Call a kernel with arguments and the first and after the last of the items of each slice.
+    """Call a kernel with arguments and, for each slice, its first item and the one after its last.
 
     Returns when all slices are done, an interruption notwithstanding: threads write into buffers
     that nobody keeps for them.
 
     Arguments:
-        kernel: releases the interpreter's lock.
-        arguments: come first, the same for all slices.
+        kernel: releases the interpreter's lock. It is also given ``first`` and ``last``.
+        arguments: by name, the same for all slices: addresses in another order would be an end
+            of the process, or another tensor's numbers.
         items: the number of independent items.
         threads: as `count_threads` returned it.
     """
     if threads <= 1:
-        kernel(*arguments, 0, items)
+        kernel(**arguments, first=0, last=items)
         return
     slices, numbers = min(items, _SLICES_OF_A_THREAD * threads), itertools.count()
 
@@ -78,7 +79,8 @@ def run_slices(
         for number in numbers:  # the interpreter counts for one thread at a time
             if number >= slices:
                 return
-            kernel(*arguments, items * number // slices, items * (number + 1) // slices)
+            first, last = items * number // slices, items * (number + 1) // slices
+            kernel(**arguments, first=first, last=last)
 
     others = _submit(work, threads - 1)
     try:

@@ -21,6 +21,8 @@ from numba.core.typing import signature
 from numba.core.typing.templates import AbstractTemplate, infer_global
 from numba.extending import intrinsic, lower_builtin, register_model
 
+from pullback.internal.kernels._cpu import compile_kernel
+
 __all__ = [
     "VECTOR_BYTES",
     "count_lanes",
@@ -29,6 +31,7 @@ __all__ = [
     "load_first",
     "pointer_at",
     "pointer_to",
+    "pointers_at",
     "splat",
     "store",
     "store_first",
@@ -127,6 +130,18 @@ def pointer_at(_context: Any, address: Any, item: Any) -> Any:
         return builder.inttoptr(arguments[0], context.get_value_type(given.return_type))
 
     return types.CPointer(item)(types.intp, item), generate
+
+
+@compile_kernel(nogil=True)
+def pointers_at(addresses: Any, item: Any) -> Any:
+    """`pointer_at` each of four addresses."""
+    first, second, third, fourth = addresses
+    return (
+        pointer_at(first, item),
+        pointer_at(second, item),
+        pointer_at(third, item),
+        pointer_at(fourth, item),
+    )
 
 
 @_intrinsic

@@ -4,6 +4,8 @@ The joints of a trajectory are the lanes of a vector, and its states stay in reg
 sample to the next: memory is read once and written once.
 """
 
+from typing import NamedTuple
+
 from torch import Tensor
 
 from pullback.internal.kernels._cpu import compile_kernel
@@ -12,6 +14,7 @@ from pullback.internal.kernels.vectors._cpu import (
     count_lanes,
     load_first,
     pointer_at,
+    pointers_at,
     splat,
     store_first,
 )
@@ -19,6 +22,14 @@ from pullback.internal.kernels.vectors._cpu import (
 __all__ = ["accumulate", "accumulate_adjoint"]
 
 _compile = compile_kernel(nogil=True)
+
+
+class Sizes(NamedTuple):
+    """Of a problem: how many steps, joints, and states above the position."""
+
+    horizon: int
+    dof: int
+    order: int
 
 
 @_compile
@@ -34,7 +45,7 @@ def _forward_lanes(control, initial, steps, levels, at, place, stride, count, si
     ``at`` is where they begin in (control, initial, levels), ``place`` where the coefficients do,
     ``stride`` how far the next step's are.
     """
-    horizon, dof, order = sizes
+    horizon, dof, order = sizes.horizon, sizes.dof, sizes.order
     position, velocity, acceleration, jerk = levels
     zero = splat(steps[place] - steps[place])
     z0 = _load_state(initial, at[1], 0, order, dof, count)
@@ -69,7 +80,7 @@ def _forward_lanes(control, initial, steps, levels, at, place, stride, count, si
 @_compile
 def _adjoint_lanes(control, initial, steps, cotangents, at, place, stride, count, sizes):
     """The transpose of `_forward_lanes`, from the last sample to the first."""
-    horizon, dof, order = sizes
+    horizon, dof, order = sizes.horizon, sizes.dof, sizes.order
     g0, g1, g2, g3 = cotangents
     of_control = g1 if order == 1 else (g2 if order == 2 else g3)
     i = at[2] + horizon * dof
@@ -101,22 +112,23 @@ def _adjoint_lanes(control, initial, steps, cotangents, at, place, stride, count
 
 
 @_compile
-def _run(zero, controls, states, coefficients, q, v, a, j, shape, forward, first, last):
-    horizon, dof, order, tables, rows = shape
+def _run(zero, control, initial, steps, levels, sizes, tables, rows, forward, first, last):
     stride = 3 if rows > 1 else 0
-    control, initial = pointer_at(controls, zero), pointer_at(states, zero)
-    steps = pointer_at(coefficients, zero)
-    levels = (pointer_at(q, zero), pointer_at(v, zero), pointer_at(a, zero), pointer_at(j, zero))
-    sizes, lanes = (horizon, dof, order), count_lanes(control)
+    controls, states = pointer_at(control, zero), pointer_at(initial, zero)
+    coefficients, lanes = pointer_at(steps, zero), count_lanes(controls)
+    outputs = pointers_at(levels, zero)
+    sizes = Sizes(*sizes)
+    horizon, dof, order = sizes.horizon, sizes.dof, sizes.order
     for b in range(first, last):
         place = (b if tables > 1 else 0) * rows * 3
         for d in range(0, dof, lanes):
             at = (b * horizon * dof + d, b * order * dof + d, b * (horizon + 1) * dof + d)
             count = min(lanes, dof - d)
+            given = (controls, states, coefficients, outputs, at, place, stride, count, sizes)
             if forward:
-                _forward_lanes(control, initial, steps, levels, at, place, stride, count, sizes)
+                _forward_lanes(*given)
             else:
-                _adjoint_lanes(control, initial, steps, levels, at, place, stride, count, sizes)
+                _adjoint_lanes(*given)
 
 
 def accumulate(
@@ -125,14 +137,12 @@ def accumulate(
     """`pullback.trajectory.kernels.accumulate._reference.accumulate` on the CPU."""
     batch, horizon, dof = control.shape
     dtype, wanted = steps.dtype, control.dtype
-    shape, new = (batch, horizon + 1, dof), steps.new_empty
-    outputs = (new(shape), new(shape), new(shape), new(shape))
-    ends = (in_memory(control, dtype), in_memory(initial, dtype))
-    _run_over_batch(ends, steps, outputs, order, forward=True)
+    levels = [steps.new_empty(batch, horizon + 1, dof) for _ in range(4)]
+    _run_over_batch(in_memory(control, dtype), in_memory(initial, dtype), steps, levels, order)
+    position, velocity, acceleration, jerk = levels
     if dtype is not wanted:
-        position, velocity, acceleration, jerk = outputs
         return position.to(wanted), velocity.to(wanted), acceleration.to(wanted), jerk.to(wanted)
-    return outputs
+    return position, velocity, acceleration, jerk
 
 
 def accumulate_adjoint(
@@ -143,28 +153,37 @@ def accumulate_adjoint(
     dtype, wanted = steps.dtype, cotangents[0].dtype
     control = steps.new_empty(batch, samples - 1, dof)
     initial = steps.new_empty(batch, order, dof)
-    levels = tuple([in_memory(cotangent, dtype) for cotangent in cotangents])
-    _run_over_batch((control, initial), steps, levels, order, forward=False)
+    levels = [in_memory(cotangent, dtype) for cotangent in cotangents]
+    _run_over_batch(control, initial, steps, levels, order, forward=False)
     if dtype is not wanted:
         return control.to(wanted), initial.to(wanted)
     return control, initial
 
 
 def _run_over_batch(
-    ends: tuple[Tensor, Tensor],
+    control: Tensor,
+    initial: Tensor,
     steps: Tensor,
-    levels: tuple[Tensor, ...],
+    levels: list[Tensor],
     order: int,
     *,
-    forward: bool,
+    forward: bool = True,
 ) -> None:
     """Run the kernel over all trajectories: control and initial states, and the four levels."""
-    batch, horizon, dof = ends[0].shape
+    batch, horizon, dof = control.shape
     elements = batch * horizon * dof
     if not elements:
         return
     steps = in_memory(steps, steps.dtype)
-    given = [part.data_ptr() for part in (*ends, steps, *levels)]
-    shape = (horizon, dof, order, *steps.shape[:2])
-    arguments = (ZEROS[steps.dtype], *given, shape, forward)
+    arguments = {
+        "zero": ZEROS[steps.dtype],
+        "control": control.data_ptr(),
+        "initial": initial.data_ptr(),
+        "steps": steps.data_ptr(),
+        "levels": tuple([level.data_ptr() for level in levels]),
+        "sizes": tuple(Sizes(horizon=horizon, dof=dof, order=order)),
+        "tables": steps.shape[0],
+        "rows": steps.shape[1],
+        "forward": forward,
+    }
     run_slices(_run, arguments, batch, count_threads(batch, elements))

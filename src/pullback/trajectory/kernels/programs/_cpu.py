@@ -65,10 +65,20 @@ def solve_problems(problem: Problem) -> tuple[Unknowns, Tensor]:
     sizes = [(count, size), (count, few), (count, 2, rows), (count, 2, rows)]
     found = Unknowns(*(level.new_empty(shape) for shape in sizes))
     solved = level.new_empty(count, dtype=torch.bool)
-    given = [in_memory(part, torch.float64) for part in (level, scale, conditions, energy, metric)]
-    inputs = [part.detach().numpy() for part in (kinds, *given)]
-    results = [part.numpy() for part in (*found, solved)]
-    arguments = (problem.order, *inputs, *results)
+    given = {
+        "level": level,
+        "scale": scale,
+        "conditions": conditions,
+        "energy": energy,
+        "metric": metric,
+    }
+    arguments = {
+        "order": problem.order,
+        "kinds": kinds.numpy(),
+        **{n: in_memory(part, torch.float64).detach().numpy() for n, part in given.items()},
+        **{name: part.numpy() for name, part in found._asdict().items()},
+        "solved": solved.numpy(),
+    }
     run_slices(_solve_slice, arguments, count, count_threads(count, count * _WORK))
     shapes = [(*batch, *shape[1:]) for shape in sizes]
     shaped = [part.reshape(shape) for part, shape in zip(found, shapes, strict=True)]
@@ -472,7 +482,7 @@ def _solve(problem, metric, point, step, work):
 
 @_compiled
 def _solve_slice(
-    order, kinds, level, scale, conditions, energy, metric, x, y, slack, push, found, first, last
+    order, kinds, level, scale, conditions, energy, metric, x, y, slack, push, solved, first, last
 ):
     """Solve the problems from ``first`` to ``last``."""
     rows, (few, size) = level.shape[1], conditions.shape[1:]
@@ -496,6 +506,6 @@ def _solve_slice(
             _support(rows_of, support)
         problem = (kinds, order, level[item], scale[item], rows_of, support, 1 / energy[item])
         point = (near, y[item], slack[item], push[item])
-        found[item] = _solve(problem, metric, point, step, work)
+        solved[item] = _solve(problem, metric, point, step, work)
         for k in range(size):  # a slice would compile numba's text for a shape that differs
             x[item, k] = near[k]

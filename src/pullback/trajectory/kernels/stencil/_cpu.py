@@ -15,7 +15,8 @@ plain loops take twice as long on the whole operation (benchmarks/results/kernel
 
 # Long: one kernel and its transpose, which share how rows and windows are found.
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,11 +33,13 @@ from pullback.internal.kernels.vectors._cpu import (
     load_first,
     pointer_at,
     pointer_to,
+    pointers_at,
     splat,
     store,
     store_first,
     store_past_caches,
 )
+from pullback.trajectory.kernels.stencil._layout import Geometry
 
 __all__ = ["apply_stencil", "apply_stencil_adjoint"]
 
@@ -50,18 +53,40 @@ _TOGETHER = 1 << 13
 _compile = compile_kernel(nogil=True)
 
 
+class Shape(NamedTuple):
+    """The sizes of a problem, those of its weights, and its `Geometry`."""
+
+    horizon: int
+    dof: int
+    tables: int
+    rows: int
+    columns: int
+    before: int
+    width: int
+    left: int
+    right: int
+    head: int
+    tail: int
+
+
 @_compile
-def _find_row(h, sizes, geometry):
+def _find_table(b, shape):
+    # Where the weights of trajectory b begin: there may be one table for all.
+    return (b if shape.tables > 1 else 0) * shape.rows * 3 * shape.columns
+
+
+@_compile
+def _find_row(h, shape):
     # Where the weights of row h begin in its table, which may hold one row for all inside rows.
-    horizon, rows, columns = sizes[1], sizes[4], sizes[5]
-    if rows != horizon and h >= geometry[2]:
-        h = h - horizon + rows if h >= horizon - geometry[3] else geometry[2]
-    return h * 3 * columns
+    horizon, rows, left = shape.horizon, shape.rows, shape.left
+    if rows != horizon and h >= left:
+        h = h - horizon + rows if h >= horizon - shape.right else left
+    return h * 3 * shape.columns
 
 
 @_compile
-def _find_window(h, horizon, geometry):
-    return min(max(h - geometry[0], 0), horizon - geometry[1])
+def _find_window(h, shape):
+    return min(max(h - shape.before, 0), shape.horizon - shape.width)
 
 
 @_compile
@@ -75,26 +100,26 @@ def _whole_weight(weights, row, own, width):
 
 
 @_compile
-def _is_flat(weights, sizes, geometry, inside):
+def _is_flat(weights, shape, inside):
     """Whether inside rows can go as one flat sequence.
 
     They must share weights, which must be zero wherever those of every layout are: weights that
     are themselves a derivative may not be. The sequence must fill a vector.
     """
-    _, horizon, _, tables, rows, columns = sizes
-    if rows >= horizon or inside < count_lanes(weights):
+    rows, columns = shape.rows, shape.columns
+    if rows >= shape.horizon or inside < count_lanes(weights):
         return False
-    for t in range(tables):
-        v = t * rows * 3 * columns + _find_row(geometry[2], sizes, geometry)
+    for t in range(shape.tables):
+        v = t * rows * 3 * columns + _find_row(shape.left, shape)
         a, j = v + columns, v + 2 * columns
-        if geometry[1] == 5:
+        if shape.width == 5:
             far = abs(weights[v]) + abs(weights[v + 4]) + abs(weights[a]) + abs(weights[a + 4])
             own = abs(weights[v + 1] + weights[v + 3]) + abs(weights[j] + weights[j + 4])
             if far + own + abs(weights[j + 1] + weights[j + 3]) != 0:
                 return False
         elif abs(weights[v]) + abs(weights[v + 1]) + abs(weights[a]) != 0:
             return False
-        for n in range(geometry[1], columns):
+        for n in range(shape.width, columns):
             if abs(weights[v + n]) + abs(weights[a + n]) + abs(weights[j + n]) != 0:
                 return False
     return True
@@ -115,14 +140,14 @@ def _step(i, last, lanes):
 
 
 @_compile
-def _forward_row(h, width, known, outputs, several, weights, table, layout):
+def _forward_row(h, width, known, outputs, several, weights, table, shape):
     # Samples are read from x, where trajectories lie ``shift`` before those of the outputs.
     literally(width)
-    (x, shift, conditions), (sizes, geometry) = known, layout
-    horizon, dof, columns, lanes = sizes[1], sizes[2], sizes[5], count_lanes(x)
-    v_row = table + _find_row(h, sizes, geometry)
+    x, shift, conditions = known
+    horizon, dof, columns, lanes = shape.horizon, shape.dof, shape.columns, count_lanes(x)
+    v_row = table + _find_row(h, shape)
     a_row, j_row = v_row + columns, v_row + 2 * columns
-    window = (_find_window(h, horizon, geometry) - h) * dof
+    window = (_find_window(h, shape) - h) * dof
     for d in range(0, dof, lanes):
         count = min(lanes, dof - d)
         for b in range(several[0], several[1]):
@@ -152,8 +177,8 @@ def _forward_row(h, width, known, outputs, several, weights, table, layout):
 
 
 @_compile
-def _forward_central(x, shift, outputs, several, weights, row, sizes, region, past_caches):
-    _, horizon, dof, _, _, columns = sizes
+def _forward_central(x, shift, outputs, several, weights, row, shape, region, past_caches):
+    horizon, dof, columns = shape.horizon, shape.dof, shape.columns
     v1, v3 = splat(weights[row + 1]), splat(weights[row + 3])
     a1, a3 = splat(weights[row + columns + 1]), splat(weights[row + columns + 3])
     j = row + 2 * columns
@@ -183,8 +208,8 @@ def _forward_central(x, shift, outputs, several, weights, row, sizes, region, pa
 
 
 @_compile
-def _forward_backward_scheme(x, shift, outputs, several, weights, row, sizes, region, past_caches):
-    _, horizon, dof, _, _, columns = sizes
+def _forward_backward_scheme(x, shift, outputs, several, weights, row, shape, region, past_caches):
+    horizon, dof, columns = shape.horizon, shape.dof, shape.columns
     v2 = splat(weights[row + 2])
     a1, a2 = splat(weights[row + columns + 1]), splat(weights[row + columns + 2])
     j = row + 2 * columns
@@ -208,58 +233,57 @@ def _forward_backward_scheme(x, shift, outputs, several, weights, row, sizes, re
 
 
 @_compile
-def _replace_ends(x, conditions, lines, several, sizes, geometry):
+def _replace_ends(x, conditions, lines, several, shape):
     # The trajectories with the positions that are given at their ends, which is what rows read.
-    horizon, dof = sizes[1:3]
+    horizon, dof = shape.horizon, shape.dof
     begin = several[0] * horizon * dof
     for i in range(begin, several[1] * horizon * dof):
         lines[i - begin] = x[i]
     for b in range(several[0], several[1]):
         for end in range(2):
-            column, i = geometry[4 + end], (b * horizon + end * (horizon - 1)) * dof - begin
-            known = (b * (sizes[5] - geometry[1]) + column) * dof
+            column = shape.tail if end else shape.head
+            i = (b * horizon + end * (horizon - 1)) * dof - begin
+            known = (b * (shape.columns - shape.width) + column) * dof
             for d in range(dof if column >= 0 else 0):
                 lines[i + d] = conditions[known + d]
 
 
 @_compile
-def _count_together(sizes):
+def _count_together(shape):
     # Weights of their own part them.
-    _, horizon, dof, tables = sizes[:4]
-    return 1 if tables > 1 else max(1, _TOGETHER // (horizon * dof))
+    return 1 if shape.tables > 1 else max(1, _TOGETHER // (shape.horizon * shape.dof))
 
 
 @_compile
-def _forward(
-    zero, positions, known, weights_at, sizes, geometry, past_caches, q, v, a, j, first, last
-):
-    _, horizon, dof, tables, rows, columns = sizes
-    width, left, right, head, tail = geometry[1:]
+def _forward(zero, given, known, weights_at, shape, past_caches, levels, first, last):
+    shape = Shape(*shape)
+    horizon, dof, left, right = shape.horizon, shape.dof, shape.left, shape.right
+    replaced = shape.head >= 0 or shape.tail >= 0
     # What the given ends replace is read from here.
-    copies = np.full((horizon * dof + _TOGETHER) if head >= 0 or tail >= 0 else 1, zero)
-    x, conditions, lines = pointer_at(positions, zero), pointer_at(known, zero), pointer_to(copies)
+    copies = np.full((horizon * dof + _TOGETHER) if replaced else 1, zero)
+    x, conditions, lines = pointer_at(given, zero), pointer_at(known, zero), pointer_to(copies)
     weights = pointer_at(weights_at, zero)
-    outputs = (pointer_at(q, zero), pointer_at(v, zero), pointer_at(a, zero), pointer_at(j, zero))
+    outputs = pointers_at(levels, zero)
     region = (left * dof, (horizon - right) * dof)
-    flat = _is_flat(weights, sizes, geometry, region[1] - region[0])
-    together = _count_together(sizes)
+    flat = _is_flat(weights, shape, region[1] - region[0])
+    together = _count_together(shape)
     for b in range(first, last, together):
         several, source, shift = (b, min(b + together, last)), x, 0
-        table = (b if tables > 1 else 0) * rows * 3 * columns
-        if head >= 0 or tail >= 0:
-            _replace_ends(x, conditions, lines, several, sizes, geometry)
+        table = _find_table(b, shape)
+        if replaced:
+            _replace_ends(x, conditions, lines, several, shape)
             source, shift = lines, b * horizon * dof
-        given, layout = (source, shift, conditions), (sizes, geometry)
+        read = (source, shift, conditions)
         h = 0
         while h < horizon:
-            if width == 5:
-                _forward_row(h, 5, given, outputs, several, weights, table, layout)
+            if shape.width == 5:
+                _forward_row(h, 5, read, outputs, several, weights, table, shape)
             else:
-                _forward_row(h, 4, given, outputs, several, weights, table, layout)
+                _forward_row(h, 4, read, outputs, several, weights, table, shape)
             h = horizon - right if flat and h == left - 1 else h + 1
-        row = table + _find_row(left, sizes, geometry)
-        inside = (source, shift, outputs, several, weights, row, sizes, region, past_caches)
-        if flat and width == 5:
+        row = table + _find_row(left, shape)
+        inside = (source, shift, outputs, several, weights, row, shape, region, past_caches)
+        if flat and shape.width == 5:
             _forward_central(*inside)
         elif flat:
             _forward_backward_scheme(*inside)
@@ -269,33 +293,32 @@ def _forward(
 
 
 @_compile
-def _find_readers(m, horizon, geometry):
+def _find_readers(m, shape):
     # The rows that read sample m, from the first to before the last.
-    before, width = geometry[:2]
+    horizon, before, width = shape.horizon, shape.before, shape.width
     first = 0 if m < width else m - width + 1 + before
     return first, horizon if m >= horizon - width else m + before + 1
 
 
 @_compile
-def _collect_weights(m, weights, table, readers, sizes, geometry):
+def _collect_weights(m, weights, table, readers, shape):
     # Those with which rows read sample m, three for each of at most 2 * width rows.
-    width, columns = geometry[1], sizes[5]
-    first, last = _find_readers(m, sizes[1], geometry)
+    first, last = _find_readers(m, shape)
     for h in range(first, last):
-        n = m - _find_window(h, sizes[1], geometry)
-        row = table + _find_row(h, sizes, geometry)
+        n = m - _find_window(h, shape)
+        row = table + _find_row(h, shape)
         for k in range(3):
-            of_order = row + k * columns
-            weight = _whole_weight(weights, of_order, n, width) if h == m else weights[of_order + n]
+            at = row + k * shape.columns
+            own = h == m
+            weight = _whole_weight(weights, at, n, shape.width) if own else weights[at + n]
             readers[3 * (h - first) + k] = weight
 
 
 @_compile
-def _adjoint_sample(m, gradients, out, several, readers, sizes, geometry):
+def _adjoint_sample(m, gradients, out, several, readers, shape):
     position, velocity, acceleration, jerk = gradients
-    _, horizon, dof = sizes[:3]
-    lanes = count_lanes(out)
-    first, last = _find_readers(m, horizon, geometry)
+    horizon, dof, lanes = shape.horizon, shape.dof, count_lanes(out)
+    first, last = _find_readers(m, shape)
     for d in range(0, dof, lanes):
         count = min(lanes, dof - d)
         for b in range(several[0], several[1]):
@@ -310,10 +333,10 @@ def _adjoint_sample(m, gradients, out, several, readers, sizes, geometry):
 
 
 @_compile
-def _adjoint_known(gradients, values, b, weights, table, sizes, geometry, flat):
+def _adjoint_known(gradients, values, b, weights, table, shape, flat):
     _, velocity, acceleration, jerk = gradients
-    _, horizon, dof, _, _, columns = sizes
-    width, left, right = geometry[1:4]
+    horizon, dof, columns = shape.horizon, shape.dof, shape.columns
+    width, left, right = shape.width, shape.left, shape.right
     lanes, at, known = count_lanes(values), b * horizon * dof, b * (columns - width) * dof
     for n in range(width, columns):
         for d in range(0, dof, lanes):
@@ -321,7 +344,7 @@ def _adjoint_known(gradients, values, b, weights, table, sizes, geometry, flat):
             total = splat(weights[table] - weights[table])
             for end in range(left + right if flat else horizon):
                 h = end if end < left or not flat else horizon - right + (end - left)
-                row, c = table + _find_row(h, sizes, geometry) + n, at + h * dof + d
+                row, c = table + _find_row(h, shape) + n, at + h * dof + d
                 v = splat(weights[row]) * load_first(velocity, c, count)
                 a = splat(weights[row + columns]) * load_first(acceleration, c, count)
                 j = splat(weights[row + 2 * columns]) * load_first(jerk, c, count)
@@ -330,9 +353,9 @@ def _adjoint_known(gradients, values, b, weights, table, sizes, geometry, flat):
 
 
 @_compile
-def _adjoint_central(gradients, out, several, weights, row, sizes, region, past_caches):
+def _adjoint_central(gradients, out, several, weights, row, shape, region, past_caches):
     position, velocity, acceleration, jerk = gradients
-    _, horizon, dof, _, _, columns = sizes
+    horizon, dof, columns = shape.horizon, shape.dof, shape.columns
     v1, v3 = splat(weights[row + 1]), splat(weights[row + 3])
     a1, a3 = splat(weights[row + columns + 1]), splat(weights[row + columns + 3])
     a2, j = splat(_whole_weight(weights, row + columns, 2, 5)), row + 2 * columns
@@ -355,9 +378,9 @@ def _adjoint_central(gradients, out, several, weights, row, sizes, region, past_
 
 
 @_compile
-def _adjoint_backward_scheme(gradients, out, several, weights, row, sizes, region, past_caches):
+def _adjoint_backward_scheme(gradients, out, several, weights, row, shape, region, past_caches):
     position, velocity, acceleration, jerk = gradients
-    _, horizon, dof, _, _, columns = sizes
+    horizon, dof, columns = shape.horizon, shape.dof, shape.columns
     v2, v3 = splat(weights[row + 2]), splat(_whole_weight(weights, row, 3, 4))
     a1, a2 = splat(weights[row + columns + 1]), splat(weights[row + columns + 2])
     a3, j = splat(_whole_weight(weights, row + columns, 3, 4)), row + 2 * columns
@@ -380,62 +403,61 @@ def _adjoint_backward_scheme(gradients, out, several, weights, row, sizes, regio
 
 
 @_compile
-def _free_ends(out, values, b, sizes, geometry):
+def _free_ends(out, values, b, shape):
     # A sample that is replaced has no say; its gradient belongs to what replaces it.
-    horizon, dof = sizes[1:3]
+    horizon, dof = shape.horizon, shape.dof
     for end in range(2):
-        column, i = geometry[4 + end], (b * horizon + end * (horizon - 1)) * dof
-        known = (b * (sizes[5] - geometry[1]) + column) * dof
+        column, i = shape.tail if end else shape.head, (b * horizon + end * (horizon - 1)) * dof
+        known = (b * (shape.columns - shape.width) + column) * dof
         for d in range(dof if column >= 0 else 0):
             values[known + d] += out[i + d]
             out[i + d] = 0
 
 
 @_compile
-def _adjoint(
-    zero, q, v, a, j, weights_at, sizes, geometry, past_caches, gradient, of_known, first, last
-):
-    _, horizon, dof, tables, rows, columns = sizes
-    width, left = geometry[1:3]
+def _adjoint(zero, levels, weights_at, shape, past_caches, gradient, of_known, first, last):
+    shape = Shape(*shape)
+    horizon, dof, width, left = shape.horizon, shape.dof, shape.width, shape.left
     weights_read = np.full(6 * width, zero)
     readers, weights = pointer_to(weights_read), pointer_at(weights_at, zero)
-    gradients = (pointer_at(q, zero), pointer_at(v, zero), pointer_at(a, zero), pointer_at(j, zero))
+    gradients = pointers_at(levels, zero)
     out, values = pointer_at(gradient, zero), pointer_at(of_known, zero)
     # Samples further from the ends than a window are read by inside rows only.
     region = (width * dof, (horizon - width) * dof)
-    flat = _is_flat(weights, sizes, geometry, region[1] - region[0])
-    together = _count_together(sizes)
+    flat = _is_flat(weights, shape, region[1] - region[0])
+    together = _count_together(shape)
     for b in range(first, last, together):
         several = (b, min(b + together, last))
-        table = (b if tables > 1 else 0) * rows * 3 * columns
+        table = _find_table(b, shape)
         m = 0
         while m < horizon:
-            _collect_weights(m, weights, table, readers, sizes, geometry)
-            _adjoint_sample(m, gradients, out, several, readers, sizes, geometry)
+            _collect_weights(m, weights, table, readers, shape)
+            _adjoint_sample(m, gradients, out, several, readers, shape)
             m = horizon - width if flat and m == width - 1 else m + 1
-        row = table + _find_row(left, sizes, geometry)
-        inside = (gradients, out, several, weights, row, sizes, region, past_caches)
+        row = table + _find_row(left, shape)
+        inside = (gradients, out, several, weights, row, shape, region, past_caches)
         if flat and width == 5:
             _adjoint_central(*inside)
         elif flat:
             _adjoint_backward_scheme(*inside)
         for one in range(several[0], several[1]):
-            _adjoint_known(gradients, values, one, weights, table, sizes, geometry, flat)
-            _free_ends(out, values, one, sizes, geometry)
+            _adjoint_known(gradients, values, one, weights, table, shape, flat)
+            _free_ends(out, values, one, shape)
     weights_read[0] = 0  # alive until here
     if past_caches:
         fence()
 
 
 def apply_stencil(
-    x: Tensor, conditions: Tensor, weights: Tensor, geometry: tuple[int, ...]
+    x: Tensor, conditions: Tensor, weights: Tensor, geometry: Geometry
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`pullback.trajectory.kernels.stencil._reference.apply_stencil` on the CPU."""
     dtype, wanted = weights.dtype, x.dtype
-    x = in_memory(x, dtype)
-    new = torch.empty_like
+    x, conditions, new = in_memory(x, dtype), in_memory(conditions, dtype), torch.empty_like
     outputs = (new(x), new(x), new(x), new(x))
-    _run(_forward, (x, in_memory(conditions, dtype)), weights, geometry, outputs)
+    levels = tuple([output.data_ptr() for output in outputs])
+    given = {"given": x.data_ptr(), "known": conditions.data_ptr(), "levels": levels}
+    _run(_forward, x.shape, weights, geometry, given, levels)
     if dtype is not wanted:
         position, velocity, acceleration, jerk = outputs
         return position.to(wanted), velocity.to(wanted), acceleration.to(wanted), jerk.to(wanted)
@@ -443,15 +465,19 @@ def apply_stencil(
 
 
 def apply_stencil_adjoint(
-    cotangents: tuple[Tensor, Tensor, Tensor, Tensor], weights: Tensor, geometry: tuple[int, ...]
+    cotangents: tuple[Tensor, Tensor, Tensor, Tensor], weights: Tensor, geometry: Geometry
 ) -> tuple[Tensor, Tensor]:
     """`pullback.trajectory.kernels.stencil._reference.apply_stencil_adjoint` on the CPU."""
     wanted, dtype = cotangents[0].dtype, weights.dtype
-    given = tuple([in_memory(cotangent, dtype) for cotangent in cotangents])
+    given = [in_memory(cotangent, dtype) for cotangent in cotangents]
     batch, _, dof = given[0].shape
     gradient = torch.empty_like(given[0])
-    values = gradient.new_empty(batch, weights.shape[3] - geometry[1], dof)
-    _run(_adjoint, given, weights, geometry, (gradient, values))
+    values = gradient.new_empty(batch, weights.shape[3] - geometry.width, dof)
+    written = {"gradient": gradient.data_ptr(), "of_known": values.data_ptr()}
+    levels = tuple([cotangent.data_ptr() for cotangent in given])
+    _run(
+        _adjoint, gradient.shape, weights, geometry, written | {"levels": levels}, written.values()
+    )
     if dtype is not wanted:
         return gradient.to(wanted), values.to(wanted)
     return gradient, values
@@ -459,22 +485,35 @@ def apply_stencil_adjoint(
 
 def _run(
     kernel: Any,
-    inputs: tuple[Tensor, ...],
+    sizes: torch.Size,
     weights: Tensor,
-    geometry: tuple[int, ...],
-    outputs: tuple[Tensor, ...],
+    geometry: Geometry,
+    addresses: dict[str, Any],
+    written: Iterable[int],
 ) -> None:
-    """Run a kernel over all trajectories. Tensors go by their addresses: they live until here."""
-    batch, horizon, dof = inputs[0].shape
+    """Run a kernel over all trajectories. Tensors go by their addresses: the caller keeps them.
+
+    Arguments:
+        kernel: `_forward` or `_adjoint`.
+        sizes: batch, horizon and joints.
+        weights: as in `apply_stencil`.
+        geometry: as in `apply_stencil`.
+        addresses: by the names that the kernel has for them.
+        written: those that are written to.
+    """
+    batch, horizon, dof = sizes
     elements = batch * horizon * dof
     if not elements:
         return
     weights = in_memory(weights, weights.dtype)
     tables, rows, _, columns = weights.shape
-    given = [part.data_ptr() for part in (*inputs, weights)]
-    written = [part.data_ptr() for part in outputs]
-    # Vectors are stored past the caches whole, from where they may begin.
-    past_caches = elements >= _MANY and not any(place % VECTOR_BYTES for place in written)
-    sizes = (batch, horizon, dof, tables, rows, columns)
-    arguments = (ZEROS[weights.dtype], *given, sizes, geometry, past_caches, *written)
+    arguments = {
+        "zero": ZEROS[weights.dtype],
+        "weights_at": weights.data_ptr(),
+        # Its fields have their names again in the kernel: numba takes 3 us to read a named tuple.
+        "shape": tuple(Shape(horizon, dof, tables, rows, columns, **geometry._asdict())),
+        # Vectors are stored past the caches whole, from where they may begin.
+        "past_caches": elements >= _MANY and not any(place % VECTOR_BYTES for place in written),
+        **addresses,
+    }
     run_slices(kernel, arguments, batch, count_threads(batch, elements))

@@ -60,7 +60,7 @@ def _(x: Tensor, *_: Any) -> tuple[Tensor, ...]:
 def _(position: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
     batch, _, dof = position.shape
     *_, weights, layout, _backend = others
-    conditions = weights.shape[3] - read_geometry(layout)[1]
+    conditions = weights.shape[3] - read_geometry(layout).width
     return position.new_empty(position.shape), position.new_empty(batch, conditions, dof)
 
 

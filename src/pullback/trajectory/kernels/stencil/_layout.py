@@ -6,9 +6,17 @@ jerks. This file only chooses the conditions; `_weights` turns them into numbers
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
-__all__ = ["SCHEMES", "Condition", "Layout", "Scheme", "choose_conditions", "read_geometry"]
+__all__ = [
+    "SCHEMES",
+    "Condition",
+    "Geometry",
+    "Layout",
+    "Scheme",
+    "choose_conditions",
+    "read_geometry",
+]
 
 Scheme = Literal["backward", "central"]
 Side = Literal["left", "inside", "right"]
@@ -17,6 +25,26 @@ Condition = tuple[int, int]
 
 SCHEMES: tuple[Scheme, ...] = ("backward", "central")
 ORDERS = (1, 2, 3)
+
+
+class Geometry(NamedTuple):
+    """What a kernel needs of a `Layout`.
+
+    Arguments:
+        before: as in `Layout`.
+        width: as in `Layout`.
+        left: as in `Layout`.
+        right: as in `Layout`.
+        head: the column of the boundary value that replaces the first sample; -1 where none does.
+        tail: the same of the last sample.
+    """
+
+    before: int
+    width: int
+    left: int
+    right: int
+    head: int
+    tail: int
 
 
 @dataclass(frozen=True)
@@ -63,15 +91,11 @@ class Layout:
         return len(self.start) + len(self.goal)
 
     @property
-    def geometry(self) -> tuple[int, ...]:
-        """The integers that a kernel needs.
-
-        Before, width, left, right, and the columns of the boundary values that replace the first
-        and the last sample (-1: none does).
-        """
-        first = 0 if 0 in self.start else -1
-        last = len(self.start) if 0 in self.goal else -1
-        return self.before, self.width, self.left, self.right, first, last
+    def geometry(self) -> Geometry:
+        """The integers that a kernel needs."""
+        head = 0 if 0 in self.start else -1
+        tail = len(self.start) if 0 in self.goal else -1
+        return Geometry(self.before, self.width, self.left, self.right, head, tail)
 
     @property
     def code(self) -> str:
@@ -95,14 +119,14 @@ class Layout:
         return self.width + len(self.start) + self.goal.index(order)
 
 
-_read: dict[str, tuple[int, ...]] = {}
+_read: dict[str, Geometry] = {}
 
 
-def read_geometry(code: str) -> tuple[int, ...]:
+def read_geometry(code: str) -> Geometry:
     """`Layout.geometry` from `Layout.code`."""
     geometry = _read.get(code)
     if geometry is None:
-        geometry = _read[code] = tuple(map(int, code.split(",")))
+        geometry = _read[code] = Geometry(*map(int, code.split(",")))
     return geometry
 
 
