@@ -6,11 +6,13 @@ torch's own does.
 
 import contextlib
 import functools
+import gc
 import types
 
 import pytest
 import torch
 from tests.fuzzing import spread
+from tests.tensor.hidden.judge import leak
 
 import pullback
 
@@ -212,3 +214,37 @@ def test_a_refusal_leaves_no_tensor_without_values_behind(way):
         run(function, filled=False, fullgraph=True)
     assert type(names.kept) in (type(None), torch.Tensor)
     torch.testing.assert_close(step(function.apply), step(lambda x: x * x * window(3)))
+
+
+@pytest.mark.parametrize("way", ["Function", "complete"])
+@pytest.mark.parametrize("fullgraph", [True, False])
+def test_a_refusal_below_forward_mode_leaves_the_dispatch_keys(fullgraph, way):
+    # torch fails to print a dual tensor without values, in a frame with a guard among its locals.
+    def in_a_buffer(t, buffer=torch.zeros(3)):  # noqa: B008 - what is tried
+        return buffer.copy_(t.detach()).clone()
+
+    class Buffered(pullback.Function if way == "Function" else torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(in_a_buffer(x.cos()))
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx, g):
+            (slope,) = ctx.saved_tensors
+            return slope * g
+
+    function = pullback.complete(Buffered) if way == "complete" else Buffered
+    torch._dynamo.reset()
+    jvp = torch.compile(
+        lambda x, t: torch.func.jvp(function.apply, (x,), (t,)),
+        fullgraph=fullgraph,
+        backend="aot_eager",
+    )
+    x = torch.randn(3)
+    with contextlib.suppress(torch._dynamo.exc.Unsupported, pullback.errors.UnsupportedError):
+        jvp(x, x)
+    gc.collect()
+    assert leak() == ""
+    found = torch.func.jvp(torch.func.grad(lambda x: x.sin().sum()), (x,), (torch.ones(3),))[1]
+    torch.testing.assert_close(found, -x.sin())

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import inspect
 import sys
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -128,6 +129,7 @@ def tried(function: Any, definition: Definition) -> Iterator[None]:
             f"torch.compile cannot take {name} into its graph whole, where tensors have no values. "
             f"{type(error).__name__}: {error}"
         )
+        _let_go(error)
         if function.jvp is _base.jvp and not function._traced and _is_for_lack_of_values(error):
             _trace(function)
             trace_again(function, message)
@@ -147,9 +149,22 @@ def tried_below(name: str) -> Iterator[None]:
             f"torch.compile cannot take a torch.func transform of {name} into its graph: its "
             f"backward runs there, where tensors have no values. {type(error).__name__}: {error}"
         )
+        _let_go(error)
         if is_dynamo_trying(()):
             end_graph(message)
         raise UnsupportedError(message) from error
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Clear the frames that an error came through.
+
+    torch's printing of a tensor has a guard of the dispatch keys among its locals. It fails on a
+    dual tensor without values, of which an error message tells, and as long as the frame lives the
+    thread computes something else.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 class _NoValues(UnsupportedError):
