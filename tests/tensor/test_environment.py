@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 import pullback
+from pullback.errors import UnsupportedError
 
 
 class Matmul(pullback.Function):
@@ -153,3 +154,67 @@ def test_layouts(change):
         torch.autograd.grad(Residual.apply(change(base)), base, cotangent),
         torch.autograd.grad(change(base) ** 3, base, cotangent),
     )
+
+
+def keeps(change, way):
+    class Cube(pullback.Function if way == "Function" else torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.slope = change(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            slope = ctx.slope
+            return (slope if slope.layout is torch.strided else slope.to_dense()) * g
+
+    return pullback.complete(Cube) if way == "complete" else Cube
+
+
+def in_inference_mode(x):
+    with torch.inference_mode():
+        return 3 * x * x
+
+
+@pytest.mark.parametrize("way", ["Function", "complete"])
+def test_an_attribute_made_in_inference_mode_is_kept(way):
+    x = torch.tensor([2.0, 1.0], requires_grad=True)
+    keeps(in_inference_mode, way).apply(x).sum().backward()
+    agree(x.grad, torch.tensor([12.0, 3.0]))
+
+
+@pytest.mark.parametrize("way", ["Function", "complete"])
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_sparse_attributes_are_right_or_refused_by_name(layout, way):
+    function = keeps(lambda x: getattr(3 * x * x, layout)(), way)
+    x = torch.tensor([[2.0, 1.0], [0.5, 3.0]], dtype=torch.float64)
+
+    def f(x):
+        return function.apply(x).sum()
+
+    leaf = x.clone().requires_grad_()
+    f(leaf).backward()
+    agree(leaf.grad, 3 * x * x)
+    torch._dynamo.reset()
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    asked = {
+        "grad": (lambda: torch.func.grad(f)(x), 3 * x * x),
+        "jvp": (lambda: torch.func.jvp(f, (x,), (x,))[1], (3 * x**3).sum()),
+        "twice": (
+            lambda: torch.func.jacrev(torch.func.grad(f))(x),
+            torch.diag((6 * x).flatten()).reshape(2, 2, 2, 2),
+        ),
+        "hessian": (
+            lambda: torch.func.hessian(f)(x),
+            torch.diag((6 * x).flatten()).reshape(2, 2, 2, 2),
+        ),
+        "compiled": (lambda: torch.autograd.grad(compiled(leaf), leaf)[0], 3 * x * x),
+    }
+    for name, (ask, expected) in asked.items():
+        try:
+            found = ask()
+        except (UnsupportedError, torch._dynamo.exc.Unsupported) as refusal:
+            assert "sparse" in str(refusal).lower(), name  # noqa: PT017 - or right
+            continue
+        agree(found, expected)

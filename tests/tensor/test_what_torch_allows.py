@@ -191,6 +191,30 @@ def test_a_wrapper_of_forward_with_defaults_of_its_own():
     assert func.grad(lambda x: apply(x).sum())(ONES).tolist() == [10, 10]
 
 
+def test_the_split_form_has_the_defaults_below_its_decorators():
+    def inner(x, factor=2):
+        return x * factor
+
+    @functools.wraps(inner)
+    def outer(x, factor=10):
+        return inner(x, factor)
+
+    class Scaled(torch.autograd.Function):
+        forward = staticmethod(outer)
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.factor = inputs[1]
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.factor, None
+
+    published_apply, apply = Scaled.apply, complete(Scaled).apply
+    assert apply(ONES).tolist() == published_apply(ONES).tolist() == [2, 2]
+    assert func.grad(lambda x: apply(x).sum())(ONES).tolist() == [2, 2]
+
+
 def test_attributes_with_names_that_the_engine_might_use():
     def forward(ctx, x):
         ctx._needs, ctx._saved_for_backward, ctx._dirty = 3.0, 1, ()

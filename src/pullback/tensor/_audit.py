@@ -258,7 +258,7 @@ def _audit(
         except Exception as error:
             return skipped(f"no values can be made up ({type(error).__name__}: {error})")
     twin = copy.copy(call)
-    twin.template = (holes, call.template[1])
+    twin.template, twin.agreed = (holes, call.template[1]), True  # what it shows is measured
 
     def run(values: Values) -> tuple[Verdict, float, float]:
         with preserved(call.definition), _random.kept(_random.states(values)):

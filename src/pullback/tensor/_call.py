@@ -20,7 +20,7 @@ from pullback.tensor._definition import Definition
 from pullback.tensor._habits import old_habits
 from pullback.tensor._in_graph import tried_below
 from pullback.tensor._mutation import refuse_mutation
-from pullback.tensor._pool import Place, Pool, fill, same
+from pullback.tensor._pool import Place, Pool, fill, refuse_layouts, same
 from pullback.tensor._structure import (
     ONE,
     Template,
@@ -46,6 +46,7 @@ class Call:
     """
 
     __slots__ = (
+        "agreed",
         "attributes",
         "autocast",
         "count",
@@ -71,6 +72,7 @@ class Call:
         "transformed",
     )
 
+    agreed: bool  # what is derived of it with measurements; else its structure alone decides
     attributes: dict[str, Any] | None  # of the context, as the author set them
     count: int  # of output tensors
     dirty: list[int]
@@ -103,6 +105,7 @@ class Call:
         self.names = names
         self.needs = needs
         self.autocast = autocast
+        self.agreed = False
         self.generators = self.attributes = None
         self.transformed = transformed  # by torch.func or dual numbers, at some level
         self.grad_enabled = torch.is_grad_enabled()
@@ -182,16 +185,14 @@ class Call:
         pool = Pool(tensors, outputs)
         self.saved_for_backward = [pool.place(t) for t in declared.saved_for_backward]
         self.saved_for_forward = [pool.place(t) for t in declared.saved_for_forward]
-        self.attributes, self.slots = {}, {}
-        for name, value in vars(context).items():
-            stripped = pool.strip(value)
-            (self.attributes if stripped is value else self.slots)[name] = stripped
+        attributes, slots = pool.strip_each(vars(context))  # kept when all is known
+        refuse_layouts(self.definition.name, pool.residuals)
         self.dirty = [pool.dirty_place(t, self.definition.name) for t in declared.dirty]
         marked = set(map(id, declared.non_differentiable))
         self.non_differentiable = [
             i for i, t in enumerate(outputs) if not differentiable(t.dtype) or id(t) in marked
         ]
-        self.count = len(outputs)
+        self.attributes, self.slots, self.count = attributes, slots, len(outputs)
         if marked:  # torch would give a view a history all the same
             outputs = [t.detach() if id(t) in marked else t for t in outputs]
         if self.transformed:  # else they are kept aside, where a change in place does not matter
@@ -203,9 +204,7 @@ class Call:
         self.residuals = len(pool.residuals)
         if before is not None:
             self._same_for_each_item(before)
-        if not self.dirty:
-            outputs = views_of(outputs, tensors)
-        return (*outputs, *pool.residuals)
+        return (*(outputs if self.dirty else views_of(outputs, tensors)), *pool.residuals)
 
     def _dtypes_of(
         self, dtypes: Sequence[torch.dtype | None] | None, output: Any

@@ -184,7 +184,8 @@ def _one_of(cls: Any, first: str, second: str) -> Callable[..., Any] | None:
 
 
 def _signature(forward: Callable[..., Any], split: bool) -> inspect.Signature:
-    signature = inspect.signature(forward, follow_wrapped=False)
+    # As torch binds defaults: of a split form it asks below the decorators.
+    signature = inspect.signature(forward, follow_wrapped=split)
     parameters = list(signature.parameters.values())
     if not split and parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
         parameters = parameters[1:]

@@ -146,7 +146,7 @@ class Derivation:
             return [result[i] for i in present]
 
         rule = self.purpose.removeprefix("The ")
-        compare_rule(self.call, rule, again, self.transpose, sources)
+        self.call.agreed = compare_rule(self.call, rule, again, self.transpose, sources)
 
     def _rerun(
         self, call: Call, sources: Tensors, wanted: Sequence[int]

@@ -27,6 +27,7 @@ __all__ = [
     "concrete",
     "is_differentiated",
     "is_freed",
+    "nodes",
     "out_of_place",
     "primal",
     "same_view",
@@ -157,6 +158,15 @@ def tracking_levels(tensor: torch.Tensor) -> set[int]:
             levels.add(maybe_get_level(tensor))
         tensor = get_unwrapped(tensor)
     return levels | {0} if tensor.requires_grad else levels
+
+
+def nodes(tensor: torch.Tensor) -> list[Any]:
+    """The last operation of a tensor's history, of each level that has one."""
+    found = [tensor.grad_fn]
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+        found.append(tensor.grad_fn)
+    return [node for node in found if node is not None]
 
 
 def wrapper_level(tensor: torch.Tensor) -> int:

@@ -25,7 +25,8 @@ from pullback.tensor._habits import complete_inner
 from pullback.tensor._levels import is_freed
 from pullback.tensor._preserve import preserved
 from pullback.tensor._random import replaying
-from pullback.tensor._retrace import MEND, Retrace, suspended
+from pullback.tensor._reach import codes
+from pullback.tensor._retrace import MEND, Encoded, Retrace, suspended
 from pullback.tensor._structure import flatten, is_data, is_hole
 
 __all__ = ["engines", "forward_again", "gradient_again"]
@@ -60,7 +61,9 @@ def forward_again(
     try:
         with mode:
             return _forward_seen(call, inputs, mode)
-    except UnsupportedError:
+    except UnsupportedError as error:
+        if isinstance(error, Encoded) and not call.agreed:
+            raise
         return _forward_unseen(call, inputs, mode)
 
 
@@ -81,7 +84,8 @@ def _forward_unseen(
     with suspended(), replaying(call.generators), scope(call.autocast):
         results = custom_function_call(engines[definition], twin, *inputs)
     twin.watch = contextlib.nullcontext()  # the graph keeps the application
-    _refuse_numbers(twin, mode)
+    twin.agreed = call.agreed
+    _refuse_values(twin, mode)
     saved = dict(enumerate((*inputs, *results)))
     unseen = [t for t in results[twin.count :] if t.is_floating_point() or t.is_complex()]
     unseen += [results[i] for i in twin.non_differentiable if results[i].is_floating_point()]
@@ -128,19 +132,34 @@ def _floats(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and differentiable(value.dtype)
 
 
-def _refuse_numbers(call: Call, mode: Retrace) -> None:
-    """Refuse values on the context that forward may have computed outside of torch."""
+def _refuse_values(call: Call, mode: Retrace) -> None:
+    """Refuse values on the context that forward may have computed outside of torch.
+
+    Whole numbers and flags change in steps, and so do texts; but a text may spell a number, so
+    that one is refused, unless it was measured, that neither an argument nor the code has.
+    """
     given = [hole for hole in call.template[0] if not is_hole(hole)]
     for value in (call.attributes or {}).values():
-        exact = type(value) in (int, bool, str, type(None), torch.dtype, torch.device, torch.Size)
-        if not exact and not any(value is one or value is type(one) for one in given):
-            if isinstance(value, float) and any(
-                isinstance(one, (int, float)) and one == value for one in given
-            ):
-                continue
-            if is_data(value) and not _has_floats(value):
-                continue
+        if any(value is one or value is type(one) for one in given):
+            continue
+        if isinstance(value, float) and any(
+            isinstance(one, (int, float)) and one == value for one in given
+        ):
+            continue
+        known = is_data(value) and not _has_floats(value)
+        if not known or not (call.agreed or _texts(value) <= _written(call, given)):
             raise mode.refuse("forward leaves torch and keeps a value on the context")
+
+
+def _texts(value: Any) -> set[Any]:
+    return {leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, (str, bytes))}
+
+
+def _written(call: Call, given: Any) -> set[Any]:
+    """The texts that are arguments, or stand in the code of the rules."""
+    rules = (call.definition.forward, call.definition.setup_context)
+    parts = [part for rule in rules if hasattr(rule, "__code__") for part in codes(rule.__code__)]  # type: ignore[union-attr]
+    return _texts([*given, *(list(part.co_consts) for part in parts)])
 
 
 def _has_floats(value: Any) -> bool:

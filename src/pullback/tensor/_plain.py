@@ -275,7 +275,7 @@ def _stash(ctx: Any, kept: _Kept) -> None:
     kept.saved = len(saved)
 
     def strip(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor) or vars(leaf):
+        if not isinstance(leaf, torch.Tensor) or vars(leaf) or leaf.is_inference():
             return leaf
         saved.append(leaf)
         return _Slot(len(saved) - 1)

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from pullback.errors import DefinitionError
-from pullback.internal.torch import FakeTensor, FunctionalTensor, pytree
+from pullback.errors import DefinitionError, UnsupportedError
+from pullback.internal.torch import FakeTensor, FunctionalTensor, forward_level, pytree
 from pullback.tensor._levels import same_view
 from pullback.tensor._structure import is_data
 
-__all__ = ["Place", "Pool", "fill", "same"]
+__all__ = ["Place", "Pool", "fill", "refuse_layouts", "same"]
 
 # Where a saved tensor is in the pool. A tensor that forward computed with gradients switched on
 # has a graph of its own, which the engine could not return: it is kept as it is.
@@ -63,7 +63,7 @@ class Pool:
                 return i
         # A new object: the engine returns it, and autograd writes on what is returned.
         residual = tensor.detach()
-        if 0 in residual.stride() and residual.numel() > 1:
+        if residual.layout is torch.strided and 0 in residual.stride() and residual.numel() > 1:
             residual = residual.contiguous()  # forward mode writes a tangent of the same layout
         self.residuals.append(residual)
         self._known.append(tensor)
@@ -85,6 +85,13 @@ class Pool:
             return value
         return pytree.tree_unflatten(stripped, spec)
 
+    def strip_each(self, attributes: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Those attributes that hold no tensors, and the others with places instead."""
+        stripped = {name: self.strip(value) for name, value in attributes.items()}
+        without = {name for name, value in attributes.items() if stripped[name] is value}
+        slots = {name: value for name, value in stripped.items() if name not in without}
+        return {name: attributes[name] for name in attributes if name in without}, slots
+
     def dirty_place(self, tensor: torch.Tensor, name: str) -> int:
         """Where an input that was changed in place is; it is not saved for that."""
         for place, known in enumerate(self._known[: self._inputs]):
@@ -94,6 +101,19 @@ class Pool:
             f"The forward of {name} marks a tensor as dirty that is not an input.",
             expected="ctx.mark_dirty names inputs that forward changed in place and returns",
         )
+
+
+def refuse_layouts(name: str, residuals: Sequence[torch.Tensor]) -> None:
+    """Refuse sparse residuals where torch cannot carry them; compiled, it may end the process."""
+    for residual in residuals:
+        coordinates = residual.layout is torch.sparse_coo and forward_level() < 0
+        if residual.layout is not torch.strided and not coordinates:
+            raise UnsupportedError(
+                f"{name} keeps a sparse tensor for backward, which torch carries through no "
+                "forward mode and, but for coordinates, no other transform or compiled code.",
+                given=str(residual.layout),
+                mend="Save its values and its indices.",
+            )
 
 
 def fill(value: Any, saved: dict[int, Any]) -> Any:

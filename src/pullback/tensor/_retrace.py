@@ -18,22 +18,24 @@ from torch.overrides import TorchFunctionMode
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal.torch import (
     OpOverload,
-    is_of_custom_operators,
     is_raised_by_tracing,
     pytree,
     set_grad_mode,
 )
 from pullback.tensor._levels import (
     IN_PLACE,
+    nodes,
     same_view,
     tracking_level,
     tracking_levels,
     wrapper_level,
 )
+from pullback.tensor._operations import is_of_torch, is_unknown, name_of, written_by
 
 __all__ = [
     "LEAVING",
     "MEND",
+    "Encoded",
     "Raised",
     "Retrace",
     "Unseen",
@@ -96,7 +98,6 @@ _DESCRIBING = {
     for name in ("device", "dtype", "is_cuda", "itemsize", "layout", "nbytes", "ndim", "shape")
 } | {_tensor.dim, _tensor.numel, _tensor.size, _tensor.is_floating_point, _tensor.is_complex}
 _BITS = {"view", "view_dtype", "view_as_real"}
-_NOT_IMPLEMENTED = ("NotImplemented", "Error")
 
 # What autograd says of the two ends of a graph that was not written down.
 _WITHOUT_GRAPH = (
@@ -111,11 +112,17 @@ class Unseen(UnsupportedError):
     """A value reaches backward that forward computed where autograd does not see it."""
 
 
+class Encoded(UnsupportedError):
+    """A value is kept in a form that tells nothing of what it was computed from."""
+
+
 class Raised(UnsupportedError):
     """What torch raised in a rule, by name: in one on a batch, maybe not on one item of it."""
 
 
-Unseen.__name__ = Raised.__name__ = UnsupportedError.__name__  # what a user sees, and catches
+Unseen.__name__ = Encoded.__name__ = Raised.__name__ = (
+    UnsupportedError.__name__
+)  # what a user sees, and catches
 
 
 class Retrace(TorchFunctionMode):
@@ -199,12 +206,12 @@ class Retrace(TorchFunctionMode):
         if func in _DESCRIBING:
             return func(*args, **kwargs)
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        args, kwargs = pytree.tree_unflatten(self.confirm(leaves, _name(func)), spec)
+        args, kwargs = pytree.tree_unflatten(self.confirm(leaves, name_of(func)), spec)
         try:
             result = func(*args, **kwargs)
         except RuntimeError as error:
-            if isinstance(func, OpOverload) and not _is_of_torch(func):
-                raise self.refuse(f"torch.func does not differentiate {_name(func)}") from error
+            if isinstance(func, OpOverload) and not is_of_torch(func):
+                raise self.refuse(f"torch.func does not differentiate {name_of(func)}") from error
             raise
         self._confirm(func, args, kwargs, result)
         for leaf in pytree.tree_leaves(result):
@@ -267,17 +274,17 @@ class Retrace(TorchFunctionMode):
 
     def _confirm(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Refuse a floating result without history of an argument that is differentiated."""
-        name = _name(func)
-        if name.endswith("__get__") or (name in _CONSTANT and _is_of_torch(func)):
+        name = name_of(func)
+        if name.endswith("__get__") or (name in _CONSTANT and is_of_torch(func)):
             return
-        like = name in _LIKE_ANOTHER and _is_of_torch(func)
+        like = name in _LIKE_ANOTHER and is_of_torch(func)
         given = pytree.tree_leaves(args[:1] if like else (args, kwargs))
         if not any(self.tracks(leaf) for leaf in given):
             return
         levels = set().union(*(tracking_levels(t) for t in given if isinstance(t, torch.Tensor)))
         levels &= self.levels
         written = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
-        found = (result, args[0]) if written else result
+        found = (result, args[0] if written else written_by(func, args, kwargs))
         for leaf in pytree.tree_leaves(found):
             if not isinstance(leaf, torch.Tensor):
                 if isinstance(leaf, (float, complex)):
@@ -285,11 +292,11 @@ class Retrace(TorchFunctionMode):
                 continue
             if not _differentiable(leaf):
                 if name in _BITS:
-                    raise self.refuse("it reads the bits of a tensor as integers")
+                    raise self.refuse("it reads the bits of a tensor as integers", Encoded)
                 continue
             if not (self.tracks(leaf) and levels <= tracking_levels(leaf)):
                 raise self.refuse(f"{name} gives a value without history")
-            if leaf.grad_fn is not None and _is_unknown(leaf.grad_fn):
+            if any(map(is_unknown, nodes(leaf))):
                 raise self.refuse(f"{name} has no derivative that autograd knows")
 
     def refuse(self, why: str, kind: type[UnsupportedError] = UnsupportedError) -> UnsupportedError:
@@ -363,18 +370,3 @@ def retracing() -> bool:
 
 def _differentiable(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
-
-
-def _is_unknown(node: Any) -> bool:
-    return any(sign in node.name() for sign in _NOT_IMPLEMENTED)
-
-
-def _name(func: Any) -> str:
-    name = getattr(func, "__name__", None) or str(func)
-    return name.rsplit(".", maxsplit=1)[0] if isinstance(func, OpOverload) else name
-
-
-def _is_of_torch(func: Any) -> bool:
-    """Whether torch itself defines a function; the name of a custom operator says nothing."""
-    module = getattr(func, "__module__", None) or getattr(func, "__objclass__", func).__module__
-    return module.partition(".")[0] == "torch" and not is_of_custom_operators(module)
