@@ -243,6 +243,14 @@ class TestExploding:
             tolerance = 4 * torch.finfo(dtype).eps
             torch.testing.assert_close(got.to(g.dtype), expected, rtol=tolerance, atol=0)
 
+    @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+    def test_subnormal_complex_gradients_have_a_direction(self, dtype):
+        given = torch.tensor([1, 1j, 0], dtype=dtype) * (torch.finfo(dtype).tiny / 4)
+        clip, normalise = self.calls()
+        assert torch.equal(self.pull(clip, given), given)
+        expected = torch.tensor([1, 1j, 0], dtype=dtype) * math.sqrt(2)
+        torch.testing.assert_close(self.pull(normalise, given), expected)
+
     def test_below_the_bound_nothing_is_touched(self):
         g = torch.randn(5) * 1e-3
         assert torch.equal(self.pull(self.calls()[0], g), g)

@@ -183,6 +183,14 @@ def test_factors_keep_their_dtype_when_the_model_changes_its_own():
         assert all(t.device.type == "meta" for t in (*module.parameters(), *module.buffers()))
 
 
+def test_the_gradient_of_a_factor_keeps_its_dtype_too():
+    module = room.ScaleForward(nn.Parameter(torch.tensor(2.0)))
+    module(torch.tensor([1e-9])).sum().backward()
+    module.half()
+    assert module.factor.grad.dtype == torch.float32
+    assert module.factor.grad == torch.tensor(1e-9)
+
+
 def test_a_parameter_is_learned():
     module = room.ScaleForward(nn.Parameter(torch.tensor(2.0)))
     module(torch.ones(3)).sum().backward()

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from pullback.gradients._factor import Factor, check_factor
@@ -31,20 +30,16 @@ class GradientModule(nn.Module):
             setattr(self, name, value)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "GradientModule":
-        # nn.Module casts every floating buffer and parameter; only their device may change here.
-        before = {
-            name: tensor.detach().clone()
-            for name, tensor in (
-                *self.named_parameters(recurse=False),
-                *self.named_buffers(recurse=False),
-            )
-        }
-        super()._apply(fn, recurse)
-        for name, kept in before.items():
-            tensor = getattr(self, name)
-            if tensor.dtype != kept.dtype:
-                with torch.no_grad():
-                    tensor.data = kept.to(tensor.device)
+        # nn.Module casts every floating buffer, parameter and its gradient; only their device may
+        # change here. Modules within, such as a parametrization, are cast as they are anywhere.
+        def move(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+        if recurse:
+            for child in self.children():
+                child._apply(fn)
+        super()._apply(move, recurse=False)
         return self
 
     def extra_repr(self) -> str:

@@ -40,7 +40,10 @@ def direction_of(tensor: Tensor, dim: Dimensions) -> tuple[Tensor, Tensor]:
     )
     peak = magnitude(wide.detach()).amax(axes, keepdim=True)
     peak = torch.where((peak > 0) & torch.isfinite(peak), peak, torch.ones_like(peak))
-    relative = wide / peak
+    # By parts: torch's quotient of complex numbers is NaN where the divisor is subnormal.
+    relative = (
+        torch.complex(wide.real / peak, wide.imag / peak) if wide.is_complex() else wide / peak
+    )
     length = torch.linalg.vector_norm(relative, dim=axes, keepdim=True)
     # A zero tensor has no direction and stays zero, with a finite derivative.
     direction = relative / torch.where(length == 0, torch.ones_like(length), length)
