@@ -1,6 +1,8 @@
 """`GradFactor` does what torchlogix's does, under every transform."""
 
 import math
+from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 import torch
@@ -48,6 +50,13 @@ def test_nan_is_taken_and_nonsense_is_not():
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("factor", [Fraction(1, 2), Decimal("0.5")])
+def test_numbers_that_torch_does_not_multiply_by(factor):
+    x = torch.ones(2, requires_grad=True)
+    GradFactor.apply(x, factor).sum().backward()
+    assert x.grad.tolist() == [0.5, 0.5]
+
+
 def test_the_transforms_that_the_original_lacks():
     x = torch.randn(4, 3)
 

@@ -169,6 +169,50 @@ def test_more_recompilations_than_torch_allows():
         check(simulated, module, x)
 
 
+class Attends(nn.Module):
+    def __init__(self, attention: nn.Module) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x):
+        return self.attention(x, x, x)[0]
+
+
+class AttendsUnseen(Attends):
+    @torch.compiler.disable
+    def forward(self, x):
+        return super().forward(x)
+
+
+def test_the_layers_within_attention_are_rounded_in_a_graph_as_outside_of_one():
+    torch.manual_seed(0)
+    attention, x = nn.MultiheadAttention(6, 2), torch.randn(4, 6)
+
+    def run(module):
+        leaf = x.clone().requires_grad_()
+        y = module(leaf)
+        (gradient,) = torch.autograd.grad(y.square().sum(), leaf)
+        return y, gradient
+
+    traced, untraced = simulate(Attends(attention)), simulate(AttendsUnseen(attention))
+    torch.testing.assert_close(run(traced), run(untraced))
+    assert not torch.allclose(run(traced)[0], attention(x, x, x)[0], atol=1e-4)
+    twice = [us.simulate_format(each, COARSE, GRADIENTS) for each in (traced, untraced)]
+    torch.testing.assert_close(run(twice[0]), run(twice[1]))
+    torch.testing.assert_close(run(us.track_scales(traced)), run(untraced))
+
+
+def test_the_fused_layers_are_given_back_whichever_forward_ends_last():
+    first, second = us._simulate._unfused(), us._simulate._unfused()
+    assert torch.backends.mha.get_fastpath_enabled()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not torch.backends.mha.get_fastpath_enabled()
+    second.__exit__(None, None, None)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
 def test_the_fused_encoder_layer_is_not_taken():
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).eval()
     simulated, x = simulate(layer), torch.randn(2, 5, 8)

@@ -1,5 +1,7 @@
 """The names of ``torchlogix.functional``."""
 
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -75,7 +77,7 @@ class GradFactor(Function):
 
 
 def _numeric(f: Any) -> Any:
-    """A factor, with booleans as the numbers that Python and torch multiply by."""
-    if isinstance(f, bool):
+    """A factor as torch multiplies by it: booleans, fractions and decimals as numbers."""
+    if isinstance(f, bool | Fraction | Decimal):
         return float(f)
     return f.float() if isinstance(f, Tensor) and f.dtype == torch.bool else f

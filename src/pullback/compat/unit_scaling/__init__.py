@@ -60,7 +60,8 @@ either order. ``example_batch`` and ``visualiser`` download a text data set and 
 ``simulate_format``, ``simulate_fp8``
     ``rounding`` and ``srbits`` of the formats are kept; there they are lost on the way and
     rounding is always stochastic. Keyword arguments work. A plain ``nn.Linear`` root works.
-    unit_scaling's own products are rounded as well if it is loaded. Linear layers and attention
+    unit_scaling's own products are rounded as well if it is loaded, and those of
+    ``nn.MultiheadAttention``, which there stays as it is. Linear layers and attention
     in a custom ``Function`` that is traced are refused; there they are not rounded.
 """
 

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import logging
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -99,6 +100,10 @@ class _Simulation(Transform):
             if node.op == "call_function" and factors is not None:
                 logger.info("quantising function: %s", node)
                 node.target = _Quantised(target, factors, self.fwd_format, self.bwd_format)
+            elif target is functional.multi_head_attention_forward:
+                node.target = _Within(target, (self,))  # torch.compile does not trace into it
+            elif isinstance(target, _Within):
+                node.target = _Within(target.function, (*target.simulations, self))
             elif target is torch.ops.higher_order.autograd_function_apply:
                 _refuse_products(part, node, products)
         part.graph.lint()
@@ -112,11 +117,17 @@ class _Simulation(Transform):
 
 
 class _Untraced(TorchFunctionMode):
-    """Rounds each product that torch.compile left in eager code, when it is called."""
+    """Rounds each product that torch.compile left in eager code, when it is called.
 
-    def __init__(self, simulation: _Simulation) -> None:
+    Arguments:
+        simulation: the formats.
+        everywhere: also what is called in a graph.
+    """
+
+    def __init__(self, simulation: _Simulation, *, everywhere: bool = False) -> None:
         super().__init__()
         self.simulation = simulation
+        self.everywhere = everywhere
         self.products = _products()
 
     def __torch_function__(
@@ -127,7 +138,7 @@ class _Untraced(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if in_graph():
+        if in_graph() and not self.everywhere:
             return func(*args, **kwargs)
         wrap_recomputation(self, self.recomputed)
         factors = self.products.get(func)
@@ -155,15 +166,35 @@ class _Untraced(TorchFunctionMode):
 never_compile(_Untraced.__torch_function__)
 
 
-@contextlib.contextmanager
-def _unfused() -> Iterator[None]:
-    """Keep encoder layers from calling one function for all of their products."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+class _Unfused:
+    """Keeps encoder layers from calling one function for all of their products.
+
+    The setting is one of the process: the first forward that begins changes it, and the last that
+    ends gives it back, in whatever threads they run.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.running = 0
+        self.before = True
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self.lock:
+            if self.running == 0:
+                self.before = torch.backends.mha.get_fastpath_enabled()
+                torch.backends.mha.set_fastpath_enabled(False)
+            self.running += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.running -= 1
+                if self.running == 0:
+                    torch.backends.mha.set_fastpath_enabled(self.before)
+
+
+_unfused = _Unfused()
 
 
 def _refuse_products(
@@ -206,6 +237,23 @@ class _Quantised:
             elif name in kwargs:
                 kwargs[name] = self.fwd_format.quantise_fwd(kwargs[name])
         return self.bwd_format.quantise_bwd(self.function(*values, **kwargs))
+
+
+class _Within:
+    """A function of a graph whose own products are rounded, by the mode for eager code."""
+
+    def __init__(self, function: Callable[..., Any], simulations: tuple[_Simulation, ...]) -> None:
+        self.function = function
+        self.simulations = simulations
+        self.__name__ = getattr(function, "__name__", "function")
+        self.__module__ = __name__
+        self.__qualname__ = self.__name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with contextlib.ExitStack() as modes:
+            for simulation in self.simulations:
+                modes.enter_context(_Untraced(simulation, everywhere=True))
+            return self.function(*args, **kwargs)
 
 
 def _products() -> dict[Any, tuple[str, ...]]:
