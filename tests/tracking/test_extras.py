@@ -1,7 +1,11 @@
 """What a tracker measures on request: parameters, functions, statistics of one's own; and sinks."""
 
+import contextlib
+import copy
 import json
+import pickle
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -118,6 +122,79 @@ def test_an_addition_by_any_name():
     with Tracker(Adding(), functions="add") as tracker:
         tracker._model(torch.ones(3))
     assert [tracker.total("(root)/add", call=call).mean for call in range(4)] == [2, 3, 4, 5]
+
+
+class Falling(nn.Module):
+    """Goes on where a hook of its part, which runs before the part does, raises."""
+
+    def __init__(self):
+        super().__init__()
+        self.part = nn.Linear(3, 3)
+        self.part.register_forward_pre_hook(self.fail)
+
+    @staticmethod
+    def fail(*_):
+        raise ValueError("before the part")
+
+    def forward(self, x):
+        for _ in range(2):
+            with contextlib.suppress(ValueError):
+                self.part(x)
+        return torch.relu(x)
+
+
+def test_functions_after_a_module_that_never_began():
+    model = Falling()
+    with Tracker(model, functions="relu") as tracker:
+        model(torch.ones(3))
+    assert tracker.total("(root)/relu").count == 3
+
+
+def test_functions_beside_a_thread():
+    class Waiting(nn.Module):
+        def forward(self, x, between=lambda: None):
+            between()
+            return torch.relu(x)
+
+    model = nn.ModuleList([Waiting(), Waiting()])
+    inside, done = threading.Event(), threading.Event()
+    other = threading.Thread(target=model[1], args=(torch.ones(3), lambda: wait(inside, done)))
+
+    def wait(told, waited_for):
+        told.set()
+        assert waited_for.wait(20)
+
+    def start():
+        other.start()
+        assert inside.wait(20)
+
+    with Tracker(model, functions="relu") as tracker:
+        model[0](torch.ones(3), start)
+        done.set()
+        other.join()
+    assert {key.name for key in tracker.totals() if "/" in key.name} == {"0/relu"}
+
+
+def test_functions_of_a_model_that_is_copied_or_saved():
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    with Tracker(model, functions="relu") as tracker:
+        other, loaded = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+        other(torch.ones(3))
+        loaded(torch.ones(3))
+        model(torch.ones(3))
+    assert tracker.total("1/relu").count == 3
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in other.modules())
+
+
+def test_trackers_of_functions_may_end_in_any_order():
+    model = nn.Sequential(nn.ReLU())
+    first, second = (Tracker(model, functions="relu") for _ in range(2))
+    first.__enter__()
+    with second:
+        first.__exit__(None, None, None)
+        model(torch.ones(3))
+    assert second.total("0/relu").count == 3
+    assert not any("/" in key.name for key in first.totals())
 
 
 def test_functions_leave_compiled_code_alone():

@@ -1,5 +1,8 @@
 """Every product of a simulated model is rounded or refused, however it is called or run again."""
 
+import contextlib
+import threading
+
 import pytest
 import torch
 from tests.versions import refused_before
@@ -8,7 +11,13 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
 from pullback.errors import UnsupportedError
-from pullback.tracking.formats import ProductFormats, Recipe, simulate_format
+from pullback.tracking.formats import (
+    E2M1,
+    ProductFormats,
+    Recipe,
+    round_values,
+    simulate_format,
+)
 from pullback.tracking.formats._products import is_product
 
 ATEN = torch.ops.aten
@@ -259,3 +268,53 @@ def test_what_a_checkpoint_computes_again_is_rounded_as_it_was(kind, rounding, s
 def test_reentrant_checkpointing_is_refused():
     with pytest.raises(UnsupportedError, match="reentrant"):
         gradients("reentrant", "nearest", seeded=False)
+
+
+class Two(nn.Module):
+    """Waits in the middle, and has a part whose hook, which runs before the part, may raise."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept, self.rounded, self.failing = (nn.Linear(3, 3) for _ in range(3))
+        self.failing.register_forward_pre_hook(self.fail)
+        self.own = nn.Parameter(torch.randn(3, 3))
+
+    @staticmethod
+    def fail(*_):
+        raise ValueError("before the part")
+
+    def forward(self, x, between=lambda: None):
+        y = self.rounded(x)
+        between()
+        for _ in range(2):
+            with contextlib.suppress(ValueError):
+                self.failing(x)
+        return self.kept(y) @ self.own
+
+
+RULES = Recipe({"kept": None, "*": ProductFormats("E2M1", "E2M1", "E5M2")})
+
+
+def test_the_formats_go_by_the_module_also_after_one_that_never_began():
+    module, x = Two(), torch.randn(2, 3)
+    y = module.kept(simulate_format(module.rounded, forward="E2M1")(x))
+    expected = round_values(y, E2M1) @ round_values(module.own, E2M1)
+    torch.testing.assert_close(simulate_format(module, recipe=RULES)(x), expected)
+
+
+def test_the_formats_go_by_the_module_in_each_thread():
+    module, x = Two(), torch.randn(2, 3)
+    simulated = simulate_format(module, recipe=RULES)
+    expected, found = simulated(x), []
+    meeting = threading.Barrier(4, timeout=20)
+
+    def run():
+        found.append(simulated(x, meeting.wait))
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert all(torch.equal(each, expected) for each in found)

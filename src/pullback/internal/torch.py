@@ -98,6 +98,7 @@ __all__ = [
     "is_traced",
     "is_view",
     "is_zero_tensor",
+    "leave_function_mode",
     "len_torch_dispatch_stack",
     "make_subclass",
     "maybe_get_bdim",
@@ -242,6 +243,12 @@ try:
     TorchDispatchMode: Any = _modes.TorchDispatchMode
     disable_current_modes = _modes._disable_current_modes
     disable_torch_function: Any = _c.DisableTorchFunction
+    _find(
+        dir(_c),
+        "_len_torch_function_stack",
+        "_pop_torch_function_stack",
+        "_push_on_torch_function_stack",
+    )
     is_any_autocast_enabled: Callable[[], bool] = _c._is_any_autocast_enabled
     len_torch_dispatch_stack: Callable[[], int] = _c._len_torch_dispatch_stack
     _proxy: Any = _c._TorchDispatchModeKey.PROXY
@@ -350,6 +357,21 @@ def remove_forward_hook(module: torch.nn.Module, hook: object) -> None:
         for number in [number for number, other in hooks.items() if other is hook]:
             del hooks[number]
             module._forward_hooks_always_called.pop(number, None)
+
+
+def leave_function_mode(mode: Any) -> None:
+    """Leave a mode of torch functions, which need not be the one that was entered last.
+
+    Its own ``__exit__`` takes off the last one, whichever that is.
+    """
+    above = []
+    while _c._len_torch_function_stack():
+        last = _c._pop_torch_function_stack()
+        if last is mode:
+            break
+        above.append(last)
+    for other in reversed(above):
+        _c._push_on_torch_function_stack(other)
 
 
 def schema_of(op: Any) -> Any:

@@ -8,6 +8,7 @@ kernels, and refuses a product that the first did not enter, however it was call
 import contextlib
 import functools
 import itertools
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -95,6 +96,7 @@ class _ProductMode(TorchFunctionMode):
         self.entered = False  # inside of a product whose factors are rounded
         self.differentiable = torch.is_grad_enabled()
         self.custom: type | None = None  # whose backward will multiply as it likes
+        self.thread = threading.get_ident()  # hooks are seen by all that run the same modules
 
     def __torch_function__(
         self,
@@ -173,7 +175,10 @@ class _ProductMode(TorchFunctionMode):
         """Keep the path while modules call one another."""
         with contextlib.ExitStack() as undo:
             for module, name in self.settings.module_names.items():
-                enter = module.register_forward_pre_hook(functools.partial(self.enter, name))
+                # Before the user's own: a module that one of these ends has been entered too.
+                enter = module.register_forward_pre_hook(
+                    functools.partial(self.enter, name), prepend=True
+                )
                 leave = module.register_forward_hook(self.leave, always_call=True)
                 undo.callback(enter.remove)
                 undo.callback(leave.remove)
@@ -181,11 +186,13 @@ class _ProductMode(TorchFunctionMode):
 
     def enter(self, name: str, *_: Any) -> None:
         """A module's forward begins."""
-        self.path.append(name)
+        if threading.get_ident() == self.thread:
+            self.path.append(name)
 
     def leave(self, *_: Any) -> None:
         """A module's forward is over."""
-        self.path.pop()
+        if threading.get_ident() == self.thread:
+            self.path.pop()
 
     def apply(
         self, call: Callable[..., Any], cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]

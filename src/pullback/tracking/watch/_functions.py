@@ -1,6 +1,7 @@
 """`FunctionWatch`: what functions return inside of a model: attention, additions, softmax."""
 
 import functools
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
@@ -11,8 +12,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from pullback.internal._open import open_function
+from pullback.internal.torch import leave_function_mode
 from pullback.tracking.watch._attachment import ROOT
-from pullback.tracking.watch._hooks import Sightings
+from pullback.tracking.watch._hooks import Hook, Sightings
 from pullback.tracking.watch._outputs import tensors_in
 
 __all__ = ["FunctionWatch"]
@@ -35,28 +37,35 @@ class FunctionWatch(TorchFunctionMode):
         self._sightings = sightings
         self._patterns = patterns
         self._path: list[str] = []
+        self._thread = threading.get_ident()  # a mode is of one thread, hooks are seen by all
         self._undo = ExitStack()
 
     def attach(self, model: nn.Module) -> None:
         """Follow which module runs, and look at what is called."""
+        self._thread = threading.get_ident()
         for name, module in model.named_modules():
             if isinstance(module, torch.jit.ScriptModule):
                 continue
-            begin = functools.partial(self._begin, name or ROOT)
-            self._undo.callback(module.register_forward_pre_hook(begin).remove)
-            self._undo.callback(module.register_forward_hook(self._end, always_call=True).remove)
-        self._undo.enter_context(self)
+            # Before the user's own: a module that one of these ends has begun too.
+            begin = module.register_forward_pre_hook(_Begin(self, name or ROOT), prepend=True)
+            end = module.register_forward_hook(_End(self), always_call=True)
+            self._undo.callback(begin.remove)
+            self._undo.callback(end.remove)
+        self.__enter__()
+        self._undo.callback(leave_function_mode, self)
 
     def detach(self) -> None:
         """Look no more."""
         self._undo.close()
 
-    def _begin(self, name: str, *_: Any) -> None:
-        if not torch.compiler.is_compiling():
+    def begin(self, name: str) -> None:
+        """A module's forward begins; that of another thread is not looked at."""
+        if threading.get_ident() == self._thread:
             self._path.append(name)
 
-    def _end(self, *_: Any) -> None:
-        if not torch.compiler.is_compiling() and self._path:
+    def end(self) -> None:
+        """A module's forward is over."""
+        if threading.get_ident() == self._thread and self._path:
             self._path.pop()
 
     def __torch_function__(
@@ -80,6 +89,29 @@ class FunctionWatch(TorchFunctionMode):
             for path, values in tensors_in(result):
                 self._sightings.see(values, f"{self._path[-1]}/{name}{path}", (args, kwargs))
         return result
+
+
+class _Begin(Hook):
+    """Before a module's forward."""
+
+    def __init__(self, watch: FunctionWatch, name: str) -> None:
+        self.watch = watch
+        self.name = name
+
+    def __call__(self, module: nn.Module, inputs: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self.watch.begin(self.name)
+
+
+class _End(Hook):
+    """After a module's forward, whether it raised or not."""
+
+    def __init__(self, watch: FunctionWatch) -> None:
+        self.watch = watch
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self.watch.end()
 
 
 @functools.cache

@@ -21,16 +21,17 @@ from pullback.internal.torch import (
     remove_forward_hook,
     version_of,
 )
+from pullback.tracking.measure._dispatch import check_measurable
 from pullback.tracking.run._identity import Ticket
 from pullback.tracking.watch._operators import begin_operator, in_backward
 from pullback.tracking.watch._outputs import replace_tensors, tensors_in
 from pullback.tracking.watch._store import Store
 from pullback.tracking.watch._track import pass_through
 
-__all__ = ["BeginHook", "EndHook", "OutputHook", "Sightings"]
+__all__ = ["BeginHook", "EndHook", "Hook", "OutputHook", "Sightings"]
 
 
-class _Hook:
+class Hook:
     """A hook that belongs to one tracker, and becomes inert where its model is copied."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Inert":
@@ -40,7 +41,7 @@ class _Hook:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
-class _Inert(_Hook):
+class _Inert(Hook):
     """What a copy of a hook does: it takes itself off. A copied model is not tracked."""
 
     def __call__(self, module: nn.Module, *_: Any) -> None:
@@ -107,10 +108,21 @@ class Sightings:
             handle.remove()
         self._leaves.clear()
 
-    def see(self, values: torch.Tensor, name: str, inputs: Any = ()) -> None:
-        """Measure a value that a module returned for inputs, and later its gradient."""
+    def takes(self, values: torch.Tensor, name: str) -> bool:
+        """Whether a value can be measured; what cannot is named among the skipped."""
         if type(values) not in _PLAIN:
             self.skipped[name] = f"a {type(values).__name__}, not a plain tensor"
+            return False
+        try:
+            check_measurable(values)
+        except UnsupportedError as refusal:
+            self.skipped[name] = refusal.what
+            return False
+        return True
+
+    def see(self, values: torch.Tensor, name: str, inputs: Any = ()) -> None:
+        """Measure a value that a module returned for inputs, and later its gradient."""
+        if not self.takes(values, name):
             return
         recomputed = in_backward()
         version = version_of(values)
@@ -119,11 +131,7 @@ class Sightings:
             ticket = self.store.observe_again(values, name, hook.names[0], recomputed)
             hook.names.append((name, ticket))
             return
-        try:
-            ticket = self.store.observe(values, name, recomputed=recomputed)
-        except UnsupportedError as refusal:
-            self.skipped[name] = refusal.what
-            return
+        ticket = self.store.observe(values, name, recomputed=recomputed)
         hook = _GradientHook(self.store, [(name, ticket)], 1)
         self._seen[id(values)] = (ref(values), version, hook)
         if values.requires_grad:
@@ -150,7 +158,7 @@ def _own_base(values: torch.Tensor, inputs: Any) -> torch.Tensor | None:
     return base
 
 
-class OutputHook(_Hook):
+class OutputHook(Hook):
     """After a module's forward: measure what it returned."""
 
     def __init__(self, sightings: Sightings, name: str) -> None:
@@ -167,12 +175,15 @@ class OutputHook(_Hook):
         return _measure(self, inputs, output)
 
     def _pass_through(self, path: str, values: torch.Tensor) -> torch.Tensor:
+        name = self.name + path
+        if not torch.compiler.is_compiling() and not self.sightings.takes(values, name):
+            return values
         # A copy: what follows may change the output in place, which a view of a custom
         # Function's input does not allow. Compilers remove the copy where nothing does.
-        return pass_through(values, self.store, self.name + path, copy=True)
+        return pass_through(values, self.store, name, copy=True)
 
 
-class BeginHook(_Hook):
+class BeginHook(Hook):
     """Before the forward of a model, or of a part that is called by itself: a pass begins.
 
     A Lightning module, for one, is never called; its ``training_step`` calls its parts.
@@ -195,7 +206,7 @@ class BeginHook(_Hook):
             begin_operator(self.store.handle, self.root, module.training)
 
 
-class EndHook(_Hook):
+class EndHook(Hook):
     """After a model's forward: its parts may be called by themselves again."""
 
     def __init__(self, store: Store) -> None:
@@ -208,7 +219,11 @@ class EndHook(_Hook):
 
 def _measure(hook: OutputHook, inputs: Any, output: Any) -> Any:
     if peek_interpreter_stack() is not None:
-        return replace_tensors(output, hook._pass_through)
+        try:
+            return replace_tensors(output, hook._pass_through)
+        except UnsupportedError as refusal:
+            hook.sightings.skipped[hook.name] = refusal.what
+            return None
     for path, values in tensors_in(output):
         hook.sightings.see(values, hook.name + path, inputs)
     return None

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from pullback.errors import UnsupportedError
+
 __all__ = ["replace_tensors", "tensors_in"]
 
 
@@ -50,6 +52,9 @@ def replace_tensors(
 
     Returns:
         A new object of the same type, or the same object if there is nothing to replace in it.
+
+    Raises:
+        UnsupportedError: a mapping of somebody's own that cannot be made from its items.
     """
     if isinstance(output, torch.Tensor):
         wanted = output.is_floating_point() or output.is_complex()
@@ -58,30 +63,68 @@ def replace_tensors(
         items = {
             key: replace_tensors(value, replace, f"{path}[{key}]") for key, value in output.items()
         }
-        if type(output) is dict:
-            return items
-        if dataclasses.is_dataclass(output):
-            # Hugging Face's outputs are mappings and dataclasses at once, made from keywords.
-            return type(output)(**items)  # pyrefly: ignore
-        if not isinstance(output, MutableMapping):
-            return type(output)(items)  # pyrefly: ignore
-        filled = copy.copy(output)  # a defaultdict is not made from its items
-        for key, value in items.items():
-            filled[key] = value
-        return filled
+        return _mapping_like(output, items)
     if isinstance(output, (tuple, list)):
         parts = [
             replace_tensors(value, replace, f"{path}[{index}]")
             for index, value in enumerate(output)
         ]
-        return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
+        return _sequence_like(output, parts)
     if dataclasses.is_dataclass(output) and not isinstance(output, type):
-        fields = [field.name for field in dataclasses.fields(output) if field.init]
-        return dataclasses.replace(
-            output,
-            **{
-                name: replace_tensors(getattr(output, name), replace, f"{path}.{name}")
-                for name in fields
-            },
-        )
+        fields = {
+            field.name: replace_tensors(
+                getattr(output, field.name, None), replace, f"{path}.{field.name}"
+            )
+            for field in dataclasses.fields(output)
+            if hasattr(output, field.name)
+        }
+        return _dataclass_like(output, fields)
     return output
+
+
+def _mapping_like(output: Any, items: dict[Any, Any]) -> Any:
+    if type(output) is dict:
+        return items
+    if dataclasses.is_dataclass(output):
+        # Hugging Face's outputs are mappings and dataclasses at once, made from keywords.
+        return type(output)(**items)  # pyrefly: ignore
+    if isinstance(output, MutableMapping):
+        filled = copy.copy(output)  # a defaultdict is not made from its items
+        for key, value in items.items():
+            filled[key] = value
+        return filled
+    try:
+        return type(output)(items)
+    except TypeError as error:
+        raise UnsupportedError(
+            f"A {type(output).__name__} cannot be made from its items.",
+            given=f"TypeError: {error}",
+            expected="dictionaries, tuples, lists and dataclasses",
+        ) from error
+
+
+def _sequence_like(output: Any, parts: list[Any]) -> Any:
+    kind = type(output)
+    if hasattr(output, "_fields"):
+        return kind(*parts)
+    if kind in (tuple, list) or hasattr(output, "n_sequence_fields"):  # as torch.max returns
+        return kind(parts)
+    if all(old is new for old, new in zip(output, parts, strict=True)):
+        return output  # a torch.Size, for one, is not made like the others
+    # Whatever its own __init__ and __new__ ask for.
+    filled = copy.copy(output) if isinstance(output, list) else tuple.__new__(kind, parts)
+    if isinstance(output, list):
+        filled[:] = parts
+    else:
+        getattr(filled, "__dict__", {}).update(getattr(output, "__dict__", {}))
+    return filled
+
+
+def _dataclass_like(output: Any, fields: dict[str, Any]) -> Any:
+    if torch.compiler.is_compiling():  # which does not follow copies
+        made = {field.name for field in dataclasses.fields(output) if field.init}
+        return dataclasses.replace(output, **{name: fields[name] for name in made})
+    filled = copy.copy(output)  # whatever its __init__ asks for, and frozen or not
+    for name, value in fields.items():
+        object.__setattr__(filled, name, value)
+    return filled
