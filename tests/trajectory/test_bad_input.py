@@ -10,6 +10,7 @@ import pullback.trajectory.kernels.stencil._dispatch as stencil
 from pullback.errors import ArgumentError, ArgumentTypeError, PullbackError, UnsupportedError
 from pullback.trajectory import (
     Limits,
+    Preconditioner,
     State,
     backend_used,
     bspline,
@@ -171,12 +172,26 @@ CURVES = [
     (lambda: minimum_jerk(POINTS, 1.0, limits=Limits(jerk=torch.ones(2))), ArgumentError, "jerk"),
     (lambda: minimum_jerk(POINTS, [0.0, 1e-3, 1.0, 2.0]), ArgumentError, "samples=2001"),
     (lambda: minimum_time(POINTS, Limits()), ArgumentError, "Without limits"),
+    (lambda: quintic(POINTS.to("meta"), ELSEWHERE), ArgumentTypeError, "lies in memory", "meta"),
+    (lambda: minimum_jerk(POINTS.to_sparse(), 1.0), ArgumentTypeError, "torch.sparse_coo"),
+    (lambda: minimum_jerk(POINTS, 1e300), ArgumentError, "too long", "1e+300"),
+    (lambda: quintic(POINTS, [0.0, 1e-60, 2e-60, 3e-60]), ArgumentError, "too short", "3e-60"),
+    (lambda: Limits(velocity=1j), ArgumentTypeError, "1j"),  # pyrefly: ignore
+    (lambda: Preconditioner(5, 1e-100), ArgumentError, "1e-100"),
 ]
 
 
 @pytest.mark.parametrize("case", range(len(CURVES)))
 def test_curves_and_least_motions(case):
     refused(*CURVES[case])
+
+
+@pytest.mark.parametrize("dt", [1e-300, 1e300])
+def test_a_step_that_float32_cannot_hold(dt):
+    for given in (dt, torch.full((7,), dt, dtype=torch.float64)):
+        call = lambda given=given: differentiate(X.float(), given)  # noqa: E731
+        refused(call, ArgumentError, "float32 can hold", str(dt))
+    refused(lambda: integrate(X.float(), dt, start=START), ArgumentError, "float32 can hold")
 
 
 def test_a_backend_that_cannot_run_is_refused():

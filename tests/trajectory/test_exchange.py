@@ -1,6 +1,7 @@
 """Motions cut, joined, moved, written and read; angles that turn without end."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -71,11 +72,53 @@ def test_a_motion_is_cut_and_joined() -> None:
 def test_a_motion_goes_elsewhere() -> None:
     motion = minimum_jerk(POINTS, TIMES, samples=21)
     narrow = motion.to(dtype=torch.float32)
-    assert {getattr(narrow, name).dtype for name in (*PARTS, "dt", "start_time")} == {torch.float32}
+    assert {getattr(narrow, name).dtype for name in (*PARTS, "dt")} == {torch.float32}
+    same(motion.to(torch.float32), narrow)
+    half = motion.to(torch.bfloat16)
+    assert half.jerk.dtype == torch.bfloat16
+    torch.testing.assert_close(half.times, motion.times, rtol=1e-6, atol=0)
     assert motion.to("meta").jerk.is_meta
     same(motion.to("cpu"), motion)
     with pytest.raises(ArgumentTypeError, match="floating dtype"):
         motion.to(dtype=torch.int32)
+    with pytest.raises(ArgumentTypeError, match="floating dtype"):
+        motion.to(torch.int32)
+    with pytest.raises(ArgumentError, match="Two dtypes"):
+        motion.to(torch.float32, torch.float64)  # pyrefly: ignore
+    with pytest.raises(ArgumentError, match="no such device"):
+        motion.to("nowhere")
+
+
+CLOCK = 1.7e9  # seconds since 1970: float32 tells apart what is two minutes apart
+
+
+def test_an_instant_of_a_clock_survives_in_float32() -> None:
+    times = torch.tensor(TIMES, dtype=torch.float64) + CLOCK
+    motion = minimum_jerk(POINTS.float(), times, samples=21)
+    step = (TIMES[-1] - TIMES[0]) / 20
+    for found in (
+        motion,
+        minimum_jerk(POINTS, times, samples=21).to(torch.float32),
+        quintic(POINTS.float(), times).sample(times[0] + torch.arange(21).double() * step),
+        resample(motion, step),
+        from_joint_trajectory(to_joint_trajectory(motion, ["a", "b"]), torch.float32),
+    ):
+        assert found.position.dtype == torch.float32
+        assert found.times[0] == times[0]
+        torch.testing.assert_close(
+            found.times.diff(), torch.full((20,), step, dtype=torch.float64), rtol=0, atol=1e-6
+        )
+    whole = minimum_jerk(POINTS, times, samples=21)
+    again = from_joint_trajectory(to_joint_trajectory(whole, ["a", "b"]))
+    torch.testing.assert_close(again.dt, whole.dt.expand(20), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("message", [[], None, "points"])
+def test_a_message_is_a_dictionary(message: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match="not a dictionary"):
+        from_joint_trajectory(message)
+    with pytest.raises(ArgumentError, match="one name for each"):
+        to_joint_trajectory(minimum_jerk(POINTS, TIMES, samples=21), "ab")
 
 
 def test_csv_gives_back_every_bit(tmp_path) -> None:

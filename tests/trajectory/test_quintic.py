@@ -169,3 +169,15 @@ def test_bad_input() -> None:
         quintic(points(2, 3, 2), points(3, 3).abs().cumsum(-1))
     with pytest.raises(ArgumentError, match="another device"):
         quintic(through, torch.empty(3, device="meta"))
+
+
+def test_a_coarse_time_outside_of_the_curve_is_refused():
+    curve = quintic(torch.tensor([[0.0], [1.0]], dtype=torch.float64), [1e6, 1e6 + 2])
+    nearly = torch.tensor([1e6 + 2 + 0.0625], dtype=torch.float32)  # the next one after the last
+    with pytest.raises(ArgumentError, match="outside the spline"):
+        curve.sample(nearly)
+    assert curve.sample(torch.tensor([1e6 + 2], dtype=torch.float32)).position == 1.0
+    short = quintic(torch.tensor([[0.0], [1.0]]), [0.0, 0.7])
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        last = short.sample(torch.linspace(0, 0.7, 9, dtype=dtype)).position[-1]
+        torch.testing.assert_close(last, torch.ones(1), rtol=0, atol=1e-4)

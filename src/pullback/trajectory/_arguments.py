@@ -94,9 +94,11 @@ def check_steps(dt: Any, samples: Tensor, steps: int) -> None:
         samples: positions or controls, ``[..., horizon, dof]``.
         steps: how many steps there are.
     """
+    dtype = arithmetic_dtype(samples)
     if isinstance(dt, (int, float)) and not isinstance(dt, bool):
-        if not 0 < dt < math.inf:
-            raise _bad_step(f"dt={dt}")
+        known = torch.finfo(dtype)
+        if not (0 < dt < math.inf and known.tiny <= dt <= known.max):
+            raise _bad_step(f"dt={dt}", dtype)
         return
     if not isinstance(dt, Tensor) or not dt.dtype.is_floating_point:
         given = str(dt.dtype) if isinstance(dt, Tensor) else type(dt).__name__
@@ -117,16 +119,19 @@ def check_steps(dt: Any, samples: Tensor, steps: int) -> None:
             expected=f"a number, [{steps}] or {[*batch, steps]}",
         )
     values = readable(dt)
-    if values is not None and not bool(((values > 0) & (values < math.inf)).all()):
-        wrong = values[~((values > 0) & (values < math.inf))].flatten()
-        raise _bad_step(f"dt={wrong[0].item()} among {values.numel()} steps")
+    if values is None:
+        return
+    used = values.to(dtype)  # a step may vanish or overflow where it is used
+    if not bool(((used > 0) & (used < math.inf)).all()):
+        wrong = values[~((used > 0) & (used < math.inf))].flatten()
+        raise _bad_step(f"dt={wrong[0].item()} among {values.numel()} steps", dtype)
 
 
-def _bad_step(given: str) -> ArgumentError:
+def _bad_step(given: str, dtype: torch.dtype) -> ArgumentError:
     return ArgumentError(
         "A time step is not a positive, finite number of seconds.",
         given=given,
-        expected="dt > 0, in seconds",
+        expected=f"dt > 0, in seconds, that {dtype} can hold",
     )
 
 

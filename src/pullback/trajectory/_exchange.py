@@ -2,14 +2,14 @@
 
 import csv
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from pullback.errors import ArgumentError
-from pullback.trajectory._motion import Motion
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.trajectory._motion import Motion, time_dtype
 
 __all__ = ["from_joint_trajectory", "read_csv", "to_joint_trajectory", "write_csv"]
 
@@ -89,12 +89,8 @@ def read_csv(path: str | Path, dtype: torch.dtype = torch.float64) -> Motion:
             given=str(error),
         ) from error
     parts = [part.to(dtype) for part in table[:, 1:].split(dof, dim=1)]
-    return _timed(parts, table[:, 0], dtype)
-
-
-def _timed(parts: Sequence[Tensor], times: Tensor, dtype: torch.dtype) -> Motion:
-    seconds = torch.float64 if dtype == torch.float64 else torch.float32
-    return Motion(*parts, dt=times.diff().to(seconds), start_time=times[0].to(seconds))
+    times = table[:, 0]
+    return Motion(*parts, dt=times.diff().to(time_dtype(dtype)), start_time=times[0])
 
 
 def _stamp(seconds: float) -> dict[str, int]:
@@ -129,13 +125,14 @@ def to_joint_trajectory(
     Source: the message definitions of ROS 2, ``common_interfaces``.
     """
     _check_single(motion)
-    if len(joint_names) != motion.dof:
+    if isinstance(joint_names, str) or len(joint_names) != motion.dof:
         raise ArgumentError(
             "There must be one name for each joint.",
-            given=f"{len(joint_names)} names for {motion.dof} joints",
+            given=f"{joint_names!r} for {motion.dof} joints",
         )
-    times = motion.times.detach().cpu().double()
-    start = float(times[0])
+    # Apart from the start, beside which the steps would lose digits.
+    since = replace(motion, start_time=None).times.detach().cpu().double()
+    start = 0.0 if motion.start_time is None else float(motion.start_time)
     lists = [getattr(motion, part).detach().cpu().double().tolist() for part in _PARTS[:3]]
     points = [
         {
@@ -143,9 +140,9 @@ def to_joint_trajectory(
             "velocities": velocity,
             "accelerations": acceleration,
             "effort": [],
-            "time_from_start": _stamp(time - start),
+            "time_from_start": _stamp(time),
         }
-        for time, position, velocity, acceleration in zip(times.tolist(), *lists, strict=True)
+        for time, position, velocity, acceleration in zip(since.tolist(), *lists, strict=True)
     ]
     return {
         "header": {"stamp": _stamp(start), "frame_id": frame_id},
@@ -164,8 +161,15 @@ def from_joint_trajectory(message: Mapping[str, Any], dtype: torch.dtype = torch
         dtype: of the motion.
 
     Raises:
+        ArgumentTypeError: the message is not a dictionary.
         ArgumentError: something is missing, or times do not increase.
     """
+    if not isinstance(message, Mapping):
+        raise ArgumentTypeError(
+            "The message is not a dictionary.",
+            given=type(message).__name__,
+            expected='{"joint_names": [...], "points": [...]}',
+        )
     points = message.get("points", ())
     names = ("positions", "velocities", "accelerations")
     missing = [name for name in names if not all(len(point.get(name, ())) for point in points)]
@@ -191,4 +195,8 @@ def from_joint_trajectory(message: Mapping[str, Any], dtype: torch.dtype = torch
     ]
     jerk = parts[2].diff(dim=0) / since.diff()[:, None]
     parts.append(torch.cat([jerk, jerk[-1:]]))
-    return _timed([part.to(dtype) for part in parts], begin + since, dtype)
+    return Motion(
+        *(part.to(dtype) for part in parts),
+        dt=since.diff().to(time_dtype(dtype)),
+        start_time=since[0] + begin,
+    )

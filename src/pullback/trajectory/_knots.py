@@ -12,9 +12,11 @@ from pullback.internal.torch import get_unwrapped, is_functorch_wrapped_tensor
 from pullback.trajectory._state import State
 
 __all__ = [
+    "MOST_SECONDS",
     "broadcast_batch",
     "check_increasing",
     "check_points",
+    "check_span",
     "check_state",
     "concrete",
     "from_numbers",
@@ -22,6 +24,9 @@ __all__ = [
     "normalise_times",
     "state_part",
 ]
+
+MOST_SECONDS = 1e40
+"""The longest duration to compute with; its inverse is the shortest."""
 
 
 def concrete(tensor: Tensor) -> Tensor | None:
@@ -47,6 +52,12 @@ def check_points(points: Tensor, *, what: str, least: int) -> None:
             f"The {what} are not a tensor of floating point numbers.",
             given=str(given),
             expected="a floating point tensor [..., count, dof]",
+        )
+    if points.layout is not torch.strided or points.device.type == "meta":
+        raise ArgumentTypeError(
+            f"The {what} are not a tensor that lies in memory.",
+            given=f"layout {points.layout} on {points.device}",
+            expected="a dense tensor with values",
         )
     if points.dim() < 2 or points.shape[-2] < least:
         raise ArgumentError(
@@ -84,6 +95,7 @@ def normalise_duration(duration: Any, like: Tensor) -> Tensor:
             given=f"{values.min().item():.6g}" if values.numel() else "an empty tensor",
             expected="finite seconds > 0",
         )
+    check_span("duration", duration)
     return duration
 
 
@@ -112,7 +124,25 @@ def normalise_times(times: Any, like: Tensor) -> Tensor:
         )
     broadcast_batch("times", times.shape[:-1], like)
     check_increasing("times", times)
+    check_span("times", times[..., -1] - times[..., 0])
     return times
+
+
+def check_span(what: str, seconds: Tensor) -> None:
+    """Refuse durations whose sixth powers, which jerk asks for, no float64 can hold.
+
+    Raises:
+        ArgumentError: there are some.
+    """
+    values = concrete(seconds)
+    if values is not None and not bool(
+        ((values > 1 / MOST_SECONDS) & (values < MOST_SECONDS)).all()
+    ):
+        raise ArgumentError(
+            f"The {what} span too short or too long a time to compute with.",
+            given=f"{values.min().item():.6g} to {values.max().item():.6g} s",
+            expected=f"between {1 / MOST_SECONDS:g} and {MOST_SECONDS:g} s",
+        )
 
 
 def check_increasing(what: str, times: Tensor) -> None:

@@ -32,7 +32,8 @@ class Motion:
         jerk: the same shape, per second cubed.
         dt: seconds between neighbouring samples: a scalar, ``[horizon - 1]`` or
             ``[..., horizon - 1]``.
-        start_time: seconds at sample 0, a scalar or ``[...]``; zero if left out.
+        start_time: seconds at sample 0, a scalar or ``[...]``; zero if left out. Best in float64:
+            float32 does not tell instants of a clock apart.
 
     Raises:
         ArgumentError: the four sequences do not have one shape.
@@ -107,21 +108,43 @@ class Motion:
         return Motion(*parts, dt=dt, start_time=since)
 
     def to(
-        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+        self,
+        device: torch.device | str | torch.dtype | None = None,
+        dtype: torch.dtype | None = None,
     ) -> "Motion":
         """The motion on another device, or of another dtype.
 
+        Times stay as fine as they must be: steps in float32 at least, the start time as it is.
+
         Arguments:
-            device: where its tensors go; where they are if left out.
+            device: where its tensors go; where they are if left out. As `torch.Tensor.to` does, it
+                takes a dtype in this place too.
             dtype: a floating dtype; theirs if left out.
+
+        Raises:
+            ArgumentTypeError: a dtype that is not floating.
+            ArgumentError: no such device, or two dtypes.
         """
+        if isinstance(device, torch.dtype):
+            if dtype is not None:
+                raise ArgumentError("Two dtypes are given.", given=f"{device} and {dtype}")
+            device, dtype = None, device
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise ArgumentTypeError(
                 "A motion has a floating dtype.", given=repr(dtype), expected="torch.float32, ..."
             )
-        tensors = {name: getattr(self, name) for name in _FIELDS}
-        moved = {k: v.to(device=device, dtype=dtype) for k, v in tensors.items() if v is not None}
-        return replace(self, **moved)
+        _check_device(device)
+        parts = {name: getattr(self, name).to(device=device, dtype=dtype) for name in _PARTS}
+        steps = self.dt.to(device=device, dtype=None if dtype is None else time_dtype(dtype))
+        start = None if self.start_time is None else self.start_time.to(device=device)
+        return replace(self, **parts, dt=steps, start_time=start)
+
+
+def _check_device(device: Any) -> None:
+    try:
+        torch.device("cpu" if device is None else device)
+    except (RuntimeError, TypeError) as error:
+        raise ArgumentError("There is no such device.", given=repr(device)) from error
 
 
 def time_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -16,6 +16,9 @@ from pullback.trajectory._pytree import register_dataclass
 
 __all__ = ["Spline"]
 
+# Of its duration, how far outside of a spline a rounded time may lie.
+_OUTSIDE = 1 / 128
+
 
 @dataclass(frozen=True, eq=False)
 class Spline:
@@ -107,7 +110,7 @@ class Spline:
             for order in range(4)
         ]
         seconds = time_dtype(dtype)
-        first = times[..., 0].to(seconds) if times.shape[-1] else None
+        first = times[..., 0].to(torch.float64) if times.shape[-1] else None
         return Motion(*parts, dt=times.diff(dim=-1).to(seconds), start_time=first)
 
     def _check(self, times: Any) -> Tensor:
@@ -144,7 +147,10 @@ class Spline:
         first, last = self.knots[..., 0], self.knots[..., -1]
         # The end of a linspace may lie a rounding error outside.
         coarse = max(torch.finfo(t.dtype).eps for t in (times, self.knots))
-        slack = 8 * coarse * torch.maximum(first.abs(), last.abs())
+        # Coarse times far from zero may lie anywhere: beyond a part of the spline they are refused.
+        slack = torch.minimum(
+            8 * coarse * torch.maximum(first.abs(), last.abs()), (last - first) * _OUTSIDE
+        )
         early = concrete(times[..., 0] < first - slack)
         late = concrete(times[..., -1] > last + slack)
         if (early is not None and bool(early.any())) or (late is not None and bool(late.any())):

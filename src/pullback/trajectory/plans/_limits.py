@@ -83,7 +83,7 @@ def _number(kind: str, value: Any) -> Any:
             return torch.tensor(value, dtype=torch.float64, device="cpu")
         except (TypeError, ValueError) as error:
             raise _no_number(kind, value) from error
-    wrong = isinstance(value, (str, bytes, bool, dict, set)) or value is None
+    wrong = isinstance(value, (str, bytes, bool, complex, dict, set)) or value is None
     if wrong or (isinstance(value, Tensor) and not value.dtype.is_floating_point):
         raise _no_number(kind, value)
     return value

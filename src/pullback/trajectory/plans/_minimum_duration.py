@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -117,7 +118,8 @@ def minimum_duration(
         times = _shorten(known, times, fixed, start, goal, samples, _doubled)
     else:
         times = _fastest(known, times, fixed, start, goal, samples)
-    return minimum_jerk(points, times, start=start, goal=goal, limits=limits, samples=samples)
+    found = minimum_jerk(points, times, start=start, goal=goal, limits=limits, samples=samples)
+    return replace(found, start_time=None)
 
 
 def _constant(limit: Any) -> Any:

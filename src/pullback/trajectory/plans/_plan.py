@@ -144,7 +144,7 @@ def to_motion(plan: Plan, forms: Forms, step: Tensor) -> Motion:
     return Motion(
         *(part.expand(batch).to(plan.dtype) for part in parts),
         dt=dt.to(seconds),
-        start_time=None if plan.begin is None else plan.begin.to(seconds),
+        start_time=plan.begin,
     )
 
 

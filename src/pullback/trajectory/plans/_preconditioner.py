@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.trajectory._knots import MOST_SECONDS
 from pullback.trajectory.kernels.banded import (
     banded_factor,
     banded_product,
@@ -175,9 +176,11 @@ def _check(horizon: int, dt: float, order: int, ends: tuple[str, str], dtype: to
             "The horizon is out of range.", given=repr(horizon), expected="1 sample or more"
         )
     number = isinstance(dt, (int, float)) and not isinstance(dt, bool)
-    if not number or not (dt > 0 and math.isfinite(dt)):
+    if not number or not 1 / MOST_SECONDS < dt < MOST_SECONDS:
         raise ArgumentError(
-            "The step must be positive.", given=repr(dt), expected="finite seconds > 0"
+            "The step must be positive.",
+            given=repr(dt),
+            expected=f"seconds between {1 / MOST_SECONDS:g} and {MOST_SECONDS:g}",
         )
     if order not in (1, 2, 3) or isinstance(order, bool):
         raise ArgumentError("The order is out of range.", given=repr(order), expected="1, 2 or 3")
