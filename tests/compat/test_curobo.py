@@ -433,3 +433,11 @@ def test_what_is_no_tensor_is_refused_by_name(place, wrong):
     if place != 4:
         with pytest.raises(ArgumentTypeError, match="not a tensor"):
             curobo.CliqueTensorStepKernel.apply(*given[:4], *given[5:])
+
+
+def test_a_buffer_that_would_cut_off_the_result_is_refused():
+    start = [torch.zeros(2, 3, dtype=torch.int32) for _ in range(3)]
+    out = [torch.zeros(2, 8, 3, dtype=torch.int32) for _ in range(4)]
+    act = torch.ones(2, 8, 3, dtype=torch.int32)
+    with pytest.raises(ArgumentTypeError, match="cannot hold the result"):
+        curobo.CliqueTensorStepKernel.apply(act, *start, *out, torch.full((8,), 10.0), None)

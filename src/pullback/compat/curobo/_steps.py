@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, ArgumentTypeError
 
 __all__ = [
     "euler_integrate",
@@ -45,6 +45,12 @@ def write(buffer: Tensor | None, values: Tensor) -> None:
             "An out buffer has the wrong shape.",
             given=f"{tuple(buffer.shape)}",
             expected=f"{tuple(values.shape)}",
+        )
+    if not torch.can_cast(values.dtype, buffer.dtype):
+        raise ArgumentTypeError(
+            "An out buffer has a dtype that cannot hold the result.",
+            given=str(buffer.dtype),
+            expected=f"a dtype like {values.dtype}",
         )
     with torch.no_grad():
         buffer.detach().copy_(values.detach())

@@ -61,6 +61,13 @@ def _refuse(plan: Plan, basis: Basis, limits: Limits, problem: Problem, known: T
     failed = tuple((~known).nonzero()[0].tolist())
     place = f"joint {failed[-1]}" + (f" of trajectory {list(failed[:-1])}" if failed[:-1] else "")
     bounds = bound_problems(_joint(problem, failed), 1e-3)
+    if float(bounds.high) < 1:
+        raise ArgumentError(
+            f"The {blame} leave so little room that the least motion within it was not found.",
+            given=f"{place}, whose limits could be kept at {float(bounds.high):.7g} of their width",
+            expected="limits that are a thousandth wider than they need to be",
+            mend="Allow limits that are wider by 0.001, or fewer samples.",
+        )
     if float(bounds.low) <= 1:
         raise ArgumentError(
             f"Whether the {blame} can be met in the given time was not decided.",
