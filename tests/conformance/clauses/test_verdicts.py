@@ -177,6 +177,29 @@ def test_a_shared_state_is_found_beside_a_selection():
     assert report["state"].verdict is Verdict.BROKEN
 
 
+class FreesItsGraph(Function):
+    """Backward goes once through a graph of torch's own that forward made."""
+
+    @staticmethod
+    def forward(ctx, x):
+        with torch.enable_grad():
+            inner = x.detach().requires_grad_()
+            made = inner.sin()
+        ctx.save_for_backward(inner, made)
+        return made.detach()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        inner, made = ctx.saved_tensors
+        return torch.autograd.grad(made, inner, cotangent)
+
+
+def test_a_backward_that_runs_once_is_a_finding_of_retain_alone():
+    report = check(FreesItsGraph, normal(3), clauses=CHEAP)
+    bad = {finding.clause for finding in report if finding.verdict.is_bad}
+    assert bad == {"retain", "double"}, report
+
+
 @torch.library.custom_op("pullback_verdicts::sine", mutates_args=())
 def sine(x: torch.Tensor) -> torch.Tensor:
     return x.sin()
