@@ -4,15 +4,17 @@ import functools
 import gc
 import types
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
 
-from pullback.internal.torch import MODULE_STATE, function_of
+from pullback.conformance._probe import Probe
+from pullback.conformance._tree import leaves
+from pullback.internal.torch import MODULE_STATE, function_of, version_of
 
-__all__ = ["Held", "context_tensors"]
+__all__ = ["Held", "context_tensors", "held_by_arguments"]
 
 _DEPTH = 5
 
@@ -25,7 +27,8 @@ class Held:
         path: how it is reached, for example ``"ctx.cache['x']"``.
         value: a tensor, or an array of numpy.
         of_the_call: False where it may live longer than the call: an array of numpy, which may
-            share a tensor's memory, and what a module of torch keeps as a plain attribute.
+            share a tensor's memory, what a module of torch keeps as a plain attribute, and what
+            an argument held before.
     """
 
     path: str
@@ -33,7 +36,18 @@ class Held:
     of_the_call: bool
 
 
-def context_tensors(node: Any) -> Iterator[Held]:
+def held_by_arguments(probe: Probe) -> list[tuple[torch.Tensor, int]]:
+    """The tensors that a call finds in callables and objects, with their versions.
+
+    Whoever made the argument, or the callable that is checked, keeps them and frees them.
+    """
+    given = leaves((probe.subject.target, probe.inputs.args, dict(probe.inputs.kwargs)))
+    others = [leaf for leaf in given if not isinstance(leaf, torch.Tensor)]
+    held = (found.value for leaf in others for found in _search(leaf, "", _DEPTH, set()))
+    return [(value, version_of(value)) for value in held if isinstance(value, torch.Tensor)]
+
+
+def context_tensors(node: Any, before: Sequence[tuple[torch.Tensor, int]] = ()) -> Iterator[Held]:
     """Tensors, and arrays that numpy shares, held by the attributes of a node.
 
     Looks into containers, iterators, dataclasses, closures, partial functions, bound methods and
@@ -42,14 +56,17 @@ def context_tensors(node: Any) -> Iterator[Held]:
 
     Arguments:
         node: an autograd node of a custom Function, which is its context.
+        before: what the arguments held before the call, by `held_by_arguments`.
     """
+    kept = {id(tensor) for tensor, version in before if version_of(tensor) == version}
     for name, value in vars(node).items():
         if name == "__pullback__" and _is_ours(node):
             # Inputs that the engine sets aside with their versions for a second derivative: it
             # refuses where one was changed, sets none aside behind saved-tensor hooks, and lets
             # them go with backward (`pullback.tensor._kept`).
             continue
-        yield from _search(value, f"ctx.{name}", _DEPTH, set(), of_the_call=True)
+        for held in _search(value, f"ctx.{name}", _DEPTH, set()):
+            yield replace(held, of_the_call=held.of_the_call and id(held.value) not in kept)
 
 
 def _is_ours(node: Any) -> bool:
@@ -59,7 +76,7 @@ def _is_ours(node: Any) -> bool:
 
 
 def _search(
-    value: Any, path: str, depth: int, seen: set[int], *, of_the_call: bool
+    value: Any, path: str, depth: int, seen: set[int], *, of_the_call: bool = True
 ) -> Iterator[Held]:
     if isinstance(value, torch.Tensor) or _is_array(value):
         yield Held(path, value, of_the_call and isinstance(value, torch.Tensor))

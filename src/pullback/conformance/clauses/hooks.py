@@ -4,7 +4,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from pullback.conformance._clause import clause
-from pullback.conformance._context_tensors import context_tensors
+from pullback.conformance._context_tensors import context_tensors, held_by_arguments
 from pullback.conformance._nodes import custom_nodes
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance.clauses._hints import SAVE
@@ -40,12 +40,13 @@ def hooks(probe: Probe) -> Finding:
     cotangents = probe.cotangents(probe.output_values())
     expected = probe.backward(points, cotangents)
     leaves = probe.leaves(points)
+    before = held_by_arguments(probe)
     with saved_tensors_hooks(pack, unpack):
         outputs = probe.evaluate(leaves)
         nodes = custom_nodes(outputs)
         got = probe.pull(leaves, cotangents, outputs)
     for node in nodes:
-        freed += [held.path for held in context_tensors(node) if held.of_the_call]
+        freed += [held.path for held in context_tensors(node, before) if held.of_the_call]
     place = probe.differ([g.detach() for g in got], expected, looser=1e3)
     if place is not None:
         return probe.broken(

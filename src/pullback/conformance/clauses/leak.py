@@ -55,9 +55,11 @@ def _live(probe: Probe, mode: str) -> list[tuple[str, Any]]:
     """Weak references to what one run made, whose strong ones end with this call."""
     leaves = probe.leaves()
     handed, every = probe.exposed(leaves)
-    names = [f"input {path}" for path in probe.inputs.paths]
-    names += [f"output {k}" for k in range(len(every))]
+    named = [(f"input {path}", x) for path, x in zip(probe.inputs.paths, handed, strict=True)]
+    # A module keeps its own alive.
+    named = [pair for k, pair in enumerate(named) if k not in probe.inputs.owned]
+    named += [(f"output {k}", y) for k, y in enumerate(every)]
     if mode == "after backward":
         chosen = [every[k] for k in probe.outputs]
         probe.pull(leaves, probe.cotangents(chosen), chosen)
-    return [(name, weakref.ref(t)) for name, t in zip(names, [*handed, *every], strict=True)]
+    return [(name, weakref.ref(t)) for name, t in named]

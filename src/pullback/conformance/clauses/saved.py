@@ -3,7 +3,7 @@
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._context_tensors import context_tensors
+from pullback.conformance._context_tensors import context_tensors, held_by_arguments
 from pullback.conformance._nodes import custom_nodes
 from pullback.conformance._probe import Probe
 from pullback.conformance.clauses._hints import SAVE
@@ -24,18 +24,19 @@ __all__ = ["saved"]
 def saved(probe: Probe) -> Finding:
     """Scan every context for tensors that save_for_backward does not know of."""
     leaves = probe.leaves()
+    before = held_by_arguments(probe)
     handed, every = probe.exposed(leaves)
     known = {t.untyped_storage().data_ptr(): "an input" for t in handed if t.numel()}
     known |= {t.untyped_storage().data_ptr(): "an output" for t in every if t.numel()}
     for node in custom_nodes([every[k] for k in probe.outputs]):
-        for held in context_tensors(node):
+        for held in context_tensors(node, before):
             path, value = held.path, held.value
             if isinstance(value, torch.Tensor):
                 where = value.untyped_storage().data_ptr() if value.numel() else 0
             else:
                 where = value.__array_interface__["data"][0]
             if not held.of_the_call and where not in known:
-                continue  # an array of its own goes nowhere else; a module may keep what it likes
+                continue  # an array of its own goes nowhere else; who was there before keeps it
             what = known.get(where, "an intermediate")
             return probe.broken(
                 f"{what.capitalize()} reaches backward through {path}, not save_for_backward.",

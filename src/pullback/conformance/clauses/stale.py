@@ -25,7 +25,8 @@ def stale(probe: Probe) -> Finding:
     expected = probe.backward(points, cotangents)
     handed, every = probe.exposed(probe.leaves())
     paths = enumerate(probe.inputs.paths)
-    places = [(path, 0, k) for k, path in paths if is_continuous(handed[k])]
+    owned = probe.inputs.owned  # a module's own, which the caller goes on using
+    places = [(path, 0, k) for k, path in paths if is_continuous(handed[k]) and k not in owned]
     places += [(f"output {k}", 1, k) for k, y in enumerate(every) if is_continuous(y)]
     for name, group, k in places:
         got = _after_change(probe, group, k, cotangents)

@@ -1,0 +1,108 @@
+"""What a caller hands over besides tensors stays the caller's: modules and callables."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tests.specimens._specimen import normal
+from torch.autograd import Function
+
+from pullback.conformance import Verdict, check
+from pullback.conformance.clauses import CLAUSES
+
+CHEAP = [c.id for c in CLAUSES if c.id not in ("compile", "compositions", "cuda-graph")]
+
+
+class AgainInBackward(Function):
+    """Runs a module again in backward; its parameters are handed over too, as checkpoints do."""
+
+    @staticmethod
+    def forward(ctx, module, x, *parameters):
+        ctx.module = module
+        ctx.save_for_backward(x, *parameters)
+        with torch.no_grad():
+            return module(x).tanh()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, cotangent):
+        x, *parameters = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            y = ctx.module(x).tanh()
+        return None, *torch.autograd.grad(y, (x, *parameters), cotangent)
+
+
+def test_a_module_among_the_arguments_is_left_as_it_was():
+    module = torch.nn.Linear(3, 2).double()
+    before = [parameter.detach().clone() for parameter in module.parameters()]
+    report = check(AgainInBackward, module, normal(4, 3), *module.parameters(), clauses=CHEAP)
+    for parameter, value in zip(module.parameters(), before, strict=True):
+        assert torch.equal(parameter, value)
+    assert report.ok, report
+    assert report["leak"].verdict is Verdict.HOLDS
+
+
+class Through(Function):
+    """A product with a weight that its argument reaches by itself."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.weight = weight
+        return x * weight()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * ctx.weight(), None
+
+
+def made_of_a_closure(weight):
+    return lambda: weight
+
+
+class Holder:
+    def __init__(self, weight):
+        self.weight = weight
+
+    def __call__(self):
+        return self.weight
+
+
+@pytest.mark.parametrize("made", [made_of_a_closure, Holder])
+def test_a_tensor_that_an_argument_held_before_is_no_leak_of_the_call(made):
+    report = check(Through, normal(3), made(torch.ones(3).double() * 2), clauses=CHEAP)
+    assert report.ok, report
+    assert report["saved"].verdict is report["hooks"].verdict is Verdict.HOLDS
+
+
+def test_a_tensor_that_the_checked_callable_held_before_is_no_leak_of_the_call():
+    weight = torch.ones(3).double() * 2
+
+    def product(x):
+        return Through.apply(x, lambda: weight)
+
+    report = check(product, normal(3), clauses=["saved", "hooks"])
+    assert report["saved"].verdict is report["hooks"].verdict is Verdict.HOLDS
+
+
+class Stashes(Function):
+    """Keeps what forward computed on an argument."""
+
+    @staticmethod
+    def forward(ctx, x, holder):
+        ctx.holder = holder
+        holder.slope = x.cos()
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * ctx.holder.slope, None
+
+
+@pytest.mark.parametrize("runs", [0, 1])
+def test_what_forward_put_on_an_argument_is_seen(runs):
+    holder = SimpleNamespace()
+    for _ in range(runs):
+        Stashes.apply(normal(3), holder)
+    report = check(Stashes, normal(3), holder, clauses=["saved", "hooks"])
+    assert report["saved"].verdict is report["hooks"].verdict is Verdict.BROKEN
