@@ -200,6 +200,29 @@ def test_a_backward_that_runs_once_is_a_finding_of_retain_alone():
     assert bad == {"retain", "double"}, report
 
 
+class GoesThroughItsGraph(Function):
+    """Forward goes twice through a graph of its own, and saves what it finds."""
+
+    @staticmethod
+    def forward(ctx, x):
+        with torch.enable_grad():
+            inner = x.detach().requires_grad_()
+            made = inner.sin()
+            (slope,) = torch.autograd.grad(made.sum(), inner, retain_graph=True)
+            torch.autograd.grad(made.sum(), inner)
+        ctx.save_for_backward(slope)
+        return made.detach()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return ctx.saved_tensors[0] * cotangent
+
+
+def test_what_forward_unpacks_by_itself_is_no_fault_of_backward():
+    report = check(GoesThroughItsGraph, normal(3), clauses="checkpoint")
+    assert report["checkpoint"].verdict is Verdict.HOLDS
+
+
 @torch.library.custom_op("pullback_verdicts::sine", mutates_args=())
 def sine(x: torch.Tensor) -> torch.Tensor:
     return x.sin()

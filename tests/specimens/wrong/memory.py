@@ -318,7 +318,7 @@ SPECIMENS = [
     Specimen(OneBufferTwice, lambda: (normal(3),), "alias"),
     Specimen(IntermediateInDict, lambda: (normal(4),), "hooks"),
     Specimen(MaskInClosure, lambda: (normal(3),), "hooks"),
-    Specimen(UnpacksTwice, lambda: (normal(3), normal(3, seed=2)), "checkpoint"),
+    Specimen(UnpacksTwice, lambda: (normal(3), normal(3, seed=2)), "checkpoint", verdict="lacking"),
     Specimen(ForwardCounts, lambda: (normal(3),), "checkpoint"),
     Specimen(NumpyDropout, lambda: (normal(40),), "checkpoint"),
 ]
