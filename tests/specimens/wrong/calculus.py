@@ -67,6 +67,27 @@ class ClipUndeclared(torch.autograd.Function):
         return cotangent.clamp(-0.1, 0.1)
 
 
+class ClipFarOut(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent.clamp(-50, 50)
+
+
+class ClipOutliers(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        reach = 3 * cotangent.std()
+        return cotangent.clamp(cotangent.mean() - reach, cotangent.mean() + reach)
+
+
 class SignOfCotangent(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -301,6 +322,8 @@ SPECIMENS = [
     Specimen(SoftmaxWithoutMean, lambda: (normal(2, 5),), "derivative"),
     Specimen(WrongFarBelow, lambda: (normal(4), normal(4, seed=2)), "derivative"),
     Specimen(ClipUndeclared, lambda: (normal(3),), "linear"),
+    Specimen(ClipFarOut, lambda: (normal(3),), "linear"),
+    Specimen(ClipOutliers, lambda: (normal(20),), "linear"),
     Specimen(SignOfCotangent, lambda: (normal(3),), "linear"),
     Specimen(WeightDecayInBackward, lambda: (normal(3),), "linear"),
     Specimen(SavedIntermediate, lambda: (normal(3), normal(3, seed=2)), "double"),

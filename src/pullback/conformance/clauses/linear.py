@@ -14,7 +14,8 @@ __all__ = ["linear"]
     why="Autograd adds cotangents that arrive over several paths and scales them, for "
     "loss scaling as for weighted losses. That is right only for a backward that is "
     "linear in the cotangent and sends zero to zero.",
-    breach="as `B(2.5a - 1.5b)` off from `2.5 B(a) - 1.5 B(b)`, or `B(0)` off from zero.",
+    breach="as `B(2.5a - 1.5b)` off from `2.5 B(a) - 1.5 B(b)`, also where `b` has an outlier, or "
+    "`B(0)` off from zero.",
     mend='Make it linear, or declare `gradient = "nonlinear"`.',
 )
 def linear(probe: Probe) -> Finding:
@@ -37,6 +38,7 @@ def linear(probe: Probe) -> Finding:
         'declare gradient = "nonlinear".',
         repro=[
             "ws = [[torch.randn_like(y) for y in outs()] for _ in range(2)]",
+            "for w in ws[1]: w.view(-1)[w.numel() // 2:][:1] *= 1e3  # an outlier shows a clip",
             "def B(w): return torch.autograd.grad(outs(), xs, w, allow_unused=True)",
             "mixed = B([2.5 * a - 1.5 * b for a, b in zip(*ws)])",
             f"a, b, k = B(ws[0]), B(ws[1]), {place}",
