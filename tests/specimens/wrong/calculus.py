@@ -137,6 +137,17 @@ class DetachedInBackward(torch.autograd.Function):
         return x.detach().cos() * cotangent
 
 
+class WithoutHistory(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return (ctx.saved_tensors[0].cos() * cotangent).detach()
+
+
 class CotangentDetached(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -328,6 +339,7 @@ SPECIMENS = [
     Specimen(WeightDecayInBackward, lambda: (normal(3),), "linear"),
     Specimen(SavedIntermediate, lambda: (normal(3), normal(3, seed=2)), "double"),
     Specimen(DetachedInBackward, lambda: (normal(3),), "double"),
+    Specimen(WithoutHistory, lambda: (normal(3),), "double"),
     Specimen(CotangentDetached, lambda: (positive(3),), "double"),
     Specimen(OnceSplit, lambda: (normal(3),), "once", verdict="lacking"),
     Specimen(OnceCombined, lambda: (normal(3),), "once", verdict="lacking"),
