@@ -200,6 +200,44 @@ def test_a_backward_that_runs_once_is_a_finding_of_retain_alone():
     assert bad == {"retain", "double"}, report
 
 
+class RoughSine(Function):
+    """Its slope is a sum that was cut off early."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return (1 + 1e-4) * ctx.saved_tensors[0].cos() * cotangent
+
+
+class BoundedRoot(Function):
+    """Its slope stays below a thousand."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sqrt()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return 0.5 * cotangent / ctx.saved_tensors[0].clamp(min=2.5e-7).sqrt()
+
+
+@pytest.mark.parametrize(
+    ("function", "clause", "said"),
+    [(RoughSine, "derivative", "tolerance"), (BoundedRoot, "values", "surrogate")],
+)
+def test_a_hint_names_what_an_author_may_have_meant(function, clause, said):
+    points = normal(5).detach().abs().requires_grad_()
+    finding = check(function, points, clauses=clause)[clause]
+    assert finding.verdict is Verdict.BROKEN
+    assert said in finding.hint
+    assert check(function, points, clauses=clause, gradient="surrogate").ok
+
+
 class GoesThroughItsGraph(Function):
     """Forward goes twice through a graph of its own, and saves what it finds."""
 

@@ -72,16 +72,25 @@ def _forgotten(probe: Probe) -> list[str]:
     return found
 
 
+_HINT = (
+    "Correct backward for this input. If it differs on purpose, declare "
+    'gradient = "surrogate" on the class or pass gradient="surrogate".'
+)
+_CLOSE = 1e-3
+
+
 def _broken(probe: Probe, trial: Trial, only: int | None) -> Finding:
     place = "every input at once" if only is None else probe.path(only)
     k = only or 0
+    hint = _HINT
+    if abs(trial.value - trial.estimate.value) < _CLOSE * abs(trial.estimate.value):
+        hint += " They are close: if backward solves or sums to a tolerance, check a finer one."
     return probe.broken(
         "The directional derivative by backward is not that of forward.",
         expected=f"{trial.estimate.value:.8g} +- {trial.estimate.error:.1g} (finite differences)",
         got=f"{trial.value:.8g} (backward)",
         place=place,
-        hint="Correct backward for this input. If it differs on purpose, declare "
-        'gradient = "surrogate" on the class or pass gradient="surrogate".',
+        hint=hint,
         repro=[
             f"ys, h = outs(), 1e-6; x = xs[{k}]; v = torch.randn_like(x); "
             "w = [torch.randn_like(y) for y in ys]",

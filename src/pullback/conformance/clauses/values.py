@@ -337,7 +337,10 @@ def _near(one: torch.Tensor, true: torch.Tensor, eps: float) -> bool:
 
 
 _WIDER = "Compute in float32 what squares or divides, or scale before squaring."
-_HINT = "Give the quotient its limit before dividing, and let tied entries share the gradient."
+_HINT = (
+    "Give the quotient its limit before dividing, and let tied entries share the gradient. Where "
+    "the gradient is bounded or lifted there on purpose, declare it as a surrogate."
+)
 _REPRO = [
     "print('inputs  ', xs)",
     "ys = outs(); print('outputs ', ys)",
