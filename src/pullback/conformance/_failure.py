@@ -9,8 +9,9 @@ backward although forward took them. The words of a message decide nothing.
 
 import dis
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import CodeType, TracebackType
+from typing import Any
 
 import torch
 
@@ -18,7 +19,7 @@ from pullback.errors import PullbackError
 from pullback.internal import torch as internal
 from pullback.report import Verdict
 
-__all__ = ["OnceOnly", "classify", "describe"]
+__all__ = ["OnceOnly", "classify", "describe", "is_raised_in"]
 
 # Raised by the interpreter when code runs into what nobody foresaw.
 _UNFORESEEN = (AttributeError, LookupError, NameError, ArithmeticError, MemoryError, TimeoutError)
@@ -77,6 +78,22 @@ def _frames(error: BaseException) -> Iterator[TracebackType]:
     while step is not None:
         yield step
         step = step.tb_next
+
+
+def is_raised_in(error: BaseException, given: Iterable[Any]) -> bool:
+    """Whether the code that raised, torch aside, is that of one of the callables.
+
+    Arguments:
+        error: what was raised, with its traceback.
+        given: what the caller handed over: functions, modules and others.
+    """
+    codes = {getattr(getattr(value, "forward", value), "__code__", None) for value in given}
+    own = [
+        step.tb_frame.f_code
+        for step in _frames(error)
+        if not step.tb_frame.f_code.co_filename.startswith((_TORCH, _OURS))
+    ]
+    return bool(own) and own[-1] in codes
 
 
 def _is_deliberate(error: BaseException) -> bool:

@@ -106,3 +106,36 @@ def test_what_forward_put_on_an_argument_is_seen(runs):
         Stashes.apply(normal(3), holder)
     report = check(Stashes, normal(3), holder, clauses=["saved", "hooks"])
     assert report["saved"].verdict is report["hooks"].verdict is Verdict.BROKEN
+
+
+class LateSlope(Function):
+    """Asks its argument for the slope, in backward alone."""
+
+    @staticmethod
+    def forward(ctx, x, slope):
+        ctx.save_for_backward(x)
+        ctx.slope = slope
+        return x * x
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return ctx.slope(x) * cotangent, None
+
+
+class OwnSlope(LateSlope):
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return torch.cat([2 * x[:1], 2 * x[1:]]) * cotangent, None
+
+
+def by_rows(x):
+    return torch.cat([2 * x[:1], 2 * x[1:]])
+
+
+def test_a_size_that_the_callers_function_does_not_take_is_no_fault_of_the_checked_one():
+    report = check(LateSlope, normal(3), by_rows, clauses="layout")
+    assert report["layout"].verdict is Verdict.HOLDS
+    report = check(OwnSlope, normal(3), by_rows, clauses="layout")
+    assert report["layout"].verdict is Verdict.CRASHES

@@ -6,7 +6,9 @@ from dataclasses import replace
 import torch
 
 from pullback.conformance._clause import clause
+from pullback.conformance._failure import is_raised_in
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._tree import leaves as leaves_of
 from pullback.report import Finding
 
 __all__ = ["layout"]
@@ -104,6 +106,8 @@ def _degenerate(probe: Probe) -> Finding | None:
         try:
             gradients = probe.pull(leaves, cotangents, outputs)
         except Exception as error:  # forward took it, so backward has to
+            if is_raised_in(error, leaves_of((probe.inputs.args, dict(probe.inputs.kwargs)))):
+                continue  # what the caller handed over does not take it
             doing = f"Forward takes {what} inputs, backward fails"
             return probe.failed(error, doing, _HINT, transform=False)
         for k, (x, gradient) in enumerate(zip(leaves, gradients, strict=True)):
