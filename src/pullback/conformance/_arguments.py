@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._tree import replace, walk
+from pullback.conformance._context_tensors import held_by
+from pullback.conformance._tree import leaves, replace, walk
 from pullback.errors import ArgumentTypeError
 from pullback.recording.codec import TENSORS
 
@@ -40,8 +41,9 @@ class Arguments:
         differentiable: the positions in ``values`` that are differentiated.
         declared: whether the caller chose them by ``requires_grad``.
         detached: hand out copies that are not leaves, for Functions that change an input in place.
-        owned: the tensors, by position, that belong to a module among the arguments, which reaches
-            them by itself, or are of a class of their own: handed out as they are, and constants.
+        owned: the tensors, by position, that belong to a module, callable or object among the
+            arguments, which reaches them by itself, or are of a class of their own: handed out as
+            they are, and constants.
 
     Example:
         >>> Arguments.of((torch.ones(2), {"w": torch.ones(3)}, 0.5)).paths
@@ -107,6 +109,11 @@ class Arguments:
             owned=owned,
         )
 
+    def others(self) -> list[Any]:
+        """What is no tensor among them: numbers, callables, objects."""
+        every = leaves((self.args, dict(self.kwargs)))
+        return [leaf for leaf in every if not isinstance(leaf, torch.Tensor)]
+
     def nested(self, position: int) -> bool:
         """Whether a tensor lies inside a container or is a keyword argument."""
         path = self.paths[position]
@@ -167,11 +174,8 @@ class Arguments:
 
 
 def _tensors_of(leaf: Any) -> list[torch.Tensor]:
-    """The tensors of a module, or of the module that a bound method belongs to."""
-    owner = getattr(leaf, "__self__", leaf)
-    if not isinstance(owner, torch.nn.Module):
-        return []
-    return [*owner.parameters(), *owner.buffers()]
+    """The tensors that an argument reaches by itself: of a module, a closure, an object."""
+    return [] if isinstance(leaf, torch.Tensor) else [tensor for tensor, _ in held_by([leaf])]
 
 
 def _is_other(tensor: torch.Tensor) -> bool:

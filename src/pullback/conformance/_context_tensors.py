@@ -4,17 +4,15 @@ import functools
 import gc
 import types
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
 
-from pullback.conformance._probe import Probe
-from pullback.conformance._tree import leaves
 from pullback.internal.torch import MODULE_STATE, function_of, version_of
 
-__all__ = ["Held", "context_tensors", "held_by_arguments"]
+__all__ = ["Held", "context_tensors", "held_by"]
 
 _DEPTH = 5
 
@@ -36,15 +34,22 @@ class Held:
     of_the_call: bool
 
 
-def held_by_arguments(probe: Probe) -> list[tuple[torch.Tensor, int]]:
-    """The tensors that a call finds in callables and objects, with their versions.
+def held_by(given: Iterable[Any]) -> list[tuple[torch.Tensor, int]]:
+    """The tensors that callables and objects reach by themselves, with their versions.
 
-    Whoever made the argument, or the callable that is checked, keeps them and frees them.
+    Whoever made them keeps their tensors and frees them.
     """
-    given = leaves((probe.subject.target, probe.inputs.args, dict(probe.inputs.kwargs)))
-    others = [leaf for leaf in given if not isinstance(leaf, torch.Tensor)]
-    held = (found.value for leaf in others for found in _search(leaf, "", _DEPTH, set()))
+    roots = [root for value in given for root in (value, *_named_by(value))]
+    held = (found.value for root in roots for found in _search(root, "", _DEPTH, set(), whole=True))
     return [(value, version_of(value)) for value in held if isinstance(value, torch.Tensor)]
+
+
+def _named_by(value: Any) -> list[Any]:
+    """The global variables that a function names."""
+    if not isinstance(value, types.FunctionType):
+        return []
+    known = value.__globals__
+    return [known[name] for name in value.__code__.co_names if name in known]
 
 
 def context_tensors(node: Any, before: Sequence[tuple[torch.Tensor, int]] = ()) -> Iterator[Held]:
@@ -56,7 +61,7 @@ def context_tensors(node: Any, before: Sequence[tuple[torch.Tensor, int]] = ()) 
 
     Arguments:
         node: an autograd node of a custom Function, which is its context.
-        before: what the arguments held before the call, by `held_by_arguments`.
+        before: what the arguments held before the call, by `held_by`.
     """
     kept = {id(tensor) for tensor, version in before if version_of(tensor) == version}
     for name, value in vars(node).items():
@@ -76,7 +81,13 @@ def _is_ours(node: Any) -> bool:
 
 
 def _search(
-    value: Any, path: str, depth: int, seen: set[int], *, of_the_call: bool = True
+    value: Any,
+    path: str,
+    depth: int,
+    seen: set[int],
+    *,
+    of_the_call: bool = True,
+    whole: bool = False,
 ) -> Iterator[Held]:
     if isinstance(value, torch.Tensor) or _is_array(value):
         yield Held(path, value, of_the_call and isinstance(value, torch.Tensor))
@@ -85,8 +96,13 @@ def _search(
         return
     seen.add(id(value))
     of_the_call = of_the_call and not isinstance(value, torch.nn.Module)
+    if whole and isinstance(value, torch.nn.Module):
+        for tensor in (*value.parameters(), *value.buffers()):
+            yield Held(path, tensor, of_the_call=False)
     for child, step in _children(value):
-        yield from _search(child, f"{path}{step}", depth - 1, seen, of_the_call=of_the_call)
+        yield from _search(
+            child, f"{path}{step}", depth - 1, seen, of_the_call=of_the_call, whole=whole
+        )
 
 
 def _children(value: Any) -> Iterator[tuple[Any, str]]:

@@ -33,14 +33,48 @@ class AgainInBackward(Function):
         return None, *torch.autograd.grad(y, (x, *parameters), cotangent)
 
 
-def test_a_module_among_the_arguments_is_left_as_it_was():
+def called_by(module):
+    return lambda x: module(x).clone()
+
+
+@pytest.mark.parametrize("hand", [lambda module: module, called_by, lambda module: module.forward])
+def test_a_module_among_the_arguments_is_left_as_it_was(hand):
     module = torch.nn.Linear(3, 2).double()
     before = [parameter.detach().clone() for parameter in module.parameters()]
-    report = check(AgainInBackward, module, normal(4, 3), *module.parameters(), clauses=CHEAP)
+    given = hand(module)
+    report = check(AgainInBackward, given, normal(4, 3), *module.parameters(), clauses=CHEAP)
     for parameter, value in zip(module.parameters(), before, strict=True):
         assert torch.equal(parameter, value)
     assert report.ok, report
     assert report["leak"].verdict is Verdict.HOLDS
+
+
+WEIGHT = torch.full((3,), 0.5, dtype=torch.float64, requires_grad=True)
+
+
+def scaled(x):
+    return x * WEIGHT
+
+
+def scaled_by(weight):
+    return lambda x: x * weight
+
+
+@pytest.mark.parametrize("kind", ["global", "closure", "object"])
+def test_a_parameter_that_a_callable_reaches_by_itself_stays_the_one_it_reaches(kind):
+    scale = {"global": scaled, "closure": scaled_by(WEIGHT), "object": Scale(WEIGHT)}[kind]
+    report = check(AgainInBackward, scale, normal(4, 3), WEIGHT, clauses=CHEAP)
+    assert torch.equal(WEIGHT, torch.full((3,), 0.5, dtype=torch.float64))
+    assert report.ok, report
+    assert report["derivative"].verdict is Verdict.HOLDS
+
+
+class Scale:
+    def __init__(self, weight):
+        self.weight = weight
+
+    def __call__(self, x):
+        return x * self.weight
 
 
 class Through(Function):

@@ -8,7 +8,6 @@ import torch
 from pullback.conformance._clause import clause
 from pullback.conformance._failure import is_raised_in
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._tree import leaves as leaves_of
 from pullback.report import Finding
 
 __all__ = ["layout"]
@@ -106,7 +105,7 @@ def _degenerate(probe: Probe) -> Finding | None:
         try:
             gradients = probe.pull(leaves, cotangents, outputs)
         except Exception as error:  # forward took it, so backward has to
-            if is_raised_in(error, leaves_of((probe.inputs.args, dict(probe.inputs.kwargs)))):
+            if is_raised_in(error, probe.inputs.others()):
                 continue  # what the caller handed over does not take it
             doing = f"Forward takes {what} inputs, backward fails"
             return probe.failed(error, doing, _HINT, transform=False)

@@ -3,7 +3,7 @@
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._context_tensors import context_tensors, held_by_arguments
+from pullback.conformance._context_tensors import context_tensors, held_by
 from pullback.conformance._nodes import custom_nodes
 from pullback.conformance._probe import Probe
 from pullback.conformance.clauses._hints import SAVE
@@ -24,9 +24,10 @@ __all__ = ["saved"]
 def saved(probe: Probe) -> Finding:
     """Scan every context for tensors that save_for_backward does not know of."""
     leaves = probe.leaves()
-    before = held_by_arguments(probe)
+    before = held_by([probe.subject.target, *probe.inputs.others()])
     handed, every = probe.exposed(leaves)
-    known = {t.untyped_storage().data_ptr(): "an input" for t in handed if t.numel()}
+    own = [t for k, t in enumerate(handed) if t.numel() and k not in probe.inputs.owned]
+    known = {t.untyped_storage().data_ptr(): "an input" for t in own}
     known |= {t.untyped_storage().data_ptr(): "an output" for t in every if t.numel()}
     for node in custom_nodes([every[k] for k in probe.outputs]):
         for held in context_tensors(node, before):
