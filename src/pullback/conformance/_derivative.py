@@ -20,6 +20,7 @@ __all__ = [
     "Trial",
     "decide",
     "is_linear",
+    "is_wrong",
     "linearity_gap",
     "second_estimate",
     "second_slopes",
@@ -114,6 +115,16 @@ def try_derivative(
     if trial.match == "mismatch" and has_basis(base):
         return try_derivative(spans(probe), number, only)
     return trial
+
+
+def is_wrong(probe: Probe) -> bool:
+    """Whether backward is wrong where it is asked, of all inputs at once or of one alone."""
+    count = len(probe.inputs.differentiable)
+    for only in (None, *range(min(count, 8))) if count > 1 else (None,):
+        trial = decide(lambda number, only=only: try_derivative(probe, number, only))
+        if trial is not None and trial.match == "mismatch":
+            return True
+    return False
 
 
 def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:

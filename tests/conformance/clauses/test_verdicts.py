@@ -238,6 +238,49 @@ def test_a_hint_names_what_an_author_may_have_meant(function, clause, said):
     assert check(function, points, clauses=clause, gradient="surrogate").ok
 
 
+class RoughSecond(Function):
+    """The gradient of its second input, which moves it less, is a little off."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return 10 * x * y.cos()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, y = ctx.saved_tensors
+        return 10 * y.cos() * cotangent, -(10 + 1e-3) * x * y.sin() * cotangent
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_derivative_that_is_a_little_off_is_one_finding(seed):
+    y = (0.3 * normal(3, seed=5).detach()).requires_grad_()
+    clauses = ["derivative", "sizes", "values"]
+    report = check(RoughSecond, normal(3), y, clauses=clauses, seed=seed)
+    assert [finding.clause for finding in report if finding.verdict.is_bad] == ["derivative"]
+
+
+class SafeTangent(Function):
+    """The hyperbolic tangent, whose output stays a little below one."""
+
+    @staticmethod
+    def forward(ctx, x):
+        reach = 1 - 4 * torch.finfo(x.dtype).eps
+        y = x.tanh().clamp(-reach, reach)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (y,) = ctx.saved_tensors
+        return (1 - y * y) * cotangent
+
+
+def test_a_slope_that_is_rounding_in_float32_is_no_fault():
+    report = check(SafeTangent, normal(3, 5), clauses="values")
+    assert report["values"].verdict is Verdict.HOLDS
+
+
 class GoesThroughItsGraph(Function):
     """Forward goes twice through a graph of its own, and saves what it finds."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._derivative import Trial, decide, try_derivative
+from pullback.conformance._derivative import Trial, decide, is_wrong, try_derivative
 from pullback.conformance._failure import describe
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import Resizing, resizings
@@ -193,8 +193,7 @@ def _direction(probe: Probe, resizing: Resizing, tail: bool, number: int = 0) ->
 
 def _already(probe: Probe) -> Finding | None:
     """One cause gives one finding: what is wrong at the given size too is `derivative`'s."""
-    trial = decide(lambda number: try_derivative(probe, number))
-    if trial is not None and trial.match == "mismatch":
+    if is_wrong(probe):
         return probe.skipped("The derivative is wrong at the given size already.")
     return None
 
