@@ -15,6 +15,7 @@ from pullback.internal.torch import MODULE_STATE, function_of, version_of
 __all__ = ["Held", "context_tensors", "held_by"]
 
 _DEPTH = 5
+_STATE_OF_A_GPU = 16  # bytes, in the memory of the host
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class Held:
         value: a tensor, or an array of numpy.
         of_the_call: False where it may live longer than the call: an array of numpy, which may
             share a tensor's memory, what a module of torch keeps as a plain attribute, and what
-            an argument held before.
+            an argument held before. A generator's state, which a forward that runs again
+            needs, is no data of the call either.
     """
 
     path: str
@@ -90,7 +92,8 @@ def _search(
     whole: bool = False,
 ) -> Iterator[Held]:
     if isinstance(value, torch.Tensor) or _is_array(value):
-        yield Held(path, value, of_the_call and isinstance(value, torch.Tensor))
+        numbers = isinstance(value, torch.Tensor) and not _is_generator_state(value)
+        yield Held(path, value, of_the_call and numbers)
         return
     if depth == 0 or id(value) in seen:
         return
@@ -155,6 +158,17 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
                     yield name, slot.__get__(value)
                 except AttributeError:  # not filled
                     continue
+
+
+def _is_generator_state(value: torch.Tensor) -> bool:
+    """Whether a tensor is what `torch.get_rng_state` gives, of whatever device."""
+    if value.dtype != torch.uint8 or value.ndim != 1 or value.is_cuda:
+        return False
+    try:
+        torch.Generator().set_state(value.detach().clone())
+    except RuntimeError:
+        return torch.cuda.is_available() and len(value) == _STATE_OF_A_GPU
+    return True
 
 
 def _is_array(value: Any) -> bool:

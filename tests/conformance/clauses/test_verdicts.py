@@ -104,6 +104,22 @@ def test_what_holds_no_tensor_is_not_flagged():
     assert check(Keeps, normal(3), clauses="saved")["saved"].verdict is Verdict.HOLDS
 
 
+@pytest.mark.parametrize("kept", [torch.get_rng_state, lambda: torch.ones(3, dtype=torch.uint8)])
+def test_the_state_of_a_generator_may_stay_on_the_context(kept):
+    class Again(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.state = kept()
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return 2 * cotangent
+
+    report = check(Again, normal(3), clauses=["saved", "hooks"])
+    assert report.ok == (kept is torch.get_rng_state)
+
+
 class SingleGradient(Function):
     """Two outputs; its gradient is in float32, and torch casts it."""
 
