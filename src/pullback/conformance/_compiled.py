@@ -15,7 +15,7 @@ from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import resizings
 from pullback.conformance._tree import tensors
 
-__all__ = ["Way", "composed_ways", "has_compiler", "plain_ways"]
+__all__ = ["Way", "composed_ways", "has_compiler", "plain_ways", "refused_way"]
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,25 @@ def composed_ways(probe: Probe) -> list[Way]:
     alone = [_way(name, function, inputs) for name, (function, inputs) in found.items()]
     together = _way(", ".join(found), every, ())
     return [together, *alone] if len(alone) > 1 else alone
+
+
+def refused_way(probe: Probe) -> Way | None:
+    """`torch.func.grad`, where eager code refuses it, beside the Function's own backward.
+
+    torch's compiler may answer all the same: it differentiates what it sees of forward.
+
+    Arguments:
+        probe: the subject.
+    """
+    batch = Batch.of(probe)
+    name = "torch.func.grad(f)"
+    function, inputs = _transforms(batch)[name]
+    try:
+        function(*inputs)
+    except Exception:  # as eager torch does without setup_context
+        way = _way(name, function, inputs)
+        return replace(way, eager=lambda: probe.backward(batch.items[0], batch.weights[0]))
+    return None
 
 
 def _way(name: str, function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> Way:

@@ -108,5 +108,33 @@ def test_a_size_that_is_baked_in_is_found_at_another_size():
     assert finding.verdict in ("broken", "lacking")  # newer torch refuses the constant
 
 
+class Combined(torch.autograd.Function):
+    """Without setup_context, which eager torch.func refuses, and a backward of its own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return -0.5 * cotangent
+
+
+class CombinedExact(Combined):
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent.clone()
+
+
+def test_a_backward_that_torch_drops_where_eager_code_refuses_is_named():
+    finding = check(Combined, normal(3), clauses="compile")["compile"]
+    if torch.__version__ < "2.15":  # later ones refuse
+        assert finding.verdict == "lacking"
+        assert "torch.func.grad" in finding.detail
+    done = check(pullback.complete(Combined), normal(3), clauses="compile")["compile"]
+    exact = check(CombinedExact, normal(3), clauses="compile")["compile"]
+    assert done.verdict == exact.verdict == "holds"
+
+
 def test_the_clause_stands_in_the_table():
     assert "compile" in [clause.id for clause in CLAUSES]

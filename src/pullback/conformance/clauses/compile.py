@@ -4,10 +4,10 @@ import sys
 from collections.abc import Iterator
 
 from pullback.conformance._clause import clause
-from pullback.conformance._compiled import Way, composed_ways, has_compiler, plain_ways
+from pullback.conformance._compiled import Way, composed_ways, has_compiler, plain_ways, refused_way
 from pullback.conformance._failure import classify, describe
 from pullback.conformance._probe import Probe
-from pullback.conformance.clauses._hints import TRACE
+from pullback.conformance.clauses._hints import COMPLETE, TRACE
 from pullback.report import Finding, Verdict
 
 __all__ = ["compiles"]
@@ -23,7 +23,8 @@ __all__ = ["compiles"]
     "`torch.compile(torch.func.jvp(f))` a custom jvp.",
     breach="against eager: with aot_eager, then inside grad, jvp, vmap of grad, grad of vmap and "
     "jvp of grad, each judged though others are refused; then at a second size with "
-    "`dynamic=True`; then with inductor.",
+    "`dynamic=True`; then with inductor. Where torch drops a backward that its eager "
+    "`torch.func.grad` refuses, the hole is torch's: `lacking`.",
     mend="`pullback.Function`, or `pullback.complete(F)`.",
 )
 def compiles(probe: Probe) -> Finding:
@@ -48,7 +49,25 @@ def compiles(probe: Probe) -> Finding:
             failed[way.name] = ValueError("one of several differs")
             continue
         right.append(way.name)
-    return _sum_up(probe, right, failed)
+    dropped = _dropped(probe)
+    finding = _sum_up(probe, right, failed)
+    if not dropped or finding.verdict is Verdict.CRASHES:
+        return finding
+    return probe.lacking(f"{dropped} {finding.detail}", COMPLETE)
+
+
+def _dropped(probe: Probe) -> str:
+    """What torch answers wrongly when it is compiled, and refuses when it is not: its own hole."""
+    way = refused_way(probe)
+    if way is None:
+        return ""
+    try:
+        place = probe.differ(way.run(), way.eager(), looser=1e4)
+    except Exception:  # refused as in eager code
+        return ""
+    if place is None:
+        return ""
+    return f"{way.name} is silently wrong, where eager torch refuses: torch drops the backward."
 
 
 def _ways(probe: Probe, failed: dict[str, Exception]) -> Iterator[Way]:
