@@ -173,3 +173,23 @@ def test_a_size_that_the_callers_function_does_not_take_is_no_fault_of_the_check
     assert report["layout"].verdict is Verdict.HOLDS
     report = check(OwnSlope, normal(3), by_rows, clauses="layout")
     assert report["layout"].verdict is Verdict.CRASHES
+
+
+class OverBatches(Function):
+    """A sum over batches of data, a list of dicts, which torch does not look into."""
+
+    @staticmethod
+    def forward(ctx, x, batches):
+        ctx.save_for_backward(sum(batch["x"] for batch in batches))
+        return x * ctx.to_save[0]
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return ctx.saved_tensors[0] * cotangent, None
+
+
+@pytest.mark.parametrize(("marked", "expected"), [(False, Verdict.SKIPPED), (True, Verdict.BROKEN)])
+def test_nested_data_that_nobody_marked_is_a_constant(marked, expected):
+    batches = [{"x": normal(3, seed=seed).detach().requires_grad_(marked)} for seed in (2, 3)]
+    report = check(OverBatches, normal(3), batches, clauses="structure")
+    assert report["structure"].verdict is expected

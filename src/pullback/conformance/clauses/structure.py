@@ -8,6 +8,7 @@ from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import decide, try_derivative
 from pullback.conformance._probe import Probe
+from pullback.conformance._tree import tensors
 from pullback.report import Finding
 
 __all__ = ["structure"]
@@ -27,6 +28,11 @@ def structure(probe: Probe) -> Finding:
     nested = [k for k in every if probe.inputs.nested(k) and is_continuous(probe.inputs.values[k])]
     if not nested:
         return probe.skipped("No argument is nested or given by keyword.")
+    if probe.inputs.declared:  # then one without a mark is a constant on purpose
+        given = tensors((probe.inputs.args, dict(probe.inputs.kwargs)))
+        nested = [k for k in nested if given[k].requires_grad]
+    if not nested:
+        return probe.skipped("No nested argument requires a gradient, as others do.")
     settled = 0
     for k in nested:
         alone = _only(probe, probe.inputs, k)
