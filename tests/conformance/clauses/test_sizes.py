@@ -105,3 +105,26 @@ def test_definite_matrices_stay_definite():
     large = resized(a.requires_grad_())[4].at(65).values[0]
     assert torch.equal(large, large.mT)
     assert bool((torch.linalg.eigvalsh(large) > 0).all())
+
+
+class TakesOnce(torch.autograd.Function):
+    """Chosen entries, whose gradient is written where it should be added."""
+
+    @staticmethod
+    def forward(ctx, x, index):
+        ctx.save_for_backward(index)
+        ctx.size = len(x)
+        return x[index]
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (index,) = ctx.saved_tensors
+        found = cotangent.new_zeros(ctx.size)
+        found[index] = cotangent
+        return found, None
+
+
+def test_indices_that_a_size_made_coincide_are_named():
+    finding = check(TakesOnce, normal(5), torch.tensor([3, 0, 1]), clauses="sizes")["sizes"]
+    assert finding.verdict == "broken"
+    assert "Indices" in finding.detail

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from pullback.conformance._arguments import is_continuous
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, decide, is_wrong, try_derivative
 from pullback.conformance._failure import describe
@@ -271,8 +272,13 @@ _REPRO = [
 
 
 def _broken(probe: Probe, size: int, resizing: Resizing, trial: Trial) -> Finding:
+    same = zip(probe.inputs.values, resizing.arguments.values, strict=True)
+    fitted = any(
+        a.shape == b.shape and not is_continuous(a) and not torch.equal(a, b) for a, b in same
+    )
+    note = " Indices were made to fit, and may repeat where they did not." if fitted else ""
     return probe.broken(
-        f"Backward is wrong at size {size} of {resizing.where}, and not at {resizing.size}.",
+        f"Backward is wrong at size {size} of {resizing.where}, and not at {resizing.size}.{note}",
         expected=f"{trial.estimate.value:.8g} +- {trial.estimate.error:.1g} (finite differences)",
         got=f"{trial.value:.8g} (backward)",
         place=resizing.where, hint=_HINT, repro=_REPRO,
