@@ -297,6 +297,27 @@ def test_a_slope_that_is_rounding_in_float32_is_no_fault():
     assert report["values"].verdict is Verdict.HOLDS
 
 
+class FreesItsOutput(Function):
+    """Reversible: backward computes the input from the output, and frees that."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.y = y.detach()
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        gradient = ctx.y * cotangent
+        ctx.y.untyped_storage().resize_(0)
+        return gradient
+
+
+def test_a_backward_that_frees_its_output_gives_the_same_bits():
+    report = check(FreesItsOutput, normal(3), clauses="deterministic")
+    assert report["deterministic"].verdict is Verdict.HOLDS
+
+
 class GoesThroughItsGraph(Function):
     """Forward goes twice through a graph of its own, and saves what it finds."""
 

@@ -26,8 +26,9 @@ def deterministic(probe: Probe) -> Finding:
         every = probe.run(leaves)
         # One cause gives one finding: a backward that does not run is the finding of another.
         outputs = [] if probe.fault else [every[k] for k in probe.outputs]
+        values = [y.detach().clone() for y in every]  # backward may free what it was computed from
         found = probe.pull(leaves, probe.cotangents(outputs), outputs) if outputs else []
-        return [t.detach() for t in (*every, *found)]
+        return [*values, *(t.detach() for t in found)]
 
     first = once()
     for _ in range(2):
