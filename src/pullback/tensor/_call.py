@@ -17,10 +17,10 @@ from pullback.internal.torch import pytree, versions_of
 from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
-from pullback.tensor._habits import old_habits
 from pullback.tensor._in_graph import tried_below
+from pullback.tensor._leniency import leniency
 from pullback.tensor._mutation import refuse_mutation
-from pullback.tensor._pool import Place, Pool, fill, refuse_layouts, same
+from pullback.tensor._places import Place, Places, fill, refuse_layouts, same
 from pullback.tensor._structure import (
     ONE,
     Template,
@@ -40,7 +40,7 @@ Meta = tuple[torch.Size, torch.dtype, torch.device]
 class Call:
     """One application of a Function.
 
-    The *pool* of a call is its input tensors, then its output tensors, then its residuals:
+    The *places* of a call are its input tensors, then its output tensors, then its residuals:
     tensors that forward computed and saved without returning them. The engine returns them
     beside the outputs, so that autograd knows them and derivatives can flow through them.
     """
@@ -128,7 +128,7 @@ class Call:
         versions = None if definition.lenient else versions_of(tensors)
         if self.transformed or _transforming():
             name, published = definition.name, definition.lenient
-            with old_habits(tensors, self.needs, name=name, published=published):
+            with leniency(tensors, self.needs, name=name, published=published):
                 context, output = self.forward(tensors)
         else:
             context, output = self.forward(tensors)
@@ -142,9 +142,9 @@ class Call:
         self._refuse_undeclared(context, tensors, versions)
         dirty = Context.declared(context).dirty
         if dirty:
-            pool = Pool(tensors, ())
+            places = Places(tensors, ())
             for tensor in dirty:
-                pool.dirty_place(tensor, self.definition.name)
+                places.dirty_place(tensor, self.definition.name)
             return output
         single = type(output) is not tuple
         template, outputs = flatten((output,) if single else output)
@@ -182,12 +182,12 @@ class Call:
         declared = Context.declared(context)
         self.materialize = declared.materialize
         self.output_grad_dtypes = self._dtypes_of(declared.output_grad_dtypes, output)
-        pool = Pool(tensors, outputs)
-        self.saved_for_backward = [pool.place(t) for t in declared.saved_for_backward]
-        self.saved_for_forward = [pool.place(t) for t in declared.saved_for_forward]
-        attributes, slots = pool.strip_each(vars(context))  # kept when all is known
-        refuse_layouts(self.definition.name, pool.residuals)
-        self.dirty = [pool.dirty_place(t, self.definition.name) for t in declared.dirty]
+        places = Places(tensors, outputs)
+        self.saved_for_backward = [places.place(t) for t in declared.saved_for_backward]
+        self.saved_for_forward = [places.place(t) for t in declared.saved_for_forward]
+        attributes, slots = places.strip_each(vars(context))  # kept when all is known
+        refuse_layouts(self.definition.name, places.residuals)
+        self.dirty = [places.dirty_place(t, self.definition.name) for t in declared.dirty]
         marked = set(map(id, declared.non_differentiable))
         self.non_differentiable = [
             i for i, t in enumerate(outputs) if not differentiable(t.dtype) or id(t) in marked
@@ -196,15 +196,15 @@ class Call:
         if marked:  # torch would give a view a history all the same
             outputs = [t.detach() if id(t) in marked else t for t in outputs]
         if self.transformed:  # else they are kept aside, where a change in place does not matter
-            pool.used.update(i for i in range(len(tensors)) if i not in self.dirty)
+            places.used.update(i for i in range(len(tensors)) if i not in self.dirty)
             self.inputs = [_meta(t) for t in tensors]
         if len(outputs) > 1 or self.transformed:
             self.outputs = [_meta(t) for t in outputs]
-        self.needed = sorted(pool.used)
-        self.residuals = len(pool.residuals)
+        self.needed = sorted(places.used)
+        self.residuals = len(places.residuals)
         if before is not None:
             self._same_for_each_item(before)
-        return (*(outputs if self.dirty else views_of(outputs, tensors)), *pool.residuals)
+        return (*(outputs if self.dirty else views_of(outputs, tensors)), *places.residuals)
 
     def _dtypes_of(
         self, dtypes: Sequence[torch.dtype | None] | None, output: Any
@@ -313,7 +313,7 @@ class Call:
         flowing = (i not in self.non_differentiable for i in range(self.count))
         asked = {i: yes for i, yes in enumerate((*self.needs, *flowing)) if i in saved}
         tensors, flags = [saved[i] for i in asked], list(asked.values())
-        with tried_below(name), old_habits(tensors, flags, name=name, published=definition.lenient):
+        with tried_below(name), leniency(tensors, flags, name=name, published=definition.lenient):
             return self.backward(backward, context, given)
 
     def backward(

@@ -9,7 +9,7 @@ import torch
 from pullback.errors import ArgumentTypeError, UnsupportedError
 from pullback.internal._operator import is_operator, resolve
 from pullback.internal.torch import node_class
-from pullback.tensor import _habits
+from pullback.tensor import _leniency
 from pullback.tensor._case import Intent
 from pullback.tensor._complete_operator import complete_operator
 from pullback.tensor._function import Function
@@ -141,4 +141,4 @@ def has_own_apply(function: type[torch.autograd.Function]) -> bool:
     return not all(getattr(apply, "completes", False) for apply in defined)
 
 
-_habits.completer = complete
+_leniency.completer = complete

@@ -211,8 +211,8 @@ class _Engine(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         call = inputs[0]
         tensors = inputs[1:]
-        pool = (*tensors, *output)
-        needed = [pool[place] for place in call.needed]
+        every = (*tensors, *output)
+        needed = [every[place] for place in call.needed]
         ctx.call = call
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*needed)

@@ -22,7 +22,7 @@ from pullback.tensor._autocast import scope
 from pullback.tensor._call import Call, Meta, zeros
 from pullback.tensor._context import Context
 from pullback.tensor._derived import Derivation, derive
-from pullback.tensor._habits import complete_inner
+from pullback.tensor._leniency import complete_inner
 from pullback.tensor._levels import concrete, is_freed, out_of_place, primal, vjp
 from pullback.tensor._pair import fill_in, forward_again, gradient_again
 from pullback.tensor._preserve import preserved

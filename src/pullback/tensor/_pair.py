@@ -21,7 +21,7 @@ from pullback.tensor._autocast import scope
 from pullback.tensor._call import Call, differentiable
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
-from pullback.tensor._habits import complete_inner
+from pullback.tensor._leniency import complete_inner
 from pullback.tensor._levels import is_freed
 from pullback.tensor._preserve import preserved
 from pullback.tensor._random import replaying

@@ -29,10 +29,10 @@ from pullback.tensor._autocast import scope
 from pullback.tensor._call import Call, views_of
 from pullback.tensor._definition import Definition
 from pullback.tensor._gradient import differentiable_gradient
-from pullback.tensor._habits import old_habits
 from pullback.tensor._kept import aside, forget, reclaim
+from pullback.tensor._leniency import leniency
 from pullback.tensor._mutation import refuse_mutation
-from pullback.tensor._pool import Pool
+from pullback.tensor._places import Places
 from pullback.tensor._structure import (
     ONE,
     Template,
@@ -211,7 +211,7 @@ def _run_in_batch(
     else:
         return run(definition, ctx, cotangents)
     try:
-        with old_habits(name=definition.name, published=False):
+        with leniency(name=definition.name, published=False):
             return run(definition, ctx, cotangents)
     except RuntimeError as error:
         if isinstance(error, PullbackError):
@@ -246,9 +246,9 @@ def _finish(
     saved = ctx.to_save
     kept.dirty = ctx.dirty_tensors is not None
     if kept.dirty:
-        pool = Pool(tensors, ())
+        places = Places(tensors, ())
         for tensor in ctx.dirty_tensors:
-            pool.dirty_place(tensor, definition.name)
+            places.dirty_place(tensor, definition.name)
     kept.inputs = aside(definition, tensors, saved, refused=kept.dirty)
     marked = ctx.non_differentiable
     if type(output) is torch.Tensor and marked is None:

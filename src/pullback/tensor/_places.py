@@ -1,4 +1,4 @@
-"""`Pool`: where the tensors that forward saved come from.
+"""`Places`: where the tensors that forward saved come from.
 
 A saved tensor is an input, an output or a residual, and is kept as its place among them, so that
 each level of nested transforms can fill in its own tensor. Places stand for tensors also inside
@@ -16,15 +16,15 @@ from pullback.internal.torch import FakeTensor, FunctionalTensor, forward_level,
 from pullback.tensor._levels import same_view
 from pullback.tensor._structure import is_data
 
-__all__ = ["Place", "Pool", "fill", "refuse_layouts", "same"]
+__all__ = ["Place", "Places", "fill", "refuse_layouts", "same"]
 
-# Where a saved tensor is in the pool. A tensor that forward computed with gradients switched on
+# Where a saved tensor is among the tensors of a call. A tensor that forward computed with gradients switched on
 # has a graph of its own, which the engine could not return: it is kept as it is.
 Place = int | torch.Tensor | None
 
 
 class _Slot:
-    """Stands in an attribute of the context for the tensor at a place of the pool."""
+    """Stands in an attribute of the context for the tensor at a place."""
 
     __slots__ = ("place",)
 
@@ -32,7 +32,7 @@ class _Slot:
         self.place = place
 
 
-class Pool:
+class Places:
     """The tensors of a call while forward runs: where a saved tensor comes from."""
 
     __slots__ = ("_inputs", "_known", "residuals", "used")
@@ -117,7 +117,7 @@ def refuse_layouts(name: str, residuals: Sequence[torch.Tensor]) -> None:
 
 
 def fill(value: Any, saved: dict[int, Any]) -> Any:
-    """Put the tensors of one level into what `Pool.strip` left."""
+    """Put the tensors of one level into what `Places.strip` left."""
     if isinstance(value, _Slot):
         return saved[value.place]
     return pytree.tree_map(

@@ -1,4 +1,4 @@
-"""Old habits of published rules, answered so that they work under `torch.func`.
+"""Where torch is lenient with published rules, answered so that they work under `torch.func`.
 
 Rules that were written before `torch.func` read ``x.data`` (which vmap forbids), ask an input
 for ``requires_grad`` (which is false below a transform), and apply other Functions that
@@ -32,7 +32,7 @@ from pullback.internal.torch import (
 )
 from pullback.tensor._retrace import LEAVING, Raised, is_without_graph
 
-__all__ = ["complete_inner", "old_habits"]
+__all__ = ["complete_inner", "leniency"]
 
 _TRACED = "get value out of a tracing tensor"  # what torch.func.linearize and make_fx say
 _tensor: Any = torch.Tensor
@@ -42,7 +42,7 @@ _DETACHING = (_DATA, _tensor.detach, torch.detach)
 _REQUIRES_GRAD = _tensor.requires_grad.__get__
 
 
-class _Habits(TorchFunctionMode):
+class _Leniency(TorchFunctionMode):
     def __init__(self, name: str, needs: dict[int, bool]) -> None:
         super().__init__()
         self._name = name
@@ -102,7 +102,7 @@ def _writes(packet: Any) -> bool:
 
 
 @contextlib.contextmanager
-def old_habits(
+def leniency(
     tensors: Sequence[torch.Tensor] = (),
     needs: Sequence[bool] = (),
     *,
@@ -118,7 +118,7 @@ def old_habits(
         published: the rule is third-party code, whose inner Functions are completed.
     """
     flags = {id(tensor): need for tensor, need in zip(tensors, needs, strict=True)}
-    with _Habits(name, flags), complete_inner() if published else contextlib.nullcontext():
+    with _Leniency(name, flags), complete_inner() if published else contextlib.nullcontext():
         try:
             yield
         except RuntimeError as error:
