@@ -18,8 +18,8 @@ from pullback.tensor._structure import is_data
 
 __all__ = ["Place", "Places", "fill", "refuse_layouts", "same"]
 
-# Where a saved tensor is among the tensors of a call. A tensor that forward computed with gradients switched on
-# has a graph of its own, which the engine could not return: it is kept as it is.
+# Where a saved tensor is among the tensors of a call. One that forward computed with gradients
+# switched on has a graph of its own, which the engine could not return: it is kept as it is.
 Place = int | torch.Tensor | None
 
 
