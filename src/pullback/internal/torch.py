@@ -69,6 +69,7 @@ __all__ = [
     "disable_functorch",
     "disable_torch_function",
     "end_graph",
+    "ending_forward_mode",
     "forward_level",
     "free_symbols",
     "from_functional_tensor",
@@ -292,6 +293,7 @@ try:
         _forward_ad._set_fwd_grad_enabled
     )
     _find(dir(_forward_ad), "_current_level")
+    _enter_level, _exit_level = _c._enter_dual_level, _c._exit_dual_level
 
     # Operators.
     OPERATORS: Any = _custom_ops.OPDEFS  # by name, those of `torch.library.custom_op`
@@ -551,7 +553,31 @@ def is_dynamo_trying(tensors: Iterable[torch.Tensor]) -> bool:
     """
     if _Tracing.try_get() is None or is_traced():
         return False
-    return not any(isinstance(tensor, FunctionalTensor) for tensor in tensors)
+    return not any(isinstance(_innermost(tensor), FunctionalTensor) for tensor in tensors)
+
+
+def _innermost(tensor: torch.Tensor) -> torch.Tensor:
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+    return tensor
+
+
+@contextlib.contextmanager
+def ending_forward_mode() -> Iterator[None]:
+    """End the level of forward mode that a graph began, where an error ends the graph within.
+
+    Of what a graph has begun, torch itself ends all but this, and then refuses every later level.
+    """
+    try:
+        yield
+    except Exception:
+        if _forward_ad._current_level < 0:
+            try:
+                level = _enter_level()
+            except RuntimeError:  # there is one
+                level = 0
+            _exit_level(level=level)
+        raise
 
 
 def end_graph(message: str) -> NoReturn:

@@ -22,6 +22,7 @@ from pullback.errors import UnsupportedError
 from pullback.internal.torch import (
     are_functorch_transforms_active,
     custom_function_call,
+    ending_forward_mode,
     forward_level,
     guard_graph,
     is_any_autocast_enabled,
@@ -75,14 +76,15 @@ def apply(
     else:
         values, names = definition.bind(args, kwargs)
     template, tensors = flatten(values)
-    if is_dynamo_trying(tensors):
-        with tried(engine.function(), definition):
-            what = f"what {definition.name} reads is as it was"
-            guard_graph(watch(engine.function, definition), what)
-            return confirm_outputs(
-                definition.name, _run(engine, definition, template, tensors, names)
-            )
-    return _run(engine, definition, template, tensors, names)
+    if not is_dynamo_tracing():
+        return _run(engine, definition, template, tensors, names)
+    if not is_dynamo_trying(tensors):
+        with ending_forward_mode():
+            return _run(engine, definition, template, tensors, names)
+    with tried(engine.function(), definition):
+        what = f"what {definition.name} reads is as it was"
+        guard_graph(watch(engine.function, definition), what)
+        return confirm_outputs(definition.name, _run(engine, definition, template, tensors, names))
 
 
 def _run(

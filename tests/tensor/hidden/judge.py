@@ -67,6 +67,9 @@ def leak() -> str:
         left.append("a level of forward mode")
         while forward_ad._current_level >= 0:
             forward_ad.exit_dual_level(level=forward_ad._current_level)
+    if _is_level_open():
+        left.append("a level of forward mode that a graph began")
+        torch._C._exit_dual_level(level=0)
     if not torch.is_grad_enabled():
         left.append("gradients switched off")
         torch.set_grad_enabled(True)
@@ -87,6 +90,15 @@ def leak() -> str:
                 if now.has(key) != before:  # an alias of several keys is not to be touched
                     put_back(key, before)
     return ", ".join(left)
+
+
+def _is_level_open() -> bool:
+    try:
+        forward_ad.enter_dual_level()
+    except RuntimeError:
+        return True
+    forward_ad.exit_dual_level()
+    return False
 
 
 def _keys() -> dict[str, tuple[Any, Any]]:
