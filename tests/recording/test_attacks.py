@@ -136,6 +136,24 @@ def test_a_script_is_loaded_when_it_is_named(tmp_path) -> None:
     assert sys.canary == []
 
 
+def test_a_module_that_lies_beside_a_recording_is_not_found(tmp_path) -> None:
+    (tmp_path / "beside.py").write_text(
+        "import pathlib, torch\n"
+        "pathlib.Path('imported').touch()\n"
+        "class Beside(torch.autograd.Function): pass\n"
+    )
+    path = recording(tmp_path, "beside", "Beside", torch.ones(1))
+    done = subprocess.run(
+        [sys.executable, "-m", "pullback", "check", str(path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "cannot be imported here" in done.stdout, done
+    assert not (tmp_path / "imported").exists()
+
+
 def test_a_script_that_is_not_there_is_named(tmp_path) -> None:
     path = recording(tmp_path, *CHECKPOINT)
     with pytest.raises(PullbackError, match="no script"):
