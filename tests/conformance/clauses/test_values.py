@@ -31,6 +31,56 @@ def test_a_fault_at_a_special_value_is_found(place, fault):
     assert report["values"].verdict == "broken", f"seed {report.seed}\n{report}"
 
 
+EVEN = {
+    "cos": (torch.cos, lambda x: -x.sin()),
+    "cosh": (torch.cosh, torch.sinh),
+    "one more than the square": (lambda x: 1 + x * x, lambda x: 2 * x),
+    "a thousand more than the square": (lambda x: 1e3 + x * x, lambda x: 2 * x),
+    "a thousand more than a ramp": (lambda x: 1e3 + x.relu(), lambda x: x.gt(0).to(x.dtype)),
+    "a constant": (lambda x: 1 + 0 * x, lambda x: 0 * x),
+    "sinc": (torch.sinc, lambda x: torch.func.vjp(torch.sinc, x)[1](torch.ones_like(x))[0]),
+}
+
+
+def _at_zero(name, fault):
+    forward, slope = EVEN[name]
+
+    class Even(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return forward(x)
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            (x,) = ctx.saved_tensors
+            return cotangent * (slope(x) if fault is None else slope(x).where(x != 0, fault))
+
+    return Even
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("fault", [math.nan, math.inf, 7.0, -0.01])
+@pytest.mark.parametrize("name", EVEN)
+def test_a_fault_where_the_slope_is_zero_and_the_output_is_not_is_found(name, fault, seed):
+    x = normal(4, seed=seed) + 2
+    assert (
+        check(_at_zero(name, fault), x, clauses="values", seed=seed)["values"].verdict == "broken"
+    )
+
+
+def test_a_fault_at_a_square_matrix_of_zeros_is_found():
+    report = check(_at_zero("cos", 7.0), normal(3, 3) + 2, clauses="values")
+    assert report["values"].verdict == "broken"
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", sorted(EVEN)[:-1])  # which cancels, for small numbers
+def test_a_slope_of_zero_where_the_output_is_not_zero_is_right(name, seed):
+    x = normal(4, seed=seed) + 2
+    assert check(_at_zero(name, None), x, clauses="values", seed=seed)["values"].verdict == "holds"
+
+
 RIGHT = [name for name in TORCH_FUNCTIONS if name not in FAULTS_OF_TORCH]
 
 
@@ -70,11 +120,19 @@ def test_what_torch_gets_wrong_is_said(name):
         (lambda t: t * math.log(abs(t)) if t else 0.0, 1.0, None),
         (lambda t: 1.0 if t > 0 else 0.0, 1.0, None),
         (lambda t: t * abs(t) / (abs(t) + 1e-12), 1.0, None),
+        (math.cos, 1.0, 0.0),
+        (lambda t: 1e3 + t * t, -1.0, 0.0),
+        (lambda t: 1e6, 1.0, 0.0),
+        (lambda t: 1 + abs(t), -1.0, -1.0),
+        (lambda t: 1 + abs(t) ** 0.5, 1.0, None),
+        (lambda t: 1 + t * math.log(abs(t)) if t else 1.0, 1.0, None),
+        (lambda t: 1 + t * t + math.tanh(t * 1e9) / 1e9, 1.0, None),
+        (lambda t: 1e18 + t, 1.0, 1.0),
     ],
 )
 def test_one_sided_differences_tell_a_limit_from_none(function, side, slope):
     found = one_sided(function, side, 0.1, at_zero=True)
-    assert found is None if slope is None else abs(found - slope) < 1e-6
+    assert found is None if slope is None else abs(found[0] - slope) < 1e-6 + found[1]
 
 
 def test_what_is_wrong_everywhere_is_left_to_derivative():

@@ -38,7 +38,7 @@ def values(probe: Probe) -> Finding:
     """Put special values into the arguments, and compare with what forward does there."""
     right: list[str] = []
     for name, inputs in specials(probe.inputs):
-        other = replace(probe, inputs=inputs, original=inputs)
+        other = replace(probe, inputs=inputs)
         try:
             run = Run.of(other)
         except Exception:  # noqa: S112 - loud, so not silently wrong
@@ -144,17 +144,19 @@ def _split(flat: torch.Tensor, points: Tensors) -> Tensors:
 
 def _judge_entries(probe: Probe, run: Run, name: str) -> Finding | None:
     """Single entries of the inputs against one-sided differences of the output they move most."""
-    for k, x in enumerate(probe.inputs.points()):
-        for index in _places(x):
+    for k, given in enumerate(probe.original.points()):  # zeros have every structure
+        for index in _places(given):
             limits = _limits(probe, k, index)
             if limits is None:
                 continue
-            output, entry, found = limits
+            output, entry, pairs = limits
+            found = [limit for limit, _ in pairs]
             cotangents = [y.new_zeros(y.shape) for y in run.outputs]
             cotangents[output].view(-1)[entry] = 1.0
             slope = Run.of(probe, cotangents).gradients[k].reshape(-1)[index]
             low, high = min(found), max(found)
             tolerance = 1e-3 * max(abs(low), abs(high)) + 1e-9
+            tolerance += max(rounding for _, rounding in pairs)
             if not low - tolerance <= float(slope.real) <= high + tolerance:
                 expected = f"{found[0]:.6g}" if len(found) == 1 else f"{low:.6g} to {high:.6g}"
                 side = "from the one side where it is defined" if len(found) == 1 else "one-sided"
@@ -174,8 +176,8 @@ def _places(x: torch.Tensor) -> list[int]:
     return sorted({0, count // 2, count - 1})[:_ENTRIES]
 
 
-def _limits(probe: Probe, k: int, index: int) -> tuple[int, int, list[float]] | None:
-    """The output that one entry moves most, and its one-sided derivatives."""
+def _limits(probe: Probe, k: int, index: int) -> tuple[int, int, list[tuple[float, float]]] | None:
+    """The output that one entry moves most, and its one-sided derivatives with their rounding."""
     points = probe.inputs.points()
     x = points[k].reshape(-1)[index]
     if not bool(x.isfinite()):
@@ -189,7 +191,7 @@ def _limits(probe: Probe, k: int, index: int) -> tuple[int, int, list[float]] | 
             return probe.evaluate(changed)
 
     base = moved(0.0)
-    found: list[float] = []
+    found: list[tuple[float, float]] = []
     chosen: tuple[int, int] | None = None
     for side in (1.0, -1.0):
         try:
@@ -238,7 +240,7 @@ def _judge_missing(probe: Probe, run: Run, name: str) -> Finding | None:
             if probe.intent == "exact":
                 limits = _limits(probe, k, index)
                 if limits is not None:
-                    found = limits[2]
+                    found = [limit for limit, _ in limits[2]]
                     expected = " to ".join(f"{limit:.6g}" for limit in sorted(set(found)))
                     return _broken(probe, name, f"{expected} (differences)", float(got.real), k)
                 continue
