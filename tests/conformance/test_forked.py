@@ -37,6 +37,46 @@ def test_a_forward_that_dies_of_a_fake_tensor_crashes_and_the_check_goes_on():
     assert report["derivative"].verdict is Verdict.HOLDS
 
 
+class EndsInItsMetaKernel(torch.autograd.Function):
+    """Calls an operator whose kernel for tensors without data ends the process."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return torch.ops.pullback_ends.twice(x)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * 2
+
+
+@pytest.fixture
+def operator():
+    library = torch.library.Library("pullback_ends", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CPU")
+    library.impl("twice", lambda x: os._exit(7), "Meta")
+    yield torch.ops.pullback_ends.twice.default
+    library._destroy()
+
+
+def test_a_forward_that_dies_while_it_is_compiled_crashes_and_the_check_goes_on(operator):
+    report = check(EndsInItsMetaKernel, normal(3), clauses=["compile", "fake", "derivative"])
+    assert report["compile"].verdict is Verdict.CRASHES
+    assert report["fake"].verdict is Verdict.CRASHES
+    assert report["derivative"].verdict is Verdict.HOLDS
+
+
+def test_an_operator_that_dies_of_a_fake_tensor_crashes_and_the_check_goes_on(operator):
+    report = check(operator, normal(3), clauses=["registration"])
+    assert report["registration"].verdict is Verdict.CRASHES
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 15), reason="no torch.compile")
+def test_what_dies_of_a_fake_tensor_alone_is_still_compiled():
+    report = check(EndsWhenFake, normal(3), clauses=["compile"])
+    assert report["compile"].verdict is Verdict.HOLDS
+
+
 def test_answers_and_deaths():
     assert forked(lambda: {"a": [1, 2]}) == {"a": [1, 2]}
     with pytest.raises(ProcessDied, match="SIGKILL"):

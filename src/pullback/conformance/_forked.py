@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["ProcessDied", "forked"]
+__all__ = ["ProcessDied", "can_fork", "forked"]
 
 _SECONDS = 20.0
 
@@ -29,11 +29,12 @@ class _Stuck(Exception):
     """The copy waits, perhaps for a lock that another thread of the original holds."""
 
 
-def forked(work: Callable[[], Any]) -> Any:
+def forked(work: Callable[[], Any], seconds: float = _SECONDS) -> Any:
     """The plain data that ``work`` returns, from a copy of this process where one can be made.
 
     Arguments:
         work: takes nothing, returns plain data; what it changes is lost.
+        seconds: how long the copy is waited for.
 
     Returns:
         Its answer.
@@ -46,7 +47,7 @@ def forked(work: Callable[[], Any]) -> Any:
         >>> forked(lambda: [1, 2])
         [1, 2]
     """
-    if not _can_fork():
+    if not can_fork():
         return work()
     reader, writer = os.pipe()
     child = os.fork()
@@ -54,15 +55,20 @@ def forked(work: Callable[[], Any]) -> Any:
         _answer(work, writer)
     os.close(writer)
     try:
-        return pickle.loads(_listen(reader, child))  # noqa: S301 - what our own copy wrote
+        return pickle.loads(_listen(reader, child, seconds))  # noqa: S301 - what our own copy wrote
     except _Stuck:
         return work()
     finally:
         os.close(reader)
 
 
-def _can_fork() -> bool:
-    """Whether a copy can go on: no device is in use, which no copy shares."""
+def can_fork() -> bool:
+    """Whether a copy can go on: no device is in use, which no copy shares.
+
+    Example:
+        >>> isinstance(can_fork(), bool)
+        True
+    """
     return sys.platform == "linux" and not torch.cuda.is_initialized()
 
 
@@ -78,10 +84,10 @@ def _answer(work: Callable[[], Any], writer: int) -> None:
     os._exit(0)
 
 
-def _listen(reader: int, child: int) -> bytes:
+def _listen(reader: int, child: int, seconds: float) -> bytes:
     """Every byte the copy writes, until it ends."""
     parts: list[bytes] = []
-    until = time.monotonic() + _SECONDS
+    until = time.monotonic() + seconds
     try:
         while True:
             ready, _, _ = select.select([reader], [], [], max(0.0, until - time.monotonic()))

@@ -7,6 +7,7 @@ from pullback.conformance._clause import clause
 from pullback.conformance._compiled import Way, composed_ways, has_compiler, plain_ways, refused_way
 from pullback.conformance._failure import classify, describe
 from pullback.conformance._probe import Probe
+from pullback.conformance._traced import survived
 from pullback.conformance.clauses._hints import COMPLETE, TRACE
 from pullback.report import Finding, Verdict
 
@@ -33,6 +34,10 @@ def compiles(probe: Probe) -> Finding:
         return probe.skipped("torch.compile does not run on this Python.")
     if probe.draws:
         return probe.skipped("It draws random numbers, which compiled code draws in another order.")
+    return survived(probe, _compare)
+
+
+def _compare(probe: Probe) -> Finding:
     right: list[str] = []
     failed: dict[str, Exception] = {}
     for way in _ways(probe, failed):

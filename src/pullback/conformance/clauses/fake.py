@@ -1,13 +1,9 @@
 """`fake`: fake tensors get the right shapes, dtypes and devices."""
 
-from dataclasses import dataclass
-
-import torch
-
 from pullback.conformance._clause import clause
-from pullback.conformance._failure import classify, describe
-from pullback.conformance._forked import ProcessDied, forked
+from pullback.conformance._forked import ProcessDied
 from pullback.conformance._probe import Probe
+from pullback.conformance._traced import Failed, form_of, trace
 from pullback.conformance.clauses._hints import TRACE
 from pullback.internal.torch import FakeTensorMode
 from pullback.report import Finding, Verdict
@@ -29,17 +25,11 @@ def fake(probe: Probe) -> Finding:
     outputs = probe.evaluate(leaves)
     gradients = probe.pull(leaves, probe.cotangents(outputs), outputs)
     real = [*outputs, *gradients]
-    with FakeTensorMode(allow_non_fake_inputs=False) as mode:
-        converted = [mode.from_tensor(value) for value in probe.inputs.values]
-    shadow = type(probe)(
-        probe.subject, probe.inputs.with_values(converted), probe.original,
-        outputs=probe.outputs, seed=probe.seed,
-    )  # fmt: skip
     try:
-        found = forked(lambda: _traced(shadow, mode))
+        found = trace(probe)
     except ProcessDied as death:
         return probe.crashes(f"A run on fake tensors ends the process. {death}", TRACE)
-    if isinstance(found, _Failed):
+    if isinstance(found, Failed):
         said = f"Fake tensors are refused: {found.told}"
         refused = found.verdict is Verdict.LACKING
         return probe.lacking(said, TRACE) if refused else probe.crashes(said, TRACE)
@@ -49,33 +39,9 @@ def fake(probe: Probe) -> Finding:
         )
         if kind != "FakeTensor":
             return _broken(probe, place, "a fake tensor", f"a {kind} with numbers")
-        if form != _form(other):
-            return _broken(probe, place, _form(other), form)
+        if form != form_of(other):
+            return _broken(probe, place, form_of(other), form)
     return probe.holds("Fake tensors get the shapes and dtypes of a real run.")
-
-
-@dataclass(frozen=True)
-class _Failed:
-    """An error, judged where its traceback is."""
-
-    verdict: Verdict
-    told: str
-
-
-def _traced(shadow: Probe, mode: FakeTensorMode) -> list[tuple[str, str]] | _Failed:
-    """The type and form of each output and gradient of a run on fake tensors."""
-    with mode:
-        try:
-            ghosts = [x.detach().clone().requires_grad_() for x in shadow.inputs.points()]
-            made = list(shadow.unseeded(*ghosts))
-            slopes = shadow.pull(ghosts, [torch.ones_like(y) for y in made], made)
-        except Exception as error:  # judged by where it is raised
-            return _Failed(classify(error), describe(error))
-        return [(type(t).__name__, _form(t)) for t in (*made, *slopes)]
-
-
-def _form(tensor: torch.Tensor) -> str:
-    return f"shape {tuple(tensor.shape)}, {tensor.dtype}"
 
 
 def _broken(probe: Probe, place: str, expected: str, got: str) -> Finding:

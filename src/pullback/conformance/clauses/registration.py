@@ -1,9 +1,12 @@
 """The clause `registration`."""
 
+from typing import Any
+
 import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._probe import Probe
+from pullback.conformance._traced import survived
 from pullback.report import Finding
 
 __all__ = ["registration"]
@@ -33,9 +36,13 @@ _ABSENT = ("has no fake impl", "fake impl", "meta kernel", "no autograd", "not r
 )
 def registration(probe: Probe) -> Finding:
     """Run the four tests of `torch.library.opcheck`."""
-    op = probe.subject.operator
-    if op is None:
+    if probe.subject.operator is None:
         return probe.skipped("It is no operator of torch.library.")
+    return survived(probe, _look)
+
+
+def _look(probe: Probe) -> Finding:
+    op: Any = probe.subject.operator
     failed: dict[str, str] = {}
     for test, name in _TESTS.items():
         args, kwargs = probe.inputs.build(probe.leaves())

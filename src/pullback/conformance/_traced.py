@@ -1,0 +1,94 @@
+"""Runs on fake tensors, which end the process where a kernel reads memory that is not there."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from pullback.conformance._failure import classify, describe
+from pullback.conformance._forked import ProcessDied, can_fork, forked
+from pullback.conformance._probe import Probe
+from pullback.internal.torch import FakeTensorMode, compile_in_one_thread
+from pullback.report import Finding, Verdict
+
+__all__ = ["Failed", "form_of", "survived", "trace"]
+
+# A compiler may be at work.
+_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An error, judged where its traceback is."""
+
+    verdict: Verdict
+    told: str
+
+
+def trace(probe: Probe) -> list[tuple[str, str]] | Failed:
+    """The type and form of each output and gradient of a run on fake tensors, made in a copy.
+
+    Arguments:
+        probe: the subject with its inputs.
+
+    Raises:
+        ProcessDied: the run ended the copy.
+    """
+    with FakeTensorMode(allow_non_fake_inputs=False) as mode:
+        converted = [mode.from_tensor(value) for value in probe.inputs.values]
+    shadow = type(probe)(
+        probe.subject, probe.inputs.with_values(converted), probe.original,
+        outputs=probe.outputs, seed=probe.seed,
+    )  # fmt: skip
+    return forked(lambda: _traced(shadow, mode))
+
+
+def survived(probe: Probe, test: Callable[[Probe], Finding]) -> Finding:
+    """The finding of a clause whose test runs the function on fake tensors, whatever these do.
+
+    A plain run on them is tried in a copy of the process. Only where it ends the copy the whole
+    clause, which may take other paths, is run in one too.
+
+    Arguments:
+        probe: the subject with its inputs.
+        test: looks at the probe and gives a finding.
+    """
+    if not (can_fork() and _ends(probe)):
+        return test(probe)
+    try:
+        return forked(lambda: _alone(probe, test), _SECONDS)
+    except ProcessDied as death:
+        return probe.crashes(f"A run on fake tensors ends the process. {death}")
+
+
+def _ends(probe: Probe) -> bool:
+    try:
+        trace(probe)
+    except ProcessDied:
+        return True
+    except Exception:  # refused: the clauses say how clearly
+        return False
+    return False
+
+
+def _alone(probe: Probe, test: Callable[[Probe], Finding]) -> Finding:
+    """In a copy, which has none of the threads of the original."""
+    torch.set_num_threads(1)
+    compile_in_one_thread()
+    return test(probe)
+
+
+def _traced(shadow: Probe, mode: FakeTensorMode) -> list[tuple[str, str]] | Failed:
+    with mode:
+        try:
+            ghosts = [x.detach().clone().requires_grad_() for x in shadow.inputs.points()]
+            made = list(shadow.unseeded(*ghosts))
+            slopes = shadow.pull(ghosts, [torch.ones_like(y) for y in made], made)
+        except Exception as error:  # judged by where it is raised
+            return Failed(classify(error), describe(error))
+        return [(type(t).__name__, form_of(t)) for t in (*made, *slopes)]
+
+
+def form_of(tensor: torch.Tensor) -> str:
+    """The shape and dtype of a tensor, in words."""
+    return f"shape {tuple(tensor.shape)}, {tensor.dtype}"
