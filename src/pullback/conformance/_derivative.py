@@ -144,7 +144,6 @@ def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:
     Raises:
         RuntimeError: the function refuses a second derivative.
     """
-    probe = replace(probe, rough=probe.rough or probe.narrow)
     points = probe.point(number if number > 1 else 0)
     leaves = probe.leaves(points)
     outputs = probe.evaluate(leaves)
@@ -171,7 +170,8 @@ def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:
         torch.zeros_like(s) if a is None else a.detach()
         for s, a in zip(sources, answers, strict=True)
     ]
-    trial = _judge(probe, found, weights, _terms(second, step), coherent=False)
+    judged = replace(probe, rough=probe.rough or probe.grain > 0)
+    trial = _judge(judged, found, weights, _terms(second, step), coherent=False)
     if trial.match == "mismatch" and has_basis(outputs):
         return try_second(spans(probe), number, only)
     return trial
@@ -197,7 +197,7 @@ def second_slopes(
     def backward(moved: Tensors) -> Tensors:
         return probe.backward(moved[:count], moved[count:])
 
-    return _slopes(probe.along(backward, list(step), list(start)))
+    return _slopes(probe.along(backward, list(step), list(start)), probe.grain)
 
 
 def second_estimate(probe: Probe, only: int) -> Estimate:
@@ -284,14 +284,14 @@ _FARTHER = 2.0**-3
 _UNCLEAR = Trial("unclear", 0.0, Estimate(0.0, math.inf, 0.0, False))
 
 
-def _slopes(function: Callable[[float], torch.Tensor]) -> Slopes | None:
+def _slopes(function: Callable[[float], torch.Tensor], grain: float = 0.0) -> Slopes | None:
     """Finite differences of ``function``, or ``None`` where it is undefined beside the point."""
     try:
-        found = slopes(function)
-        if found.settled.any() or function(0.0).dtype == torch.float64:
+        found = slopes(function, grain=grain)
+        if found.settled.any() or (function(0.0).dtype == torch.float64 and not grain):
             return found
         # Rounding to float32 hides the slope of what is nearly saturated: not so farther apart.
-        return slopes(function, _FARTHER)
+        return slopes(function, _FARTHER, grain)
     except Exception:  # refused or undefined there: then nothing is learnt here
         return None
 
@@ -306,7 +306,8 @@ def _judge(
         # Zero times a slope that is infinite at an entry that is left out.
         return Trial("unclear", value, estimate)
     magnitude = float(terms.abs().sum() if coherent else terms.square().sum().sqrt())
-    return Trial(compare(estimate, value, magnitude, _precision(probe, weights)), value, estimate)
+    match = compare(estimate, value, magnitude, _precision(probe, weights), probe.grain)
+    return Trial(match, value, estimate)
 
 
 def _terms(gradients: Tensors, step: Tensors) -> torch.Tensor:

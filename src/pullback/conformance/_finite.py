@@ -108,12 +108,15 @@ def inner(first: torch.Tensor, second: torch.Tensor) -> float:
     return float((_wide(first).conj() * _wide(second)).sum().real)
 
 
-def slopes(function: Callable[[float], torch.Tensor], step: float = 2.0**-6) -> Slopes:
+def slopes(
+    function: Callable[[float], torch.Tensor], step: float = 2.0**-6, grain: float = 0.0
+) -> Slopes:
     """The derivative of every entry of ``function(t)`` at ``t = 0``.
 
     Arguments:
         function: maps a real number to a real vector, shape ``(n,)``.
         step: the largest step.
+        grain: the precision of its values, where that is less than their dtype's.
 
     Returns:
         The estimates with their errors.
@@ -128,7 +131,7 @@ def slopes(function: Callable[[float], torch.Tensor], step: float = 2.0**-6) -> 
         ([True, False], 1.0)
     """
     first = function(0.0)
-    eps = torch.finfo(first.dtype).eps
+    eps = max(torch.finfo(first.dtype).eps, grain)
     base = first.double()
     size = base.abs()
     value, error = torch.zeros_like(base), torch.full_like(base, math.inf)
@@ -211,7 +214,9 @@ def differentiate(
     return slopes(function, step).weigh(weights)
 
 
-def compare(estimate: Estimate, value: float, magnitude: float, dtype: torch.dtype) -> Match:
+def compare(
+    estimate: Estimate, value: float, magnitude: float, dtype: torch.dtype, grain: float = 0.0
+) -> Match:
     """Whether a derivative agrees with its estimate.
 
     Arguments:
@@ -219,6 +224,7 @@ def compare(estimate: Estimate, value: float, magnitude: float, dtype: torch.dty
         value: the derivative to be judged.
         magnitude: the scale of a cancellation among its terms.
         dtype: the precision the function computes in.
+        grain: the precision of the derivative, where that is less.
 
     Returns:
         ``"match"``, ``"mismatch"``, or ``"unclear"`` at a kink or where the estimate is too rough.
@@ -232,7 +238,7 @@ def compare(estimate: Estimate, value: float, magnitude: float, dtype: torch.dty
         return "unclear"
     if estimate.error > max(1e-2 * scale, estimate.noise):
         return "unclear"
-    tolerance = _RELATIVE.get(dtype, 0.1) * scale + 10 * estimate.error
+    tolerance = max(_RELATIVE.get(dtype, 0.1), 16 * grain) * scale + 10 * estimate.error
     if abs(value - estimate.value) <= tolerance:
         return "match"
     if not estimate.smooth or estimate.error > 1e-2 * scale:

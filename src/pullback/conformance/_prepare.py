@@ -1,7 +1,9 @@
 """Look at a subject once before the clauses run: precision, what is differentiated, randomness."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 
 import torch
 
@@ -9,6 +11,7 @@ from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._directions import KINDS
 from pullback.conformance._failure import OnceOnly, describe
 from pullback.conformance._guard import guarded, reseed
+from pullback.conformance._nodes import call_backward, custom_nodes, edges, unit_cotangents
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._subject import Subject
 from pullback.conformance._values import is_freed, same_bits
@@ -64,7 +67,7 @@ def _look(probe: Probe) -> Probe:
     outputs = tuple(k for k, y in enumerate(every) if y.requires_grad and is_continuous(y))
     probe = replace(probe, outputs=outputs, random=_is_random(probe))
     probe = replace(probe, fault=_fault(probe), kin=_kin(probe))
-    return replace(probe, rough=_is_rough(probe), narrow=_is_narrow(probe))
+    return replace(probe, rough=_is_rough(probe), grain=_grain(probe))
 
 
 def refuse_data(arguments: Arguments) -> None:
@@ -247,20 +250,51 @@ def _is_random(probe: Probe) -> bool:
 
 def _is_rough(probe: Probe) -> bool:
     """Whether float64 outputs hold nothing but float32 numbers, at points that do not."""
-    return _are_single(probe, lambda points: (points, probe.output_values(points)))
+
+    def outputs(number: int) -> tuple[Tensors, Tensors]:
+        points = probe.point(number)
+        return points, probe.output_values(points)
+
+    return _are_single(probe, outputs)
 
 
-def _is_narrow(probe: Probe) -> bool:
-    """Whether gradients hold nothing but float32 numbers, of cotangents that do not."""
+def _grain(probe: Probe) -> float:
+    """The precision of the coarsest gradient, where it is less than its input's; else 0.
 
-    def answers(points: Tensors) -> tuple[Tensors, Tensors]:
+    It is that of what backward returns, and float32 where a gradient holds nothing else, although
+    its cotangents do.
+    """
+    if probe.fault is not None:
+        return 0.0
+
+    @cache
+    def answers(number: int) -> tuple[Tensors, Tensors]:
+        points = probe.point(number)
         cotangents = probe.cotangents(probe.output_values(points))
         return cotangents, probe.backward(points, cotangents)
 
-    return probe.fault is None and _are_single(probe, answers)
+    def one(k: int) -> Callable[[int], tuple[Tensors, Tensors]]:
+        return lambda number: (answers(number)[0], [answers(number)[1][k]])
+
+    single = any(_are_single(probe, one(k)) for k in range(len(probe.inputs.differentiable)))
+    return max(torch.finfo(torch.float32).eps if single else 0.0, _returned(probe))
 
 
-def _are_single(probe: Probe, made: Callable[[Tensors], tuple[Tensors, Tensors]]) -> bool:
+def _returned(probe: Probe) -> float:
+    """The precision of the coarsest gradient that a backward returns and autograd casts; else 0."""
+    found = [0.0]
+    with suppress(Exception):  # the clause `form` tells what cannot be asked
+        outputs = probe.evaluate(probe.leaves())  # held: a node lives as long as what it made
+        for node in custom_nodes(outputs):
+            returned = call_backward(node, unit_cotangents(node))
+            for k, entry in edges(node):
+                if returned[k] is not None:
+                    eps, own = (torch.finfo(t.dtype).eps for t in (returned[k], entry))
+                    found.append(eps if eps > own else 0.0)
+    return max(found)
+
+
+def _are_single(probe: Probe, made: Callable[[int], tuple[Tensors, Tensors]]) -> bool:
     """Whether float32 numbers are made of others, at the first point that tells.
 
     A few bits alone are not what float32 leaves: steps have them, as rounding or a sign. One
@@ -270,7 +304,7 @@ def _are_single(probe: Probe, made: Callable[[Tensors], tuple[Tensors, Tensors]]
         return False
     for number in range(2, 6):
         try:
-            given, found = made(probe.point(number))
+            given, found = made(number)
         except Exception:  # not defined beside the point
             return False
         if all(map(_fits, given)) or not all(map(_fits, found)):

@@ -50,7 +50,8 @@ class Probe:
         outputs: positions among the output tensors that are differentiated.
         random: whether the function draws from a global generator.
         rough: whether it computes in float32 although its outputs are float64.
-        narrow: whether backward does, although forward does not.
+        grain: the precision of gradients, where that is less than forward computes in: one part
+            in how many; 0 where it is not.
         accumulates: whether it refuses `torch.autograd.grad`, and takes ``.backward()``: one that
             runs forward again in backward cannot tell which gradients are asked for.
         frees: whether forward gives the memory of its inputs back.
@@ -71,7 +72,7 @@ class Probe:
     outputs: tuple[int, ...] = ()
     random: bool = False
     rough: bool = False
-    narrow: bool = False
+    grain: float = 0.0
     accumulates: bool = False
     frees: bool = False
     fault: Exception | None = None
@@ -258,7 +259,7 @@ class Probe:
         self, got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], looser: float = 1.0
     ) -> int | None:
         """The position of the first tensor that differs beyond rounding, or ``None``."""
-        least = torch.finfo(torch.float32).eps if self.rough or self.narrow else 0.0
+        least = max(torch.finfo(torch.float32).eps if self.rough else 0.0, self.grain)
         for k, (one, other) in enumerate(zip(got, expected, strict=True)):
             if one.shape != other.shape or not close(one, other, looser, least):
                 return k

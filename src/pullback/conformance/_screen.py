@@ -71,4 +71,5 @@ def agrees(probe: Probe, run: Run, step: Tensors) -> bool:
         return False
     value, magnitude = products(probe.backward(points, given), step)
     slope, size = (float(torch.cat(parts).sum()) for parts in (terms, [t.abs() for t in terms]))
-    return abs(value - slope) <= (5e-3 if rough else 1e-5) * max(magnitude, size)
+    tolerance = max(5e-3 if rough else 1e-5, 16 * probe.grain)
+    return abs(value - slope) <= tolerance * max(magnitude, size)

@@ -62,6 +62,8 @@ def close(one: torch.Tensor, other: torch.Tensor, looser: float, least: float) -
         return True
     found = [torch.finfo(t.dtype).eps for t in (one, other) if is_continuous(t)]
     eps = max([least, *found])
+    # So much of a half-precision number would let anything pass.
+    tolerance = looser * eps**0.75 if eps > least else min(looser * eps**0.75, max(16 * eps, 0.1))
     wide = torch.complex128 if one.is_complex() or other.is_complex() else torch.float64
     a, b = one.detach().to(wide), other.detach().to(wide)
     finite = torch.isfinite(b)
@@ -70,4 +72,4 @@ def close(one: torch.Tensor, other: torch.Tensor, looser: float, least: float) -
     if not finite.any():
         return True
     gap, size = (a - b)[finite].abs().max(), b[finite].abs().max()
-    return bool(gap <= looser * eps**0.75 * max(float(size), float(a[finite].abs().max()), 1e-300))
+    return bool(gap <= tolerance * max(float(size), float(a[finite].abs().max()), 1e-300))

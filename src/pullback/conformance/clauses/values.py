@@ -155,7 +155,7 @@ def _judge_entries(probe: Probe, run: Run, name: str) -> Finding | None:
             cotangents[output].view(-1)[entry] = 1.0
             slope = Run.of(probe, cotangents).gradients[k].reshape(-1)[index]
             low, high = min(found), max(found)
-            tolerance = 1e-3 * max(abs(low), abs(high)) + 1e-9
+            tolerance = max(1e-3, 4 * probe.grain) * max(abs(low), abs(high)) + 1e-9
             tolerance += max(rounding for _, rounding in pairs)
             if not low - tolerance <= float(slope.real) <= high + tolerance:
                 expected = f"{found[0]:.6g}" if len(found) == 1 else f"{low:.6g} to {high:.6g}"
