@@ -339,12 +339,16 @@ def _precision(probe: Probe, weights: Tensors) -> torch.dtype:
 
 
 def _aligned(outputs: Tensors, base: Tensors) -> Tensors:
-    """Undo sign flips of columns and rows, as eigenvectors and singular vectors may have them."""
-    return [_align(y, b) if y.ndim >= 2 else y for y, b in zip(outputs, base, strict=True)]
+    """Undo sign flips of columns and rows, as eigenvectors and singular vectors may have them.
+
+    One vector may have them too; one number has a sign of its own.
+    """
+    return [_align(y, b) if y.ndim and y.numel() > 1 else y
+            for y, b in zip(outputs, base, strict=True)]  # fmt: skip
 
 
 def _align(output: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-    for dim in (-2, -1):
+    for dim in (-2, -1)[-output.ndim :]:
         gap = (output + base).abs().square().sum(dim, keepdim=True)
         size = base.abs().square().sum(dim, keepdim=True)
         flipped = (gap < 0.01 * size) & (size > 0)

@@ -25,11 +25,17 @@ def has_basis(outputs: Sequence[torch.Tensor]) -> bool:
 
 
 def is_basis(y: torch.Tensor) -> bool:
-    """Whether the columns are orthonormal and fewer than the rows."""
-    if y.ndim < 2 or y.shape[-2] <= y.shape[-1] or not y.numel():
+    """Whether the columns are orthonormal and fewer than the rows, or the rows than the columns."""
+    if y.ndim < 2 or y.shape[-2] == y.shape[-1] or not y.numel():
         return False
-    eye = torch.eye(y.shape[-1], dtype=y.dtype, device=y.device)
-    return bool((y.mH @ y - eye).abs().max() < 1e3 * torch.finfo(y.dtype).eps)
+    columns = _upright(y)
+    eye = torch.eye(columns.shape[-1], dtype=y.dtype, device=y.device)
+    return bool((columns.mH @ columns - eye).abs().max() < 1e3 * torch.finfo(y.dtype).eps)
+
+
+def _upright(y: torch.Tensor) -> torch.Tensor:
+    """The vectors of a basis as columns."""
+    return y if y.shape[-2] > y.shape[-1] else y.mH
 
 
 def spans(probe: Probe) -> Probe:
@@ -40,7 +46,8 @@ def spans(probe: Probe) -> Probe:
     def call(*args: Any, **kwargs: Any) -> Any:
         found = probe.call_subject(args, kwargs)
         parts = _tree.tensors(found)
-        projected = (y @ y.mH if k in bases else y for k, y in enumerate(parts))
+        columns = [_upright(y) if k in bases else y for k, y in enumerate(parts)]
+        projected = (y @ y.mH if k in bases else y for k, y in enumerate(columns))
         return _tree.replace(found, projected)
 
     return replace(probe, subject=replace(probe.subject, call=call))

@@ -2,6 +2,7 @@
 
 import torch
 from tests.specimens._specimen import Specimen, normal
+from torch.autograd.function import once_differentiable
 
 
 class ValidatedRows(torch.autograd.Function):
@@ -146,6 +147,41 @@ class NullSpace(torch.autograd.Function):
         return -torch.linalg.pinv(a).mT @ cotangent @ basis.mT
 
 
+class NullRows(torch.autograd.Function):
+    """The same basis as rows, as `torch.linalg.svd` has it."""
+
+    @staticmethod
+    def forward(ctx, a):
+        basis = torch.linalg.svd(a, full_matrices=True)[2][a.shape[0] :].contiguous()
+        ctx.save_for_backward(a, basis)
+        return basis
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        a, basis = ctx.saved_tensors
+        return -torch.linalg.pinv(a).mT @ cotangent.mT @ basis
+
+
+class FirstEigenvector(torch.autograd.Function):
+    """One eigenvector, right up to its sign, which another size of the matrix may turn."""
+
+    @staticmethod
+    def forward(ctx, a):
+        levels, vectors = torch.linalg.eigh(a)
+        ctx.save_for_backward(levels, vectors)
+        return vectors[:, 0].contiguous()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, cotangent):
+        levels, vectors = ctx.saved_tensors
+        gaps = levels[0] - levels
+        inverse = torch.where(gaps == 0, 0, 1 / torch.where(gaps == 0, 1, gaps))
+        moved = vectors @ (inverse * (vectors.mT @ cotangent))
+        gradient = torch.outer(moved, vectors[:, 0])
+        return (gradient + gradient.mT) / 2
+
+
 class Levels(torch.autograd.Function):
     """Outputs are whole numbers that bfloat16 does not hold."""
 
@@ -224,6 +260,11 @@ class LargerThanMean(torch.autograd.Function):
         return gradient
 
 
+def symmetric(count):
+    x = normal(count, count).detach()
+    return (x + x.mT).requires_grad_()
+
+
 SPECIMENS = [
     Specimen(ValidatedRows, distributions),
     Specimen(ValidatedOnce, lambda: (torch.tensor([1.0, 3.0, 2.0]).double().requires_grad_(),)),
@@ -235,6 +276,8 @@ SPECIMENS = [
     Specimen(ReadsWhenNeeded, lambda: (normal(3), normal(3, seed=2).detach())),
     Specimen(SavesInVain, lambda: (normal(7),)),
     Specimen(NullSpace, lambda: (normal(2, 5),)),
+    Specimen(NullRows, lambda: (normal(2, 5),)),
+    Specimen(FirstEigenvector, lambda: (symmetric(4),)),
     Specimen(Levels, lambda: (normal(20), 1000)),
     Specimen(NonZero, lambda: (torch.tensor([1.0, 0, 2, 0, 3]).double().requires_grad_(),)),
     Specimen(LargerThanMean, lambda: (normal(30),)),

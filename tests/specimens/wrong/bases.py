@@ -2,7 +2,7 @@
 
 import torch
 from tests.specimens._specimen import Specimen, normal
-from tests.specimens.right.manners import NullSpace
+from tests.specimens.right.manners import FirstEigenvector, NullRows, NullSpace, symmetric
 
 __all__ = ["SPECIMENS"]
 
@@ -13,6 +13,22 @@ class Scaled(NullSpace):
     @staticmethod
     def backward(ctx, cotangent):
         return 2 * NullSpace.backward(ctx, cotangent)
+
+
+class ScaledRows(NullRows):
+    """Every gradient is twice what it is."""
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return 2 * NullRows.backward(ctx, cotangent)
+
+
+class OtherSign(FirstEigenvector):
+    """The gradient of the other of the two eigenvectors that differ by their sign."""
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return -FirstEigenvector.backward(ctx, cotangent)
 
 
 class NotFiniteAtZero(NullSpace):
@@ -65,6 +81,8 @@ def wide():
 
 SPECIMENS = [
     Specimen(Scaled, wide, "derivative"),
+    Specimen(ScaledRows, wide, "derivative"),
+    Specimen(OtherSign, lambda: (symmetric(4),), "derivative"),
     Specimen(NotFiniteAtZero, wide, "values"),
     Specimen(TwiceAtZero, wide, "values"),
     Specimen(UnitColumn, lambda: (normal(5, 1),), "values"),
