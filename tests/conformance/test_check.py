@@ -434,3 +434,37 @@ def test_an_output_made_of_tensors_is_no_crash():
     report = check(Packs, torch.randn(3, requires_grad=True), clauses=["derivative", "linear"])
     assert {f.verdict.value for f in report} == {"skipped"}
     assert "output" in report["derivative"].detail
+
+
+class FailsInForward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.no_such_method()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_a_plain_forward_that_fails_is_the_first_finding_and_the_only_one(isolate):
+    report = check(FailsInForward, torch.randn(3), isolate=isolate)
+    first, *others = report.findings
+    assert first.verdict is Verdict.CRASHES
+    assert "no_such_method" in first.detail
+    assert {finding.verdict for finding in others} == {Verdict.SKIPPED}
+    assert not report.ok
+
+
+def test_a_plain_forward_that_fails_is_said_by_whichever_clause_comes_first():
+    chosen = [clause.id for clause in CLAUSES if not clause.gradient]
+    report = check(FailsInForward, torch.randn(3), clauses=chosen)
+    assert [finding.verdict for finding in report.findings].count(Verdict.CRASHES) == 1
+    assert report.findings[0].verdict is Verdict.CRASHES
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("inputs", [(), (torch.ones(2), torch.ones(2))])
+def test_inputs_that_do_not_fit_the_signature_are_the_callers_mistake(inputs, isolate):
+    with pytest.raises(ArgumentError, match="cannot be called"):
+        check(Cube, *inputs, isolate=isolate)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
 
-from pullback.conformance._failure import OnceOnly, classify, describe
+from pullback.conformance._failure import NoForward, OnceOnly, classify, describe
 from pullback.conformance._guard import guarded, unpatched
 from pullback.conformance._probe import Probe
 from pullback.errors import ArgumentError
@@ -74,11 +74,11 @@ def clause(
 
 
 def bearer(clauses: Sequence[Clause]) -> str:
-    """The id of the clause that reports a plain backward which does not run.
+    """The id of the clause that reports a plain forward or backward which does not run.
 
-    It is the first of those chosen that need one.
+    It is the first of those chosen that need one, or the first of all.
     """
-    return next((clause.id for clause in clauses if clause.gradient), "")
+    return next((clause.id for clause in clauses if clause.gradient), clauses[0].id)
 
 
 def in_running_order(clauses: Sequence[Clause]) -> list[Clause]:
@@ -104,7 +104,7 @@ def run_clause(
         The finding; with the reason why the clause matters where it is not kept.
     """
     probe = replace(probe, clause=clause.id)
-    if probe.fault is not None and clause.gradient:
+    if probe.fault is not None and (clause.gradient or isinstance(probe.fault, NoForward)):
         finding = _faulty(probe, probe.fault, bearing)
     elif probe.frees and clause.id not in _OF_FRESH_INPUTS:
         finding = probe.skipped("Forward frees the memory of its inputs: see mutation.")
@@ -169,7 +169,11 @@ def _patching(probe: Probe, clause: Clause, replaced: Sequence[str]) -> Finding:
 def _faulty(probe: Probe, fault: Exception, bearing: str) -> Finding:
     """One cause gives one finding."""
     if bearing not in ("", probe.clause):
-        return probe.skipped(f"Plain backward does not run: see {bearing}.")
+        plain = "forward" if isinstance(fault, NoForward) else "backward"
+        return probe.skipped(f"Plain {plain} does not run: see {bearing}.")
+    if isinstance(fault, NoForward):
+        return probe.crashes(str(fault), "Make a plain call work first, or pass other inputs.",
+                             ["print(outs())"])  # fmt: skip
     if isinstance(fault, OnceOnly):
         hint = "Keep what changes from call to call in the arguments, or out of forward."
         return probe.crashes(str(fault), hint)

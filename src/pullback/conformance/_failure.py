@@ -19,7 +19,7 @@ from pullback.errors import PullbackError
 from pullback.internal import torch as internal
 from pullback.report import Verdict
 
-__all__ = ["OnceOnly", "classify", "describe", "is_raised_in"]
+__all__ = ["NoForward", "OnceOnly", "classify", "describe", "is_from_within", "is_raised_in"]
 
 # Raised by the interpreter when code runs into what nobody foresaw.
 _UNFORESEEN = (AttributeError, LookupError, NameError, ArithmeticError, MemoryError, TimeoutError)
@@ -40,6 +40,10 @@ _LAYER = internal.__file__
 _FAULT = "INTERNAL ASSERT FAILED"
 # The rules that an author writes for one transform: an error inside is no refusal of torch.
 _RULES = {"vmap", "jvp"}
+
+
+class NoForward(Exception):
+    """A plain forward that fails, by its own code."""
 
 
 class OnceOnly(Exception):
@@ -94,6 +98,18 @@ def is_raised_in(error: BaseException, given: Iterable[Any]) -> bool:
         if not step.tb_frame.f_code.co_filename.startswith((_TORCH, _OURS))
     ]
     return bool(own) and own[-1] in codes
+
+
+def is_from_within(error: BaseException | None) -> bool:
+    """Whether the checked code was running: not so where the arguments do not fit its signature.
+
+    Example:
+        >>> is_from_within(TypeError("forward() missing 1 required positional argument"))
+        False
+    """
+    return error is not None and any(
+        not step.tb_frame.f_code.co_filename.startswith((_TORCH, _OURS)) for step in _frames(error)
+    )
 
 
 def _is_deliberate(error: BaseException) -> bool:

@@ -9,7 +9,7 @@ import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._directions import KINDS
-from pullback.conformance._failure import OnceOnly, describe
+from pullback.conformance._failure import NoForward, OnceOnly, describe, is_from_within
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._nodes import call_backward, custom_nodes, edges, unit_cotangents
 from pullback.conformance._probe import Probe, Tensors
@@ -34,14 +34,21 @@ def prepare(subject: Subject, arguments: Arguments, seed: int) -> Probe:
         that are differentiated; the intent is not yet inferred.
 
     Raises:
-        ArgumentError: the function cannot be called with these inputs.
+        ArgumentError: the inputs do not fit the function's signature.
     """
     if not subject.structured:
         flat = [k for k in arguments.differentiable if not arguments.nested(k)]
         arguments = arguments.with_differentiable(flat)
     with guarded():
-        arguments = _settle(subject, arguments, seed)
         probe = Probe(subject, arguments, arguments, seed=seed)
+        try:
+            arguments = _settle(subject, arguments, seed)
+        except ArgumentError as error:
+            if not is_from_within(error.__cause__):
+                raise
+            said = f"Plain forward does not run: {error.given}"
+            return replace(probe, fault=NoForward(said))
+        probe = replace(probe, inputs=arguments, original=arguments)
         try:
             return _look(probe)
         except (Exception, SystemExit) as error:
