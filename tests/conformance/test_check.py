@@ -468,3 +468,47 @@ def test_a_plain_forward_that_fails_is_said_by_whichever_clause_comes_first():
 def test_inputs_that_do_not_fit_the_signature_are_the_callers_mistake(inputs, isolate):
     with pytest.raises(ArgumentError, match="cannot be called"):
         check(Cube, *inputs, isolate=isolate)
+
+
+def raises(error):
+    raise error
+
+
+def asserts(error):
+    assert error is None
+
+
+def looks_up(error):
+    return {}["strides"]
+
+
+def asks_python(error):
+    return __import__("os").environ["no such variable"]
+
+
+@pytest.mark.parametrize(
+    ("fails", "error", "verdict"),
+    [
+        (raises, KeyError("contiguous only"), Verdict.LACKING),
+        (raises, IndexError("contiguous only"), Verdict.LACKING),
+        (raises, AssertionError("contiguous only"), Verdict.LACKING),
+        (asserts, True, Verdict.LACKING),
+        (looks_up, None, Verdict.CRASHES),
+        (asks_python, None, Verdict.CRASHES),
+    ],
+)
+def test_what_the_author_raises_is_a_refusal_of_whatever_type(fails, error, verdict):
+    class OfContiguous(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            (x,) = ctx.saved_tensors
+            if not x.is_contiguous():
+                fails(error)
+            return 2 * x * cotangent
+
+    assert check(OfContiguous, normal(3, 4), clauses="layout")["layout"].verdict is verdict

@@ -32,6 +32,7 @@ _REFUSING_TYPES = {
     "GuardOnDataDependentSymNode",
 }
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_PYTHON = os.path.dirname(os.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 # The method of `Probe` that calls the subject.
 _CALL = "call_subject"
@@ -69,7 +70,7 @@ def classify(error: BaseException, *, transform: bool = True) -> Verdict:
     """
     if isinstance(error, (NotImplementedError, PullbackError)):
         return Verdict.LACKING
-    if isinstance(error, _UNFORESEEN):
+    if isinstance(error, _UNFORESEEN) and not _is_the_authors(error):
         return Verdict.CRASHES
     if type(error).__name__ in _REFUSING_TYPES:
         return Verdict.LACKING
@@ -113,12 +114,26 @@ def is_from_within(error: BaseException | None) -> bool:
 
 
 def _is_deliberate(error: BaseException) -> bool:
-    """Whether a ``raise``, or an ``assert`` that says why, is what raised the error."""
+    """Whether a ``raise`` or an ``assert`` is what raised the error; a bare one, the author's."""
     last = list(_frames(error))[-1:]
-    if not last or (isinstance(error, AssertionError) and not str(error)):
+    if not last or (isinstance(error, AssertionError) and not str(error) and _is_foreign(last[0])):
         return False
     code = last[0].tb_frame.f_code
     return code.co_code[last[0].tb_lasti] == dis.opmap["RAISE_VARARGS"]
+
+
+def _is_the_authors(error: BaseException) -> bool:
+    """Whether a ``raise`` in code of the author's own is what raised the error."""
+    last = list(_frames(error))[-1:]
+    return bool(last) and not _is_foreign(last[0]) and _is_deliberate(error)
+
+
+def _is_foreign(step: TracebackType) -> bool:
+    """Whether the code is torch's, ours or Python's, which raise a KeyError for an author's bug."""
+    name = step.tb_frame.f_code.co_filename
+    installed = name[len(_PYTHON) :].startswith(("site-packages", "dist-packages"))
+    library = name.startswith((_PYTHON, "<frozen")) and not installed
+    return library or name.startswith((_TORCH, _OURS))
 
 
 def _is_refused_by_torch(error: BaseException) -> bool:
