@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._context_tensors import held_by
+from pullback.conformance._context_tensors import tensors_within
 from pullback.conformance._tree import leaves, replace, walk
 from pullback.errors import ArgumentTypeError
 from pullback.recording.codec import TENSORS
@@ -175,7 +175,9 @@ class Arguments:
 
 def _tensors_of(leaf: Any) -> list[torch.Tensor]:
     """The tensors that an argument reaches by itself: of a module, a closure, an object."""
-    return [] if isinstance(leaf, torch.Tensor) else [tensor for tensor, _ in held_by([leaf])]
+    return (
+        [] if isinstance(leaf, torch.Tensor) else [tensor for tensor, _ in tensors_within([leaf])]
+    )
 
 
 def _is_other(tensor: torch.Tensor) -> bool:

@@ -12,14 +12,14 @@ import torch
 
 from pullback.internal.torch import MODULE_STATE, function_of, version_of
 
-__all__ = ["Held", "context_tensors", "held_by"]
+__all__ = ["ContextTensor", "context_tensors", "tensors_within"]
 
 _DEPTH = 5
 _STATE_OF_A_GPU = 16  # bytes, in the memory of the host
 
 
 @dataclass(frozen=True)
-class Held:
+class ContextTensor:
     """What a context holds outside of what save_for_backward saved.
 
     Attributes:
@@ -36,7 +36,7 @@ class Held:
     of_the_call: bool
 
 
-def held_by(given: Iterable[Any]) -> list[tuple[torch.Tensor, int]]:
+def tensors_within(given: Iterable[Any]) -> list[tuple[torch.Tensor, int]]:
     """The tensors that callables and objects reach by themselves, with their versions.
 
     Whoever made them keeps their tensors and frees them.
@@ -54,7 +54,9 @@ def _named_by(value: Any) -> list[Any]:
     return [known[name] for name in value.__code__.co_names if name in known]
 
 
-def context_tensors(node: Any, before: Sequence[tuple[torch.Tensor, int]] = ()) -> Iterator[Held]:
+def context_tensors(
+    node: Any, before: Sequence[tuple[torch.Tensor, int]] = ()
+) -> Iterator[ContextTensor]:
     """Tensors, and arrays that numpy shares, held by the attributes of a node.
 
     Looks into containers, iterators, dataclasses, closures, partial functions, bound methods and
@@ -63,7 +65,7 @@ def context_tensors(node: Any, before: Sequence[tuple[torch.Tensor, int]] = ()) 
 
     Arguments:
         node: an autograd node of a custom Function, which is its context.
-        before: what the arguments held before the call, by `held_by`.
+        before: what the arguments held before the call, by `tensors_within`.
     """
     kept = {id(tensor) for tensor, version in before if version_of(tensor) == version}
     for name, value in vars(node).items():
@@ -90,10 +92,10 @@ def _search(
     *,
     of_the_call: bool = True,
     whole: bool = False,
-) -> Iterator[Held]:
+) -> Iterator[ContextTensor]:
     if isinstance(value, torch.Tensor) or _is_array(value):
         numbers = isinstance(value, torch.Tensor) and not _is_generator_state(value)
-        yield Held(path, value, of_the_call and numbers)
+        yield ContextTensor(path, value, of_the_call and numbers)
         return
     if depth == 0 or id(value) in seen:
         return
@@ -101,7 +103,7 @@ def _search(
     of_the_call = of_the_call and not isinstance(value, torch.nn.Module)
     if whole and isinstance(value, torch.nn.Module):
         for tensor in (*value.parameters(), *value.buffers()):
-            yield Held(path, tensor, of_the_call=False)
+            yield ContextTensor(path, tensor, of_the_call=False)
     for child, step in _children(value):
         yield from _search(
             child, f"{path}{step}", depth - 1, seen, of_the_call=of_the_call, whole=whole

@@ -4,7 +4,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from pullback.conformance._clause import clause
-from pullback.conformance._context_tensors import context_tensors, held_by
+from pullback.conformance._context_tensors import context_tensors, tensors_within
 from pullback.conformance._nodes import custom_nodes
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance.clauses._hints import SAVE
@@ -40,7 +40,7 @@ def hooks(probe: Probe) -> Finding:
     cotangents = probe.cotangents(probe.output_values())
     expected = probe.backward(points, cotangents)
     leaves = probe.leaves(points)
-    before = held_by([probe.subject.target, *probe.inputs.others()])
+    before = tensors_within([probe.subject.target, *probe.inputs.others()])
     with saved_tensors_hooks(pack, unpack):
         outputs = probe.evaluate(leaves)
         nodes = custom_nodes(outputs)

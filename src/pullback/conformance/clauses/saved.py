@@ -3,7 +3,7 @@
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._context_tensors import context_tensors, held_by
+from pullback.conformance._context_tensors import context_tensors, tensors_within
 from pullback.conformance._nodes import custom_nodes
 from pullback.conformance._probe import Probe
 from pullback.conformance.clauses._hints import SAVE
@@ -24,7 +24,7 @@ __all__ = ["saved"]
 def saved(probe: Probe) -> Finding:
     """Scan every context for tensors that save_for_backward does not know of."""
     leaves = probe.leaves()
-    before = held_by([probe.subject.target, *probe.inputs.others()])
+    before = tensors_within([probe.subject.target, *probe.inputs.others()])
     handed, every = probe.exposed(leaves)
     own = [t for k, t in enumerate(handed) if t.numel() and k not in probe.inputs.owned]
     known = {t.untyped_storage().data_ptr(): "an input" for t in own}
