@@ -238,4 +238,4 @@ def test_what_is_defined_at_a_prompt_has_a_source_and_a_script(tmp_path):
     assert done.stdout.split() == ["broken", "<python-input-1>:2"], done.stderr
     shown = run(["repro.py"], tmp_path)
     assert shown.returncode == 0, shown.stderr
-    assert "double backward    None" in shown.stdout
+    assert "double backward    0.0" in shown.stdout

@@ -52,7 +52,6 @@ CASES = {
     "no name": (["check", "errors_module:"], "names no Function", "package.module:Function"),
     "does not parse": ([*INPUT, "torch.ones(3"], "does not parse", "never closed"),
     "does not evaluate": ([*INPUT, "nonsense"], "cannot be evaluated", "NameError"),
-    "does not fit": ([*INPUT, "torch.ones(3), 7"], "could not be checked", "7"),
     "wrong number": ([*INPUT, "torch.ones(3)"], "could not be checked", "forward"),
     "inputs of a package": (["check", "errors_module", "--input", "1"], "one Function", "--input"),
     "unknown clause": ([*INPUT, "torch.ones(3), 0", "--clauses", "nope"], "no such clause", "vmap"),

@@ -49,8 +49,8 @@ def folder(tmp_path, monkeypatch) -> Path:
 def test_the_status_tells_apart_broken_unchecked_and_ok(capsys) -> None:
     assert main(["check", "train.py:Good", *GIVEN]) == 0
     assert main(["check", "train.py:Wrong", *GIVEN]) == 1
-    # Inputs that were typed are the mistake of who typed them; guessed ones are not.
-    assert main(["check", "train.py:Picky", *GIVEN]) == 2
+    # Where forward refuses inputs that were typed, that is the verdict; guessed ones tell nothing.
+    assert main(["check", "train.py:Picky", *GIVEN]) == 1
     assert main(["check", "train.py:Picky", *QUICK]) == 3
     assert "1 not checked" in capsys.readouterr().out
     assert main(["check", "train.py:Picky", *QUICK, "--allow-unchecked"]) == 0

@@ -132,6 +132,8 @@ def compare_rule(
 ) -> bool:
     """Compare the derivative of a result that is run again with finite differences.
 
+    False where it is not compared, so that the structure alone decides.
+
     Arguments:
         call: the application that asks.
         rule: what is derived, for the record.
@@ -146,7 +148,7 @@ def compare_rule(
     def measure(twin: Call, values: Values) -> tuple[Verdict, float, float]:
         return differences(twin, values, again, transpose)
 
-    return _once(call, rule, sources, measure)
+    return _once(call, rule, sources, measure) != "skipped"
 
 
 def compare_tangent(
@@ -170,7 +172,7 @@ def compare_tangent(
     def measure(twin: Call, values: Values) -> tuple[Verdict, float, float]:
         return inner_products(twin, values, push, pull)
 
-    return _once(call, "tangent", sources, measure)
+    return _once(call, "tangent", sources, measure) == "agrees"
 
 
 def _once(
@@ -178,11 +180,11 @@ def _once(
     rule: str,
     sources: Sequence[torch.Tensor],
     measure: Callable[[Call, Values], tuple[Verdict, float, float]],
-) -> bool:
-    """Audit a rule if this signature of it has not been audited; true if it agrees."""
+) -> str:
+    """Audit a rule if this signature of it has not been audited; gives the verdict."""
     definition = call.definition
     if not _enabled or not definition.audited:
-        return False
+        return "skipped"
     signature = _signature(call, sources)
     key = (rule, signature)
     table = _records.get(definition)
@@ -190,13 +192,13 @@ def _once(
     if record is None or (record.verdict == "no verdict" and len(_tries[definition]) < _TRIES):
         nothing = any(source.numel() == 0 for source in sources)
         if nothing or (definition, key) in _busy or len(table or ()) >= _SIGNATURES:
-            return False
+            return "no verdict"
         if _capturing():
             reason = "a CUDA graph was being captured"
             skipped = Audit(definition.name, rule, str(signature), "skipped", reason)
             with _lock:  # under a key of its own: it is audited at the next use outside of one
                 _records.setdefault(definition, {})[*key, reason] = skipped
-            return False
+            return "skipped"
         _busy.add((definition, key))
         try:
             record = _audit(call, rule, str(signature), sources, measure)
@@ -208,7 +210,7 @@ def _once(
                 _tries.setdefault(definition, []).append(key)
     if record.verdict == "disagrees":
         raise _refusal(record)
-    return record.verdict == "agrees"
+    return record.verdict
 
 
 def _refusal(record: Audit) -> UnsupportedError:

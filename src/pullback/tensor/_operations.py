@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pullback.internal.torch import OpOverload, OpOverloadPacket, is_of_custom_operators
+from pullback.internal.torch import OpOverload, OpOverloadPacket, is_of_custom_operators, schema_of
 
 __all__ = ["is_of_torch", "is_unknown", "name_of", "written_by"]
 
@@ -33,6 +33,6 @@ def written_by(func: Any, args: Any, kwargs: Any) -> list[Any]:
     return [
         args[place] if place < len(args) else kwargs.get(argument.name)
         for overload in overloads
-        for place, argument in enumerate(overload._schema.arguments)
+        for place, argument in enumerate(schema_of(overload).arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     ]

@@ -62,13 +62,15 @@ def forward_again(
         with mode:
             return _forward_seen(call, inputs, mode)
     except UnsupportedError as error:
-        if isinstance(error, Encoded) and not call.agreed:
-            raise
-        return _forward_unseen(call, inputs, mode)
+        encoded = error if isinstance(error, Encoded) and not call.agreed else None
+        return _forward_unseen(call, inputs, mode, encoded)
 
 
 def _forward_unseen(
-    call: Call, inputs: Sequence[torch.Tensor], mode: Retrace
+    call: Call,
+    inputs: Sequence[torch.Tensor],
+    mode: Retrace,
+    encoded: UnsupportedError | None,
 ) -> tuple[Context, list[torch.Tensor]]:
     """Apply the Function itself where its forward leaves torch; gives its context and outputs.
 
@@ -84,6 +86,8 @@ def _forward_unseen(
     with suspended(), replaying(call.generators), scope(call.autocast):
         results = custom_function_call(engines[definition], twin, *inputs)
     twin.watch = contextlib.nullcontext()  # the graph keeps the application
+    if encoded is not None and not all(differentiable(t.dtype) for t in results):
+        raise encoded  # integers that forward kept may be the bits that it has read
     twin.agreed = call.agreed
     _refuse_values(twin, mode)
     saved = dict(enumerate((*inputs, *results)))
