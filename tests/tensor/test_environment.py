@@ -185,7 +185,7 @@ def test_an_attribute_made_in_inference_mode_is_kept(way):
 
 @pytest.mark.parametrize("way", ["Function", "complete"])
 @pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
-@pytest.mark.filterwarnings("ignore:Sparse CSR")
+@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:There is a performance drop")
 def test_sparse_attributes_are_right_or_refused_by_name(layout, way):
     function = keeps(lambda x: getattr(3 * x * x, layout)(), way)
     x = torch.tensor([[2.0, 1.0], [0.5, 3.0]], dtype=torch.float64)
