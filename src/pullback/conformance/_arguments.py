@@ -175,9 +175,9 @@ class Arguments:
 
 def _tensors_of(leaf: Any) -> list[torch.Tensor]:
     """The tensors that an argument reaches by itself: of a module, a closure, an object."""
-    return (
-        [] if isinstance(leaf, torch.Tensor) else [tensor for tensor, _ in tensors_within([leaf])]
-    )
+    if isinstance(leaf, torch.Tensor):
+        return []
+    return [tensor for tensor, _ in tensors_within([leaf])]
 
 
 def _is_other(tensor: torch.Tensor) -> bool:

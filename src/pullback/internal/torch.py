@@ -82,6 +82,7 @@ __all__ = [
     "graph_is_kept",
     "guard_graph",
     "has_kernel",
+    "innermost",
     "is_any_autocast_enabled",
     "is_batchedtensor",
     "is_compiled",
@@ -553,10 +554,11 @@ def is_dynamo_trying(tensors: Iterable[torch.Tensor]) -> bool:
     """
     if _Tracing.try_get() is None or is_traced():
         return False
-    return not any(isinstance(_innermost(tensor), FunctionalTensor) for tensor in tensors)
+    return not any(isinstance(innermost(tensor), FunctionalTensor) for tensor in tensors)
 
 
-def _innermost(tensor: torch.Tensor) -> torch.Tensor:
+def innermost(tensor: torch.Tensor) -> torch.Tensor:
+    """What is below all wrappers of `torch.func`."""
     while is_functorch_wrapped_tensor(tensor):
         tensor = get_unwrapped(tensor)
     return tensor

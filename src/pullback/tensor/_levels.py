@@ -10,6 +10,7 @@ from pullback.internal import torch as _functorch
 from pullback.internal.torch import (
     disable_functorch,
     get_unwrapped,
+    innermost,
     is_batchedtensor,
     is_functorch_wrapped_tensor,
     is_gradtrackingtensor,
@@ -77,8 +78,7 @@ def concrete(tensor: torch.Tensor) -> torch.Tensor | None:
 
     Below `torch.func.vmap` the result has its batch dimensions wherever they are stored.
     """
-    while is_functorch_wrapped_tensor(tensor):
-        tensor = get_unwrapped(tensor)
+    tensor = innermost(tensor)
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or isinstance(
         tensor, _functorch.FakeTensor
     ):
@@ -107,8 +107,7 @@ def sample(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def is_freed(tensor: torch.Tensor) -> bool:
     """Whether a tensor has lost its memory, as ``storage.resize_(0)`` takes it."""
-    while is_functorch_wrapped_tensor(tensor):
-        tensor = get_unwrapped(tensor)
+    tensor = innermost(tensor)
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     if not plain or tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
         return False

@@ -87,10 +87,12 @@ class Places:
 
     def strip_each(self, attributes: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Those attributes that hold no tensors, and the others with places instead."""
-        stripped = {name: self.strip(value) for name, value in attributes.items()}
-        without = {name for name, value in attributes.items() if stripped[name] is value}
-        slots = {name: value for name, value in stripped.items() if name not in without}
-        return {name: attributes[name] for name in attributes if name in without}, slots
+        plain: dict[str, Any] = {}
+        slots: dict[str, Any] = {}
+        for name, value in attributes.items():
+            stripped = self.strip(value)
+            (plain if stripped is value else slots)[name] = stripped
+        return plain, slots
 
     def dirty_place(self, tensor: torch.Tensor, name: str) -> int:
         """Where an input that was changed in place is; it is not saved for that."""

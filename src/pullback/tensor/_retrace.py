@@ -120,9 +120,8 @@ class Raised(UnsupportedError):
     """What torch raised in a rule, by name: in one on a batch, maybe not on one item of it."""
 
 
-Unseen.__name__ = Encoded.__name__ = Raised.__name__ = (
-    UnsupportedError.__name__
-)  # what a user sees, and catches
+for _kind in (Unseen, Encoded, Raised):
+    _kind.__name__ = UnsupportedError.__name__  # what a user sees, and catches
 
 
 class Retrace(TorchFunctionMode):

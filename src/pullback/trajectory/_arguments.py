@@ -7,11 +7,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal.torch import (
-    get_unwrapped,
-    is_functorch_wrapped_tensor,
-    len_torch_dispatch_stack,
-)
+from pullback.internal.torch import innermost, len_torch_dispatch_stack
 from pullback.trajectory._knots import from_numbers
 from pullback.trajectory._state import PARTS, State
 
@@ -48,8 +44,7 @@ def readable(tensor: Tensor) -> Tensor | None:
     """
     if torch.compiler.is_compiling() or len_torch_dispatch_stack() > 0:
         return None
-    while is_functorch_wrapped_tensor(tensor):
-        tensor = get_unwrapped(tensor)
+    tensor = innermost(tensor)
     return tensor.detach() if type(tensor.detach()) is Tensor and not tensor.is_meta else None
 
 

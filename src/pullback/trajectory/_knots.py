@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._shapes import broadcast_shapes
-from pullback.internal.torch import get_unwrapped, is_functorch_wrapped_tensor
+from pullback.internal.torch import innermost
 from pullback.trajectory._state import State
 
 __all__ = [
@@ -33,8 +33,7 @@ def concrete(tensor: Tensor) -> Tensor | None:
     """The values below all transforms, or ``None`` while a compiler traces."""
     if torch.compiler.is_compiling():
         return None
-    while is_functorch_wrapped_tensor(tensor):
-        tensor = get_unwrapped(tensor)
+    tensor = innermost(tensor)
     plain = type(tensor) in (Tensor, torch.nn.Parameter) and not tensor.is_meta
     return tensor.detach() if plain else None
 

@@ -15,6 +15,7 @@ plain loops take twice as long on the whole operation (benchmarks/results/kernel
 
 # Long: one kernel and its transpose, which share how rows and windows are found.
 
+import functools
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -448,6 +449,14 @@ def _adjoint(zero, levels, weights_at, shape, past_caches, gradient, of_known, f
         fence()
 
 
+@functools.lru_cache(maxsize=64)
+def _shape(
+    horizon: int, dof: int, tables: int, rows: int, columns: int, geometry: Geometry
+) -> tuple[int, ...]:
+    # Its fields have their names again in the kernel: numba takes 3 us to read a named tuple.
+    return tuple(Shape(horizon, dof, tables, rows, columns, **geometry._asdict()))
+
+
 def apply_stencil(
     x: Tensor, conditions: Tensor, weights: Tensor, geometry: Geometry
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -510,8 +519,7 @@ def _run(
     arguments = {
         "zero": ZEROS[weights.dtype],
         "weights_at": weights.data_ptr(),
-        # Its fields have their names again in the kernel: numba takes 3 us to read a named tuple.
-        "shape": tuple(Shape(horizon, dof, tables, rows, columns, **geometry._asdict())),
+        "shape": _shape(horizon, dof, tables, rows, columns, geometry),
         # Vectors are stored past the caches whole, from where they may begin.
         "past_caches": elements >= _MANY and not any(place % VECTOR_BYTES for place in written),
         **addresses,
