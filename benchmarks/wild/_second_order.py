@@ -9,8 +9,12 @@ from pullback.conformance._finite import slopes
 __all__ = ["push_forward", "second_order"]
 
 
-def second_order(truth: Any, directions, transposed: bool = False) -> list[torch.Tensor]:
+def second_order(
+    truth: Any, directions, transposed: bool = False
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """H v (or H' v) of `curved`, from the Function's own first-order backward alone.
+
+    And by how much it may be off, as the differences themselves show.
 
     With cotangent g(x) = w + y(x) the gradient is B(x, g(x)). Its derivative along v is that of B
     at a fixed cotangent, by the checker's finite differences with forward run again at each
@@ -24,22 +28,30 @@ def second_order(truth: Any, directions, transposed: bool = False) -> list[torch
             None if weight is None else weight + output
             for weight, output in zip(truth.weights, truth.values(points), strict=True)
         ]
-    fixed = _difference_rows(truth, points, cotangents)
+    fixed, error = _difference_rows(truth, points, cotangents)
+    if transposed:
+        error = error.T
     vector = torch.cat([direction.reshape(-1) for direction in directions])
     matrix = fixed.T if transposed else fixed
     if truth.intent != "nonlinear":
         rows = _backward_rows(truth, points)
         matrix = matrix + rows.T @ rows
-    flat = matrix @ vector.to(matrix.dtype)
+    return tuple(
+        _parts(found @ along, points)
+        for found, along in ((matrix, vector.to(matrix.dtype)), (error, vector.abs().double()))
+    )
+
+
+def _parts(flat: torch.Tensor, points) -> list[torch.Tensor]:
     sizes = [point.numel() for point in points]
     return [
         part.reshape(point.shape) for part, point in zip(flat.split(sizes), points, strict=True)
     ]
 
 
-def _difference_rows(truth: Any, points, cotangents) -> torch.Tensor:
-    """d B(x, g) / d x at a fixed cotangent, `[inputs, inputs]`."""
-    columns = []
+def _difference_rows(truth: Any, points, cotangents) -> tuple[torch.Tensor, torch.Tensor]:
+    """d B(x, g) / d x at a fixed cotangent, `[inputs, inputs]`, and its error."""
+    columns, errors = [], []
     for index, point in enumerate(points):
         sizes = 0.1 * (point.abs().square().mean().sqrt() or 1.0) + point.abs()
         for element in range(point.numel()):
@@ -51,8 +63,10 @@ def _difference_rows(truth: Any, points, cotangents) -> torch.Tensor:
                 pulled = truth.pull(moved, cotangents)
                 return torch.cat([part.reshape(-1) for part in pulled])
 
-            columns.append(slopes(gradient).value / size)
-    return torch.stack(columns, dim=1)
+            found = slopes(gradient)
+            columns.append(found.value / size)
+            errors.append(found.error / size)
+    return torch.stack(columns, dim=1), torch.stack(errors, dim=1)
 
 
 def _sides(truth: Any, directions, function):

@@ -423,3 +423,45 @@ def test_in_place_on_a_view_is_what_it_is_without_a_compiler(function, uses):
         value = f(x)
         found.append((value.detach(), *torch.autograd.grad(value, x)))
     agree(found[1], found[0])
+
+
+def class_methods(base):
+    class ClassMethods(base):
+        @classmethod
+        def forward(cls, ctx, x, dim, power=power_of):
+            ctx.dim, ctx.power = dim, power
+            ctx.save_for_backward(x)
+            return x ** power(Options(3)) * x.dim()
+
+        @classmethod
+        def backward(cls, ctx, g):
+            (x,) = ctx.saved_tensors
+            number = ctx.power(Options(3))
+            return g * number * x ** (number - 1) * g.dim(), None, None
+
+    return ClassMethods
+
+
+@both(class_methods)
+def test_rules_that_are_class_methods_and_take_a_function(function):
+    same_as_eager(lambda x: function.apply(x, -1).sin())
+
+
+def keeps_a_dimension(base):
+    class KeepsADimension(base):
+        @staticmethod
+        def forward(ctx, x, dim):
+            ctx.dim = dim
+            return x.cumsum(dim) * x.dim()
+
+        @staticmethod
+        def backward(ctx, g):
+            return g.flip(ctx.dim).cumsum(ctx.dim).flip(ctx.dim) * g.dim(), None
+
+    return KeepsADimension
+
+
+@both(keeps_a_dimension)
+def test_a_method_of_tensors_is_no_argument_of_the_same_name(function):
+    same_as_eager(lambda x: function.apply(x, -1).sin())
+    assert not function._traced

@@ -213,6 +213,7 @@ try:
     disable_functorch: Any = _c._DisableFuncTorch
     custom_function_call = _autograd_function.custom_function_call
     get_interpreter_stack = _functorch.get_interpreter_stack
+    _set_fallback_warning_enabled = _functorch._set_vmap_fallback_warning_enabled
     get_unwrapped = _functorch.get_unwrapped
     PRINT_OPTIONS = importlib.import_module("torch._tensor_str").PRINT_OPTS
     is_batchedtensor = _functorch.is_batchedtensor
@@ -613,8 +614,17 @@ def _again() -> type[Exception]:
 def free_symbols() -> Iterator[None]:
     """Let a call that Dynamo tries read numbers of tensors that stay inside of it."""
     shapes = getattr(getattr(_Tracing.try_get(), "fake_mode", None), "shape_env", None)
-    with shapes.ignore_fresh_unbacked_symbols() if shapes else contextlib.nullcontext():
+    if shapes is None:
         yield
+        return
+    # torch would warn of a slow batch while the error that ends the graph is under way, and fail
+    # in that (SystemError). It does not tell whether the warning is on, as it is by default.
+    _set_fallback_warning_enabled(False)
+    try:
+        with shapes.ignore_fresh_unbacked_symbols():
+            yield
+    finally:
+        _set_fallback_warning_enabled(True)
 
 
 def substitute_in_graph(function: types.FunctionType, other: Callable[..., Any]) -> None:

@@ -23,14 +23,14 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, ItemsView, KeysView, Sequence, ValuesView
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from pullback.errors import UnsupportedError
 from pullback.tensor import _random
-from pullback.tensor._call import Call, differentiable
+from pullback.tensor._call import Call, Follows, differentiable
 from pullback.tensor._compare import Remembered, Values, Verdict, differences, inner_products
 from pullback.tensor._definition import Definition
 from pullback.tensor._levels import sample
@@ -40,6 +40,7 @@ from pullback.tensor._rounding import Unrounded
 
 __all__ = ["Audit", "audit", "audits", "compare_rule", "compare_tangent", "is_auditing"]
 
+Measure = Callable[[Call, Values], tuple[Verdict, float, float]]
 _VIEWS = (KeysView, ValuesView, ItemsView, types.MappingProxyType, types.ModuleType)
 _SIGNATURES = 64  # of one Function and rule that are audited
 _TRIES = 8  # audits of one Function that may end without a verdict
@@ -65,6 +66,9 @@ class Audit:
         reason: why it was skipped or has no verdict.
         derived: what the derived rule gives.
         measured: what the finite difference gives.
+        follows: what was differentiated: ``"rules"``, the operations of forward and backward, with
+            the rules of Functions that they apply; ``"operations"``, those of these Functions too;
+            ``"outputs"``, backward alone, as which the outputs change. The first is tried first.
     """
 
     function: str
@@ -74,6 +78,7 @@ class Audit:
     reason: str | None = None
     derived: float | None = None
     measured: float | None = None
+    follows: Follows = "rules"
 
 
 _enabled = os.environ.get("PULLBACK_AUDIT", "1").lower() not in ("0", "off", "false", "no")
@@ -129,10 +134,10 @@ def compare_rule(
     again: Callable[[Call, Sequence[Any]], Sequence[Any]],
     transpose: Callable[[Call, Values, Any], tuple[Values, list[Any]]],
     sources: Sequence[torch.Tensor],
-) -> bool:
+) -> Audit:
     """Compare the derivative of a result that is run again with finite differences.
 
-    False where it is not compared, so that the structure alone decides.
+    Skipped where it is not compared, so that the structure alone decides.
 
     Arguments:
         call: the application that asks.
@@ -148,7 +153,7 @@ def compare_rule(
     def measure(twin: Call, values: Values) -> tuple[Verdict, float, float]:
         return differences(twin, values, again, transpose)
 
-    return _once(call, rule, sources, measure) != "skipped"
+    return _once(call, rule, sources, measure)
 
 
 def compare_tangent(
@@ -172,19 +177,19 @@ def compare_tangent(
     def measure(twin: Call, values: Values) -> tuple[Verdict, float, float]:
         return inner_products(twin, values, push, pull)
 
-    return _once(call, "tangent", sources, measure) == "agrees"
+    return _once(call, "tangent", sources, measure).verdict == "agrees"
 
 
 def _once(
     call: Call,
     rule: str,
     sources: Sequence[torch.Tensor],
-    measure: Callable[[Call, Values], tuple[Verdict, float, float]],
-) -> str:
-    """Audit a rule if this signature of it has not been audited; gives the verdict."""
+    measure: Measure,
+) -> Audit:
+    """Audit a rule if this signature of it has not been audited; gives what was found."""
     definition = call.definition
     if not _enabled or not definition.audited:
-        return "skipped"
+        return Audit(definition.name, rule, "", "skipped", "audits are off")
     signature = _signature(call, sources)
     key = (rule, signature)
     table = _records.get(definition)
@@ -192,16 +197,18 @@ def _once(
     if record is None or (record.verdict == "no verdict" and len(_tries[definition]) < _TRIES):
         nothing = any(source.numel() == 0 for source in sources)
         if nothing or (definition, key) in _busy or len(table or ()) >= _SIGNATURES:
-            return "no verdict"
+            return Audit(definition.name, rule, str(signature), "no verdict", follows=call.follows)
         if _capturing():
             reason = "a CUDA graph was being captured"
             skipped = Audit(definition.name, rule, str(signature), "skipped", reason)
             with _lock:  # under a key of its own: it is audited at the next use outside of one
                 _records.setdefault(definition, {})[*key, reason] = skipped
-            return "skipped"
+            return skipped
         _busy.add((definition, key))
         try:
             record = _audit(call, rule, str(signature), sources, measure)
+            if record.verdict in ("disagrees", "skipped") and rule != "tangent":
+                record = _audit_others(call, record, sources, measure)
         finally:
             _busy.discard((definition, key))
         with _lock:
@@ -210,7 +217,21 @@ def _once(
                 _tries.setdefault(definition, []).append(key)
     if record.verdict == "disagrees":
         raise _refusal(record)
-    return record.verdict
+    return record
+
+
+def _audit_others(
+    call: Call, record: Audit, sources: Sequence[torch.Tensor], measure: Measure
+) -> Audit:
+    """Audit the other ways to a derivative; gives that of the first that agrees, if one does."""
+    if record.reason is not None and "TimeoutError" in record.reason:
+        return record
+    others: tuple[Follows, ...] = ("operations", "outputs")
+    for follows in others:
+        found = _audit(call, record.rule, record.signature, sources, measure, follows=follows)
+        if found.verdict == "agrees":
+            return replace(found, follows=follows)
+    return record
 
 
 def _refusal(record: Audit) -> UnsupportedError:
@@ -235,7 +256,13 @@ def _refusal(record: Audit) -> UnsupportedError:
 
 
 def _audit(
-    call: Call, rule: str, signature: str, sources: Sequence[torch.Tensor], measure: Any
+    call: Call,
+    rule: str,
+    signature: str,
+    sources: Sequence[torch.Tensor],
+    measure: Measure,
+    *,
+    follows: Follows = "rules",
 ) -> Audit:
     name = call.definition.name
 
@@ -261,6 +288,7 @@ def _audit(
             return skipped(f"no values can be made up ({type(error).__name__}: {error})")
     twin = copy.copy(call)
     twin.template, twin.agreed = (holes, call.template[1]), True  # what it shows is measured
+    twin.follows = follows
 
     def run(values: Values) -> tuple[Verdict, float, float]:
         with preserved(call.definition), _random.kept(_random.states(values)):

@@ -13,6 +13,7 @@ from pullback.internal.torch import (
     add_batch_dim,
     get_interpreter_stack,
     is_batchedtensor,
+    is_raised_by_tracing,
     maybe_get_level,
     peek_interpreter_stack,
     pytree,
@@ -100,6 +101,8 @@ def batched(run: Callable[..., Any], definition: Definition) -> Callable[..., An
             return run(*arguments)
         except Exception as error:
             if isinstance(error, PullbackError) and not isinstance(error, Raised):
+                raise
+            if is_raised_by_tracing(error):  # it ends the graph, and nothing may run after it
                 raise
             # vmap is told by its caller what randomness means; a loop would not ask.
             if "randomness" in str(error):

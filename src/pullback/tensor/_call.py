@@ -7,7 +7,7 @@ transforms, each of which has its own tensors at the same places.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -31,8 +31,10 @@ from pullback.tensor._structure import (
     without_values,
 )
 
-__all__ = ["Call", "Meta", "differentiable", "views_of", "zeros"]
+__all__ = ["Call", "Follows", "Meta", "differentiable", "views_of", "zeros"]
 
+# What a derivative of forward is taken of, where forward runs again (`pullback.tensor._pair`).
+Follows = Literal["rules", "operations", "outputs"]
 # The shape, dtype and device of an output or input, as its Function sees it.
 Meta = tuple[torch.Size, torch.dtype, torch.device]
 
@@ -52,6 +54,7 @@ class Call:
         "count",
         "definition",
         "dirty",
+        "follows",
         "generators",
         "grad_enabled",
         "inputs",
@@ -76,6 +79,7 @@ class Call:
     attributes: dict[str, Any] | None  # of the context, as the author set them
     count: int  # of output tensors
     dirty: list[int]
+    follows: Follows
     generators: Any  # the states of random generators before forward, if it draws
     inputs: list[Meta]
     materialize: bool
@@ -106,6 +110,7 @@ class Call:
         self.needs = needs
         self.autocast = autocast
         self.agreed = False
+        self.follows = "rules"
         self.generators = self.attributes = None
         self.transformed = transformed  # by torch.func or dual numbers, at some level
         self.grad_enabled = torch.is_grad_enabled()
@@ -182,7 +187,7 @@ class Call:
         declared = Context.declared(context)
         self.materialize = declared.materialize
         self.output_grad_dtypes = self._dtypes_of(declared.output_grad_dtypes, output)
-        places = Places(tensors, outputs)
+        places = self.places(tensors, outputs)
         self.saved_for_backward = [places.place(t) for t in declared.saved_for_backward]
         self.saved_for_forward = [places.place(t) for t in declared.saved_for_forward]
         attributes, slots = places.strip_each(vars(context))  # kept when all is known
@@ -205,6 +210,10 @@ class Call:
         if before is not None:
             self._same_for_each_item(before)
         return (*(outputs if self.dirty else views_of(outputs, tensors)), *places.residuals)
+
+    def places(self, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Places:
+        """Where the tensors that forward kept come from."""
+        return Places(tensors, outputs)
 
     def _dtypes_of(
         self, dtypes: Sequence[torch.dtype | None] | None, output: Any

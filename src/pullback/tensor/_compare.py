@@ -123,9 +123,8 @@ def inner_products(
         # A rule that computes in float32 whatever it is given is linear to that precision only.
         tolerance = max(1e4 * _eps(pushed), 64 * _FLOAT32 if witness.rounds else 0.0)
         left, right = _inner(cotangents, pushed), _inner(gradients, tangents)
-        scale = max(
-            _inner(cotangents, pushed, magnitude=True), _inner(gradients, tangents, magnitude=True)
-        )
+        # What cancels within a rule is as large as its other entries, so the lengths count.
+        scale = max(_length(cotangents) * _length(pushed), _length(gradients) * _length(tangents))
         if not (math.isfinite(left) and math.isfinite(right)):
             return "no verdict", left, right
         if abs(left - right) > min(tolerance, 0.3) * scale:
@@ -174,6 +173,15 @@ def _inner(first: Sequence[Any], second: Sequence[Any], *, magnitude: bool = Fal
             product = (a.detach().conj() * b.detach()).real.to(torch.float64)
             total += float((product.abs() if magnitude else product).sum())
     return total
+
+
+def _length(tensors: Sequence[Any]) -> float:
+    """The Euclidean norm of several tensors, ``None`` where there is none, as one vector."""
+    present = [t.detach().abs().to(torch.float64) for t in tensors if t is not None and t.numel()]
+    largest = max((float(t.max()) for t in present), default=0.0)
+    if not 0 < largest < math.inf:
+        return largest
+    return largest * math.sqrt(sum(float((t / largest).square().sum()) for t in present))
 
 
 def _eps(values: Sequence[Any]) -> float:

@@ -17,6 +17,7 @@ transpose: with ``u -> P'^T u`` linear in ``u``, its own vector-Jacobian product
 trace a jvp inside of a jvp.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal.torch import (
     are_functorch_transforms_active,
     forward_level,
+    is_raised_by_tracing,
     is_view,
     never_compile,
     set_forward_mode,
@@ -33,13 +35,14 @@ from pullback.internal.torch import (
 from pullback.tensor._audit import compare_rule
 from pullback.tensor._batching import batched, share_batch
 from pullback.tensor._call import Call, differentiable
-from pullback.tensor._levels import alive, concrete, out_of_place, primal, vjp
+from pullback.tensor._levels import alive, are_numbers, concrete, out_of_place, primal, vjp
 from pullback.tensor._retrace import MEND, named
 
 __all__ = ["Derivation", "derive"]
 
 Tensors = Sequence[Any]  # tensors, and None where there is none
 _transforming = are_functorch_transforms_active
+_ROWS = 1 << 20  # entries of a matrix that is made row by row
 
 
 class Derivation:
@@ -77,7 +80,8 @@ class Derivation:
         except PullbackError:
             raise
         except Exception as error:
-            if not (_transforming() or self.call.transformed) or self.call.definition.random:
+            once = not (_transforming() or self.call.transformed) or self.call.definition.random
+            if once or is_raised_by_tracing(error):
                 raise
             # What was kept beside the saved tensors belongs to a level that has ended.
             try:
@@ -115,6 +119,9 @@ class Derivation:
         if values:
             kept = [b for b, c in zip(before, cotangents, strict=True) if c is not None]
             self._compare(values, kept)
+            known = [*(t for t in (*sources, *cotangents) if t is not None), *kept]
+            if not are_numbers(gradients, known):
+                raise self._no_number()
         return gradients
 
     def push(self, sources: Tensors, before: Tensors, tangents: Tensors) -> list[Any]:
@@ -135,7 +142,52 @@ class Derivation:
         with named(self.call.definition.name, self.purpose, MEND):
             values, pushed = out_of_place(transpose)
         self._compare(values, before)
+        known = [*sources, *given, *before]
+        if not are_numbers(pushed, known):
+            pushed = self._push_by_rows(rerun, before, [sources[i] for i in live], given)
+            if not are_numbers(pushed, known):
+                raise self._no_number()
         return list(pushed)
+
+    def _push_by_rows(
+        self, rerun: Callable[..., Any], before: Tensors, sources: Tensors, tangents: Tensors
+    ) -> list[torch.Tensor]:
+        """The tangents ``P' v`` from the rows of ``P'``, which reverse mode gives.
+
+        A rule may mask what it has computed, as ``where(x > 0, sqrt(x), 0)``. Reverse mode masks
+        the cotangent before it meets the infinite slope; transposed, the order is the other one.
+        """
+        size = sum(t.numel() for t in before) * sum(t.numel() for t in sources)
+        plain = all(t.numel() and not t.is_complex() for t in (*before, *sources))
+        if size > _ROWS or not plain:
+            raise self._no_number()
+
+        def entry(place: int, number: int) -> torch.Tensor:
+            def derive(wrap: Any) -> Any:
+                values, pulled = vjp(wrap(rerun), *sources)
+                heads = [torch.zeros_like(value) for value in values]
+                one = torch.arange(heads[place].numel(), device=heads[place].device) == number
+                heads[place] = one.to(heads[place]).reshape(heads[place].shape)
+                return pulled(tuple(heads))
+
+            row = zip(out_of_place(derive), tangents, strict=True)
+            return torch.stack([(part * tangent).sum() for part, tangent in row]).sum()
+
+        return [
+            torch.stack([entry(place, number) for number in range(value.numel())]).reshape(
+                value.shape
+            )
+            for place, value in enumerate(before)
+        ]
+
+    def _no_number(self) -> UnsupportedError:
+        return UnsupportedError(
+            f"{self.purpose} of {self.call.definition.name} is not a number where all that it "
+            "comes from is finite: a slope without bound (of a root, a power or a logarithm at 0) "
+            "meets a zero.",
+            mend="Mask the argument of such an operation, not its result: "
+            "torch.where(x > 0, x, 1).sqrt().",
+        )
 
     def audit(self, sources: Any) -> None:
         """Compare the derived rule with finite differences, once for a signature."""
@@ -146,7 +198,9 @@ class Derivation:
             return [result[i] for i in present]
 
         rule = self.purpose.removeprefix("The ")
-        self.call.agreed = compare_rule(self.call, rule, again, self.transpose, sources)
+        record = compare_rule(self.call, rule, again, self.transpose, sources)
+        self.call = copy.copy(self.call)  # others that are derived of it may follow another way
+        self.call.agreed, self.call.follows = record.verdict != "skipped", record.follows
 
     def _rerun(
         self, call: Call, sources: Tensors, wanted: Sequence[int]

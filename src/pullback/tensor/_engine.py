@@ -101,7 +101,10 @@ def _run(
     if _transforming():
         needs = [is_differentiated(tensor) for tensor in tensors]
         call = Call(definition, template, names, needs, state, transformed=True)
-        if retracing():
+        mode = retracing()
+        if mode is not None and mode.through and not mode.suspended:
+            return call.forward(tensors)[1]
+        if mode is not None:
             with suspended():
                 results = custom_function_call(engine, call, *tensors)
             settle(results, tensors)

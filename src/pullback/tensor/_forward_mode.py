@@ -112,7 +112,8 @@ def _again(call: Call, sources: Any, tangents: Tangents) -> list[Any]:
     definition = call.definition
     flags: dict[int, bool] = {}
     inputs = sources[: len(call.inputs)]
-    retrace = Retrace(definition.name, "The derivative of a tangent", MEND, sources, flags)
+    purpose, through = "The derivative of a tangent", call.follows == "operations"
+    retrace = Retrace(definition.name, purpose, MEND, sources, flags, through=through)
     with preserved(definition), complete_inner(), scope(call.autocast):
         context, _ = forward_again(call, inputs, retrace)
         needs = [tangent is not None for tangent in tangents]
@@ -318,9 +319,22 @@ def _confirm(
 
 
 def _inner(first: Sequence[Any], second: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    total, scale = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    """The inner product, and the product of the lengths, which bounds what may cancel in it."""
+    total = torch.zeros((), dtype=torch.float64)
     for a, b in zip(first, second, strict=True):
         product = (torch.conj(a.detach()) * b.detach()).real.to(torch.float64)
         total = total.to(product.device) + product.sum()
-        scale = scale.to(product.device) + product.abs().sum()
-    return total, scale
+    return total, _length(first) * _length(second).to(total.device)
+
+
+def _length(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The Euclidean norm of several tensors as one vector, computed without overflow."""
+    total = torch.zeros((), dtype=torch.float64)
+    for tensor in tensors:
+        sizes = tensor.detach().abs().to(torch.float64)
+        if sizes.numel():
+            largest = sizes.amax()
+            unit = torch.where(largest > 0, largest, 1.0)
+            norm = largest * (sizes / unit).square().sum().sqrt()
+            total = torch.hypot(total.to(norm.device), norm)
+    return total

@@ -4,16 +4,24 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from pullback.errors import UnsupportedError
 from pullback.tensor._call import Call
 from pullback.tensor._derived import Derivation, derive
+from pullback.tensor._operations import with_argument
 from pullback.tensor._pair import gradient_again
 
 __all__ = ["differentiable_gradient"]
 
 Tensors = Sequence[torch.Tensor | None]
 _PURPOSE = "The second derivative"
+# Where each takes retain_graph.
+_RETAIN: dict[Any, int] = {
+    torch.autograd.grad: 3,
+    torch.autograd.backward: 2,
+    torch.Tensor.backward: 2,
+}
 
 
 def differentiable_gradient(
@@ -46,7 +54,8 @@ def differentiable_gradient(
     def value(sources: Any, state: Any) -> list[torch.Tensor | None]:
         places = [*inputs, *others]
         found = dict(zip(places, [*sources[: len(inputs)], *state], strict=True))
-        return compute(found, spread(sources[len(inputs) :]))
+        with _Retaining():
+            return compute(found, spread(sources[len(inputs) :]))
 
     def again(call: Call, sources: Any) -> list[torch.Tensor | None]:
         given = spread(sources[len(inputs) :])
@@ -55,6 +64,21 @@ def differentiable_gradient(
     derivation = Derivation(call, _PURPOSE, value, again, _refusal(call))
     sources = [*(saved[i] for i in inputs), *(cotangents[i] for i in flowing)]
     return derive(derivation, sources, [saved[place] for place in others])
+
+
+class _Retaining(TorchFunctionMode):
+    """Keeps a graph that forward has made, and backward differentiates, for another backward.
+
+    A gradient that is differentiated runs through its node again.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _RETAIN:
+            args, kwargs = with_argument(args, kwargs, _RETAIN[func], "retain_graph", True)
+        return func(*args, **kwargs)
 
 
 def _refusal(call: Call) -> UnsupportedError | None:

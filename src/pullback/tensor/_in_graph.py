@@ -221,6 +221,18 @@ def _register(function: Any) -> None:
 def _trace(function: Any) -> None:
     function._traced = True
     function.forward = staticmethod(_refuse_composition(function))
+    if inspect.ismethod(function.backward):
+        function.backward = staticmethod(_unbound(function.backward))
+
+
+def _unbound(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """A class method as a function: Dynamo would hand it its class twice."""
+
+    @functools.wraps(rule)
+    def unbound(*args: Any) -> Any:
+        return rule(*args)
+
+    return unbound
 
 
 def _refuse_composition(function: Any) -> Callable[..., Any]:

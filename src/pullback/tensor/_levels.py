@@ -1,6 +1,6 @@
 """Look below the wrappers that transforms put around tensors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -21,10 +21,12 @@ from pullback.internal.torch import (
     storage_of,
     unwrap_if_dead,
 )
+from pullback.tensor._writable import Writable
 
 __all__ = [
     "IN_PLACE",
     "alive",
+    "are_numbers",
     "concrete",
     "is_differentiated",
     "is_freed",
@@ -56,11 +58,27 @@ def out_of_place(derive: Callable[[Callable[..., Any]], T]) -> T:
         derive: does the work, given what wraps the rule.
     """
     try:
-        return derive(lambda rule: rule)
+        return derive(_as_it_is)
     except RuntimeError as error:
-        if not any(sign in str(error) for sign in (*IN_PLACE, _VMAP)):
+        if not _is_in_place(error):
             raise
-    return derive(torch.func.functionalize)
+        together = "multiple views" in str(error)
+    with Writable():
+        if together:
+            try:
+                return derive(_as_it_is)
+            except RuntimeError as error:
+                if not _is_in_place(error):
+                    raise
+        return derive(torch.func.functionalize)
+
+
+def _as_it_is(rule: Callable[..., Any]) -> Callable[..., Any]:
+    return rule
+
+
+def _is_in_place(error: RuntimeError) -> bool:
+    return any(sign in str(error) for sign in (*IN_PLACE, _VMAP))
 
 
 def alive(tensor: Any) -> Any:
@@ -86,6 +104,15 @@ def concrete(tensor: torch.Tensor) -> torch.Tensor | None:
     if tensor.is_meta or is_legacy_batchedtensor(tensor) or is_traced():
         return None
     return tensor.detach()
+
+
+def are_numbers(found: Iterable[torch.Tensor | None], known: Iterable[torch.Tensor]) -> bool:
+    """Whether no entry is NaN, or not all that it comes from is finite; so while tracing."""
+    plain = [concrete(tensor) for tensor in found if tensor is not None]
+    if not any(tensor is not None and bool(tensor.isnan().any()) for tensor in plain):
+        return True
+    sources = [concrete(tensor) for tensor in known]
+    return not all(tensor is None or bool(tensor.isfinite().all()) for tensor in sources)
 
 
 def sample(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from pullback.internal.torch import OpOverload, OpOverloadPacket, is_of_custom_operators, schema_of
 
-__all__ = ["is_of_torch", "is_unknown", "name_of", "written_by"]
+__all__ = ["is_of_torch", "is_unknown", "name_of", "with_argument", "written_by"]
 
 _NOT_IMPLEMENTED = ("NotImplemented", "Error")
 
@@ -22,6 +22,15 @@ def is_of_torch(func: Any) -> bool:
 
 def is_unknown(node: Any) -> bool:
     return any(sign in node.name() for sign in _NOT_IMPLEMENTED)
+
+
+def with_argument(
+    args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str, value: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, with another value for one that stands at a place or has a name."""
+    if len(args) > place:
+        return (*args[:place], value, *args[place + 1 :]), kwargs
+    return args, {**kwargs, name: value}
 
 
 def written_by(func: Any, args: Any, kwargs: Any) -> list[Any]:

@@ -5,6 +5,17 @@
 Forward is run on a fresh context, and backward reads that context: whatever forward keeps, in
 whatever object, reaches backward with its history, or was refused on the way
 (`pullback.tensor._retrace`).
+
+What is right is the derivative of the pair as a map of numbers. There are three ways to it:
+
+- ``"rules"``: the operations that the two run, and of Functions that they apply the rules.
+- ``"operations"``: those Functions are seen through. The rules of one whose backward is no
+  derivative, as on a Lie group, do not say how its values change.
+- ``"outputs"``: forward is not seen at all. An output changes as backward itself says, as that of
+  an iteration or of a kernel without a derivative does, where backward is the derivative.
+
+The first is taken. Where an audit finds that it disagrees with finite differences, or that it
+cannot be run, it tries the others, and one that agrees serves (`pullback.tensor._audit`).
 """
 
 import contextlib
@@ -13,7 +24,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from pullback.errors import UnsupportedError
 from pullback.internal.torch import custom_function_call, pytree
@@ -23,6 +33,8 @@ from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._leniency import complete_inner
 from pullback.tensor._levels import is_freed
+from pullback.tensor._made import Made
+from pullback.tensor._places import Places
 from pullback.tensor._preserve import preserved
 from pullback.tensor._random import replaying
 from pullback.tensor._reach import codes
@@ -42,14 +54,15 @@ def gradient_again(
     """Run forward and backward on tracked inputs and cotangents."""
     name = call.definition.name
     flags: dict[int, bool] = {}
-    retrace = Retrace(name, purpose, MEND, (*inputs, *cotangents), flags)
+    through = call.follows == "operations"
+    retrace = Retrace(name, purpose, MEND, (*inputs, *cotangents), flags, through=through)
     with preserved(call.definition), complete_inner():
         context, outputs = forward_again(call, inputs, retrace)
         with retrace:
             given = fill_in(call, cotangents, outputs)
             Context.declared(context).needs = needs
             gradients = call.backward(call.definition.transposable, context, given)
-            return retrace.confirm(gradients, "what backward returns")
+        return retrace.confirm(gradients, "what backward returns")
 
 
 def forward_again(
@@ -58,6 +71,8 @@ def forward_again(
     """Run forward again, seen through where it can be; gives its context and its outputs."""
     if any(map(is_freed, inputs)):
         raise mode.refuse("forward frees the memory of an input")
+    if call.follows == "outputs":
+        return _forward_unseen(call, inputs, mode, None)
     try:
         with mode:
             return _forward_seen(call, inputs, mode)
@@ -75,23 +90,26 @@ def _forward_unseen(
     """Apply the Function itself where its forward leaves torch; gives its context and outputs.
 
     Then an input is tracked, an output has the history that the author's own backward gives it,
-    and whatever else forward keeps is refused as soon as backward uses it. A number that it keeps
-    must be one of its arguments.
+    and whatever else forward computed of them and kept is refused as soon as backward uses it. A
+    number that it keeps must be one of its arguments.
     """
     definition = call.definition
+    inputs = [tensor.clone() for tensor in inputs]  # since forward may change them in place
     twin = _Watched(
         definition, call.template, call.names, call.needs, call.autocast, transformed=True
     )
-    twin.watch = made = _Made()
+    twin.watch = made = Made()
     with suspended(), replaying(call.generators), scope(call.autocast):
         results = custom_function_call(engines[definition], twin, *inputs)
-    twin.watch = contextlib.nullcontext()  # the graph keeps the application
+    twin.watch = None  # the graph keeps the application
     if encoded is not None and not all(differentiable(t.dtype) for t in results):
         raise encoded  # integers that forward kept may be the bits that it has read
     twin.agreed = call.agreed
     _refuse_values(twin, mode)
     saved = dict(enumerate((*inputs, *results)))
-    unseen = [t for t in results[twin.count :] if t.is_floating_point() or t.is_complex()]
+    kept = zip(results[twin.count :], twin.found.kept(), strict=True)
+    unseen = [t for t, inside in kept if _floats(t) and not made.is_constant(inside)]
+    del twin.found
     unseen += [results[i] for i in twin.non_differentiable if results[i].is_floating_point()]
     mode.forbidden = {id(tensor): tensor for tensor in unseen}
     mode.forbidden |= {id(t): t for t in made.tensors if not any(t is r for r in results)}
@@ -104,32 +122,19 @@ def _forward_unseen(
 class _Watched(Call):
     """An application whose forward is watched: a mode around it would be off in its rules."""
 
-    __slots__ = ("watch",)
-    watch: contextlib.AbstractContextManager[Any]
+    __slots__ = ("found", "watch")
+    found: Places  # of the last run
+    watch: Made | None
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> tuple[Context, Any]:
         """Run the author's forward; returns its context and what it returned."""
-        with self.watch:
+        with self.watch or contextlib.nullcontext():
             return super().forward(tensors)
 
-
-class _Made(TorchFunctionMode):
-    """Collects the floating tensors that torch functions make of floating tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tensors: list[torch.Tensor] = []
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if _floats(leaf)]
-        if given:
-            kept = {id(leaf) for leaf in given}
-            leaves = pytree.tree_leaves(result)
-            self.tensors += [it for it in leaves if _floats(it) and id(it) not in kept]
-        return result
+    def places(self, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Places:
+        """Where the tensors that forward kept come from."""
+        self.found = super().places(tensors, outputs)
+        return self.found
 
 
 def _floats(value: Any) -> bool:

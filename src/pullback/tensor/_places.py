@@ -69,6 +69,10 @@ class Places:
         self._known.append(tensor)
         return len(self._known) - 1
 
+    def kept(self) -> list[torch.Tensor]:
+        """The tensors that forward kept beside its inputs and outputs, as it made them."""
+        return self._known[len(self._known) - len(self.residuals) :]
+
     def strip(self, value: Any) -> Any:
         """Replace the tensors in an attribute by their places."""
         if isinstance(value, torch.Tensor):

@@ -127,8 +127,9 @@ def _looks_into(
     for node in nodes:  # ctx.tree = tree
         if isinstance(node, ast.Assign) and getattr(node.value, "id", None) in names:
             names |= {t.attr for t in node.targets if isinstance(t, ast.Attribute)}
+    # A method that tensors have is theirs: x.dim() beside ctx.dim = dim.
     if any(
-        getattr(c.func, "id", None) in names or getattr(c.func, "attr", None) in names
+        getattr(c.func, "id", None) in names or getattr(c.func, "attr", None) in names - _KNOWN
         for c in called
     ):
         return True

@@ -30,7 +30,7 @@ from pullback.tensor._levels import (
     tracking_levels,
     wrapper_level,
 )
-from pullback.tensor._operations import is_of_torch, is_unknown, name_of, written_by
+from pullback.tensor._operations import is_of_torch, is_unknown, name_of, with_argument, written_by
 
 __all__ = [
     "LEAVING",
@@ -134,6 +134,7 @@ class Retrace(TorchFunctionMode):
         sources: the tensors that are differentiated, at the innermost level that is.
         flags: what tensors are to answer when they are asked whether they require a gradient,
             by their ids; they must outlive the mode.
+        through: Functions that the code applies are seen through, to their operations.
         strict: refuse tensors whose history was cut off where torch functions do not show it;
             not needed where the result is compared with the truth.
     """
@@ -146,6 +147,7 @@ class Retrace(TorchFunctionMode):
         sources: Sequence[torch.Tensor | None] = (),
         flags: dict[int, bool] | None = None,
         *,
+        through: bool = False,
         strict: bool = True,
     ) -> None:
         super().__init__()
@@ -156,6 +158,7 @@ class Retrace(TorchFunctionMode):
         self.sources = [s for s in sources if s is not None and _differentiable(s)]
         self.levels: set[int] = set()  # that write history down
         self.flags = flags if flags is not None else {}
+        self.through = through
         self.strict = strict
         self.forbidden: dict[int, torch.Tensor] = {}  # by id: computed where nothing was seen
         self.kept: Sequence[torch.Tensor] = ()  # so that the ids of flags stay theirs
@@ -201,7 +204,7 @@ class Retrace(TorchFunctionMode):
         if func is _tensor.__deepcopy__ and self.tracks(args[0]):
             return args[0].clone()
         if func is torch.autograd.grad:
-            kwargs = {**kwargs, "create_graph": True}
+            args, kwargs = with_argument(args, kwargs, 4, "create_graph", True)
         if func in _DESCRIBING:
             return func(*args, **kwargs)
         leaves, spec = pytree.tree_flatten((args, kwargs))
@@ -362,9 +365,10 @@ def _stack() -> list[Retrace]:
     return _local.stack
 
 
-def retracing() -> bool:
-    """Whether code is being run again on this thread."""
-    return bool(getattr(_local, "stack", None))
+def retracing() -> Retrace | None:
+    """The innermost mode in which code is being run again on this thread, if any."""
+    stack = getattr(_local, "stack", None)
+    return stack[-1] if stack else None
 
 
 def _differentiable(tensor: torch.Tensor) -> bool:

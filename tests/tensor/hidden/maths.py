@@ -40,6 +40,11 @@ def _rounded(x: torch.Tensor) -> torch.Tensor:
     return smooth + (x.round() - smooth).detach()
 
 
+def _root(x: torch.Tensor) -> torch.Tensor:
+    cube = x / 2 + (x * x / 4 + 1 / 27).sqrt()  # Cardano
+    return cube ** (1 / 3) - 1 / (3 * cube ** (1 / 3))
+
+
 X, XZ = ("x",), ("x", "z")
 
 MATHS = (
@@ -85,6 +90,9 @@ MATHS = (
         _rounded,
         intent="surrogate",
     ),
+    # What the operations of forward say of these is wrong: an iteration, and a Function within.
+    Maths("Root", X, "bisected(x)", "y", ("g / (1 + 3 * h * h)",), _root),
+    Maths("Within", X, "Crooked.apply(x)", "y", ("3 * h / x * g",), lambda x: x**3, X),
     Maths("Bounded", X, "x * x", "g.tanh()", ("2 * x * h",), None, X, "nonlinear", late=True),
     Maths(
         "Scaled",

@@ -117,6 +117,15 @@ def copy__into_zeros(t: Tensor) -> Tensor:
     return out
 
 
+@_passage
+def written_through_views(t: Tensor) -> Tensor:
+    out = torch.zeros(t.shape, dtype=t.dtype)
+    with torch.no_grad():
+        for place, row in enumerate(out.view(-1).unbind()):
+            row.copy_(t.reshape(-1)[place])
+    return out
+
+
 @_everyday
 def assigned_by_index(t: Tensor) -> Tensor:
     out = torch.empty_like(t)
@@ -443,7 +452,7 @@ def mean_of_a_stack(t: Tensor) -> Tensor:
 @_passage
 def resized_buffer(t: Tensor, buffer=torch.zeros(0, dtype=torch.float64)) -> Tensor:  # noqa: B008
     buffer.resize_(t.shape).copy_(t.detach())
-    return buffer.to(t.dtype)
+    return buffer.detach().to(t.dtype)  # as an output it would have a history itself
 
 
 @_passage

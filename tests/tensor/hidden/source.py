@@ -19,6 +19,24 @@ IMPORTS = """\
 import array, collections, concurrent.futures, contextvars, copy, dataclasses, functools, io
 import itertools, pickle, queue, threading, types, weakref
 import numpy as np, torch, pullback
+
+def bisected(x):
+    # y with y ** 3 + y = x, of whose steps autograd sees no derivative
+    low, high = torch.full_like(x, -4.0), torch.full_like(x, 4.0)
+    for _ in range(48):
+        y = (low + high) / 2
+        below = y ** 3 + y < x
+        low, high = torch.where(below, y, low), torch.where(below, high, y)
+    return y
+
+class Crooked(torch.autograd.Function):
+    # the cube, with the backward of the identity
+    @staticmethod
+    def forward(ctx, x):
+        return x ** 3
+    @staticmethod
+    def backward(ctx, g):
+        return g
 """
 Way = Literal["Function", "complete", "complete declared", "published"]
 Side = Literal["forward", "backward", "forward, under enable_grad"]
