@@ -276,3 +276,40 @@ def test_what_is_made_of_nothing_is_constant():
         _ = X**power
     assert made.is_constant(power)
     assert not made.is_constant(X)
+
+
+class BySlices(Function):
+    """The square, written piece by piece."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.zeros_like(x)
+        y[:2] = x[:2] ** 2
+        y[2:].add_(x[2:] ** 2)
+        ctx.save_for_backward(x)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        double = torch.zeros_like(x)
+        double[:2] = 2 * x[:2]
+        double[2:].add_(2 * x[2:])
+        return double * g
+
+
+def test_what_linearize_would_drop_is_refused():
+    apply = BySlices.completed()
+    torch.testing.assert_close(torch.func.jvp(apply, (X,), (X,))[1], 2 * X * X)
+    with pytest.raises(UnsupportedError, match="linearize drops"):
+        torch.func.linearize(apply, X)[1](X)
+    with pytest.raises(UnsupportedError, match="linearize drops"):
+        torch.func.linearize(torch.func.grad(lambda x: apply(x).sum()), X)[1](X)
+
+
+def test_compiled_code_keeps_what_linearize_would_drop():
+    apply = BySlices.completed()
+    compiled = torch.compile(
+        lambda x: torch.func.jvp(apply, (x,), (x,))[1], fullgraph=True, backend="aot_eager"
+    )
+    torch.testing.assert_close(compiled(X), 2 * X * X)

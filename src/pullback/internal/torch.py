@@ -68,6 +68,7 @@ __all__ = [
     "disable_current_modes",
     "disable_functorch",
     "disable_torch_function",
+    "drops_writes",
     "end_graph",
     "ending_forward_mode",
     "forward_level",
@@ -147,6 +148,11 @@ INTERMEDIATES_ARE_OUTPUTS = "2.11" <= torch.__version__ < "2.12"
 def is_traced() -> bool:
     """Whether what torch computes is written down as a graph, as `torch.func.linearize` does."""
     return _dispatch_mode(_proxy) is not None
+
+
+def drops_writes() -> bool:
+    """Whether a change of a view is lost in the graph: torch.compile writes it down pure."""
+    return is_traced() and _dispatch_mode(_functional) is None
 
 
 def _refusal(what: str) -> Exception:
@@ -255,6 +261,7 @@ try:
     is_any_autocast_enabled: Callable[[], bool] = _c._is_any_autocast_enabled
     len_torch_dispatch_stack: Callable[[], int] = _c._len_torch_dispatch_stack
     _proxy: Any = _c._TorchDispatchModeKey.PROXY
+    _functional: Any = _c._TorchDispatchModeKey.FUNCTIONAL
     _dispatch_mode: Callable[[Any], Any] = _c._get_dispatch_mode
     set_grad_mode = _c._set_grad_enabled  # as a mode of torch functions sees it called
 

@@ -20,6 +20,7 @@ from pullback.internal.torch import (
     answering,
     are_functorch_transforms_active,
     current_interpreter,
+    drops_writes,
     from_functional_tensor,
     is_functional_tensor,
     is_legacy_batchedtensor,
@@ -30,6 +31,7 @@ from pullback.internal.torch import (
     schema_of,
     wrap_functional_tensor,
 )
+from pullback.tensor._operations import name_of, writes_into_a_view
 from pullback.tensor._retrace import LEAVING, Raised, is_without_graph
 
 __all__ = ["complete_inner", "leniency"]
@@ -69,6 +71,12 @@ class _Leniency(TorchFunctionMode):
                 f"{self._name} cannot be traced: it calls {func}, which writes into an argument, "
                 "and torch.func.linearize drops such a call.",
                 mend="Let the operator return what it computes, or do not trace it.",
+            )
+        if drops_writes() and writes_into_a_view(func, args):
+            raise UnsupportedError(
+                f"{self._name} cannot be traced: it changes a view in place ({name_of(func)}), and "
+                "torch.func.linearize drops such a change.",
+                mend="Compute out of place (torch.where, torch.cat), or do not trace it.",
             )
         return func(*args, **(kwargs or {}))
 

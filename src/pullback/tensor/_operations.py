@@ -2,9 +2,24 @@
 
 from typing import Any
 
-from pullback.internal.torch import OpOverload, OpOverloadPacket, is_of_custom_operators, schema_of
+import torch
 
-__all__ = ["is_of_torch", "is_unknown", "name_of", "with_argument", "written_by"]
+from pullback.internal.torch import (
+    OpOverload,
+    OpOverloadPacket,
+    is_of_custom_operators,
+    is_view,
+    schema_of,
+)
+
+__all__ = [
+    "is_of_torch",
+    "is_unknown",
+    "name_of",
+    "with_argument",
+    "writes_into_a_view",
+    "written_by",
+]
 
 _NOT_IMPLEMENTED = ("NotImplemented", "Error")
 
@@ -31,6 +46,16 @@ def with_argument(
     if len(args) > place:
         return (*args[:place], value, *args[place + 1 :]), kwargs
     return args, {**kwargs, name: value}
+
+
+def writes_into_a_view(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a function changes a part of a tensor in place."""
+    name = name_of(func)
+    if name == "__setitem__":
+        index = args[1] if isinstance(args[1], tuple) else (args[1],)
+        return any(isinstance(part, (int, slice)) for part in index)
+    written = name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
+    return written and bool(args) and isinstance(args[0], torch.Tensor) and is_view(args[0])
 
 
 def written_by(func: Any, args: Any, kwargs: Any) -> list[Any]:

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal.torch import (
     OpOverload,
+    drops_writes,
     is_raised_by_tracing,
     pytree,
     set_grad_mode,
@@ -30,7 +31,14 @@ from pullback.tensor._levels import (
     tracking_levels,
     wrapper_level,
 )
-from pullback.tensor._operations import is_of_torch, is_unknown, name_of, with_argument, written_by
+from pullback.tensor._operations import (
+    is_of_torch,
+    is_unknown,
+    name_of,
+    with_argument,
+    writes_into_a_view,
+    written_by,
+)
 
 __all__ = [
     "LEAVING",
@@ -207,6 +215,8 @@ class Retrace(TorchFunctionMode):
             args, kwargs = with_argument(args, kwargs, 4, "create_graph", True)
         if func in _DESCRIBING:
             return func(*args, **kwargs)
+        if drops_writes() and writes_into_a_view(func, args):
+            raise self.refuse("it changes a view in place, which torch.func.linearize drops")
         leaves, spec = pytree.tree_flatten((args, kwargs))
         args, kwargs = pytree.tree_unflatten(self.confirm(leaves, name_of(func)), spec)
         try:
