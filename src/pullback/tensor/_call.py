@@ -20,7 +20,7 @@ from pullback.tensor._definition import Definition
 from pullback.tensor._in_graph import tried_below
 from pullback.tensor._leniency import leniency
 from pullback.tensor._mutation import refuse_mutation
-from pullback.tensor._places import Place, Places, fill, refuse_layouts, same
+from pullback.tensor._places import Place, Places, fill, refuse_layouts, same, views_of
 from pullback.tensor._structure import (
     ONE,
     Template,
@@ -31,7 +31,7 @@ from pullback.tensor._structure import (
     without_values,
 )
 
-__all__ = ["Call", "Follows", "Meta", "differentiable", "views_of", "zeros"]
+__all__ = ["Call", "Follows", "Meta", "differentiable", "zeros"]
 
 # What a derivative of forward is taken of, where forward runs again (`pullback.tensor._pair`).
 Follows = Literal["rules", "operations", "outputs"]
@@ -390,19 +390,3 @@ def zeros(meta: Meta) -> torch.Tensor | None:
     """Zeros of a shape, dtype and device; ``None`` where a derivative cannot be."""
     shape, dtype, device = meta
     return torch.zeros(shape, dtype=dtype, device=device) if differentiable(dtype) else None
-
-
-def views_of(outputs: list[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The outputs, as torch wants them: an input that is returned is a view of it.
-
-    So is an output that is returned twice: torch would send all cotangents to the last place.
-    """
-    given = set(map(id, inputs))
-    distinct = len(set(map(id, outputs))) == len(outputs)
-    if distinct and given.isdisjoint(map(id, outputs)):
-        return outputs
-    views = []
-    for tensor in outputs:
-        views.append(tensor.view_as(tensor) if id(tensor) in given else tensor)
-        given.add(id(tensor))
-    return views

@@ -16,7 +16,7 @@ from pullback.internal.torch import FakeTensor, FunctionalTensor, forward_level,
 from pullback.tensor._levels import same_view
 from pullback.tensor._structure import is_data
 
-__all__ = ["Place", "Places", "fill", "refuse_layouts", "same"]
+__all__ = ["Place", "Places", "fill", "refuse_layouts", "same", "views_of"]
 
 # Where a saved tensor is among the tensors of a call. One that forward computed with gradients
 # switched on has a graph of its own, which the engine could not return: it is kept as it is.
@@ -142,3 +142,19 @@ def _same_leaf(one: Any, other: Any) -> bool:
     if isinstance(one, _Slot) and isinstance(other, _Slot):
         return one.place == other.place
     return one is other or (type(one) is type(other) and is_data(one) and one == other)
+
+
+def views_of(outputs: list[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The outputs, as torch wants them: an input that is returned is a view of it.
+
+    So is an output that is returned twice: torch would send all cotangents to the last place.
+    """
+    given = set(map(id, inputs))
+    distinct = len(set(map(id, outputs))) == len(outputs)
+    if distinct and given.isdisjoint(map(id, outputs)):
+        return outputs
+    views = []
+    for tensor in outputs:
+        views.append(tensor.view_as(tensor) if id(tensor) in given else tensor)
+        given.add(id(tensor))
+    return views

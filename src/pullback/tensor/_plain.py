@@ -26,13 +26,13 @@ from pullback.internal.torch import (
 )
 from pullback.tensor import _random
 from pullback.tensor._autocast import scope
-from pullback.tensor._call import Call, views_of
+from pullback.tensor._call import Call
 from pullback.tensor._definition import Definition
 from pullback.tensor._gradient import differentiable_gradient
 from pullback.tensor._kept import aside, forget, reclaim
 from pullback.tensor._leniency import leniency
 from pullback.tensor._mutation import refuse_mutation
-from pullback.tensor._places import Places
+from pullback.tensor._places import Places, views_of
 from pullback.tensor._structure import (
     ONE,
     Template,

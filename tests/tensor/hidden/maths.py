@@ -22,6 +22,7 @@ class Maths:
             Function that saves its inputs alone says what is right.
         saved: names that backward uses beside what is hidden.
         late: the hidden value is computed in backward, of the cotangent.
+        ordinary: autograd sees the value; else a refusal is what most ways of keeping it deserve.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Maths:
     saved: tuple[str, ...] = ()
     intent: Literal["exact", "surrogate", "nonlinear"] = "exact"
     late: bool = False
+    ordinary: bool = True
 
 
 def _rounded(x: torch.Tensor) -> torch.Tensor:
@@ -91,8 +93,10 @@ MATHS = (
         intent="surrogate",
     ),
     # What the operations of forward say of these is wrong: an iteration, and a Function within.
-    Maths("Root", X, "bisected(x)", "y", ("g / (1 + 3 * h * h)",), _root),
-    Maths("Within", X, "Crooked.apply(x)", "y", ("3 * h / x * g",), lambda x: x**3, X),
+    Maths("Root", X, "bisected(x)", "y", ("g / (1 + 3 * h * h)",), _root, ordinary=False),
+    Maths(
+        "Within", X, "Crooked.apply(x)", "y", ("3 * h / x * g",), lambda x: x**3, X, ordinary=False
+    ),
     Maths("Bounded", X, "x * x", "g.tanh()", ("2 * x * h",), None, X, "nonlinear", late=True),
     Maths(
         "Scaled",

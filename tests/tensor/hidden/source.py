@@ -82,7 +82,11 @@ class Sample:
     def is_ordinary(self) -> bool:
         """Whether published code is full of it, so that a refusal would be a loss."""
         stored = self.store.name in ORDINARY or self.store is _OPEN
-        return stored and (self.passage is None or self.passage.name in ORDINARY_PASSAGES)
+        return (
+            self.maths.ordinary
+            and stored
+            and (self.passage is None or self.passage.name in ORDINARY_PASSAGES)
+        )
 
     def source(self) -> str:
         """The Function as a program of its own, with ``F`` for what is applied."""
