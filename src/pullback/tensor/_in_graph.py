@@ -227,10 +227,13 @@ def _trace(function: Any) -> None:
 
 def _unbound(rule: Callable[..., Any]) -> Callable[..., Any]:
     """A class method as a function: Dynamo would hand it its class twice."""
+    if not inspect.ismethod(rule):
+        return rule
+    written, owner = rule.__func__, rule.__self__
 
     @functools.wraps(rule)
-    def unbound(*args: Any) -> Any:
-        return rule(*args)
+    def unbound(*args: Any, **kwargs: Any) -> Any:
+        return written(owner, *args, **kwargs)
 
     return unbound
 
@@ -240,6 +243,7 @@ def _refuse_composition(function: Any) -> Callable[..., Any]:
     forward, name = function.forward, function.__name__
     if hasattr(forward, "refuses_composition"):
         return forward
+    signature, forward = inspect.signature(forward, follow_wrapped=False), _unbound(forward)
     combined = function.setup_context is _base.setup_context
     marks = (INTERMEDIATES_ARE_OUTPUTS and combined) and any(
         "mark_non_differentiable" in rule.__code__.co_names for rule in rules_and_helpers(function)
@@ -268,7 +272,7 @@ def _refuse_composition(function: Any) -> Callable[..., Any]:
         return output
 
     guarded.refuses_composition = True  # type: ignore[attr-defined]
-    guarded.__signature__ = inspect.signature(forward, follow_wrapped=False)  # type: ignore[attr-defined]
+    guarded.__signature__ = signature  # type: ignore[attr-defined]
     return guarded
 
 
