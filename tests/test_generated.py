@@ -43,27 +43,21 @@ def test_the_survey_reaches_the_figure() -> None:
     published, completed = survey_rows()
     assert len(completed) >= 60
     assert len({row["package"] for row in completed.values()}) >= 12
-    for column in ("grad", "forward", "vmap", "compile"):
+    for column in tables.TRANSFORMS:
         works = sum(row[column] == "works" for row in completed.values())
-        assert works >= 0.85 * len(completed), column
+        assert works >= 0.9 * len(completed), column
     assert all(row["first_order"] == "works" for row in completed.values())
-    # A second derivative is derived where the author's own rules have a right one; where they have
-    # not, some are mended and the others refused.
+    # Where the author's own rules have a right second derivative.
     right = [name for name, row in published.items() if row["double"] == "works"]
     for column in ("hessian", "double"):
         works = sum(completed[name][column] == "works" for name in right)
-        assert works >= 0.85 * len(right), column
+        assert works >= 0.9 * len(right), column
 
 
-def test_what_is_wrong_after_completion_is_known() -> None:
+def test_nothing_is_wrong_after_completion() -> None:
     _, completed = survey_rows()
-    # Their hessian is NaN where an output is zero: torch's forward mode of a square root there.
-    # Reverse over reverse is right.
-    known = {"entmax.activations:Entmax15Function", "pytorch_tabnet.sparsemax:Entmax15Function",
-             "pytorch_tabnet.sparsemax:Entmoid15"}  # fmt: skip
-    wrong = {(name, column) for name, row in completed.items() for column in tables.TRANSFORMS
-             if row[column] == "wrong"}  # fmt: skip
-    assert wrong == {(name, "hessian") for name in known}
+    answers = {row[column] for row in completed.values() for column in tables.TRANSFORMS}
+    assert answers == {"works", "refuses"}
 
 
 def test_the_survey_and_the_checker_do_not_contradict_each_other() -> None:
