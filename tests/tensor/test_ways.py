@@ -7,6 +7,7 @@ import types
 
 import pytest
 import torch
+from tests.specimens.right.smooth import Softmax
 
 import pullback
 from pullback.errors import UnsupportedError
@@ -245,21 +246,9 @@ def test_without_an_audit_the_first_way_is_taken():
 def test_rounding_of_a_large_entry_does_not_hide_a_small_one():
     """Transposed at one basis tangent, what cancels is as large as the other entries."""
 
-    class Softmax(Function):
-        @staticmethod
-        def forward(ctx, x):
-            y = x.softmax(-1)
-            ctx.save_for_backward(y)
-            return y
-
-        @staticmethod
-        def backward(ctx, g):
-            (y,) = ctx.saved_tensors
-            return y * (g - (g * y).sum(-1, keepdim=True))
-
     generator = torch.Generator().manual_seed(3)
     x = 4 * torch.randn(12, 40, generator=generator)
-    found = torch.func.jacfwd(Softmax.completed())(x)
+    found = torch.func.jacfwd(pullback.complete(Softmax).apply)(x)
     torch.testing.assert_close(found, torch.func.jacrev(lambda x: x.softmax(-1))(x))
 
 

@@ -13,7 +13,7 @@ from pullback.tensor._preserve import preserved
 from pullback.tensor._rounding import coarsest
 from pullback.tensor._witness import Witness
 
-__all__ = ["Remembered", "Values", "Verdict", "differences", "inner_products"]
+__all__ = ["Remembered", "Values", "Verdict", "differences", "inner_products", "length"]
 
 Verdict = Literal["agrees", "disagrees", "no verdict", "skipped"]
 Values = list[torch.Tensor]
@@ -124,7 +124,8 @@ def inner_products(
         tolerance = max(1e4 * _eps(pushed), 64 * _FLOAT32 if witness.rounds else 0.0)
         left, right = _inner(cotangents, pushed), _inner(gradients, tangents)
         # What cancels within a rule is as large as its other entries, so the lengths count.
-        scale = max(_length(cotangents) * _length(pushed), _length(gradients) * _length(tangents))
+        pairs = ((cotangents, pushed), (gradients, tangents))
+        scale = max(float(length(a)) * float(length(b)) for a, b in pairs)
         if not (math.isfinite(left) and math.isfinite(right)):
             return "no verdict", left, right
         if abs(left - right) > min(tolerance, 0.3) * scale:
@@ -175,13 +176,17 @@ def _inner(first: Sequence[Any], second: Sequence[Any], *, magnitude: bool = Fal
     return total
 
 
-def _length(tensors: Sequence[Any]) -> float:
-    """The Euclidean norm of several tensors, ``None`` where there is none, as one vector."""
-    present = [t.detach().abs().to(torch.float64) for t in tensors if t is not None and t.numel()]
-    largest = max((float(t.max()) for t in present), default=0.0)
-    if not 0 < largest < math.inf:
-        return largest
-    return largest * math.sqrt(sum(float((t / largest).square().sum()) for t in present))
+def length(tensors: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """The Euclidean norm of all tensors that are there, as one vector, without overflow."""
+    total = torch.zeros((), dtype=torch.float64)
+    for tensor in (t for t in tensors if t is not None):
+        sizes = tensor.detach().abs().to(torch.float64)
+        if sizes.numel():
+            largest = sizes.amax()
+            unit = torch.where(largest > 0, largest, 1.0)
+            norm = largest * (sizes / unit).square().sum().sqrt()
+            total = torch.hypot(total.to(norm.device), norm)
+    return total
 
 
 def _eps(values: Sequence[Any]) -> float:

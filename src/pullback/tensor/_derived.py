@@ -199,8 +199,10 @@ class Derivation:
 
         rule = self.purpose.removeprefix("The ")
         record = compare_rule(self.call, rule, again, self.transpose, sources)
-        self.call = copy.copy(self.call)  # others that are derived of it may follow another way
-        self.call.agreed, self.call.follows = record.verdict != "skipped", record.follows
+        found = record.verdict != "skipped", record.follows
+        if found != (self.call.agreed, self.call.follows):
+            self.call = copy.copy(self.call)  # others that are derived of it may differ
+            self.call.agreed, self.call.follows = found
 
     def _rerun(
         self, call: Call, sources: Tensors, wanted: Sequence[int]

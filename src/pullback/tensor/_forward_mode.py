@@ -20,6 +20,7 @@ from pullback.internal.torch import set_forward_mode
 from pullback.tensor._audit import compare_tangent, is_auditing
 from pullback.tensor._autocast import scope
 from pullback.tensor._call import Call, Meta, zeros
+from pullback.tensor._compare import length
 from pullback.tensor._context import Context
 from pullback.tensor._derived import Derivation, derive
 from pullback.tensor._leniency import complete_inner
@@ -324,17 +325,4 @@ def _inner(first: Sequence[Any], second: Sequence[Any]) -> tuple[torch.Tensor, t
     for a, b in zip(first, second, strict=True):
         product = (torch.conj(a.detach()) * b.detach()).real.to(torch.float64)
         total = total.to(product.device) + product.sum()
-    return total, _length(first) * _length(second).to(total.device)
-
-
-def _length(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The Euclidean norm of several tensors as one vector, computed without overflow."""
-    total = torch.zeros((), dtype=torch.float64)
-    for tensor in tensors:
-        sizes = tensor.detach().abs().to(torch.float64)
-        if sizes.numel():
-            largest = sizes.amax()
-            unit = torch.where(largest > 0, largest, 1.0)
-            norm = largest * (sizes / unit).square().sum().sqrt()
-            total = torch.hypot(total.to(norm.device), norm)
-    return total
+    return total, length(first) * length(second).to(total.device)

@@ -13,6 +13,7 @@ from pullback.internal.torch import (
 )
 
 __all__ = [
+    "ends_in_place",
     "is_of_torch",
     "is_unknown",
     "name_of",
@@ -48,13 +49,18 @@ def with_argument(
     return args, {**kwargs, name: value}
 
 
+def ends_in_place(name: str) -> bool:
+    """Whether torch's way to name a function says that it changes a tensor in place."""
+    return name.endswith("_") and not name.endswith("__")
+
+
 def writes_into_a_view(func: Any, args: tuple[Any, ...]) -> bool:
     """Whether a function changes a part of a tensor in place."""
     name = name_of(func)
     if name == "__setitem__":
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         return any(isinstance(part, (int, slice)) for part in index)
-    written = name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
+    written = name.startswith("__i") or ends_in_place(name)
     return written and bool(args) and isinstance(args[0], torch.Tensor) and is_view(args[0])
 
 

@@ -32,6 +32,7 @@ from pullback.tensor._levels import (
     wrapper_level,
 )
 from pullback.tensor._operations import (
+    ends_in_place,
     is_of_torch,
     is_unknown,
     name_of,
@@ -295,7 +296,7 @@ class Retrace(TorchFunctionMode):
             return
         levels = set().union(*(tracking_levels(t) for t in given if isinstance(t, torch.Tensor)))
         levels &= self.levels
-        written = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+        written = name == "__setitem__" or ends_in_place(name)
         found = (result, args[0] if written else written_by(func, args, kwargs))
         for leaf in pytree.tree_leaves(found):
             if not isinstance(leaf, torch.Tensor):
