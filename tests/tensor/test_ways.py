@@ -296,6 +296,32 @@ def test_what_linearize_would_drop_is_refused():
         torch.func.linearize(torch.func.grad(lambda x: apply(x).sum()), X)[1](X)
 
 
+class Complement(Function):
+    """Reads a view and inverts it: an operator, and no change in place."""
+
+    @staticmethod
+    def forward(x):
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        never = x.new_zeros(2, 3, dtype=torch.bool)
+        return torch.where(~never[0], 2 * x * g, 0.0)
+
+
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")
+def test_linearize_takes_operators_that_only_read_a_view():
+    apply = Complement.completed()
+    torch.testing.assert_close(torch.func.linearize(apply, X)[1](X), 2 * X * X)
+    gradient = torch.func.grad(lambda x: apply(x).sum())
+    torch.testing.assert_close(torch.func.linearize(gradient, X)[1](X), 2 * X)
+
+
 def test_compiled_code_keeps_what_linearize_would_drop():
     apply = BySlices.completed()
     compiled = torch.compile(

@@ -23,6 +23,13 @@ __all__ = [
 ]
 
 _NOT_IMPLEMENTED = ("NotImplemented", "Error")
+_AUGMENTED = frozenset(
+    f"__i{operator}__"
+    for operator in (
+        *("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow"),
+        *("and", "or", "xor", "lshift", "rshift"),
+    )
+)
 
 
 def name_of(func: Any) -> str:
@@ -60,7 +67,7 @@ def writes_into_a_view(func: Any, args: tuple[Any, ...]) -> bool:
     if name == "__setitem__":
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         return any(isinstance(part, (int, slice)) for part in index)
-    written = name.startswith("__i") or ends_in_place(name)
+    written = name in _AUGMENTED or ends_in_place(name)
     return written and bool(args) and isinstance(args[0], torch.Tensor) and is_view(args[0])
 
 
