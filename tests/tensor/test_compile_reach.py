@@ -1,5 +1,6 @@
 """torch.compile(fullgraph=True) reaches as far with our Function as with torch's own."""
 
+import concurrent.futures
 import dataclasses
 import enum
 
@@ -465,3 +466,60 @@ def keeps_a_dimension(base):
 def test_a_method_of_tensors_is_no_argument_of_the_same_name(function):
     same_as_eager(lambda x: function.apply(x, -1).sin())
     assert not function._traced
+
+
+class InText(torch.autograd.Function):
+    """The cube; backward reads its input as text, which is of symbols where there are no values."""
+
+    @staticmethod
+    def forward(x):
+        return x**3
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.text = repr(inputs[0].tolist())
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        read = torch.tensor(eval(ctx.text), dtype=x.dtype)
+        return 3 * x * read * g
+
+
+class InAThread(torch.autograd.Function):
+    """The exponential; backward hands its output to a thread."""
+
+    @staticmethod
+    def forward(x):
+        return x.exp()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0], output)
+
+    @staticmethod
+    def backward(ctx, g):
+        _, y = ctx.saved_tensors
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            return pool.submit(lambda: y.detach() * 1).result() * g
+
+
+def twice(f):
+    return torch.func.grad(lambda x: torch.func.grad(lambda t: f(t).sum())(x).sum())
+
+
+@pytest.mark.parametrize("function", [InText, InAThread])
+@pytest.mark.parametrize("transform", [torch.func.jacfwd, torch.func.jacrev, twice])
+@pytest.mark.filterwarnings("ignore")
+def test_a_transform_in_one_graph_is_right_or_refused_by_name(function, transform):
+    x = torch.tensor([0.5, 1.4])
+    asked = transform(pullback.complete(function).apply)
+    plain = {InText: lambda t: t**3, InAThread: torch.exp}[function]
+    try:
+        got = torch.compile(asked, fullgraph=True, backend="aot_eager")(x)
+    except Exception as error:
+        said = f"{type(error).__mro__} {error}"
+        assert all(part in said for part in ("Unsupported", function.__name__))
+    else:
+        torch.testing.assert_close(got, transform(plain)(x))

@@ -322,7 +322,8 @@ class Call:
         flowing = (i not in self.non_differentiable for i in range(self.count))
         asked = {i: yes for i, yes in enumerate((*self.needs, *flowing)) if i in saved}
         tensors, flags = [saved[i] for i in asked], list(asked.values())
-        with tried_below(name), leniency(tensors, flags, name=name, published=definition.lenient):
+        lenient = leniency(tensors, flags, name=name, published=definition.lenient)
+        with tried_below(name, tensors), lenient:
             return self.backward(backward, context, given)
 
     def backward(

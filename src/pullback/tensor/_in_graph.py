@@ -13,7 +13,7 @@ import inspect
 import sys
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -137,20 +137,26 @@ def tried(function: Any, definition: Definition) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def tried_below(name: str) -> Iterator[None]:
-    """End the graph where a backward that `torch.func` runs in it cannot run without values."""
+def tried_below(name: str, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """End the graph where a backward that `torch.func` runs in it cannot run without values.
+
+    Arguments:
+        name: the Function's.
+        tensors: what backward is given.
+    """
     try:
         with free_symbols():
             yield
     except Exception as error:
-        if not is_dynamo_tracing() or not _is_for_lack_of_values(error):
+        ours = isinstance(error, PullbackError) and not isinstance(error, _NoValues)
+        if not is_dynamo_tracing() or ours:
             raise
         message = (
             f"torch.compile cannot take a torch.func transform of {name} into its graph: its "
             f"backward runs there, where tensors have no values. {type(error).__name__}: {error}"
         )
         _let_go(error)
-        if is_dynamo_trying(()):
+        if is_dynamo_trying(tensors):
             end_graph(message)
         raise UnsupportedError(message) from error
 
