@@ -202,3 +202,27 @@ def test_a_backward_that_is_not_linear_where_one_cotangent_stands_out():
     x = torch.linspace(-1.0, 1.0, 21, dtype=torch.float64)
     with pytest.raises(UnsupportedError, match="not linear"):
         torch.func.jvp(pullback.complete(ClampedToTheRest).apply, (x,), (x,))
+
+
+def test_what_a_batch_of_gradients_left_in_a_global_does_not_hide_a_backward_from_the_audit():
+    kept = {}
+
+    class SquareWithBoundedGradient(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            kept[g.shape] = g.tanh()
+            return 2 * x * kept[g.shape]
+
+    apply = pullback.complete(SquareWithBoundedGradient).apply
+    x = X.half().requires_grad_()
+    torch.autograd.grad(apply(x), x, torch.eye(3).half(), is_grads_batched=True)
+    with pytest.raises(UnsupportedError, match="Forward mode"):
+        torch.func.jvp(apply, (X.half(),), (X.half(),))
+    (record,) = [a for a in pullback.audits() if a.function == "SquareWithBoundedGradient"]
+    assert (record.rule, record.verdict) == ("tangent", "disagrees")

@@ -22,6 +22,7 @@ from pullback.internal.torch import (
     FakeTensor,
     is_dynamo_tracing,
     is_functorch_wrapped_tensor,
+    is_legacy_batchedtensor,
     version_of,
 )
 from pullback.tensor._definition import Definition
@@ -176,7 +177,8 @@ def _is_not_of_torch(function: types.FunctionType) -> bool:
 def _remember(value: Any, undo: list[Undo], seen: set[int]) -> None:
     if id(value) in seen or isinstance(value, (types.ModuleType, types.BuiltinFunctionType)):
         return
-    if isinstance(value, torch.Tensor) and is_functorch_wrapped_tensor(value):
+    wrapped = is_functorch_wrapped_tensor, is_legacy_batchedtensor
+    if isinstance(value, torch.Tensor) and any(is_one(value) for is_one in wrapped):
         return  # of a transform, which may have ended
     seen.add(id(value))
     inside: list[Any] = []
