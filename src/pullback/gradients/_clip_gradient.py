@@ -8,7 +8,7 @@ from torch import Tensor
 from pullback.errors import ArgumentError
 from pullback.gradients._check import check_tensor
 from pullback.gradients._factor import widen
-from pullback.gradients._module import GradientModule
+from pullback.gradients._module import module_of
 from pullback.gradients._norm import (
     Dimensions,
     check_dimensions,
@@ -150,32 +150,8 @@ def _check_bounds(
     return None, check_positive(norm, function, "norm")
 
 
-class ClipGradient(GradientModule):
-    """`clip_gradient` as a module.
-
-    Arguments:
-        value: as in `clip_gradient`.
-        norm: as in `clip_gradient`.
-        dim: as in `clip_gradient`.
-
-    Example:
-        >>> import torch
-        >>> from pullback.gradients import ClipGradient
-        >>> ClipGradient(norm=1.0)(torch.ones(1))
-        tensor([1.])
-    """
-
-    def __init__(
-        self,
-        value: float | None = None,
-        norm: float | None = None,
-        *,
-        dim: Dimensions = None,
-    ) -> None:
-        super().__init__()
-        self.value, self.norm = _check_bounds(value, norm, dim, "ClipGradient")
-        self.dim = dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``clip_gradient(x, value, norm, dim=dim)``."""
-        return clip_gradient(x, self.value, self.norm, dim=self.dim)
+ClipGradient = module_of(
+    clip_gradient,
+    ">>> ClipGradient(norm=1.0)(torch.ones(1))\ntensor([1.])",
+    _check_bounds,
+)

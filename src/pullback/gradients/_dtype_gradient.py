@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentTypeError
 from pullback.gradients._check import check_tensor
-from pullback.gradients._module import GradientModule
+from pullback.gradients._module import module_of
 from pullback.internal._dtypes import PACKED
 from pullback.tensor import Function
 
@@ -92,24 +92,8 @@ def _check_dtype(dtype: torch.dtype, function: str) -> None:
         )
 
 
-class DtypeGradient(GradientModule):
-    """`dtype_gradient` as a module.
-
-    Arguments:
-        dtype: as in `dtype_gradient`.
-
-    Example:
-        >>> import torch
-        >>> from pullback.gradients import DtypeGradient
-        >>> DtypeGradient(torch.bfloat16)(torch.ones(1))
-        tensor([1.])
-    """
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        _check_dtype(dtype, "DtypeGradient")
-        self.dtype = dtype
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``dtype_gradient(x, dtype)``."""
-        return dtype_gradient(x, self.dtype)
+DtypeGradient = module_of(
+    dtype_gradient,
+    ">>> DtypeGradient(torch.bfloat16)(torch.ones(1))\ntensor([1.])",
+    _check_dtype,
+)

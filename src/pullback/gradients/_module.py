@@ -1,33 +1,29 @@
-"""What the modules of this room share: factors that a change of dtype leaves alone."""
+"""The module of each function of this room: the same, with its arguments kept."""
 
-from collections.abc import Callable
-from typing import Any
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, cast, overload
 
 from torch import Tensor, nn
 
-from pullback.gradients._factor import Factor, check_factor
+__all__ = ["GradientModule", "module_of"]
 
-__all__ = ["FactorModule", "GradientModule"]
+P = ParamSpec("P")
 
 
-class GradientModule(nn.Module):
+class GradientModule(nn.Module, Generic[P]):
     """A module that shapes a gradient.
 
     Its factors move with ``to(device)`` and keep their dtype under ``half()`` and
     ``to(dtype)``: a factor of 1e-9 in float16 would become 0.
     """
 
-    def keep(self, name: str, value: Any) -> None:
-        """Store an argument: a parameter as such, another tensor as a buffer, the rest plainly.
+    def __init__(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        super().__init__()
 
-        Arguments:
-            name: the attribute's name.
-            value: the argument as it was given, already checked.
-        """
-        if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
-            self.register_buffer(name, value.detach().clone())
-        else:
-            setattr(self, name, value)
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        """Return the function of the inputs."""
+        raise NotImplementedError
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "GradientModule":
         # nn.Module casts every floating buffer, parameter and its gradient; only their device may
@@ -56,22 +52,106 @@ class GradientModule(nn.Module):
         return not name.startswith("_") and name != "training"
 
 
-class FactorModule(GradientModule):
-    """A module with one factor.
+@overload
+def module_of(
+    function: Callable[Concatenate[Tensor, P], Tensor],
+    example: str,
+    check: Callable[..., Any] = ...,
+    *,
+    inputs: Literal[1] = 1,
+    attributes: Mapping[str, str] | None = None,
+) -> type[GradientModule[P]]: ...
+
+
+@overload
+def module_of(
+    function: Callable[Concatenate[Tensor, Tensor, P], Tensor],
+    example: str,
+    *,
+    inputs: Literal[2],
+) -> type[GradientModule[P]]: ...
+
+
+def module_of(
+    function: Callable[..., Tensor],
+    example: str,
+    check: Callable[..., Any] = lambda **_: None,
+    *,
+    inputs: int = 1,
+    attributes: Mapping[str, str] | None = None,
+) -> type[GradientModule[Any]]:
+    """Return the module of a function, whose arguments after the inputs it takes and keeps.
 
     Arguments:
-        factor: a number or a tensor; a tensor becomes a buffer, a parameter stays one.
-        allow_nan: take NaN and infinite factors.
+        function: takes tensors, then the arguments; its words are those of the class's name.
+        example: a use of the class and what it gives, for its docstring.
+        check: refuses arguments when a module is constructed; given them, and the name of the
+            class as ``function``, by name.
+        inputs: how many tensors come first.
+        attributes: under which name an argument is kept whose own means something else.
     """
+    everything = list(inspect.signature(function).parameters.values())
+    given, own = everything[:inputs], inspect.Signature(everything[inputs:])
+    name = "".join(word.capitalize() for word in function.__name__.split("_"))
+    kept = {argument: argument for argument in own.parameters} | dict(attributes or {})
 
-    factor: Factor
-    allow_nan: bool
+    def construct(self: GradientModule[Any], *args: Any, **kwargs: Any) -> None:
+        nn.Module.__init__(self)
+        bound = own.bind(*args, **kwargs)
+        bound.apply_defaults()
+        check(**bound.arguments, function=type(self).__name__)
+        for argument, value in bound.arguments.items():
+            if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+                self.register_buffer(kept[argument], value.detach().clone())
+            else:
+                setattr(self, kept[argument], value)
 
-    def __init__(self, factor: Factor, *, allow_nan: bool = False) -> None:
-        super().__init__()
-        check_factor(factor, None, type(self).__name__, allow_nan=allow_nan)
-        self.keep("factor", factor)
-        self.allow_nan = allow_nan
+    def forward(self: GradientModule[Any], *tensors: Tensor, **named: Tensor) -> Tensor:
+        arguments = {argument: getattr(self, attribute) for argument, attribute in kept.items()}
+        return function(*tensors, **named, **arguments)
+
+    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    returns = inspect.signature(function).return_annotation
+    cast("Any", construct).__signature__ = own.replace(
+        parameters=[itself, *own.parameters.values()]
+    )
+    cast("Any", forward).__signature__ = inspect.Signature(
+        [itself, *given], return_annotation=returns
+    )
+    takes = ", ".join([*(one.name for one in given), *kept.values()])
+    forward.__doc__ = f"Return ``{function.__name__}({takes})``."
+    construct.__name__ = "__init__"
+    for method in (construct, forward):
+        method.__module__, method.__qualname__ = function.__module__, f"{name}.{method.__name__}"
+    members = {
+        "__doc__": _document(function, name, own, kept, example),
+        "__module__": function.__module__,
+        "__init__": construct,
+        "forward": forward,
+    }
+    return type(name, (GradientModule,), members)
+
+
+def _document(
+    function: Callable[..., Tensor],
+    name: str,
+    own: inspect.Signature,
+    kept: Mapping[str, str],
+    example: str,
+) -> str:
+    lines = [f"`{function.__name__}` as a module.", ""]
+    if own.parameters:
+        lines.append("Arguments:")
+    for argument, parameter in own.parameters.items():
+        tells = "; a tensor becomes a buffer" if "Tensor" in str(parameter.annotation) else ""
+        if kept[argument] != argument:
+            tells += f"; kept as ``{kept[argument]}``"
+        lines.append(f"    {argument}: as in `{function.__name__}`{tells}.")
+    lines += [""] if own.parameters else []
+    room = function.__module__.rpartition(".")[0]
+    lines += ["Example:", "    >>> import torch", f"    >>> from {room} import {name}"]
+    lines += [f"    {line}" for line in example.splitlines()]
+    return "\n".join([lines[0], *(f"    {line}".rstrip() for line in lines[1:]), "    "])
 
 
 def _show(value: object) -> str:

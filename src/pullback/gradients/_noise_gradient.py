@@ -8,7 +8,7 @@ from torch import Tensor
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.gradients._check import check_tensor
 from pullback.gradients._factor import Factor, check_factor, widen
-from pullback.gradients._module import GradientModule
+from pullback.gradients._module import module_of
 from pullback.internal.torch import graph_break
 from pullback.tensor import Function
 
@@ -87,7 +87,7 @@ def noise_gradient(x: Tensor, std: Factor, generator: torch.Generator | None = N
         True
     """
     check_tensor(x, "noise_gradient")
-    std = _check_std(check_factor(std, x, "noise_gradient", name="std"), "noise_gradient")
+    std = _check_std(std, x, "noise_gradient")
     _check_generator(generator, "noise_gradient")
     wide = widen(x.detach())
     if generator is None:
@@ -97,7 +97,8 @@ def noise_gradient(x: Tensor, std: Factor, generator: torch.Generator | None = N
     return NoiseGradientFunction.apply(x, noise * std)
 
 
-def _check_std(std: Factor, function: str) -> Factor:
+def _check_std(std: Factor, x: Tensor | None, function: str) -> Factor:
+    std = check_factor(std, x, function, name="std")
     if isinstance(std, complex) or (isinstance(std, Tensor) and std.is_complex()):
         raise ArgumentTypeError(
             f"{function}: std is complex.", given=f"std={std!r}", expected="a real std >= 0"
@@ -126,28 +127,8 @@ def _check_generator(generator: torch.Generator | None, function: str) -> None:
         )
 
 
-class NoiseGradient(GradientModule):
-    """`noise_gradient` as a module.
-
-    Arguments:
-        std: as in `noise_gradient`; a tensor becomes a buffer.
-        generator: as in `noise_gradient`.
-
-    Example:
-        >>> import torch
-        >>> from pullback.gradients import NoiseGradient
-        >>> NoiseGradient(0.1)(torch.ones(1))
-        tensor([1.])
-    """
-
-    std: Factor
-
-    def __init__(self, std: Factor, generator: torch.Generator | None = None) -> None:
-        super().__init__()
-        _check_std(check_factor(std, None, "NoiseGradient", name="std"), "NoiseGradient")
-        self.keep("std", std)
-        self.generator = generator
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``noise_gradient(x, std, generator)``."""
-        return noise_gradient(x, self.std, self.generator)
+NoiseGradient = module_of(
+    noise_gradient,
+    ">>> NoiseGradient(0.1)(torch.ones(1))\ntensor([1.])",
+    lambda std, generator, function: _check_std(std, None, function),
+)

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from pullback.gradients._check import check_tensor
-from pullback.gradients._module import GradientModule
+from pullback.gradients._module import module_of
 from pullback.gradients._norm import Dimensions, check_dimensions, check_positive, direction_of
 from pullback.tensor import Function
 
@@ -76,25 +76,8 @@ def normalise_gradient(x: Tensor, norm: float = 1.0, *, dim: Dimensions = None) 
     return NormaliseGradientFunction.apply(x, norm, axes)
 
 
-class NormaliseGradient(GradientModule):
-    """`normalise_gradient` as a module.
-
-    Arguments:
-        norm: as in `normalise_gradient`.
-        dim: as in `normalise_gradient`.
-
-    Example:
-        >>> import torch
-        >>> from pullback.gradients import NormaliseGradient
-        >>> NormaliseGradient()(torch.ones(1))
-        tensor([1.])
-    """
-
-    def __init__(self, norm: float = 1.0, *, dim: Dimensions = None) -> None:
-        super().__init__()
-        self.norm = check_positive(norm, "NormaliseGradient", "norm")
-        self.dim = dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``normalise_gradient(x, norm, dim=dim)``."""
-        return normalise_gradient(x, self.norm, dim=self.dim)
+NormaliseGradient = module_of(
+    normalise_gradient,
+    ">>> NormaliseGradient()(torch.ones(1))\ntensor([1.])",
+    lambda norm, dim, function: check_positive(norm, function, "norm"),
+)

@@ -3,10 +3,11 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.gradients._check import check_broadcast, check_tensor
+from pullback.gradients._module import module_of
 from pullback.tensor import Function
 
 __all__ = ["ReplaceGradient", "ReplaceGradientFunction", "replace_gradient"]
@@ -86,16 +87,8 @@ def replace_gradient(x: Tensor, like: Tensor) -> Tensor:
     return ReplaceGradientFunction.apply(x.detach(), like)
 
 
-class ReplaceGradient(nn.Module):
-    """`replace_gradient` as a module.
-
-    Example:
-        >>> import torch
-        >>> from pullback.gradients import ReplaceGradient
-        >>> ReplaceGradient()(torch.ones(1), torch.zeros(1))
-        tensor([1.])
-    """
-
-    def forward(self, x: Tensor, like: Tensor) -> Tensor:
-        """Return ``replace_gradient(x, like)``."""
-        return replace_gradient(x, like)
+ReplaceGradient = module_of(
+    replace_gradient,
+    ">>> ReplaceGradient()(torch.ones(1), torch.zeros(1))\ntensor([1.])",
+    inputs=2,
+)

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from pullback.gradients._check import check_tensor
 from pullback.gradients._factor import Factor, check_factor
-from pullback.gradients._module import GradientModule
+from pullback.gradients._module import module_of
 from pullback.gradients._scale_gradient import ScaleGradientFunction
 
 __all__ = ["ReverseGradient", "ReverseGradientFunction", "reverse_gradient"]
@@ -52,29 +52,12 @@ def reverse_gradient(x: Tensor, strength: Factor = 1.0, *, allow_nan: bool = Fal
     return ReverseGradientFunction.apply(x, -strength)
 
 
-class ReverseGradient(GradientModule):
-    """`reverse_gradient` as a module.
+def _check_strength(strength: Factor, allow_nan: bool, function: str) -> None:
+    check_factor(strength, None, function, name="strength", allow_nan=allow_nan)
 
-    Arguments:
-        strength: as in `reverse_gradient`; a tensor becomes a buffer.
-        allow_nan: as in `reverse_gradient`.
 
-    Example:
-        >>> import torch
-        >>> from pullback.gradients import ReverseGradient
-        >>> ReverseGradient()(torch.ones(1))
-        tensor([1.])
-    """
-
-    strength: Factor
-    allow_nan: bool
-
-    def __init__(self, strength: Factor = 1.0, *, allow_nan: bool = False) -> None:
-        super().__init__()
-        check_factor(strength, None, "ReverseGradient", name="strength", allow_nan=allow_nan)
-        self.keep("strength", strength)
-        self.allow_nan = allow_nan
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``reverse_gradient(x, strength)``."""
-        return reverse_gradient(x, self.strength, allow_nan=self.allow_nan)
+ReverseGradient = module_of(
+    reverse_gradient,
+    ">>> ReverseGradient()(torch.ones(1))\ntensor([1.])",
+    _check_strength,
+)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pullback.gradients._check import check_tensor
 from pullback.gradients._factor import Factor, check_factor, multiply, widen
-from pullback.gradients._module import GradientModule
+from pullback.gradients._module import module_of
 from pullback.tensor import Function
 
 __all__ = ["ScaleBoth", "ScaleBothFunction", "scale_both"]
@@ -99,33 +99,14 @@ def scale_both(x: Tensor, forward: Factor, backward: Factor, *, allow_nan: bool 
     return ScaleBothFunction.apply(x, forward, backward)
 
 
-class ScaleBoth(GradientModule):
-    """`scale_both` as a module.
+def _check_factors(forward: Factor, backward: Factor, allow_nan: bool, function: str) -> None:
+    check_factor(forward, None, function, name="forward", allow_nan=allow_nan)
+    check_factor(backward, None, function, name="backward", allow_nan=allow_nan)
 
-    Arguments:
-        forward: the value's factor, as in `scale_both`; kept as ``forward_factor``.
-        backward: the gradient's factor, as in `scale_both`; kept as ``backward_factor``.
-        allow_nan: as in `scale_both`.
 
-    Example:
-        >>> import torch
-        >>> from pullback.gradients import ScaleBoth
-        >>> ScaleBoth(2.0, 0.5)(torch.ones(1))
-        tensor([2.])
-    """
-
-    forward_factor: Factor
-    backward_factor: Factor
-    allow_nan: bool
-
-    def __init__(self, forward: Factor, backward: Factor, *, allow_nan: bool = False) -> None:
-        super().__init__()
-        check_factor(forward, None, "ScaleBoth", name="forward", allow_nan=allow_nan)
-        check_factor(backward, None, "ScaleBoth", name="backward", allow_nan=allow_nan)
-        self.keep("forward_factor", forward)
-        self.keep("backward_factor", backward)
-        self.allow_nan = allow_nan
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``scale_both(x, forward_factor, backward_factor)``."""
-        return scale_both(x, self.forward_factor, self.backward_factor, allow_nan=self.allow_nan)
+ScaleBoth = module_of(
+    scale_both,
+    ">>> ScaleBoth(2.0, 0.5)(torch.ones(1))\ntensor([2.])",
+    _check_factors,
+    attributes={"forward": "forward_factor", "backward": "backward_factor"},
+)

@@ -1,10 +1,12 @@
 """`scale_forward`: the value times a factor, the gradient as it is."""
 
+import functools
+
 from torch import Tensor
 
 from pullback.gradients._check import check_tensor
 from pullback.gradients._factor import Factor, check_factor
-from pullback.gradients._module import FactorModule
+from pullback.gradients._module import module_of
 from pullback.gradients._scale_both import ScaleBothFunction
 
 __all__ = ["ScaleForward", "ScaleForwardFunction", "scale_forward"]
@@ -48,20 +50,8 @@ def scale_forward(x: Tensor, factor: Factor, *, allow_nan: bool = False) -> Tens
     return ScaleForwardFunction.apply(x, factor, None)
 
 
-class ScaleForward(FactorModule):
-    """`scale_forward` as a module.
-
-    Arguments:
-        factor: as in `scale_forward`; a tensor becomes a buffer, a parameter is learned.
-        allow_nan: as in `scale_forward`.
-
-    Example:
-        >>> import torch
-        >>> from pullback.gradients import ScaleForward
-        >>> ScaleForward(2.0)(torch.ones(1))
-        tensor([2.])
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``scale_forward(x, factor)``."""
-        return scale_forward(x, self.factor, allow_nan=self.allow_nan)
+ScaleForward = module_of(
+    scale_forward,
+    ">>> ScaleForward(2.0)(torch.ones(1))\ntensor([2.])",
+    functools.partial(check_factor, x=None),
+)

@@ -1,5 +1,6 @@
 """`scale_gradient`: the value as it is, the gradient times a factor."""
 
+import functools
 from typing import Any
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor
 
 from pullback.gradients._check import check_tensor
 from pullback.gradients._factor import Factor, check_factor, multiply
-from pullback.gradients._module import FactorModule
+from pullback.gradients._module import module_of
 from pullback.tensor import Function
 
 __all__ = ["ScaleGradient", "ScaleGradientFunction", "scale_gradient"]
@@ -88,20 +89,8 @@ def scale_gradient(x: Tensor, factor: Factor, *, allow_nan: bool = False) -> Ten
     return ScaleGradientFunction.apply(x, factor)
 
 
-class ScaleGradient(FactorModule):
-    """`scale_gradient` as a module.
-
-    Arguments:
-        factor: as in `scale_gradient`; a tensor becomes a buffer.
-        allow_nan: as in `scale_gradient`.
-
-    Example:
-        >>> import torch
-        >>> from pullback.gradients import ScaleGradient
-        >>> ScaleGradient(2.0)(torch.ones(1))
-        tensor([1.])
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``scale_gradient(x, factor)``."""
-        return scale_gradient(x, self.factor, allow_nan=self.allow_nan)
+ScaleGradient = module_of(
+    scale_gradient,
+    ">>> ScaleGradient(2.0)(torch.ones(1))\ntensor([1.])",
+    functools.partial(check_factor, x=None),
+)

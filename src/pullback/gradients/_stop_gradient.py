@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from pullback.gradients._check import check_tensor
+from pullback.gradients._module import module_of
 from pullback.tensor import Function
 
 __all__ = ["StopGradient", "StopGradientFunction", "stop_gradient"]
@@ -62,16 +63,7 @@ def stop_gradient(x: Tensor) -> Tensor:
     return StopGradientFunction.apply(x)
 
 
-class StopGradient(nn.Module):
-    """`stop_gradient` as a module.
-
-    Example:
-        >>> import torch
-        >>> from pullback.gradients import StopGradient
-        >>> StopGradient()(torch.ones(1, requires_grad=True)).requires_grad
-        False
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``stop_gradient(x)``."""
-        return stop_gradient(x)
+StopGradient = module_of(
+    stop_gradient,
+    ">>> StopGradient()(torch.ones(1, requires_grad=True)).requires_grad\nFalse",
+)

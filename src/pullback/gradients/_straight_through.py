@@ -3,10 +3,11 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.gradients._check import check_tensor
+from pullback.gradients._module import module_of
 from pullback.tensor import Function
 
 __all__ = ["StraightThrough", "StraightThroughFunction", "straight_through"]
@@ -107,16 +108,8 @@ def _check_hard(hard: Tensor, soft: Tensor) -> None:
         )
 
 
-class StraightThrough(nn.Module):
-    """`straight_through` as a module.
-
-    Example:
-        >>> import torch
-        >>> from pullback.gradients import StraightThrough
-        >>> StraightThrough()(torch.ones(1), torch.zeros(1))
-        tensor([1.])
-    """
-
-    def forward(self, hard: Tensor, soft: Tensor) -> Tensor:
-        """Return ``straight_through(hard, soft)``."""
-        return straight_through(hard, soft)
+StraightThrough = module_of(
+    straight_through,
+    ">>> StraightThrough()(torch.ones(1), torch.zeros(1))\ntensor([1.])",
+    inputs=2,
+)

@@ -6,7 +6,7 @@ from torch import Tensor
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.gradients._check import check_real, check_tensor
 from pullback.gradients._factor import widen
-from pullback.gradients._module import GradientModule
+from pullback.gradients._module import module_of
 from pullback.gradients._straight_through import StraightThroughFunction
 
 __all__ = ["StraightThroughOneHot", "straight_through_one_hot"]
@@ -74,23 +74,7 @@ def _check_dim(dim: int, x: Tensor) -> None:
         )
 
 
-class StraightThroughOneHot(GradientModule):
-    """`straight_through_one_hot` as a module.
-
-    Arguments:
-        dim: as in `straight_through_one_hot`.
-
-    Example:
-        >>> import torch
-        >>> from pullback.gradients import StraightThroughOneHot
-        >>> StraightThroughOneHot()(torch.tensor([0.2, 0.8]))
-        tensor([0., 1.])
-    """
-
-    def __init__(self, *, dim: int = -1) -> None:
-        super().__init__()
-        self.dim = dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``straight_through_one_hot(x, dim=dim)``."""
-        return straight_through_one_hot(x, dim=self.dim)
+StraightThroughOneHot = module_of(
+    straight_through_one_hot,
+    ">>> StraightThroughOneHot()(torch.tensor([0.2, 0.8]))\ntensor([0., 1.])",
+)

@@ -1,10 +1,11 @@
 """`straight_through_round`: rounding that lets the gradient through."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pullback.gradients._check import check_real, check_tensor
 from pullback.gradients._factor import widen
+from pullback.gradients._module import module_of
 from pullback.gradients._straight_through import StraightThroughFunction
 
 __all__ = ["StraightThroughRound", "straight_through_round"]
@@ -39,16 +40,7 @@ def straight_through_round(x: Tensor) -> Tensor:
     return StraightThroughFunction.apply(torch.round(widen(x.detach())).to(x.dtype), x)
 
 
-class StraightThroughRound(nn.Module):
-    """`straight_through_round` as a module.
-
-    Example:
-        >>> import torch
-        >>> from pullback.gradients import StraightThroughRound
-        >>> StraightThroughRound()(torch.tensor([0.6]))
-        tensor([1.])
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``straight_through_round(x)``."""
-        return straight_through_round(x)
+StraightThroughRound = module_of(
+    straight_through_round,
+    ">>> StraightThroughRound()(torch.tensor([0.6]))\ntensor([1.])",
+)

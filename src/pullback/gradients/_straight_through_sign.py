@@ -5,7 +5,7 @@ from torch import Tensor
 
 from pullback.gradients._check import check_real, check_tensor
 from pullback.gradients._factor import widen
-from pullback.gradients._module import GradientModule
+from pullback.gradients._module import module_of
 from pullback.gradients._norm import check_positive
 from pullback.gradients._straight_through import StraightThroughFunction
 from pullback.gradients._where_gradient import WhereGradientFunction
@@ -52,25 +52,8 @@ def straight_through_sign(x: Tensor, *, window: float | None = None) -> Tensor:
     return StraightThroughFunction.apply(hard, x)
 
 
-class StraightThroughSign(GradientModule):
-    """`straight_through_sign` as a module.
-
-    Arguments:
-        window: as in `straight_through_sign`.
-
-    Example:
-        >>> import torch
-        >>> from pullback.gradients import StraightThroughSign
-        >>> StraightThroughSign()(torch.tensor([0.6]))
-        tensor([1.])
-    """
-
-    def __init__(self, *, window: float | None = None) -> None:
-        super().__init__()
-        if window is not None:
-            window = check_positive(window, "StraightThroughSign", "window")
-        self.window = window
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``straight_through_sign(x, window=window)``."""
-        return straight_through_sign(x, window=self.window)
+StraightThroughSign = module_of(
+    straight_through_sign,
+    ">>> StraightThroughSign()(torch.tensor([0.6]))\ntensor([1.])",
+    lambda window, function: window is None or check_positive(window, function, "window"),
+)

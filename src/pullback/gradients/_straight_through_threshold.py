@@ -5,7 +5,7 @@ from torch import Tensor
 
 from pullback.gradients._check import check_real, check_tensor
 from pullback.gradients._factor import Factor, check_factor, widen
-from pullback.gradients._module import GradientModule
+from pullback.gradients._module import module_of
 from pullback.gradients._straight_through import StraightThroughFunction
 
 __all__ = ["StraightThroughThreshold", "straight_through_threshold"]
@@ -48,26 +48,8 @@ def straight_through_threshold(x: Tensor, threshold: Factor = 0.0) -> Tensor:
     return StraightThroughFunction.apply(hard.to(x.dtype), x)
 
 
-class StraightThroughThreshold(GradientModule):
-    """`straight_through_threshold` as a module.
-
-    Arguments:
-        threshold: as in `straight_through_threshold`; a tensor becomes a buffer.
-
-    Example:
-        >>> import torch
-        >>> from pullback.gradients import StraightThroughThreshold
-        >>> StraightThroughThreshold(0.5)(torch.tensor([0.6]))
-        tensor([1.])
-    """
-
-    threshold: Factor
-
-    def __init__(self, threshold: Factor = 0.0) -> None:
-        super().__init__()
-        check_factor(threshold, None, "StraightThroughThreshold", name="threshold")
-        self.keep("threshold", threshold)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``straight_through_threshold(x, threshold)``."""
-        return straight_through_threshold(x, self.threshold)
+StraightThroughThreshold = module_of(
+    straight_through_threshold,
+    ">>> StraightThroughThreshold(0.5)(torch.tensor([0.6]))\ntensor([1.])",
+    lambda threshold, function: check_factor(threshold, None, function, name="threshold"),
+)

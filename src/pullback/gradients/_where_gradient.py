@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.gradients._check import check_broadcast, check_tensor
-from pullback.gradients._module import GradientModule
+from pullback.gradients._module import module_of
 from pullback.tensor import Function
 
 __all__ = ["WhereGradient", "WhereGradientFunction", "where_gradient"]
@@ -87,26 +87,8 @@ def _check_mask(mask: Tensor, function: str) -> None:
         )
 
 
-class WhereGradient(GradientModule):
-    """`where_gradient` as a module.
-
-    Arguments:
-        mask: as in `where_gradient`; kept as a buffer.
-
-    Example:
-        >>> import torch
-        >>> from pullback.gradients import WhereGradient
-        >>> WhereGradient(torch.tensor([True]))(torch.ones(1))
-        tensor([1.])
-    """
-
-    mask: Tensor
-
-    def __init__(self, mask: Tensor) -> None:
-        super().__init__()
-        _check_mask(mask, "WhereGradient")
-        self.keep("mask", mask)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``where_gradient(x, mask)``."""
-        return where_gradient(x, self.mask)
+WhereGradient = module_of(
+    where_gradient,
+    ">>> WhereGradient(torch.tensor([True]))(torch.ones(1))\ntensor([1.])",
+    _check_mask,
+)
