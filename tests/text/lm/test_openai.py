@@ -205,6 +205,12 @@ def test_a_cancelled_call_ends_its_connection():
         assert asyncio.run(main(model(server, timeout=20))) == "y"
 
 
+# httpx's own generator, of an answer that was read whole: where the collector of another thread
+# finds it in its last step, Python 3.11 says that it is executing.
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <async_generator object AsyncResponseStream"
+    ":pytest.PytestUnraisableExceptionWarning"
+)
 def test_one_client_serves_threads_and_loops():
     with Server(delay=0.05) as server:
         lm = model(server)
