@@ -56,7 +56,7 @@ def test_each_injected_infinity_is_named(case: int) -> None:
     assert found == (f"layers.{layer}", direction, step), f"case {case}"
     worst = tracker.diagnose()[0]
     assert (worst.problem, worst.key.name) == ("non-finite", f"layers.{layer}")
-    before = [key.name for key, _ in first.predecessors]
+    before = [key.name for key, _ in tracker.run().predecessors]
     if direction == "forward" and layer:
         assert before[-1] == f"layers.{layer - 1}"
     if direction == "backward":

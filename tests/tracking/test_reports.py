@@ -84,10 +84,14 @@ def test_a_nonfinite_run_survives_the_file(tmp_path: Path) -> None:
     with Tracker(model, jsonl=tmp_path / "a.jsonl") as tracker:
         model(torch.ones(2, 5)).sum().backward()
     read = read_run(tmp_path / "a.jsonl")
-    assert read.first_nonfinite == tracker.run().first_nonfinite
+    run = tracker.run()
+    assert read.first_nonfinite == run.first_nonfinite
+    assert [key.name for key, _ in run.predecessors] == ["0", "1"]
+    assert read.predecessors == run.predecessors
     assert read.first_nonfinite.key.name == "2"
     tracker.to_jsonl(tmp_path / "b.jsonl")
-    assert read_run(tmp_path / "b.jsonl").first_nonfinite == read.first_nonfinite
+    again = read_run(tmp_path / "b.jsonl")
+    assert (again.first_nonfinite, again.predecessors) == (run.first_nonfinite, run.predecessors)
 
 
 @pytest.mark.parametrize(

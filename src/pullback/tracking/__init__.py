@@ -18,7 +18,7 @@ from pullback.tracking.run._difference import Change, diff
 from pullback.tracking.run._identity import Key, Place
 from pullback.tracking.run._observation import Observation
 from pullback.tracking.run._reading import read_run
-from pullback.tracking.run._run import NonFinite, Run, Series
+from pullback.tracking.run._run import Run, Series
 from pullback.tracking.watch._annotate import annotate
 from pullback.tracking.watch._measures import channel_maximum
 from pullback.tracking.watch._record import Record
@@ -30,7 +30,6 @@ __all__ = [
     "Finding",
     "FormatAdvice",
     "Key",
-    "NonFinite",
     "NumberFormat",
     "Observation",
     "Place",

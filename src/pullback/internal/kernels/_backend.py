@@ -65,7 +65,7 @@ def backend_used(position: Tensor, backend: Backend = "auto") -> str:
     return choose_backend(position.device, backend)
 
 
-def choose_backend(device: torch.device, backend: str) -> str:
+def choose_backend(device: torch.device, backend: Backend) -> Backend:
     """Return the backend for a device, or refuse the one that was asked for.
 
     Arguments:

@@ -1,20 +1,16 @@
 """Which kernel measures a tensor: numba on the CPU, Triton on a GPU, plain torch elsewhere."""
 
-from typing import Literal
-
 import numpy as np
 import torch
 
-from pullback.errors import ArgumentError, UnsupportedError
+from pullback.errors import UnsupportedError
 from pullback.internal._dtypes import PACKED
-from pullback.internal._extras import require
-from pullback.tracking.measure._cpu import measure_cpu
+from pullback.internal.kernels import _backend as kernels
+from pullback.internal.kernels._backend import Backend
 from pullback.tracking.measure._layout import FIRST_BIN, WIDTH
 from pullback.tracking.measure._reference import measure_reference
 
 __all__ = ["Backend", "check_measurable", "choose_backend", "measure", "measure_into"]
-
-Backend = Literal["auto", "cpu", "reference", "triton"]
 
 # Eight-bit floats and halves fit float32 exactly; integers need the 53 bits of float64.
 _KEPT = (torch.float32, torch.float64)
@@ -30,45 +26,17 @@ def choose_backend(asked: Backend, device: torch.device) -> Backend:
 
     Raises:
         ArgumentError: an unknown name.
+        MissingExtraError: the package of the kernel asked for is not installed.
         UnsupportedError: the kernel asked for cannot run on this device.
     """
-    if asked not in ("auto", "cpu", "reference", "triton"):
-        raise ArgumentError(
-            "There is no such backend.",
-            given=f"backend={asked!r}",
-            expected="'auto', 'cpu', 'reference' or 'triton'",
-        )
-    if asked == "reference" or device.type == "mps":
-        _refuse_without_float64(device)
-        return "reference"
-    if asked == "auto":
-        if device.type == "cpu":
-            return "cpu"
-        return "triton" if device.type == "cuda" and _triton_available() else "reference"
-    runs = device.type == "cpu" if asked == "cpu" else device.type == "cuda" and _triton_available()
-    if not runs:
-        raise UnsupportedError(
-            f"The {asked} kernel cannot measure this tensor.",
-            given=f"a tensor on {device}",
-            expected="a CPU tensor" if asked == "cpu" else "a CUDA tensor, and triton installed",
-            mend="Use backend='auto', which names its choice in `backend_used`.",
-        )
-    return asked
-
-
-def _refuse_without_float64(device: torch.device) -> None:
+    chosen = kernels.choose_backend(device, asked)
     if device.type == "mps":
         raise UnsupportedError(
             "Tracking sums in float64, which this device does not have.",
             given=f"a tensor on {device}",
             mend="Track a copy of the tensor on the CPU.",
         )
-
-
-def _triton_available() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("triton") is not None
+    return chosen
 
 
 def check_measurable(values: torch.Tensor) -> None:
@@ -134,15 +102,15 @@ def measure_into(
     """
     # A kernel that was chosen for this device before is not chosen again for every tensor.
     chosen = "cpu" if backend == "cpu" and values.is_cpu else choose_backend(backend, values.device)
-    if chosen == "cpu" and isinstance(row, np.ndarray):
-        measure_cpu(_flat(values).numpy(), row, float(factor), exponents)
-    elif chosen == "triton" and isinstance(row, torch.Tensor):
-        triton = require("pullback.tracking.measure._triton", extra="tensor", purpose="This kernel")
-        triton.measure_triton(_flat(values), row, factor)
-    elif isinstance(row, torch.Tensor):
-        row.copy_(measure_reference(values, factor))
+    target = torch.from_numpy(row) if isinstance(row, np.ndarray) else row
+    if chosen == "reference":
+        target.copy_(measure_reference(values, factor))
+    elif chosen == "cpu":
+        kernel = kernels.implementation(__package__, "cpu")
+        kernel.measure_cpu(_flat(values).numpy(), target.numpy(), float(factor), exponents)
     else:
-        row[:] = measure_reference(values, factor).numpy()
+        kernel = kernels.implementation(__package__, "triton")
+        kernel.measure_triton(_flat(values), target, factor)
     if not exponents:
         row[FIRST_BIN:] = 0.0
 

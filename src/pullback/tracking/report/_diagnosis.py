@@ -99,7 +99,7 @@ def _first(run: Run) -> Finding:
     first = run.first_nonfinite
     if first is None:
         raise ValueError("the run is finite")
-    before = ", ".join(f"{key} ({key.direction}, {scale:.3g})" for key, scale in first.predecessors)
+    before = ", ".join(f"{key} ({key.direction}, {scale:.3g})" for key, scale in run.predecessors)
     detail = f"the first to hold {_bad(first.statistics)}"
     if before:
         detail += f"; measured before it: {before}"

@@ -12,7 +12,7 @@ from pullback.tracking.measure._statistics import Statistics, merge_rows
 from pullback.tracking.run._identity import Key, Place
 from pullback.tracking.run._observation import Observation, Sink
 from pullback.tracking.run._points import Points, decode_points, encode_points
-from pullback.tracking.run._run import NonFinite, Series, no_points
+from pullback.tracking.run._run import Series, no_points
 
 __all__ = ["History", "Measured"]
 
@@ -46,14 +46,14 @@ class History:
                 expected="a number of steps, 1 or more",
             )
         self.dropped = 0
-        self.first_nonfinite: NonFinite | None = None
+        self.first_nonfinite: Observation | None = None
         self.sinks: list[Sink] = []
         self.measured: dict[Key, deque[tuple[Place, dict[str, np.ndarray]]]] = {}
         self._limit = limit
         self._latest: tuple[list[tuple[Key, Place]], np.ndarray, Measured] = ([], np.empty(0), {})
         self._numbers: dict[Key, int] = {}
         self._rows = np.zeros((16, WIDTH))
-        self._before: deque[tuple[Key, float]] = deque(maxlen=PREDECESSORS)
+        self.predecessors: deque[tuple[Key, float]] = deque(maxlen=PREDECESSORS)
         self._frames: deque[tuple[Place, bytes, np.ndarray]] = deque(maxlen=limit)
         self._layouts: dict[bytes, bytes] = {}
 
@@ -130,12 +130,10 @@ class History:
         bad = rows[:, NANS] + rows[:, POSITIVE_INFINITIES] + rows[:, NEGATIVE_INFINITIES] > 0
         index = int(np.argmax(bad)) if bad.any() else len(rows)
         for i in range(max(0, index - PREDECESSORS), index):
-            self._before.append((identities[i][0], Statistics.from_row(rows[i]).scale))
+            self.predecessors.append((identities[i][0], Statistics.from_row(rows[i]).scale))
         if index < len(rows):
             key, place = identities[index]
-            self.first_nonfinite = NonFinite(
-                key, place, Statistics.from_row(rows[index]), tuple(self._before)
-            )
+            self.first_nonfinite = Observation(key, place, Statistics.from_row(rows[index]))
 
     def _add_frame(self, place: Place, numbers: Iterable[int], rows: np.ndarray) -> None:
         layout = np.fromiter(numbers, np.int32).tobytes()

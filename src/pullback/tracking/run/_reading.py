@@ -10,8 +10,9 @@ from pullback.errors import ArgumentError, RecordingError
 from pullback.tracking.formats import QuantisationNoise
 from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.run._identity import Key, Place
+from pullback.tracking.run._observation import Observation
 from pullback.tracking.run._points import Points, decode_points, encode_points
-from pullback.tracking.run._run import NonFinite, Run, Series, no_points
+from pullback.tracking.run._run import Run, Series, no_points
 from pullback.tracking.run._writing import VERSION
 
 __all__ = ["read_run"]
@@ -25,7 +26,8 @@ class _Reader:
         self.totals: dict[Key, Statistics] = {}
         self.merged: dict[Key, Statistics] = {}
         self.moments: dict[Key, list[tuple[int, int, float, float, float, int]]] = {}
-        self.first: NonFinite | None = None
+        self.first: Observation | None = None
+        self.predecessors: tuple[tuple[Key, float], ...] = ()
         self.skipped: dict[str, str] = {}
         self.noise: list[QuantisationNoise] = []
         self.before: list[tuple[Key, float]] = []
@@ -51,9 +53,10 @@ class _Reader:
         elif kind == "total":
             self.totals[_key(line)] = Statistics.from_dict(line)
         elif kind == "nonfinite":
-            before = tuple((_key(one), float(one["scale"])) for one in line["predecessors"])
+            before = ((_key(one), float(one["scale"])) for one in line["predecessors"])
+            self.predecessors = tuple(before)
             statistics = Statistics.from_dict(line["statistics"])
-            self.first = NonFinite(_key(line), _place(line), statistics, before)
+            self.first = Observation(_key(line), _place(line), statistics)
         elif kind == "noise":
             fields = {field: line[field] for field in ("module", "role", "number_format", "count")}
             self.noise.append(QuantisationNoise(**fields, decibels=float(line["decibels"])))
@@ -74,7 +77,8 @@ class _Reader:
         moment = (place.step, place.microbatch, scale, peak, share, int(point.flags[0]))
         self.moments.setdefault(key, []).append(moment)
         if self.first is None and statistics.finite < statistics.count:
-            self.first = NonFinite(key, place, statistics, tuple(self.before[-5:]))
+            self.first = Observation(key, place, statistics)
+            self.predecessors = tuple(self.before[-5:])
         self.before = [*self.before[-4:], (key, exact)]
 
     def run(self, truncated: bool) -> Run:
@@ -89,6 +93,7 @@ class _Reader:
         return Run(
             tuple(series),
             self.first,
+            self.predecessors,
             self.header["every"],
             skipped=self.skipped,
             truncated=truncated,

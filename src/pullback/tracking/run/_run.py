@@ -6,10 +6,11 @@ import numpy as np
 
 from pullback.tracking.formats import QuantisationNoise
 from pullback.tracking.measure._statistics import Statistics
-from pullback.tracking.run._identity import Key, Place
+from pullback.tracking.run._identity import Key
+from pullback.tracking.run._observation import Observation
 from pullback.tracking.run._points import Points
 
-__all__ = ["NonFinite", "Run", "Series", "no_points"]
+__all__ = ["Run", "Series", "no_points"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,30 +29,15 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class NonFinite:
-    """The first tensor in the order of execution that held a NaN or an infinity.
-
-    Arguments:
-        key: which tensor.
-        place: when.
-        statistics: of the tensor at that moment.
-        predecessors: the tensors measured just before it, oldest first, each with its scale
-            (root mean square).
-    """
-
-    key: Key
-    place: Place
-    statistics: Statistics
-    predecessors: tuple[tuple[Key, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Run:
     """A recorded run.
 
     Arguments:
         series: every tensor, in the order of its first appearance.
-        first_nonfinite: the first tensor with a NaN or an infinity, if there was one.
+        first_nonfinite: the first tensor, in the order of execution, that held a NaN or an
+            infinity, if there was one.
+        predecessors: the tensors measured just before that one, oldest first, each with its scale
+            (root mean square).
         every: the cadence it was recorded at, in steps.
         dropped: how many moments the history no longer holds.
         skipped: tensors that could not be measured, with the reason.
@@ -61,7 +47,8 @@ class Run:
     """
 
     series: tuple[Series, ...]
-    first_nonfinite: NonFinite | None = None
+    first_nonfinite: Observation | None = None
+    predecessors: tuple[tuple[Key, float], ...] = ()
     every: int = 1
     dropped: int = 0
     skipped: dict[str, str] = field(default_factory=dict)

@@ -22,9 +22,9 @@ from typing import Any, TextIO
 import numpy as np
 
 from pullback.errors import RecordingError
-from pullback.tracking.run._identity import Place
+from pullback.tracking.run._identity import Key, Place
 from pullback.tracking.run._observation import Observation
-from pullback.tracking.run._run import NonFinite, Run, Series
+from pullback.tracking.run._run import Run, Series
 
 __all__ = ["LineFile", "RunWriter", "observation_fields", "write_run"]
 
@@ -103,7 +103,7 @@ def closing_lines(run: Run) -> Iterator[dict[str, Any]]:
     for series in run.series:
         yield {"kind": "total", **series.key._asdict(), **series.total.to_dict()}
     if run.first_nonfinite is not None:
-        yield nonfinite_line(run.first_nonfinite)
+        yield nonfinite_line(run.first_nonfinite, run.predecessors)
     for noise in run.noise:
         decibels = noise.decibels if np.isfinite(noise.decibels) else str(noise.decibels)
         yield {"kind": "noise", **asdict(noise), "decibels": decibels}
@@ -111,16 +111,16 @@ def closing_lines(run: Run) -> Iterator[dict[str, Any]]:
         yield {"kind": "skipped", "name": name, "reason": reason}
 
 
-def nonfinite_line(event: NonFinite) -> dict[str, Any]:
+def nonfinite_line(first: Observation, predecessors: Iterable[tuple[Key, float]]) -> dict[str, Any]:
     """The first non-finite tensor as a line."""
     return {
         "kind": "nonfinite",
-        **event.key._asdict(),
-        **event.place._asdict(),
-        "statistics": event.statistics.to_dict(),
+        **first.key._asdict(),
+        **first.place._asdict(),
+        "statistics": first.statistics.to_dict(),
         "predecessors": [
             {**key._asdict(), "scale": scale if np.isfinite(scale) else str(scale)}
-            for key, scale in event.predecessors
+            for key, scale in predecessors
         ],
     }
 

@@ -67,9 +67,11 @@ class Recorder:
     def run(self) -> Run:
         """All that was recorded, as `diff` and the reports read it."""
         self._store.flush()
+        first = self._history.first_nonfinite
         return Run(
             self._history.series(),
-            self._history.first_nonfinite,
+            first,
+            () if first is None else tuple(self._history.predecessors),
             self._store.every,
             self._history.dropped,
             self.skipped,
