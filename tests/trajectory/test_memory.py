@@ -6,6 +6,7 @@ from torch.utils import deterministic
 
 from pullback.errors import PullbackError
 from pullback.trajectory import State, differentiate, integrate
+from pullback.trajectory.kernels.accumulate import _cpu, _reference
 
 ENDS = ("position", "velocity", "acceleration")
 
@@ -64,3 +65,42 @@ def test_sums(poisoned, order, samples):
         found.append(gradients(motion, [control, *start.values()]))
     for ours, expected in zip(*found, strict=True):
         torch.testing.assert_close(ours, expected)
+
+
+def guarded(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same values amid NaN, and all of that memory."""
+    around = 80
+    memory = torch.full((values.numel() + 2 * around,), torch.nan, dtype=values.dtype)
+    inside = memory[around : around + values.numel()].view_as(values)
+    return inside.copy_(values), memory
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dof", [1, 3, 7, 8, 15, 16, 17, 20, 40])
+@pytest.mark.parametrize("horizon", [1, 2, 5, 33])
+def test_sums_touch_their_own_memory_alone(dtype, dof, horizon):
+    torch.manual_seed(dof + horizon)
+    for order in (1, 2, 3):
+        steps = torch.rand(1, 1, 3, dtype=dtype)
+        shapes = [(2, horizon, dof), (2, order, dof), *[(2, horizon + 1, dof)] * 4]
+        given = [torch.randn(shape, dtype=dtype) for shape in shapes]
+        control, initial, *levels = (guarded(values) for values in given)
+        for forward in (True, False):
+            _cpu._run_over_batch(
+                control[0],
+                initial[0],
+                steps,
+                [inside for inside, _ in levels],
+                order,
+                forward=forward,
+            )
+            written = levels if forward else [control, initial]
+            if forward:
+                expected = _reference.accumulate(*given[:2], steps, order)
+            else:
+                cotangents = tuple(inside.clone() for inside, _ in levels)
+                expected = _reference.accumulate_adjoint(cotangents, steps, order)
+            for (inside, memory), right in zip(written, expected, strict=True):
+                allowed = 32 * torch.finfo(dtype).eps * right.abs().max().item()
+                torch.testing.assert_close(inside, right, rtol=0, atol=allowed)
+                assert memory.isnan().sum() == memory.numel() - inside.numel()

@@ -12,10 +12,12 @@ from pullback.internal.kernels._cpu import compile_kernel
 from pullback.internal.kernels._threads import ZEROS, count_threads, in_memory, run_slices
 from pullback.internal.kernels.vectors._cpu import (
     count_lanes,
+    load,
     load_first,
     pointer_at,
     pointers_at,
     splat,
+    store,
     store_first,
 )
 
@@ -39,6 +41,21 @@ def _load_state(initial, at, state, order, dof, count):
 
 
 @_compile
+def _put(level, at, vector, count, end):
+    # What a whole vector writes beyond its row, the rows that follow write again.
+    if at + count_lanes(level) <= end:
+        store(level, at, vector)
+    else:
+        store_first(level, at, vector, count)
+
+
+@_compile
+def _take(level, at, count, end):
+    # What a whole vector reads beyond its row goes nowhere.
+    return load(level, at) if at + count_lanes(level) <= end else load_first(level, at, count)
+
+
+@_compile
 def _forward_lanes(control, initial, steps, levels, at, place, stride, count, sizes):
     """Integrate as many joints as a vector holds.
 
@@ -47,6 +64,9 @@ def _forward_lanes(control, initial, steps, levels, at, place, stride, count, si
     """
     horizon, dof, order = sizes.horizon, sizes.dof, sizes.order
     position, velocity, acceleration, jerk = levels
+    # Beside a block of joints that comes before it, the last one writes its own alone.
+    lanes = count_lanes(control)
+    end = at[2] + horizon * dof + count if count == min(dof, lanes) else 0
     zero = splat(steps[place] - steps[place])
     z0 = _load_state(initial, at[1], 0, order, dof, count)
     z1 = _load_state(initial, at[1], 1, order, dof, count)
@@ -56,22 +76,22 @@ def _forward_lanes(control, initial, steps, levels, at, place, stride, count, si
         u = load_first(control, at[0] + min(h, horizon - 1) * dof, count)
         i, e = at[2] + h * dof, place + min(h, horizon - 1) * stride
         e1, e2, e3 = splat(steps[e]), splat(steps[e + 1]), splat(steps[e + 2])
-        store_first(position, i, z0, count)
+        _put(position, i, z0, count, end)
         if order == 1:
-            store_first(velocity, i, u, count)
-            store_first(acceleration, i, zero, count)
-            store_first(jerk, i, zero, count)
+            _put(velocity, i, u, count, end)
+            _put(acceleration, i, zero, count, end)
+            _put(jerk, i, zero, count, end)
             z0 += e1 * u
         elif order == 2:
-            store_first(velocity, i, z1, count)
-            store_first(acceleration, i, u, count)
-            store_first(jerk, i, zero, count)
+            _put(velocity, i, z1, count, end)
+            _put(acceleration, i, u, count, end)
+            _put(jerk, i, zero, count, end)
             z0 += e1 * z1 + e2 * u
             z1 += e1 * u
         else:
-            store_first(velocity, i, z1, count)
-            store_first(acceleration, i, z2, count)
-            store_first(jerk, i, u, count)
+            _put(velocity, i, z1, count, end)
+            _put(acceleration, i, z2, count, end)
+            _put(jerk, i, u, count, end)
             z0 += (e1 * z1 + e2 * z2) + e3 * u
             z1 += e1 * z2 + e2 * u
             z2 += e1 * u
@@ -84,13 +104,14 @@ def _adjoint_lanes(control, initial, steps, cotangents, at, place, stride, count
     g0, g1, g2, g3 = cotangents
     of_control = g1 if order == 1 else (g2 if order == 2 else g3)
     i = at[2] + horizon * dof
-    late = load_first(of_control, i, count)
-    c0, c1, c2 = load_first(g0, i, count), load_first(g1, i, count), load_first(g2, i, count)
+    end = i + count
+    late = _take(of_control, i, count, end)
+    c0, c1, c2 = _take(g0, i, count, end), _take(g1, i, count, end), _take(g2, i, count, end)
     for back in range(horizon):
         h = horizon - 1 - back
         i, e = at[2] + h * dof, place + h * stride
         e1, e2, e3 = splat(steps[e]), splat(steps[e + 1]), splat(steps[e + 2])
-        u = load_first(of_control, i, count)
+        u = _take(of_control, i, count, end)
         if back == 0:
             u += late
         if order == 1:
@@ -99,10 +120,10 @@ def _adjoint_lanes(control, initial, steps, cotangents, at, place, stride, count
             u += e2 * c0 + e1 * c1
         else:
             u += (e3 * c0 + e2 * c1) + e1 * c2
-            c2 += load_first(g2, i, count) + (e1 * c1 + e2 * c0)
+            c2 += _take(g2, i, count, end) + (e1 * c1 + e2 * c0)
         if order > 1:
-            c1 += load_first(g1, i, count) + e1 * c0
-        c0 += load_first(g0, i, count)
+            c1 += _take(g1, i, count, end) + e1 * c0
+        c0 += _take(g0, i, count, end)
         store_first(control, at[0] + h * dof, u, count)
     store_first(initial, at[1], c0, count)
     if order > 1:
