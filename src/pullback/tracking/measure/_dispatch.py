@@ -102,15 +102,17 @@ def measure_into(
     """
     # A kernel that was chosen for this device before is not chosen again for every tensor.
     chosen = "cpu" if backend == "cpu" and values.is_cpu else choose_backend(backend, values.device)
-    target = torch.from_numpy(row) if isinstance(row, np.ndarray) else row
-    if chosen == "reference":
-        target.copy_(measure_reference(values, factor))
-    elif chosen == "cpu":
+    if chosen == "cpu":
+        numbers = row.numpy() if isinstance(row, torch.Tensor) else row
         kernel = kernels.implementation(__package__, "cpu")
-        kernel.measure_cpu(_flat(values).numpy(), target.numpy(), float(factor), exponents)
+        kernel.measure_cpu(_flat(values).numpy(), numbers, float(factor), exponents)
     else:
-        kernel = kernels.implementation(__package__, "triton")
-        kernel.measure_triton(_flat(values), target, factor)
+        target = torch.from_numpy(row) if isinstance(row, np.ndarray) else row
+        if chosen == "triton":
+            kernel = kernels.implementation(__package__, "triton")
+            kernel.measure_triton(_flat(values), target, factor)
+        else:
+            target.copy_(measure_reference(values, factor))
     if not exponents:
         row[FIRST_BIN:] = 0.0
 
