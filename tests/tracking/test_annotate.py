@@ -1,5 +1,6 @@
 """`annotate` shows the right scales and leaves everything as it was."""
 
+import contextlib
 import io
 import re
 
@@ -229,3 +230,36 @@ def test_annotations_that_are_text_are_printed_as_types():
     assert quietly(Quoted(), x) == quietly(Plain(), x)
     assert "def forward(self, x : torch.Tensor, *rest" in quietly(Quoted(), x)
     assert quietly(Unknown(), x).startswith("def forward(self, x):")
+
+
+class Counting(nn.Module):
+    """Assigns to what it holds in each pass, as running statistics and caches do."""
+
+    def __init__(self, *, branches=False):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("steps", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(4))
+        self.seen = []
+        self.branches = branches
+
+    def forward(self, x):
+        self.steps += 1
+        self.mean = 0.9 * self.mean + 0.1 * x.mean(0).detach() + torch.ones(4)
+        self.last = self.linear(x)
+        self.seen.append(self.last)
+        return -self.last if self.branches and self.last.sum() > 0 else self.last
+
+
+@pytest.mark.parametrize("branches", [False, True])
+def test_what_a_forward_assigns_is_put_back(branches):
+    model = nn.Sequential(Counting(branches=branches))
+    names, buffers = list(vars(model[0])), dict(model.named_buffers())
+    refused = pytest.raises(UnsupportedError) if branches else contextlib.nullcontext()
+    with refused:
+        quietly(model, torch.randn(2, 4))
+    assert (list(vars(model)), list(vars(model[0]))) == (list(vars(nn.Sequential())), names)
+    assert all(buffer is buffers[name] for name, buffer in model.named_buffers())
+    assert not any(buffer.any() for buffer in model.buffers())
+    assert model[0].seen == []
+    torch.save(model.state_dict(), io.BytesIO())

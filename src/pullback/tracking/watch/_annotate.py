@@ -3,8 +3,10 @@
 import math
 import re
 import sys
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from types import ModuleType
 from typing import Any, Literal, TextIO, get_type_hints
 
@@ -130,7 +132,9 @@ def trace_deeply(
     tracer = _DeepTracer(autowrap_modules=wrapped, autowrap_functions=functions)
     tracer.recurse = recurse
     try:
-        graph = tracer.trace(model)
+        with _restored(model):
+            graph = tracer.trace(model)
+            constants = {k: v for k, v in vars(model).items() if k.startswith("_tensor_constant")}
     except Exception as error:
         raise UnsupportedError(
             f"torch.fx cannot trace {type(model).__name__}.",
@@ -139,7 +143,36 @@ def trace_deeply(
             mend="Annotate its parts, or track it as it runs with pullback.tracking.Tracker.",
         ) from error
     _resolve_annotations(graph, model.forward)
-    return fx.GraphModule(tracer.root, graph)
+    with _restored(model):
+        vars(model).update(constants)
+        return fx.GraphModule(tracer.root, graph)
+
+
+@contextmanager
+def _restored(model: nn.Module) -> Iterator[None]:
+    """Give each module back what it held: what a forward assigns while it is traced are proxies.
+
+    torch.fx also leaves the constants that it met on the model.
+    """
+    held = [
+        (vars(part), {name: (value, _content(value)) for name, value in vars(part).items()})
+        for part in model.modules()
+    ]
+    try:
+        yield
+    finally:
+        for attributes, before in held:
+            attributes.clear()
+            for name, (value, content) in before.items():
+                if content is not None:
+                    value.clear()
+                    (value.extend if isinstance(value, list | deque) else value.update)(content)
+                attributes[name] = value
+
+
+def _content(value: Any) -> Any:
+    """What a container holds, of which buffers, children and hooks are such, too."""
+    return copy(value) if type(value) in (dict, OrderedDict, list, deque, set) else None
 
 
 def _resolve_annotations(graph: fx.Graph, forward: Callable[..., Any]) -> None:
