@@ -1,5 +1,7 @@
 """What `integrate` promises: exactness, its methods, and that `differentiate` undoes it."""
 
+import math
+
 import pytest
 import torch
 
@@ -102,3 +104,19 @@ def test_two_forwards_then_two_backwards():
     want = torch.tensor([0.625, 0.375, 0.125], dtype=torch.float64)[:, None].expand(3, 2)
     torch.testing.assert_close(one.grad, want)
     torch.testing.assert_close(two.grad, want)
+
+
+@pytest.mark.parametrize("order", ["velocity", "acceleration", "jerk"])
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_long_sums_keep_the_digits_of_float32(order, backend):
+    # Added up in float32, a hundred thousand steps lost three of seven digits.
+    steps, degree = 100_000, ["velocity", "acceleration", "jerk"].index(order) + 1
+    dt = torch.tensor(1e-3)
+    control = torch.full((steps, 1), 0.3, requires_grad=True)
+    start = State(**dict.fromkeys(["position", "velocity", "acceleration"][:degree], 0.0))
+    motion = integrate(control, dt, start=start, order=order, backend=backend)
+    end = steps * dt.double().item()
+    expected = control[0].double().item() * end**degree / math.factorial(degree)
+    assert motion.position[-1].item() == pytest.approx(expected, rel=1e-6)
+    (gradient,) = torch.autograd.grad(motion.position[-1].sum(), control)
+    assert gradient.double().sum().item() * 0.3 == pytest.approx(expected, rel=1e-6)

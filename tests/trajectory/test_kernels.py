@@ -166,6 +166,7 @@ torch.manual_seed(0)
 same_stencil(stencil, spread([5, 9], 2), boundaries=spread(BOUNDARIES, 4))
 same_stencil(stencil, (300,), boundaries=BOUNDARIES[-1:])
 same_accumulate(accumulate, every=11)
+same_accumulate(accumulate, torch.float32, every=17)
 x = torch.randn(2, 9, 3, dtype=torch.float64, requires_grad=True)
 for call in (lambda b: differentiate(x, 0.1, backend=b).jerk,
              lambda b: integrate(x, 0.1, start=State(0.0, 0.0), backend=b).position):

@@ -9,6 +9,8 @@ from pullback.internal.kernels.vectors._cpu import (
     fence,
     load,
     load_first,
+    load_wide,
+    load_wide_first,
     pointer_at,
     pointer_to,
     splat,
@@ -88,3 +90,25 @@ def test_an_address_is_read_as_numbers_of_the_type_given(dtype):
     x, out = np.arange(5, dtype=dtype), np.full(7, 9, dtype)
     double_at(dtype(0), x.ctypes.data, out.ctypes.data, 5)
     np.testing.assert_array_equal(out, [0, 2, 4, 6, 8, 9, 9])
+
+
+@compile_kernel(nogil=True)
+def double_wide(xs, outs, count):
+    x, out = pointer_to(xs), pointer_to(outs)
+    if count < 8:
+        values = load_wide_first(x, 0, count)
+        store_first(out, 0, values + values, count)
+    else:
+        values = load_wide(x, 0)
+        store(out, 0, values + values)
+
+
+@pytest.mark.parametrize("count", range(9))
+@pytest.mark.parametrize("given", [np.float32, np.float64])
+@pytest.mark.parametrize("kept", [np.float32, np.float64])
+def test_wide_lanes_are_float64_between_any_two(given, kept, count):
+    x, out = np.full(8, np.nan, given), np.full(8, 7.0, kept)
+    x[:count] = np.random.default_rng(count).standard_normal(count)
+    double_wide(x, out, count)
+    np.testing.assert_array_equal(out[:count], (2 * x[:count].astype(np.float64)).astype(kept))
+    assert (out[count:] == 7).all()

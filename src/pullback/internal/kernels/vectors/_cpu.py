@@ -29,6 +29,8 @@ __all__ = [
     "fence",
     "load",
     "load_first",
+    "load_wide",
+    "load_wide_first",
     "pointer_at",
     "pointer_to",
     "pointers_at",
@@ -64,12 +66,25 @@ class _VectorModel(models.PrimitiveModel):
         super().__init__(manager, vector, ir.VectorType(item, vector.lanes))
 
 
-def _place(context: Any, builder: Any, given: Any, arguments: Any) -> tuple[Any, Any, int]:
-    """Where a vector begins, the vector's type, and the bytes of one number."""
+def _place(
+    context: Any, builder: Any, given: Any, arguments: Any, of: _Vector | None = None
+) -> tuple[Any, Any, int]:
+    """Where a vector begins in memory, its type there, and the bytes of one number.
+
+    A vector ``of`` another type has as many lanes there, each of them a number of the memory's.
+    """
     item = given.args[0].dtype
-    vector = context.get_value_type(_Vector(item))
+    vector = ir.VectorType(context.get_value_type(item), (of or _Vector(item)).lanes)
     place = builder.gep(arguments[0], [arguments[1]])
     return builder.bitcast(place, vector.as_pointer()), vector, item.bitwidth // 8
+
+
+def _narrow(builder: Any, values: Any, vector: Any) -> Any:
+    return values if values.type == vector else builder.fptrunc(values, vector)
+
+
+def _widen(builder: Any, values: Any, vector: Any) -> Any:
+    return values if values.type == vector else builder.fpext(values, vector)
 
 
 def _fill(builder: Any, vector: Any, value: Any) -> Any:
@@ -175,20 +190,49 @@ def load_first(_context: Any, pointer: Any, index: Any, count: Any) -> Any:
     """``load_first(pointer, index, count)``: its first ``count`` lanes, zero in all others."""
 
     def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
-        place, vector, size = _place(context, builder, given, arguments)
-        mask = _mask(builder, vector, arguments[2])
-        values = [place, ir.Constant(_INDEX, size), mask, ir.Constant(vector, None)]
-        kind = ir.FunctionType(vector, [value.type for value in values])
-        name = f"llvm.masked.load.v{vector.count}{vector.element.intrinsic_name}.p0"
-        return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
+        return _load_masked(builder, *_place(context, builder, given, arguments), arguments[2])
 
     return _Vector(pointer.dtype)(pointer, types.intp, types.intp), generate
 
 
+@_intrinsic
+def load_wide(_context: Any, pointer: Any, index: Any) -> Any:
+    """``load_wide(pointer, index)``: a vector of float64, of numbers that may be narrower."""
+    wide = _Vector(types.float64)
+
+    def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
+        place, _, size = _place(context, builder, given, arguments, wide)
+        return _widen(builder, builder.load(place, align=size), context.get_value_type(wide))
+
+    return wide(pointer, types.intp), generate
+
+
+@_intrinsic
+def load_wide_first(_context: Any, pointer: Any, index: Any, count: Any) -> Any:
+    """``load_wide_first(pointer, index, count)``: the same, with zero after ``count`` lanes."""
+    wide = _Vector(types.float64)
+
+    def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
+        found = _place(context, builder, given, arguments, wide)
+        values = _load_masked(builder, *found, arguments[2])
+        return _widen(builder, values, context.get_value_type(wide))
+
+    return wide(pointer, types.intp, types.intp), generate
+
+
+def _load_masked(builder: Any, place: Any, vector: Any, size: int, count: Any) -> Any:
+    mask = _mask(builder, vector, count)
+    values = [place, ir.Constant(_INDEX, size), mask, ir.Constant(vector, None)]
+    kind = ir.FunctionType(vector, [value.type for value in values])
+    name = f"llvm.masked.load.v{vector.count}{vector.element.intrinsic_name}.p0"
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
+
+
 def _storing(align: int | None, *, past_caches: bool) -> Callable[..., Any]:
     def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
-        place, _, size = _place(context, builder, given, arguments)
-        stored = builder.store(arguments[2], place, align=align or size)
+        place, vector, size = _place(context, builder, given, arguments, given.args[2])
+        values = _narrow(builder, arguments[2], vector)
+        stored = builder.store(values, place, align=align or size)
         if past_caches:
             hint = builder.module.add_metadata([ir.Constant(_INDEX, 1)])
             stored.set_metadata("nontemporal", hint)
@@ -199,7 +243,10 @@ def _storing(align: int | None, *, past_caches: bool) -> Callable[..., Any]:
 
 @_intrinsic
 def store(_context: Any, pointer: Any, index: Any, vector: Any) -> Any:
-    """``store(pointer, index, vector)``: write all lanes from ``pointer[index]`` on."""
+    """``store(pointer, index, vector)``: write all lanes from ``pointer[index]`` on.
+
+    Here and below, numbers are rounded where the memory's are narrower than the vector's.
+    """
     return types.void(pointer, types.intp, vector), _storing(None, past_caches=False)
 
 
@@ -223,8 +270,9 @@ def store_first(_context: Any, pointer: Any, index: Any, vector: Any, count: Any
     """
 
     def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
-        place, vector, size = _place(context, builder, given, arguments)
+        place, vector, size = _place(context, builder, given, arguments, given.args[2])
         pointer, index, values, count = arguments
+        values = _narrow(builder, values, vector)
         every = builder.icmp_signed("==", count, ir.Constant(count.type, vector.count))
         with builder.if_else(every) as (whole, part):
             with whole:
