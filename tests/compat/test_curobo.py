@@ -194,6 +194,26 @@ def test_the_adjoint_is_the_transpose_beyond_a_hundred_samples(name):
     assert abs(left - right) <= 1e-13 * sum(product.abs().sum() for product in products)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", [*PLAIN, *INDEXED])
+def test_half_precision_is_that_of_the_numbers(name, dtype):
+    # 1/dt is 50 per second, or 20 ms; its third power is beyond float16.
+    run, given = differentiable(name, 6)
+    rate = 50.0 if name.startswith("Clique") else 0.02
+    half = [x.detach().to(dtype) for x in given[:4]]
+    half = [x.requires_grad_() for x in (*half, torch.full_like(given[4], rate).to(dtype))]
+    double = [x.detach().double().requires_grad_() for x in half]
+    outputs, expected = run(*half), run(*double)
+    gradients = torch.autograd.grad([y.float().sum() for y in outputs], half)
+    wanted = torch.autograd.grad([y.sum() for y in expected], double)
+    for got, right in zip((*outputs, *gradients), (*expected, *wanted), strict=True):
+        assert got.dtype == dtype
+        fits = right.abs() <= torch.finfo(dtype).max
+        scale = right.abs().max().clamp(max=torch.finfo(dtype).max)
+        error = (got.double() - right)[fits].abs()
+        assert (error <= 4 * torch.finfo(dtype).eps * scale).all()
+
+
 @pytest.mark.parametrize("name", [*PLAIN, *INDEXED])
 def test_transforms(name):
     run, used = differentiable(name, 6)

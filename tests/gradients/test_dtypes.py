@@ -283,3 +283,17 @@ class TestExploding:
         (pulled,) = torch.autograd.grad(room.clip_gradient(x, 0.5), x, g, create_graph=True)
         (got,) = torch.autograd.grad(pulled, g, torch.ones_like(pulled))
         assert got == 1
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64],
+    ids=str,
+)
+@pytest.mark.parametrize("bound", ["value", "norm"])
+def test_a_bound_beyond_the_dtype_clips_nothing(dtype, bound):
+    x = torch.zeros(3, dtype=dtype, requires_grad=True)
+    y = room.clip_gradient(x, **{bound: 1e300 if dtype == torch.float64 else 1e39})
+    for cotangent in (torch.tensor([1.0, -2.0, 3.0], dtype=dtype), torch.zeros(3, dtype=dtype)):
+        (gradient,) = torch.autograd.grad(y, x, cotangent, retain_graph=True)
+        assert torch.equal(gradient, cotangent)

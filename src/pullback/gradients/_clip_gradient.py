@@ -47,12 +47,19 @@ class ClipGradientFunction(Function):
 
 
 def _clip_value(cotangent: Tensor, value: float) -> Tensor:
+    if value > _largest(cotangent):  # as no element can be, but an infinite one
+        return cotangent
     if not cotangent.is_complex():
         if cotangent.dtype.itemsize == 1:  # float8 has no clamp
             return widen(cotangent).clamp(-value, value).to(cotangent.dtype)
         return cotangent.clamp(-value, value)
     direction, length = _polar(cotangent)
     return torch.where(length > value, direction * value, cotangent).to(cotangent.dtype)
+
+
+def _largest(cotangent: Tensor) -> float:
+    """A bound of all finite magnitudes in a dtype, above which torch does not take a number."""
+    return torch.finfo(cotangent.dtype).max * (1 + cotangent.is_complex())
 
 
 def _polar(tensor: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,6 +83,7 @@ def _clip_norm(cotangent: Tensor, norm: float, dim: Dimensions) -> Tensor:
     if cotangent.numel() == 0:
         return cotangent
     direction, length = direction_of(cotangent, dim)
+    norm = min(norm, torch.finfo(length.dtype).max)
     # Below the bound the cotangent is as it was, to the last bit; a NaN is not below it.
     clipped = torch.where(length <= norm, widen(cotangent), direction * norm)
     return clipped.to(cotangent.dtype)

@@ -9,7 +9,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.gradients._check import check_broadcast
 from pullback.internal.torch import is_functorch_wrapped_tensor
 
-__all__ = ["Factor", "check_factor", "check_number", "multiply", "widen"]
+__all__ = ["Factor", "can_look_into", "check_factor", "check_number", "multiply", "widen"]
 
 _SYMBOLIC = (torch.SymFloat, torch.SymInt)
 
@@ -78,7 +78,13 @@ def check_number(
         )
     if isinstance(number, _SYMBOLIC):
         return number  # type: ignore[return-value]  # traced numbers act as numbers
-    plain = complex(number) if isinstance(number, complex) else float(number)  # type: ignore[arg-type]
+    try:
+        plain = complex(number) if isinstance(number, complex) else float(number)  # type: ignore[arg-type]
+    except OverflowError as error:
+        raise ArgumentError(
+            f"{function}: {name} is larger than any floating number.",
+            given=f"{name} of type {type(number).__name__}, beyond 1.8e308",
+        ) from error
     if not allow_nan and plain - plain != 0.0:
         _refuse_non_finite(number, function, name)
     return plain
@@ -111,13 +117,17 @@ def _check_tensor_factor(
                 given=f"{name} on {factor.device}, x on {x.device}",
                 mend=f"Pass {name}.to(x.device).",
             )
-    if not allow_nan and _can_look_into(factor) and not bool(torch.isfinite(factor).all()):
+    if not allow_nan and can_look_into(factor) and not bool(torch.isfinite(factor).all()):
         _refuse_non_finite("a tensor with NaN or infinite values", function, name)
     return widen(factor)
 
 
-def _can_look_into(tensor: Tensor) -> bool:
-    """Whether a tensor's values can be read without waiting, tracing or batching."""
+def can_look_into(tensor: Tensor) -> bool:
+    """Whether a tensor's values can be read without waiting, tracing or batching.
+
+    Arguments:
+        tensor: any tensor.
+    """
     return (
         tensor.device.type == "cpu"
         and not torch.compiler.is_compiling()

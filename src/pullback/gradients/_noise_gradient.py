@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.gradients._check import check_tensor
-from pullback.gradients._factor import Factor, check_factor, widen
+from pullback.gradients._factor import Factor, can_look_into, check_factor, widen
 from pullback.gradients._module import module_of
 from pullback.internal.torch import graph_break
 from pullback.tensor import Function
@@ -97,13 +97,19 @@ def noise_gradient(x: Tensor, std: Factor, generator: torch.Generator | None = N
     return NoiseGradientFunction.apply(x, noise * std)
 
 
+def _is_negative(std: float | Tensor) -> bool:
+    if isinstance(std, Tensor):
+        return can_look_into(std) and bool((std < 0).any())
+    return std < 0
+
+
 def _check_std(std: Factor, x: Tensor | None, function: str) -> Factor:
     std = check_factor(std, x, function, name="std")
     if isinstance(std, complex) or (isinstance(std, Tensor) and std.is_complex()):
         raise ArgumentTypeError(
             f"{function}: std is complex.", given=f"std={std!r}", expected="a real std >= 0"
         )
-    if not isinstance(std, Tensor) and std < 0:
+    if _is_negative(std):
         raise ArgumentError(
             f"{function}: std is negative.", given=f"std={std}", expected="std >= 0"
         )

@@ -1,6 +1,6 @@
 """The norm and direction of a cotangent, without overflow, and the checks of its arguments."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -100,7 +100,7 @@ def check_dimensions(dim: Dimensions, x: Tensor, function: str) -> Dimensions:
     """
     if dim is None:
         return None
-    axes = (dim,) if isinstance(dim, int) else tuple(dim)
+    axes = (dim,) if not isinstance(dim, Iterable) else tuple(dim)
     if not all(isinstance(axis, int) and not isinstance(axis, bool) for axis in axes):
         raise ArgumentTypeError(
             f"{function}: dim is not an integer or several.", given=f"dim={dim!r}"

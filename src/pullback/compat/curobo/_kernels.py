@@ -36,6 +36,7 @@ __all__ = [
     "CliqueTensorStepKernel",
 ]
 
+_HALF = (torch.float16, torch.bfloat16)
 Starts = tuple[Tensor, Tensor, Tensor]
 Formula = Callable[[Tensor, Starts, Tensor], Four]
 Needs = tuple[bool, bool, bool, bool, bool]
@@ -148,7 +149,12 @@ class CliqueTensorStepKernel(Function):
     def _move(
         cls, u_act: Tensor, starts: Starts, traj_dt: Tensor, buffers: Sequence[Tensor | None]
     ) -> Four:
-        values = cls._formula(u_act, starts, traj_dt)
+        u, p, v, a, dt = map(_wide, (u_act, *starts, traj_dt))
+        values = cls._formula(u, (p, v, a), dt)
+        dtype = torch.promote_types(u_act.dtype, starts[0].dtype)
+        if dtype in _HALF:
+            p, v, a, j = values
+            values = p.to(dtype), v.to(dtype), a.to(dtype), j.to(dtype)
         for buffer, value in zip(buffers, values, strict=True):
             write(buffer, value)
         return values
@@ -177,9 +183,24 @@ class CliqueTensorStepKernel(Function):
     def _pull_saved(
         cls, saved: tuple[Tensor, ...], cotangents: Four, needs: Needs
     ) -> tuple[Tensor | None, ...]:
-        u_act, position, velocity, acceleration, traj_dt = saved
-        starts = (position, velocity, acceleration)
-        return cls._adjoint(u_act, starts, traj_dt, cotangents, needs)
+        return cls._pull(saved, cotangents, needs)
+
+    @classmethod
+    def _pull(
+        cls, given: Sequence[Tensor], cotangents: Four, needs: Needs
+    ) -> tuple[Tensor | None, ...]:
+        u, p, v, a, dt = map(_wide, given)
+        of_p, of_v, of_a, of_j = map(_wide, cotangents)
+        gradients = cls._adjoint(u, (p, v, a), dt, (of_p, of_v, of_a, of_j), needs)
+        return tuple(
+            None if gradient is None else gradient.to(tensor.dtype)
+            for gradient, tensor in zip(gradients, given, strict=True)
+        )
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """Half precision in float32: the third power of 1/dt overflows float16 from dt = 25 ms down."""
+    return tensor.float() if isinstance(tensor, Tensor) and tensor.dtype in _HALF else tensor
 
 
 class CliqueTensorStepCoalesceKernel(CliqueTensorStepKernel):
@@ -246,9 +267,8 @@ class CliqueTensorStepIdxKernel(CliqueTensorStepKernel):
         cls, saved: tuple[Tensor, ...], cotangents: Four, needs: Needs
     ) -> tuple[Tensor | None, ...]:
         u_act, *tables, start_idx, traj_dt = saved
-        position, velocity, acceleration = (gather(table, start_idx) for table in tables)
-        starts = (position, velocity, acceleration)
-        of_act, *of_rows, of_dt = cls._adjoint(u_act, starts, traj_dt, cotangents, needs)
+        starts = [gather(table, start_idx) for table in tables]
+        of_act, *of_rows, of_dt = cls._pull((u_act, *starts, traj_dt), cotangents, needs)
         index = start_idx.flatten().long()
         of_tables = (
             None if rows is None else torch.zeros_like(table).index_add(0, index, rows)
