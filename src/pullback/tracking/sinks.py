@@ -5,10 +5,14 @@ and ``close()``, called when the block ends.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pullback.internal._extras import require
+from pullback.tracking.run._identity import Key
 from pullback.tracking.run._observation import Observation, Sink
 from pullback.tracking.run._writing import LineFile, observation_fields
 
@@ -57,8 +61,14 @@ def _record(observation: Observation) -> dict[str, Any]:
     return {
         **observation_fields(observation),
         "scale": scale if scale == scale else None,  # noqa: PLR0124 - NaN is no JSON
-        "measures": {name: values.tolist() for name, values in observation.measures.items()},
+        "measures": {name: _plain(values) for name, values in observation.measures.items()},
     }
+
+
+def _plain(values: np.ndarray) -> Any:
+    plain = values.astype(object)
+    plain[~np.isfinite(values)] = None  # JSON has no NaN
+    return plain.tolist()
 
 
 def _scalars(observation: Observation) -> dict[str, float]:
@@ -128,10 +138,15 @@ class WeightsAndBiases:
         )
 
     def write(self, observations: Sequence[Observation]) -> None:
-        """Log the scalars of each step at once."""
-        steps: dict[int, dict[str, float]] = {}
+        """Log the scalars of each step at once, its microbatches merged."""
+        seen: dict[tuple[int, Key], Observation] = {}
         for each in observations:
-            steps.setdefault(each.place.step, {}).update(_scalars(each))
+            before = seen.get((each.place.step, each.key))
+            merged = each.statistics if before is None else before.statistics.merge(each.statistics)
+            seen[each.place.step, each.key] = replace(each, statistics=merged)
+        steps: dict[int, dict[str, float]] = {}
+        for (step, _), each in seen.items():
+            steps.setdefault(step, {}).update(_scalars(each))
         for step, values in steps.items():
             # wandb's own step counts calls of log, which others make as well.
             self._run.log({**values, "pullback/step": step})

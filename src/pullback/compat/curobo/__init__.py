@@ -61,5 +61,4 @@ from pullback.compat.curobo import rollout
 from pullback.compat.curobo.rollout.dynamics_model import integration_utils as _names
 from pullback.compat.curobo.rollout.dynamics_model.integration_utils import *  # noqa: F403
 
-__all__ = ["rollout"]
-__all__ += _names.__all__
+__all__ = ["rollout", *_names.__all__]  # noqa: PLE0604 - they are strings

@@ -210,20 +210,30 @@ class Statistics:
         """
         try:
             first, *counts = data["exponents"]
-            if len(counts) > BINS:
+            if len(counts) > BINS or not BELOW <= first <= ABOVE + 1:
                 raise ValueError("too many exponents")
             scalars: dict[str, Any] = {
-                name: data[name] if kind is int else _number(data[name])
+                name: whole(data[name]) if kind is int else _number(data[name])
                 for name, kind in _SCALARS.items()
             }
-            exponents = {first + i: int(n) for i, n in enumerate(counts) if n}
+            sizes = ("m2", "mean_abs", "max_abs", "min_abs")
+            if not all(scalars[name] >= 0 for name in sizes):
+                raise ValueError("a size that is none")
+            exponents = {first + i: whole(n) for i, n in enumerate(counts) if n}
             return cls(**scalars, exponents=exponents)
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError) as error:
             raise ArgumentError(
                 "These are not statistics that pullback wrote.",
                 given=json.dumps(data, default=repr)[:200],
                 expected=f"the fields {', '.join((*_SCALARS, 'exponents'))}",
             ) from error
+
+
+def whole(value: Any) -> int:
+    """Return a count that was read, or say that it is none."""
+    if type(value) is not int or not 0 <= value < 1 << 53:
+        raise ValueError(f"{value!r} is not a count")
+    return value
 
 
 def _plain(value: float) -> float | str:

@@ -39,7 +39,7 @@ class History:
     """
 
     def __init__(self, limit: int) -> None:
-        if limit < 1:
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise ArgumentError(
                 "A history keeps at least one moment.",
                 given=f"history={limit}",

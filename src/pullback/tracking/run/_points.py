@@ -28,13 +28,23 @@ from pullback.tracking.measure._layout import (
 )
 from pullback.tracking.measure._statistics import finite_counts
 
-__all__ = ["BAD", "EMPTY", "NULL", "POINT_BYTES", "Points", "decode_points", "encode_points"]
+__all__ = [
+    "ALL_FLAGS",
+    "BAD",
+    "EMPTY",
+    "NULL",
+    "POINT_BYTES",
+    "Points",
+    "decode_points",
+    "encode_points",
+]
 
 POINT_BYTES = 4
 ALL_ZERO, NONE_FINITE = -32768, -32767
 WHOLE = 248  # a share of one
 NAN_SEEN, POSITIVE_SEEN, NEGATIVE_SEEN, EMPTY, NULL = 1, 2, 4, 8, 16
 BAD = NAN_SEEN | POSITIVE_SEEN | NEGATIVE_SEEN
+ALL_FLAGS = BAD | EMPTY | NULL
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +80,10 @@ def encode_points(rows: np.ndarray) -> np.ndarray:
         level = np.log2(scale)
         above = np.log2(rows[:, MAX_ABS]) - level
     empty, null = finite == 0, (finite > 0) & (rows[:, MAX_ABS] == 0)
-    drawn = ~(empty | null)
+    drawn = ~(empty | null | np.isnan(level) | np.isnan(above))
     points = np.zeros((len(rows), POINT_BYTES), np.uint8)
     level = np.clip(np.round(np.where(drawn, level, 0.0) * 256), -32766, 32767)
-    level = np.where(null, ALL_ZERO, np.where(empty, NONE_FINITE, level)).astype("<i2")
+    level = np.where(null, ALL_ZERO, np.where(drawn, level, NONE_FINITE)).astype("<i2")
     points[:, :2] = level[:, None].view(np.uint8)
     points[:, 2] = np.clip(np.round(np.where(drawn, above, 0.0) * 8), 0, 255)
     share = rows[:, ZEROS] / np.maximum(rows[:, COUNT], 1.0)

@@ -1,17 +1,20 @@
 """`read_run`: a recorded run from its JSON lines."""
 
 import json
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from pullback.errors import ArgumentError, RecordingError
+from pullback.errors import RecordingError
 from pullback.tracking.formats import QuantisationNoise
-from pullback.tracking.measure._statistics import Statistics
-from pullback.tracking.run._identity import Key, Place
+from pullback.tracking.formats._noise import ROLES
+from pullback.tracking.measure._layout import Direction
+from pullback.tracking.measure._statistics import Statistics, whole
+from pullback.tracking.run._identity import Key, Phase, Place
 from pullback.tracking.run._observation import Observation
-from pullback.tracking.run._points import Points, decode_points, encode_points
+from pullback.tracking.run._points import ALL_FLAGS, Points, decode_points, encode_points
 from pullback.tracking.run._run import Run, Series, no_points
 from pullback.tracking.run._writing import VERSION
 
@@ -37,17 +40,21 @@ class _Reader:
         if kind == "run":
             if line["version"] != VERSION:
                 raise ValueError(f"version {line['version']}, and this reads version {VERSION}")
-            self.header = line
+            self.header = {"title": _text(line["title"]), "every": max(whole(line["every"]), 1)}
         elif kind == "seen":
             self.seen(line)
         elif kind == "point":
+            place = _place(line)
+            scale, peak = float(line["log2_scale"]), float(line["log2_peak"])
+            if isfinite(scale) != isfinite(peak):
+                raise ValueError(f"a scale of 2^{scale} beside a peak of 2^{peak}")
             moment = (
-                line["step"],
-                line["microbatch"],
-                float(line["log2_scale"]),
-                float(line["log2_peak"]),
-                line["zero_share"],
-                line["flags"],
+                place.step,
+                place.microbatch,
+                scale,
+                peak,
+                float(line["zero_share"]),
+                whole(line["flags"]) & ALL_FLAGS,
             )
             self.moments.setdefault(_key(line), []).append(moment)
         elif kind == "total":
@@ -58,10 +65,12 @@ class _Reader:
             statistics = Statistics.from_dict(line["statistics"])
             self.first = Observation(_key(line), _place(line), statistics)
         elif kind == "noise":
-            fields = {field: line[field] for field in ("module", "role", "number_format", "count")}
-            self.noise.append(QuantisationNoise(**fields, decibels=float(line["decibels"])))
+            module, number_format = _text(line["module"]), _text(line["number_format"])
+            role, count = _one_of(ROLES, line["role"]), whole(line["count"])
+            decibels = float(line["decibels"])
+            self.noise.append(QuantisationNoise(module, role, number_format, count, decibels))
         elif kind == "skipped":
-            self.skipped[line["name"]] = line["reason"]
+            self.skipped[_text(line["name"])] = _text(line["reason"])
 
     def seen(self, line: dict[str, Any]) -> None:
         key, statistics = _key(line), Statistics.from_dict(line)
@@ -86,6 +95,8 @@ class _Reader:
             raise ValueError("no header")
         totals = {**self.merged, **self.totals}
         keys = dict.fromkeys([*self.moments, *totals])
+        if self.first is not None and self.first.key not in keys:
+            raise ValueError(f"{self.first.key} was not finite, and is not in the recording")
         series = [
             Series(key, totals.get(key, Statistics(0)), _points(self.moments.get(key)))
             for key in keys
@@ -105,11 +116,31 @@ class _Reader:
 def _key(line: dict[str, Any]) -> Key:
     # A recording made before a field was there has its default.
     fields = {**Key._field_defaults, **line}
-    return Key(**{field: fields[field] for field in Key._fields})
+    return Key(
+        _text(fields["name"]),
+        whole(fields["call"]),
+        _one_of(get_args(Direction), fields["direction"]),
+        whole(fields["order"]),
+        fields["recomputed"] is True,
+        whole(fields["visit"]),
+        _one_of(get_args(Phase), fields["phase"]),
+    )
 
 
 def _place(line: dict[str, Any]) -> Place:
-    return Place(line["step"], line["microbatch"])
+    return Place(whole(line["step"]), whole(line["microbatch"]))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    return value
+
+
+def _one_of(known: tuple[Any, ...], value: Any) -> Any:
+    if value not in known:
+        raise ValueError(f"{value!r} is none of {known}")
+    return value
 
 
 def _points(moments: list[tuple[int, int, float, float, float, int]] | None) -> Points:
@@ -135,7 +166,7 @@ def read_run(path: str | Path) -> Run:
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines(keepends=True)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # also a path that none can be, and text that is none
         raise RecordingError(
             "The recording cannot be read.", given=str(path), expected=str(error)
         ) from error
@@ -146,7 +177,7 @@ def read_run(path: str | Path) -> Run:
         for number, line in enumerate(lines[:-1] if truncated else lines, start=1):  # noqa: B007 - the message names the line
             reader.take(json.loads(line))
         return reader.run(truncated)
-    except (ArgumentError, KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise RecordingError(
             "This is not a recording, or it is damaged.",
             given=f"{path}, line {number}: {error}",

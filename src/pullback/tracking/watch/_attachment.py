@@ -1,5 +1,6 @@
 """`Attachment`: hang a store's hooks on a model, and take every one of them off again."""
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -58,7 +59,7 @@ class Attachment:
         self._store = store
         self._handles: list[Any] = []
         self._watched: list[tuple[str, Any]] = []
-        self._marked: list[ref[nn.Module]] = []
+        self._marked: list[tuple[ref[nn.Module], Any, Any]] = []
         store.between = self.sightings.clear
 
     @property
@@ -97,12 +98,13 @@ class Attachment:
     def _mark(self, module: nn.Module) -> None:
         """Make compiled code look again: it never checks for hooks that came after it.
 
-        It does check that a module has no ``forward`` of its own; so the module gets one, which
-        is the very method it had. Without it, the code compiled before is valid again.
+        It does check that a module has no ``forward`` of its own, or which; so the module gets
+        one, which is the very method it had or calls it. Without it, the code compiled before is
+        valid again.
         """
-        if "forward" not in module.__dict__:
-            module.__dict__["forward"] = module.forward
-            self._marked.append(ref(module))
+        own = module.__dict__.get("forward")
+        given = module.__dict__["forward"] = module.forward if own is None else _Calling(own)
+        self._marked.append((ref(module), own, given))
 
     def detach(self) -> None:
         """Take off every hook, and name the modules whose hook somebody else has removed."""
@@ -113,19 +115,32 @@ class Attachment:
                 self.skipped[name] = "after somebody else removed its hook; its figures end there"
         for handle in self._handles:
             handle.remove()
-        for weak in self._marked:
+        for weak, own, given in reversed(self._marked):
             module = weak()
             # Another forward, which somebody set meanwhile, stays.
-            if module is not None and _is_its_own(module, module.__dict__.get("forward")):
+            if module is not None and module.__dict__.get("forward") is given:
                 del module.__dict__["forward"]
+                if own is not None:
+                    module.__dict__["forward"] = own
         self._handles.clear()
         self._watched.clear()
         self._marked.clear()
         self.sightings.clear()
 
 
-def _is_its_own(module: nn.Module, forward: Any) -> bool:
-    owner, function = getattr(forward, "__self__", None), getattr(forward, "__func__", None)
-    return owner is module and function is getattr(
-        type(module).forward, "__func__", type(module).forward
-    )
+class _Calling:
+    """Calls a module's own forward, of which a copy or a pickle holds that alone."""
+
+    def __init__(self, forward: Any) -> None:
+        self.forward = forward
+        functools.update_wrapper(self, forward)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _same, (self.forward,)
+
+
+def _same(forward: Any) -> Any:
+    return forward

@@ -79,7 +79,8 @@ class Measures:
                         given=f"a {type(found).__name__} for {key}",
                         expected="a tensor on the device of its argument, such as x.abs().max()",
                     )
-                self._waiting.append((key, place, name, found.detach()))
+                # A view of the values would be read when these may have changed.
+                self._waiting.append((key, place, name, found.detach().clone()))
 
     def flush(self) -> Measured:
         """Read all back, with one copy from each device."""

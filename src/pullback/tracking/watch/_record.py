@@ -1,5 +1,8 @@
 """`Record`: where `track` writes, for those who place it in their own code."""
 
+from functools import partial
+from typing import Any
+
 from pullback.errors import ArgumentError
 from pullback.tracking.measure._dispatch import Backend
 from pullback.tracking.measure._layout import Direction
@@ -39,8 +42,13 @@ class Record(Recorder):
         if not isinstance(name, str) or not name:
             raise ArgumentError("A record needs a name.", given=repr(name), expected="some text")
         super().__init__(name, every, history, backend=backend)
+        self._made = partial(Record, name, every=every, history=history, backend=backend)
         self.name = name
         self.store = self._store
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy, of a module that holds it for one, has seen nothing.
+        return self._made, ()
 
     def flush(self) -> None:
         """Bring what was measured to the host without ending the step."""

@@ -104,6 +104,7 @@ class Tracker(Recorder):
         super().__init__(title, every, history, backend=backend, statistics=statistics)
         self._model: nn.Module | None = model
         self._names = names
+        self._entered = False
         self._chosen = choose_by(names)
         self._store.measures = Measures(measures or {})
         self._attachment = Attachment(self._store)
@@ -120,13 +121,15 @@ class Tracker(Recorder):
         self._reduced: dict[Key, Statistics] | None = None
 
     def __enter__(self) -> "Tracker":
-        if self._model is None:
+        if self._model is None or self._entered:
             raise UnsupportedError(
                 "A tracker is used once.",
                 expected="a new Tracker for each `with` block",
                 mend="Make another Tracker(model).",
             )
         with ExitStack() as undo:
+            self._entered = True
+            undo.callback(setattr, self, "_entered", False)
             if self._jsonl is not None:
                 undo.callback(self._write_to(self._jsonl).close)
             model = getattr(self._model, "_orig_mod", self._model)
