@@ -2,6 +2,7 @@
 
 import functools
 import math
+import pickle
 
 import pytest
 import torch
@@ -262,6 +263,47 @@ def test_delayed_scales_of_gradients():
             Product(lambda t: checkpoint(layer, t, use_reentrant=False)),
             forward=kept,
         )(x)
+
+
+class OtherWay(nn.Module):
+    """Multiplies once more while it trains: by a layer, or by a product of its own."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.aux, self.main = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+        self.kind = kind
+
+    def product(self, x, layer):
+        return layer(x) if self.kind == "layers" else functional.linear(x, layer.weight)
+
+    def forward(self, x):
+        if self.training:
+            self.product(x, self.aux)
+        return self.product(x, self.main)
+
+
+@pytest.mark.parametrize("kind", ["layers", "functions"])
+def test_a_delayed_scale_is_that_of_its_own_product_whichever_way_a_pass_takes(kind):
+    model = OtherWay(kind)
+    model.aux.weight.data.fill_(0.01)
+    model.main.weight.data.fill_(10.0)
+    simulated = simulate_format(model, forward=ScaledFormat("delayed", E4M3, history=16))
+    simulated(torch.ones(2, 8))
+    simulated.eval()
+    torch.testing.assert_close(simulated(torch.ones(2, 8)), torch.full((2, 8), 80.0))
+    model.main.weight.data.fill_(40.0)  # beyond what the product has seen
+    torch.testing.assert_close(simulated(torch.ones(2, 8)), torch.full((2, 8), 80.0))
+    again = pickle.loads(pickle.dumps(simulated))
+    torch.testing.assert_close(again(torch.ones(2, 8)), torch.full((2, 8), 80.0))
+
+
+def test_the_two_products_of_attention_have_a_scale_each():
+    delayed = ScaledFormat("delayed", E4M3, history=4)
+    recipe = Recipe({"*": ProductFormats(activation=delayed, gradient="MXFP8 E5M2")})
+    attend = simulate_format(Product(functional.scaled_dot_product_attention), recipe=recipe)
+    q, v = 100 * torch.ones(1, 4, 32), torch.ones(1, 4, 32)
+    for _ in range(2):  # a quarter is exact under a scale of its own, not under that of a hundred
+        torch.testing.assert_close(attend(q, q, v), v)
 
 
 @pytest.mark.parametrize("formats", ["MXFP4", "int8 tensor"])

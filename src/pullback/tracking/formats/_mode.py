@@ -9,6 +9,7 @@ import contextlib
 import functools
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -37,7 +38,7 @@ from pullback.tracking.formats._products import (
     replace_factors,
 )
 from pullback.tracking.formats._recipe import ProductFormats, Role
-from pullback.tracking.formats._spot import Spot
+from pullback.tracking.formats._spot import Place, Spot, place_of_call
 
 __all__ = ["rounding_products"]
 
@@ -92,7 +93,7 @@ class _ProductMode(TorchFunctionMode):
         super().__init__()
         self.settings = settings
         self.path = list(path)  # the modules that are running, the innermost last
-        self.count = 0  # of products in this pass
+        self.counts: Counter[tuple[str, Place]] = Counter()  # of products in this pass
         self.entered = False  # inside of a product whose factors are rounded
         self.differentiable = torch.is_grad_enabled()
         self.custom: type | None = None  # whose backward will multiply as it likes
@@ -135,11 +136,10 @@ class _ProductMode(TorchFunctionMode):
         formats = self.settings.formats_of(self.path[-1])
         if formats is None:
             return self.run(func, args, kwargs)
-        self.count += 1
-        spot = Spot(self.path[-1], self.count)
         if formats.follows_dimension:
-            multiply = functools.partial(self.multiply_blocks, spot)
+            multiply = functools.partial(self.multiply_blocks, formats)
             return multiply_by(multiply, func, args, kwargs)
+        spot = self.spot(formats)
         places = itertools.count()
 
         def replace(x: Tensor, name: str) -> Tensor:
@@ -163,12 +163,18 @@ class _ProductMode(TorchFunctionMode):
         finally:
             self.entered = before
 
-    def multiply_blocks(self, spot: Spot, a: Tensor, b: Tensor) -> Tensor:
+    def spot(self, formats: ProductFormats) -> Spot:
+        """Where the product that is called now is."""
+        name, place = self.path[-1], place_of_call() if formats.remembers else ()
+        self.counts[name, place] += 1
+        return Spot(name, self.counts[name, place], place=place)
+
+    def multiply_blocks(self, formats: ProductFormats, a: Tensor, b: Tensor) -> Tensor:
         """Multiply matrices whose factors are scaled along a dimension."""
         for factor in (a, b):
             self.check_factor(factor)
         roles = _role(a), _role(b)
-        return self.run(self.settings.multiply_blocks, (a, b, roles, spot), {})
+        return self.run(self.settings.multiply_blocks, (a, b, roles, self.spot(formats)), {})
 
     @contextlib.contextmanager
     def following(self) -> Iterator[None]:

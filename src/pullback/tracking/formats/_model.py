@@ -84,7 +84,9 @@ class SimulatedFormat(nn.Module):
     @property
     def module_names(self) -> dict[nn.Module, str]:
         """The modules whose products go by their name."""
-        if self.meter is None and set(self.recipe.rules) == {"*"}:
+        rules = self.recipe.rules
+        remembers = any(formats is not None and formats.remembers for formats in rules.values())
+        if self.meter is None and set(rules) == {"*"} and not remembers:
             return {}
         return {part: name for name, part in self.model.named_modules() if name}
 
