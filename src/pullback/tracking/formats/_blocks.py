@@ -10,6 +10,7 @@ each factor rounded anew from the unrounded one, as training in MX formats does 
 Microscaling Data Formats for Deep Learning, 2023, figure 8).
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pullback.errors import UnsupportedError
+from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.tensor import Function
 from pullback.tracking.formats._products import FACTORS
 from pullback.tracking.formats._round import Overflow, Rounder
@@ -27,7 +28,7 @@ from pullback.tracking.formats._simulate import RoundValueFunction
 
 __all__ = ["BlockProductFunction", "along", "multiply_by"]
 
-Multiply = Callable[[Tensor, Tensor], Tensor]
+Multiply = Callable[..., Tensor]
 
 
 def along(number_format: Rounder, dim: int) -> Rounder:
@@ -124,10 +125,11 @@ def _linear(
     weight: Tensor,
     bias: Tensor | None = None,
 ) -> Tensor:
-    rows = input.reshape(-1, input.shape[-1])
+    rows = input.reshape(math.prod(input.shape[:-1]), input.shape[-1])
+    multiply = functools.partial(multiply, is_weight=True)
     result = _matmul(multiply, rows, weight.mT if weight.dim() > 1 else weight)
     result = result.reshape(*input.shape[:-1], *result.shape[1:])
-    return result if bias is None else result + bias
+    return result if bias is None else _fitting(bias, result) + result
 
 
 def _added(
@@ -141,7 +143,19 @@ def _added(
 ) -> Tensor:
     product = _matmul(multiply, first, second)
     product = product if alpha == 1 else alpha * product
-    return beta * input + product if beta else product
+    return beta * _fitting(input, product) + product if beta else product
+
+
+def _fitting(term: Tensor, product: Tensor) -> Tensor:
+    """What is added to a product, in its dtype: torch casts it under autocast only."""
+    if torch.is_autocast_enabled(product.device.type):
+        return term.to(product.dtype)
+    if term.dtype != product.dtype:
+        raise ArgumentTypeError(
+            "What is added to a product has another dtype.",
+            given=f"{term.dtype} for a product in {product.dtype}",
+        )
+    return term
 
 
 def _attend(  # noqa: PLR0917 - torch's signature
@@ -156,6 +170,7 @@ def _attend(  # noqa: PLR0917 - torch's signature
     enable_gqa: bool = False,
 ) -> Tensor:
     # The definition in the documentation of torch's scaled_dot_product_attention.
+    _check_mask(attn_mask, is_causal)
     if enable_gqa:
         key, value = (
             each.repeat_interleave(query.shape[-3] // each.shape[-3], -3) for each in (key, value)
@@ -169,8 +184,21 @@ def _attend(  # noqa: PLR0917 - torch's signature
         scores = scores.masked_fill(~attn_mask, -torch.inf)
     elif attn_mask is not None:
         scores = scores + attn_mask
-    shares = functional.dropout(scores.softmax(-1), dropout_p)
-    return multiply(shares, value)
+    blind = (scores == -torch.inf).all(-1, keepdim=True)  # rows that see nothing attend to nothing
+    shares = scores.masked_fill(blind, 0).softmax(-1).masked_fill(blind, 0).to(value.dtype)
+    return multiply(functional.dropout(shares, dropout_p), value)
+
+
+def _check_mask(mask: Tensor | None, is_causal: bool) -> None:
+    if mask is not None and is_causal:
+        raise ArgumentError(
+            "Attention takes a mask or is_causal, not both.",
+            mend="Put the causal mask into attn_mask.",
+        )
+    if mask is not None and mask.dtype != torch.bool and not mask.is_floating_point():
+        raise ArgumentTypeError(
+            "The mask of attention is boolean or floating.", given=f"dtype {mask.dtype}"
+        )
 
 
 _WAYS: dict[Callable[..., Any], Callable[..., Tensor]] = {

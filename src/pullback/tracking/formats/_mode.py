@@ -134,7 +134,7 @@ class _ProductMode(TorchFunctionMode):
         """Run a product with rounded factors."""
         self.check_call(func, args, kwargs)
         formats = self.settings.formats_of(self.path[-1])
-        if formats is None:
+        if formats is None or not _holds_numbers((*args, *kwargs.values())):
             return self.run(func, args, kwargs)
         if formats.follows_dimension:
             multiply = functools.partial(self.multiply_blocks, formats)
@@ -169,11 +169,13 @@ class _ProductMode(TorchFunctionMode):
         self.counts[name, place] += 1
         return Spot(name, self.counts[name, place], place=place)
 
-    def multiply_blocks(self, formats: ProductFormats, a: Tensor, b: Tensor) -> Tensor:
+    def multiply_blocks(
+        self, formats: ProductFormats, a: Tensor, b: Tensor, is_weight: bool = False
+    ) -> Tensor:
         """Multiply matrices whose factors are scaled along a dimension."""
         for factor in (a, b):
             self.check_factor(factor)
-        roles = _role(a), _role(b)
+        roles = _role(a), _role(b, is_weight)
         return self.run(self.settings.multiply_blocks, (a, b, roles, self.spot(formats)), {})
 
     @contextlib.contextmanager
