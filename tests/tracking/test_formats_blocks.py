@@ -9,7 +9,7 @@ from torch.nn.utils import parametrizations
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tracking import simulate_format
-from pullback.tracking.formats import ProductFormats, Recipe
+from pullback.tracking.formats import ProductFormats, Recipe, find_format, round_values
 
 attention = functional.scaled_dot_product_attention
 
@@ -117,3 +117,18 @@ def test_layers_without_inputs_give_their_bias(name, shape):
     torch.testing.assert_close(y, layer.bias.expand(*shape[:-1], 4))
     y.sum().backward()
     assert layer.weight.grad.shape == (4, 0)
+
+
+def test_complex_products_round_along_what_they_sum_over():
+    a, b = (torch.randn(*shape, dtype=torch.complex128) for shape in ((3, 40), (40, 5)))
+    a.requires_grad_()
+    product = simulated(torch.matmul, "MXFP8", backward="MXFP8 E5M2")
+
+    def along(x, name, dim):
+        known = find_format(name).along(dim)
+        return torch.complex(round_values(x.real, known), round_values(x.imag, known))
+
+    y, g = product(a, b), torch.randn(3, 5, dtype=torch.complex128)
+    torch.testing.assert_close(y, along(a.detach(), "MXFP8", -1) @ along(b, "MXFP8", 0))
+    (got,) = torch.autograd.grad(y, a, g)
+    torch.testing.assert_close(got, along(g, "MXFP8 E5M2", -1) @ along(b, "MXFP8", -1).mH)

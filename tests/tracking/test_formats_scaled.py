@@ -22,6 +22,7 @@ from pullback.tracking.formats import (
     ProductFormats,
     Recipe,
     ScaledFormat,
+    draw_noise,
     find_format,
     round_values,
     signal_to_noise,
@@ -108,6 +109,27 @@ def test_stochastic_rounding_is_unbiased_and_a_stable_scale_keeps_values(name):
 
 def along(x, name, dim):
     return round_values(x, find_format(name).along(dim))
+
+
+@pytest.mark.parametrize("name", [*NAMES, "E4M3"])
+@pytest.mark.parametrize("dim", [0, 1, -1, -2])
+def test_the_parts_of_complex_values_go_along_the_dimension_that_is_asked_for(name, dim):
+    known = find_format(name)
+    known = known.along(dim) if isinstance(known, ScaledFormat) else known
+    x = torch.randn(40, 50, dtype=torch.complex128) * torch.logspace(-3, 3, 50)
+    noise = draw_noise(x)
+    across = 1 if dim in {0, -2} else 0  # one tensor of both parts, side by side
+    for drawn in (None, noise):
+        beside = None if drawn is None else torch.cat(drawn.unbind(-1), across)
+        both = round_values(torch.cat([x.real, x.imag], across), known, beside)
+        expected = torch.complex(*both.chunk(2, across))
+        torch.testing.assert_close(round_values(x, known, drawn), expected, rtol=0, atol=0)
+    torch.testing.assert_close(round_values(x.conj(), known), round_values(x, known).conj())
+    torch.testing.assert_close(round_values(x.conj().imag, known), round_values(-x.imag, known))
+    if name in {"MXFP4", "int8"}:  # a scale for each part of a single value
+        scalar = torch.tensor(3.0 + 0.1j)
+        got = round_values(scalar, find_format(name))
+        torch.testing.assert_close(got.imag, round_values(scalar.imag, find_format(name)))
 
 
 @pytest.mark.parametrize("name", ["MXFP8", "NVFP4", "int8", "int4"])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.tracking.formats._number_format import FORMATS, NumberFormat
-from pullback.tracking.formats._round import check_values
+from pullback.tracking.formats._round import check_values, parts_of
 
 __all__ = ["FormatAdvice", "advise_formats", "advise_from_exponents"]
 
@@ -87,11 +87,7 @@ def advise_formats(
         (1, 1, 0.25)
     """
     check_values(values, "advise_formats")
-    values = values.detach()
-    if values.is_complex():
-        wide = torch.complex64 if values.dtype == torch.complex32 else values.dtype
-        values = torch.view_as_real(values.to(wide))
-    flat = values.reshape(-1).to(torch.float64).abs()
+    flat = parts_of(values.detach()).reshape(-1).to(torch.float64).abs()
     flat = flat[flat.isfinite()]
     magnitudes = flat[flat > 0].sort().values
     return {known.name: _advise_exactly(magnitudes, int(flat.numel()), known) for known in formats}

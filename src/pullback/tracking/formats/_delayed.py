@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pullback.tracking.formats._round import Rounder
+from pullback.tracking.formats._round import Rounder, parts_of
 from pullback.tracking.formats._scaled import FixedScale, ScaledFormat
 from pullback.tracking.formats._spot import Spot
 
@@ -32,7 +32,7 @@ class DelayedScales:
         """Remember the largest magnitude of some values."""
         if not isinstance(number_format, ScaledFormat) or not number_format.history:
             return
-        values = values.detach()
+        values = parts_of(values.detach())
         size = values.abs().nan_to_num(0.0, 0.0, 0.0).to(torch.float64)
         peak = (size.amax() if size.numel() else size.sum()).unsqueeze(0)
         known = self._seen.get(spot)

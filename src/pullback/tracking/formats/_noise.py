@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pullback.tracking.formats._find import Named, find_format
 from pullback.tracking.formats._recipe import Role
-from pullback.tracking.formats._round import check_values, round_values
+from pullback.tracking.formats._round import check_values, parts_of, round_values
 
 __all__ = [
     "ROLES",
@@ -107,9 +107,7 @@ def noise_between(before: Sums, after: Sums) -> list[QuantisationNoise]:
 
 
 def _sums(exact: Tensor, rounded: Tensor) -> Tensor:
-    if exact.is_complex():
-        exact, rounded = torch.view_as_real(exact), torch.view_as_real(rounded)
-    x, y = exact.to(torch.float64), rounded.to(torch.float64)
+    x, y = (parts_of(each).to(torch.float64) for each in (exact, rounded))
     known = x.isfinite() & y.isfinite()
     squares = torch.stack([x.square(), (x - y).square()])
     return torch.where(known, squares, 0.0).flatten(1).sum(1)

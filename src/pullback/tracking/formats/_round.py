@@ -17,6 +17,7 @@ __all__ = [
     "check_noise",
     "check_values",
     "draw_noise",
+    "parts_of",
     "round_values",
 ]
 
@@ -118,8 +119,24 @@ def check_noise(values: Tensor, noise: Tensor | None) -> None:
         )
 
 
+def parts_of(values: Tensor) -> Tensor:
+    """Return the real numbers of a tensor: the parts of complex values, in a new last dimension.
+
+    Arguments:
+        values: shape (...), floating or complex, conjugated or negated by a bit or not.
+    """
+    values = values.resolve_conj().resolve_neg()
+    if values.dtype == torch.complex32:  # which few operations take
+        values = values.to(torch.complex64)
+    return torch.view_as_real(values) if values.is_complex() else values
+
+
 class Scaled(Protocol):
     """A format whose values share a scale: `ScaledFormat`."""
+
+    def for_parts(self) -> "Scaled":
+        """The format of the parts of complex values."""
+        ...
 
     def round(self, values: Tensor, noise: Tensor | None, overflow: Overflow) -> Tensor:
         """Round real values."""
@@ -163,12 +180,15 @@ def round_values(
         >>> round_values(torch.tensor([0.3, 17.0, 1000.0]), E4M3).tolist()
         [0.3125, 16.0, 448.0]
     """
-    if values.is_complex():
-        wide = torch.complex64 if values.dtype == torch.complex32 else values.dtype
-        parts = torch.view_as_real(values.to(wide))
-        rounded = round_values(parts, number_format, noise, overflow)
-        return torch.view_as_complex(rounded.contiguous()).to(values.dtype)
     check_noise(values, noise)
+    if values.is_complex():
+        parts = parts_of(values.reshape(values.shape or (1,)))
+        noise = None if noise is None else noise.reshape(parts.shape)
+        if not isinstance(number_format, NumberFormat):
+            number_format = number_format.for_parts()
+        rounded = round_values(parts, number_format, noise, overflow)
+        return torch.complex(*rounded.unbind(-1)).to(values.dtype).reshape(values.shape)
+    values = parts_of(values)
     if not isinstance(number_format, NumberFormat):
         return number_format.round(values, noise, overflow)
     wide = values.to(torch.float64)

@@ -85,6 +85,10 @@ class ScaledFormat:
         """The same, with channels and blocks along another dimension."""
         return replace(self, dim=dim)
 
+    def for_parts(self) -> "ScaledFormat":
+        """The same for the parts of complex values, which lie along a new last dimension."""
+        return self.along(self.dim - 1) if self.dim < 0 else self
+
     def round(self, values: Tensor, noise: Tensor | None, overflow: Overflow) -> Tensor:
         """Return the values rounded, as `round_values` does.
 
@@ -152,6 +156,10 @@ class FixedScale:
 
     number_format: ScaledFormat
     scale: Tensor
+
+    def for_parts(self) -> "FixedScale":
+        """The same: there is one scale."""
+        return self
 
     def round(self, values: Tensor, noise: Tensor | None, overflow: Overflow) -> Tensor:
         """Return the values rounded, as `round_values` does."""
