@@ -9,7 +9,13 @@ from torch.nn.utils import parametrizations
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tracking import simulate_format
-from pullback.tracking.formats import ProductFormats, Recipe, find_format, round_values
+from pullback.tracking.formats import (
+    ProductFormats,
+    Recipe,
+    ScaledFormat,
+    find_format,
+    round_values,
+)
 
 attention = functional.scaled_dot_product_attention
 
@@ -132,3 +138,50 @@ def test_complex_products_round_along_what_they_sum_over():
     torch.testing.assert_close(y, along(a.detach(), "MXFP8", -1) @ along(b, "MXFP8", 0))
     (got,) = torch.autograd.grad(y, a, g)
     torch.testing.assert_close(got, along(g, "MXFP8 E5M2", -1) @ along(b, "MXFP8", -1).mH)
+
+
+class TwoInputs(nn.Bilinear):
+    def forward(self, x):
+        return super().forward(x, x)
+
+
+def test_every_factor_is_measured():
+    layer, x = TwoInputs(8, 8, 4), torch.randn(16, 8)
+    model = simulate_format(layer, forward="E2M1", measure=True)
+    model(x)
+    found = {each.role: each.count for each in model.noise()}
+    assert found == {"weight": layer.weight.numel(), "activation": 2 * x.numel()}
+    for name, count in (("E2M1", 3 * 256), ("MXFP8", 4 * 256)):  # by block the softmax as well
+        attend = simulated(attention, name, measure=True)
+        q = torch.randn(1, 16, 16, requires_grad=True)
+        attend(q, q, q)
+        assert [each.count for each in attend.noise()] == [count]
+
+
+@pytest.mark.parametrize("name", ["E5M2", "MXFP8 E5M2"])
+def test_the_noise_of_a_gradient_is_that_of_its_rounding(name):
+    x, g = torch.randn(32, 64), torch.randn(32, 64)
+    weight = torch.eye(64, requires_grad=True)
+    measured = {}
+    for rounding in ("nearest", "stochastic"):
+        model = simulated(
+            torch.matmul, None, backward=name, rounding=rounding, measure=True,
+            generator=torch.Generator().manual_seed(0),
+        )  # fmt: skip
+        x.requires_grad_().grad = None
+        model(x, weight).backward(g)
+        (found,) = model.noise()
+        measured[rounding] = found.decibels
+        lost = g.double() - x.grad.double()  # the gradient of x is the rounded one
+        expected = 10 * (g.double().square().sum() / lost.square().sum()).log10()
+        assert found.decibels == pytest.approx(float(expected))
+    assert measured["stochastic"] < measured["nearest"] - 2
+
+
+def test_a_delayed_scale_of_complex_values_comes_of_their_parts():
+    delayed = ScaledFormat("delayed", find_format("E4M3"), history=1)
+    x, one = torch.tensor([[3.0 + 4.0j]]), torch.eye(1, dtype=torch.complex64)
+    recipe = Recipe({"*": ProductFormats(activation=delayed)})
+    model = simulate_format(Product(torch.matmul), recipe=recipe)
+    torch.testing.assert_close(model(x, one), model(x, one))
+    torch.testing.assert_close(model(x, one).imag, torch.tensor([[4.0]]))

@@ -28,7 +28,7 @@ from pullback.tracking.formats._round import (
     round_values,
 )
 from pullback.tracking.formats._scaled import ScaledFormat
-from pullback.tracking.formats._simulate import simulate_tensor
+from pullback.tracking.formats._simulate import RoundGradientFunction, simulate_tensor
 from pullback.tracking.formats._spot import Spot
 
 __all__ = ["SimulatedFormat", "check_traceable", "simulate_format"]
@@ -94,7 +94,9 @@ class SimulatedFormat(nn.Module):
         """Return the formats of a module's products; ``None`` leaves them as they are."""
         return self.recipe.find(name)
 
-    def round_factor(self, x: Tensor, role: Role, spot: Spot, dim: int | None = None) -> Tensor:
+    def round_factor(
+        self, x: Tensor, role: Role, spot: Spot, dim: int | None = None, again: bool = False
+    ) -> Tensor:
         """Return a factor of a product with its value rounded.
 
         Arguments:
@@ -102,6 +104,7 @@ class SimulatedFormat(nn.Module):
             role: what it is.
             spot: where it is.
             dim: the dimension that channels and blocks follow, if they are to.
+            again: whether it was rounded before, for another product: it counts once.
         """
         wanted = self._formats(spot).of(role)
         if wanted is None:
@@ -110,8 +113,7 @@ class SimulatedFormat(nn.Module):
         rounded = simulate_tensor(x, chosen, None, **self._how())
         if self.training:
             self._delayed.see(wanted, spot, x)
-        # A factor is rounded once more for the backward: it counts once.
-        if self.meter is not None and spot.factor < 2:
+        if self.meter is not None and not again:
             self.meter.add(spot.module, role, str(wanted), x, rounded)
         return rounded
 
@@ -123,11 +125,12 @@ class SimulatedFormat(nn.Module):
             spot: where it is.
         """
         wanted = self._formats(spot).of("gradient")
-        if wanted is None:
-            return x
         chosen = self._delayed.fix(wanted, spot._replace(factor=-1))
-        y = simulate_tensor(x, None, chosen, **self._how())
-        self._see_gradient(y, wanted, chosen, None, spot)
+        if wanted is None or chosen is None:
+            return x
+        noise = draw_noise(x, self.generator) if self.rounding == "stochastic" else None
+        y = RoundGradientFunction.apply(x, noise, chosen, self.overflow)
+        self._see_gradient(y, wanted, chosen, noise, spot)
         return y.clone()  # a custom Function's view must not be changed in place, a product may be
 
     def multiply_blocks(self, a: Tensor, b: Tensor, roles: tuple[Role, Role], spot: Spot) -> Tensor:
@@ -144,8 +147,8 @@ class SimulatedFormat(nn.Module):
         if not torch.is_grad_enabled():
             return first @ second
         again = (
-            self.round_factor(a, roles[0], spot._replace(factor=2), dim=-2),
-            self.round_factor(b, roles[1], spot._replace(factor=3), dim=-1),
+            self.round_factor(a, roles[0], spot._replace(factor=2), dim=-2, again=True),
+            self.round_factor(b, roles[1], spot._replace(factor=3), dim=-1, again=True),
         )
         wanted = self._formats(spot).of("gradient")
         noise = None
