@@ -19,6 +19,7 @@ from pullback.tracking.formats import (
     FLOAT16,
     FORMATS,
     NumberFormat,
+    ScaledFormat,
     advise_formats,
     draw_noise,
     find_format,
@@ -180,6 +181,8 @@ def test_finding_a_format():
     assert find_format(E2M1) is E2M1
     with pytest.raises(ArgumentError, match="no number format"):
         find_format("fp7")
+    with pytest.raises(ArgumentError):
+        find_format(None)  # E2M1 has no dtype either
 
 
 def test_a_format_of_ones_own():
@@ -207,3 +210,10 @@ def test_bad_values(values, error):
         advise_formats(values)
     with pytest.raises(error):
         simulate_format(values, forward=E4M3)
+
+
+def test_what_is_no_format_is_refused_by_name():
+    with pytest.raises(ArgumentTypeError, match="find_format"):
+        round_values(torch.ones(2), "E4M3")
+    with pytest.raises(ArgumentTypeError, match="element"):
+        ScaledFormat("x", "E4M3")

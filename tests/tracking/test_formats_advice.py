@@ -18,6 +18,7 @@ from pullback.tracking.formats import (
     FORMATS,
     advise_formats,
     advise_from_exponents,
+    find_format,
     round_values,
 )
 
@@ -160,6 +161,22 @@ def test_counts_that_make_no_sense():
     with pytest.raises(ArgumentError):
         advise_from_exponents({}, zeros=-1)
     assert advise_from_exponents({})["E4M3"].count == 0
+
+
+def test_formats_by_name():
+    values = torch.tensor([1e-6, 1.0, 1000.0])
+    expected = {"E4M3": advise_formats(values)["E4M3"]}
+    assert advise_formats(values, ["e4m3"]) == expected
+    assert advise_formats(values, [torch.float8_e4m3fn]) == expected
+    assert advise_from_exponents({0: 1}, formats=["E4M3"])["E4M3"].count == 1
+    for call in (advise_formats, lambda x, known: advise_from_exponents({0: 1}, formats=known)):
+        with pytest.raises(ArgumentError, match="MXFP8"):
+            call(values, [find_format("MXFP8")])
+
+
+def test_conjugated_values_count_by_parts():
+    values = torch.tensor([1.0 + 1000.0j]).conj()
+    assert advise_formats(values)["E4M3"].overflow == 1
 
 
 def test_the_tables_are_whole():

@@ -1,12 +1,13 @@
 """Format advice: what a number format loses of some values, and the scale that loses least."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
+from pullback.tracking.formats._find import Named, find_format
 from pullback.tracking.formats._number_format import FORMATS, NumberFormat
 from pullback.tracking.formats._round import check_values, parts_of
 
@@ -61,21 +62,20 @@ class FormatAdvice:
         return self.overflow_at_most == 0 and self.underflow_at_most == 0
 
 
-def advise_formats(
-    values: Tensor, formats: Iterable[NumberFormat] = FORMATS
-) -> dict[str, FormatAdvice]:
+def advise_formats(values: Tensor, formats: Iterable[Named] = FORMATS) -> dict[str, FormatAdvice]:
     """Count exactly what each format would lose of a tensor's values.
 
     Rounding is to nearest even. The values are sorted once; each count is a search.
 
     Arguments:
         values: shape (...), any floating or complex dtype; complex values count by parts.
-        formats: the formats to advise on.
+        formats: the formats to advise on, or their names; without scales.
 
     Returns:
         The advice by the format's name.
 
     Raises:
+        ArgumentError: an unknown format, or one with scales.
         ArgumentTypeError: no floating or complex tensor.
         UnsupportedError: a sparse, nested or packed tensor.
 
@@ -90,7 +90,21 @@ def advise_formats(
     flat = parts_of(values.detach()).reshape(-1).to(torch.float64).abs()
     flat = flat[flat.isfinite()]
     magnitudes = flat[flat > 0].sort().values
-    return {known.name: _advise_exactly(magnitudes, int(flat.numel()), known) for known in formats}
+    return {
+        known.name: _advise_exactly(magnitudes, int(flat.numel()), known)
+        for known in _unscaled(formats)
+    }
+
+
+def _unscaled(formats: Iterable[Named]) -> Iterator[NumberFormat]:
+    for known in map(find_format, formats):
+        if not isinstance(known, NumberFormat):
+            raise ArgumentError(
+                "Advice on formats finds a scale, and takes no format that has scales.",
+                given=str(known),
+                mend="Pass the format of its elements, or use signal_to_noise.",
+            )
+        yield known
 
 
 def _advise_exactly(magnitudes: Tensor, count: int, known: NumberFormat) -> FormatAdvice:
@@ -151,7 +165,7 @@ def _best(scales: Tensor, lost: Tensor, subnormal: Tensor) -> int:
 def advise_from_exponents(
     exponents: Mapping[int, int],
     zeros: int = 0,
-    formats: Iterable[NumberFormat] = FORMATS,
+    formats: Iterable[Named] = FORMATS,
     largest: float | None = None,
     smallest: float | None = None,
 ) -> dict[str, FormatAdvice]:
@@ -160,7 +174,7 @@ def advise_from_exponents(
     Arguments:
         exponents: for each e, how many magnitudes are in [2**e, 2**(e + 1)).
         zeros: how many values are zero.
-        formats: the formats to advise on.
+        formats: the formats to advise on, or their names; without scales.
         largest: the largest finite magnitude, if known, which narrows the bounds.
         smallest: the smallest nonzero magnitude, if known, likewise.
 
@@ -168,7 +182,7 @@ def advise_from_exponents(
         The advice by the format's name, with the bounds of overflow and underflow.
 
     Raises:
-        ArgumentError: a count is negative.
+        ArgumentError: a count is negative; an unknown format, or one with scales.
 
     Example:
         >>> from pullback.tracking.formats import advise_from_exponents
@@ -179,7 +193,10 @@ def advise_from_exponents(
     if zeros < 0 or any(count < 0 for count in exponents.values()):
         raise ArgumentError("A count is negative.", given=f"zeros={zeros}, {dict(exponents)!r}")
     bins = {int(e): int(count) for e, count in exponents.items() if count}
-    return {known.name: _advise_bins(bins, zeros, known, largest, smallest) for known in formats}
+    return {
+        known.name: _advise_bins(bins, zeros, known, largest, smallest)
+        for known in _unscaled(formats)
+    }
 
 
 def _advise_bins(

@@ -32,7 +32,9 @@ def find_format(name: Named) -> Format:
         return name
     wanted = str(name).casefold().replace("_", " ")
     for known in FORMATS:
-        if name == known.dtype or wanted == known.name.casefold():
+        if (
+            isinstance(name, torch.dtype) and name == known.dtype
+        ) or wanted == known.name.casefold():
             return known
     for scaled in SCALED_FORMATS:
         if wanted == scaled.name.casefold():

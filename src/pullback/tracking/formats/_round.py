@@ -173,6 +173,7 @@ def round_values(
 
     Raises:
         ArgumentError: the noise does not have the shape of the values.
+        ArgumentTypeError: no format, but the name of one.
 
     Example:
         >>> import torch
@@ -180,6 +181,13 @@ def round_values(
         >>> round_values(torch.tensor([0.3, 17.0, 1000.0]), E4M3).tolist()
         [0.3125, 16.0, 448.0]
     """
+    if not isinstance(number_format, NumberFormat) and not hasattr(number_format, "for_parts"):
+        raise ArgumentTypeError(
+            "round_values takes a format.",
+            given=repr(number_format),
+            expected="a NumberFormat or a ScaledFormat",
+            mend='find_format("E4M3")',
+        )
     check_noise(values, noise)
     if values.is_complex():
         parts = parts_of(values.reshape(values.shape or (1,)))

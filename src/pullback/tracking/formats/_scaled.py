@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tracking.formats._number_format import E2M1, E4M3, E5M2, INT4, INT8, NumberFormat
 from pullback.tracking.formats._round import Overflow, round_values
 
@@ -40,6 +40,7 @@ class ScaledFormat:
     Raises:
         ArgumentError: a size of blocks below 1, an unknown ``per`` or ``scale``, or a history
             where there is more than one scale.
+        ArgumentTypeError: an element that is no `NumberFormat`.
 
     Example:
         >>> import torch
@@ -60,6 +61,10 @@ class ScaledFormat:
     history: int = 0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.element, NumberFormat):
+            raise ArgumentTypeError(
+                "The element of a scaled format is a NumberFormat.", given=repr(self.element)
+            )
         block = isinstance(self.per, int) and not isinstance(self.per, bool)
         if not (self.per in ("tensor", "channel") or (block and int(self.per) >= 1)):
             raise ArgumentError(
