@@ -2,11 +2,13 @@
 
 import contextlib
 import threading
+import types
 
 import pytest
 import torch
 from tests.versions import refused_before
 from torch import nn
+from torch.nn import functional
 from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
@@ -92,6 +94,14 @@ REFUSED = {
     "out": (lambda a, b: torch.mm(a.detach(), b.detach(), out=a.new_empty(4, 5)), A, B),
     "torch function disabled": (multiply_unseen, A, B),
     "cdist": (torch.cdist, A, W),
+    "aten.cdist": (lambda a, b: ATEN.cdist(a, b, 2.0, None), A, W),
+    "aten.linalg_matrix_exp": (ATEN.linalg_matrix_exp, (3, 3)),
+    "affine_grid": (
+        lambda theta: functional.affine_grid(theta, (1, 1, 4, 4), align_corners=False),
+        (1, 2, 3),
+    ),
+    "ormqr": (torch.ormqr, (3, 3), V, B),
+    "ormqr method": (lambda a, tau, b: a.ormqr(tau, b), (3, 3), V, B),
     "cov": (torch.cov, A),
 }
 
@@ -134,6 +144,11 @@ def test_refused_by_name(name):
             (name, False)
             for name in ("upsample_bilinear2d.default", "convolution_backward.default")
         ),
+        *((name, True) for name in ("_euclidean_dist.default", "_cdist_forward.default")),
+        *(
+            (name, False)
+            for name in ("_pdist_forward.default", "dist.default", "linalg_solve.default")
+        ),
         *((name, False) for name in ("lgamma.default", "digamma.default", "_to_copy.default")),
     ],
 )
@@ -141,6 +156,13 @@ def test_which_operators_multiply(name, expected):
     packet, overload = name.split(".")
     if hasattr(ATEN, packet):
         assert is_product(getattr(getattr(ATEN, packet), overload)) is expected
+
+
+@pytest.mark.parametrize(("name", "expected"), [("deform_conv2d", True), ("nms", False)])
+def test_which_operators_of_torchvision_multiply(name, expected):
+    packet = types.SimpleNamespace(__name__=name)
+    operator = types.SimpleNamespace(overloadpacket=packet, namespace="torchvision")
+    assert is_product.__wrapped__(operator) is expected
 
 
 def test_what_a_recipe_leaves_out_may_multiply_as_it_likes():

@@ -289,8 +289,8 @@ def simulate_format(
         ArgumentError: an unknown format, rounding or overflow, or no format at all.
         UnsupportedError: the model has scripted parts; or, when run, a product that cannot be
             rounded, however it is called: those of nn.LSTM, nn.GRU, nn.RNN and their cells, of
-            flex_attention, of a custom Function whose gradient is wanted, and reentrant
-            activation checkpointing. What non-reentrant checkpointing computes again is
+            flex_attention, of the forward of a custom Function whose gradient is wanted, and
+            reentrant activation checkpointing. What non-reentrant checkpointing computes again is
             rounded as it was.
 
     Example:

@@ -129,6 +129,7 @@ _KERNEL = re.compile(
         | addmv | mv | addr | dot | vdot | vecdot | inner | outer | ger | kron | matmul | trilinear
         | bilinear | tensordot | linear | conv | convolution | conv\dd | attention | encoder_layer
         | multi_dot | einsum | rnn | lstm | gru | rnn_relu | rnn_tanh
+        | cdist | euclidean_dist | matrix_exp | affine_grid_generator | ormqr
     ) (_|$)
     """,
     re.VERBOSE,
@@ -138,7 +139,7 @@ _NO_PRODUCT = re.compile(
 )
 # Of torch, of whoever records what it does, and of this package: none of them multiplies.
 _OWN = {"prim", "prims", "profiler", "c10d", "c10d_functional", "_c10d_functional", "debugprims"}
-_OWN |= {"pullback", "pullback_tracking", "pullback_unit_scaling", "rngprims", "torchvision"}
+_OWN |= {"pullback", "pullback_tracking", "pullback_unit_scaling", "rngprims"}
 
 
 @functools.cache
@@ -150,7 +151,7 @@ def is_product(operator: Any) -> bool:
     """
     name = operator.overloadpacket.__name__
     space = operator.namespace
-    if space == "aten":
+    if space in {"aten", "torchvision"}:
         return _KERNEL.search(name) is not None and _NO_PRODUCT.search(name) is None
     return space not in _OWN
 
