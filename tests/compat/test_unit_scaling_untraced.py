@@ -202,6 +202,21 @@ def test_the_layers_within_attention_are_rounded_in_a_graph_as_outside_of_one():
     torch.testing.assert_close(run(us.track_scales(traced)), run(untraced))
 
 
+@pytest.mark.parametrize("weights", [True, False])
+def test_attention_itself_is_rounded_where_no_weights_of_it_are_asked_for(weights):
+    torch.manual_seed(0)
+    attention, x = nn.MultiheadAttention(6, 2, bias=False), torch.randn(4, 6)
+    rounded = COARSE.quantise_fwd
+    whole = functional.linear(rounded(x), rounded(attention.in_proj_weight))
+    q, k, v = (each.view(4, 2, 3).transpose(0, 1) for each in whole.chunk(3, -1))
+    if not weights:
+        q, k, v = rounded(q), rounded(k), rounded(v)
+    heads = functional.scaled_dot_product_attention(q, k, v).transpose(0, 1).reshape(4, 6)
+    simulated = us.simulate_format(attention, COARSE, GRADIENTS)
+    expected = functional.linear(rounded(heads), rounded(attention.out_proj.weight))
+    torch.testing.assert_close(simulated(x, x, x, need_weights=weights)[0], expected)
+
+
 def test_the_fused_layers_are_given_back_whichever_forward_ends_last():
     first, second = us._simulate._unfused(), us._simulate._unfused()
     assert torch.backends.mha.get_fastpath_enabled()

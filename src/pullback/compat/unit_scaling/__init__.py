@@ -60,9 +60,11 @@ either order. ``example_batch`` and ``visualiser`` download a text data set and 
 ``simulate_format``, ``simulate_fp8``
     ``rounding`` and ``srbits`` of the formats are kept; there they are lost on the way and
     rounding is always stochastic. Keyword arguments work. A plain ``nn.Linear`` root works.
-    unit_scaling's own products are rounded as well if it is loaded, and those of
-    ``nn.MultiheadAttention``, which there stays as it is. Linear layers and attention
-    in a custom ``Function`` that is traced are refused; there they are not rounded.
+    unit_scaling's own products are rounded as well if it is loaded. So are, of
+    ``nn.MultiheadAttention``, which there stays as it is, the linear layers, and the attention
+    with ``need_weights=False``: with weights torch multiplies matrices (``bmm``), which are not
+    rounded here either. Linear layers and attention in a custom ``Function`` that is traced are
+    refused; there they are not rounded.
 """
 
 from pullback.internal._extras import require_tensor as _require_tensor

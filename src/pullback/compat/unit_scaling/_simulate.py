@@ -31,7 +31,9 @@ def simulate_format(module: Module, fwd_format: FPFormat, bwd_format: FPFormat) 
     """Return a copy of a module whose linear layers and attention run in simulated formats.
 
     The factors of each ``linear`` and ``scaled_dot_product_attention`` are rounded to the first
-    format, the gradient that comes back to its result to the second.
+    format, the gradient that comes back to its result to the second. Other products are left,
+    among them those of queries, keys and values in ``nn.MultiheadAttention`` with
+    ``need_weights=True``, which are matrix products; `pullback.tracking.simulate_format` has all.
 
     Arguments:
         module: the module, which is left as it is.
