@@ -1,6 +1,7 @@
 """`annotate`: a model's code, with the scales of each value and its gradient beside each line."""
 
 import math
+import operator
 import re
 import sys
 from collections import OrderedDict, deque
@@ -162,17 +163,25 @@ def _restored(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for attributes, before in held:
-            attributes.clear()
+            for name in attributes.keys() - before.keys():
+                del attributes[name]
             for name, (value, content) in before.items():
-                if content is not None:
+                if content is not None and not _holds(value, content):
                     value.clear()
                     (value.extend if isinstance(value, list | deque) else value.update)(content)
-                attributes[name] = value
+                if attributes.get(name) is not value:
+                    attributes[name] = value
 
 
 def _content(value: Any) -> Any:
     """What a container holds, of which buffers, children and hooks are such, too."""
     return copy(value) if type(value) in (dict, OrderedDict, list, deque, set) else None
+
+
+def _holds(value: Any, content: Any) -> bool:
+    if isinstance(value, dict):
+        return [*value] == [*content] and _holds([*value.values()], [*content.values()])
+    return len(value) == len(content) and all(map(operator.is_, value, content))
 
 
 def _resolve_annotations(graph: fx.Graph, forward: Callable[..., Any]) -> None:
