@@ -1,10 +1,13 @@
 """Resampling: polynomials, both ends, steps that do not divide the duration, derivatives."""
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.trajectory import Motion, quintic, resample
+from pullback.trajectory import Motion, minimum_jerk, quintic, resample
 
 
 def make(count: int = 9, duration: float = 2.0) -> Motion:
@@ -98,3 +101,38 @@ def test_bad_input() -> None:
         resample(Motion(one, one, one, one, torch.tensor(0.1)), 0.05)
     with pytest.raises(UnsupportedError, match="not known here"):
         torch.func.vmap(lambda dt: resample(motion, dt).position)(torch.tensor([0.1, 0.2]))
+
+
+@pytest.mark.parametrize("duration", [0.5, 2.0, 3.0, 10.0])
+@pytest.mark.parametrize("samples", [16, 64, 256])
+def test_rounded_steps_make_no_sample_of_their_own(duration: float, samples: int) -> None:
+    points = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    planned = minimum_jerk(points, duration, samples=samples)
+    narrow = planned.to(torch.float32)
+    listed = replace(narrow, dt=narrow.dt.expand(samples - 1))
+    for step in (0.002, 0.01, 0.025, 0.03, 0.1):
+        whole = round(duration / step)
+        divides = abs(whole * step - duration) < 1e-9
+        expected = whole + 1 if divides else math.floor(duration / step) + 2
+        for motion, dt in (
+            (planned, step),
+            (narrow, step),
+            (listed, step),
+            (planned, torch.tensor(step)),
+            (narrow, torch.tensor(step)),
+        ):
+            found = resample(motion, dt)
+            assert found.horizon == expected
+            assert found.dt.dim() == (0 if divides else 1)
+            # The ends stay.
+            assert torch.equal(found.position[[0, -1]], motion.position[[0, -1]])
+
+
+def test_durations_that_differ_by_rounding_end_alike() -> None:
+    still = torch.zeros(2, 1001, 1)
+    steps = torch.full((2, 1000), 0.001)
+    steps[1] = torch.nextafter(steps[1], torch.tensor(1.0))
+    for dt in (0.01, 0.3):
+        found = resample(Motion(still, still, still, still, steps), dt)
+        assert found.horizon == (101 if dt == 0.01 else 5)
+        assert bool((found.dt > 1e-4).all())

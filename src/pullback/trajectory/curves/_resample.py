@@ -60,12 +60,10 @@ def resample(motion: Motion, dt: float | Tensor) -> Motion:
     # Widened first: a sum of float32 steps would lose what the samples know.
     old = replace(motion, dt=motion.dt.to(torch.float64), start_time=None).times
     step = _step(dt, old)
-    count, rest = _count(step, old)
-    new = step * torch.arange(count, dtype=torch.float64, device=old.device)
-    if rest:
-        new = torch.cat([new.expand(*old.shape[:-1], count), old[..., -1:]], dim=-1)
-    else:
-        new = torch.minimum(new, old[..., -1:])
+    coarse = [t.dtype for t in (motion.dt, dt) if isinstance(t, Tensor)]
+    whole, rest = _count(step, old, max(torch.finfo(dtype).eps for dtype in coarse))
+    inner = step * torch.arange(whole + rest, dtype=torch.float64, device=old.device)
+    new = torch.cat([inner.expand(*old.shape[:-1], -1), old[..., -1:]], dim=-1)
     exact = [
         part.to(torch.float64) for part in (motion.position, motion.velocity, motion.acceleration)
     ]
@@ -94,8 +92,14 @@ def _step(dt: Any, like: Tensor) -> Tensor:
     return dt.to(device=like.device, dtype=torch.float64)
 
 
-def _count(step: Tensor, times: Tensor) -> tuple[int, bool]:
-    """How many whole steps begin within the motion, and whether a shorter one remains."""
+def _count(step: Tensor, times: Tensor, coarse: float) -> tuple[int, bool]:
+    """How many whole steps there are, and whether a shorter one remains.
+
+    Arguments:
+        step: of the result.
+        times: of the motion, since sample 0.
+        coarse: to which part of itself a step is rounded.
+    """
     value, ends = concrete(step), concrete(times[..., -1])
     if value is None or ends is None or value.dim():
         raise UnsupportedError(
@@ -118,9 +122,12 @@ def _count(step: Tensor, times: Tensor) -> tuple[int, bool]:
             mend="Resample them one by one, or use Spline.sample with times for each.",
         )
     steps = last / seconds
-    whole = math.floor(steps + 1e-6)
+    # A rest within the rounding of all steps, or between two durations, is none. At most a quarter:
+    # where steps are that coarse, nobody knows.
+    slack = min(1e-6 + coarse * steps + (last - first) / seconds, 0.25)
+    whole = math.floor(steps + slack)
     if whole < 1:
         raise ArgumentError(
             "The step is longer than the motion.", given=f"{seconds:.6g} s of {last:.6g} s"
         )
-    return whole + 1, steps - whole > 1e-6
+    return whole, steps - whole > slack
