@@ -202,3 +202,24 @@ def test_a_backend_that_cannot_run_is_refused():
 
 def test_text_is_no_state():
     refused(lambda: State(velocity="fast"), ArgumentTypeError, "fast")
+
+
+def test_a_table_may_be_a_list():
+    x, index = torch.zeros(2, 6, 2, dtype=torch.float64), torch.tensor([1, 0])
+    rows = [[0.0, 1.0], [2.0, 3.0]]
+    for wrong in ([0.0, 1.0], [[rows]]):
+        refused(
+            lambda wrong=wrong: differentiate(
+                x, 0.25, start=State(velocity=wrong), start_index=index
+            ),
+            ArgumentError,
+            "are tables",
+        )
+    for far in ([7, 0], [-1, 0]):
+        refused(
+            lambda far=far: differentiate(
+                x, 0.25, start=State(velocity=rows), start_index=torch.tensor(far)
+            ),
+            ArgumentError,
+            "out of range",
+        )

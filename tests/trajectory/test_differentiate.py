@@ -255,3 +255,10 @@ def test_two_forwards_then_two_backwards():
     alone = torch.randn(2, 8, 3, dtype=torch.float64, requires_grad=True)
     (differentiate(alone, 0.1, start=rest).jerk * weight).sum().backward()
     torch.testing.assert_close(alone.grad, two.grad)
+
+
+def test_a_table_of_starts_may_be_a_list():
+    x, index = torch.zeros(2, 6, 2, dtype=torch.float64), torch.tensor([1, 0])
+    rows = [[0.0, 1.0], [2.0, 3.0]]
+    found = differentiate(x, 0.25, start=State(velocity=rows), start_index=index)
+    assert found.velocity[:, 0].tolist() == rows[::-1]

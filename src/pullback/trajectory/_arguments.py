@@ -145,15 +145,15 @@ def check_state(name: str, state: Any) -> None:
         )
 
 
-def check_index(index: Any, state: State, batch: torch.Size, device: torch.device) -> None:
+def check_index(index: Any, state: State, samples: Tensor) -> None:
     """Refuse an index that does not choose one row of the start's table for each trajectory.
 
     Arguments:
         index: integers of the shape of the batch.
-        state: the start, whose tensors are tables ``[states, dof]``.
-        batch: the batch shape of the trajectories.
-        device: where the trajectories are.
+        state: the start, whose tensors and lists are tables ``[states, dof]``.
+        samples: the trajectories, ``[*batch, horizon, dof]``.
     """
+    batch, device = samples.shape[:-2], samples.device
     if not isinstance(index, Tensor) or index.dtype not in (torch.int32, torch.int64):
         given = str(index.dtype) if isinstance(index, Tensor) else type(index).__name__
         raise ArgumentTypeError(
@@ -165,8 +165,12 @@ def check_index(index: Any, state: State, batch: torch.Size, device: torch.devic
             given=f"shape {tuple(index.shape)} on {index.device}",
             expected=f"shape {tuple(batch)} on {device}, one start for each trajectory",
         )
-    tables = [getattr(state, name) for name in PARTS]
-    tables = [table for table in tables if isinstance(table, Tensor)]
+    parts = {name: getattr(state, name) for name in PARTS}
+    tables = [
+        part if isinstance(part, Tensor) else from_numbers(f"{name} of the start", part, samples)
+        for name, part in parts.items()
+        if isinstance(part, (Tensor, tuple))
+    ]
     for table in tables:
         if table.ndim != 2:
             raise ArgumentError(

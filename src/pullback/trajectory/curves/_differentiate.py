@@ -101,7 +101,7 @@ def differentiate(
     layout, code, weights = _plan(scheme, _orders(start), _orders(goal), equal)
     _check_horizon(horizon, layout)
     if start_index is not None:
-        check_index(start_index, start, batch, device)
+        check_index(start_index, start, position)
     chosen = choose_backend(device, backend)
     offset = None if reference is None else gather_part("reference", reference, position, None)
     count = math.prod(batch)
