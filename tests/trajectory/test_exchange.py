@@ -210,3 +210,42 @@ def test_resampling_does_not_compare_every_sample_with_every_knot() -> None:
     most = max(event.cpu_memory_usage for event in profile.key_averages())
     assert fine.horizon == 32_001
     assert most < 100e6
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_an_even_step_of_float32_stays_even(tmp_path, listed: bool) -> None:
+    still = torch.zeros(20_000, 1)
+    step = torch.tensor(1e-3)
+    motion = Motion(still, still, still, still, step.expand(19_999) if listed else step)
+    write_csv(motion, tmp_path / "even.csv")
+    for found in (
+        read_csv(tmp_path / "even.csv"),
+        from_joint_trajectory(to_joint_trajectory(motion, ["a"])),
+    ):
+        # Nanoseconds are 1e-6 of the step, float32 rounds it by 5e-8 of it.
+        torch.testing.assert_close(found.dt, torch.full_like(found.dt, 1e-3), rtol=2e-6, atol=0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0, 100.0])
+def test_plans_through_one_point_meet_there(scale: float) -> None:
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        points = scale * torch.randn(3, 3, generator=generator, dtype=torch.float64)
+        first, second = minimum_jerk(points[:2], 2.0), minimum_jerk(points[1:], 2.0)
+        assert concatenate([first, second]).horizon == 511
+        apart = minimum_jerk(points[1:] + 1e-9 * scale, 2.0)
+        with pytest.raises(ArgumentError, match="begins elsewhere"):
+            concatenate([first, apart])
+
+
+def test_joints_that_do_not_turn_keep_what_is_not_finite() -> None:
+    samples = torch.tensor([[0.0, 0.0], [math.nan, 7.0], [math.inf, 1.0], [1.0, 7.0]])
+    found = unwrap(samples, joints=[1])
+    assert torch.equal(found[:, 0].nan_to_num(nan=9.0), samples[:, 0].nan_to_num(nan=9.0))
+    torch.testing.assert_close(found[:, 1], unwrap(samples[:, 1:])[:, 0])
+    assert torch.equal(unwrap(samples[:, 1:], joints=[]), samples[:, 1:])
+    for joints in (0, iter([1]), "1", torch.tensor([1])):
+        with pytest.raises(ArgumentTypeError, match="joints are not a list"):
+            unwrap(samples, joints=joints)  # pyrefly: ignore
+    with pytest.raises(ArgumentError, match="no such joint"):
+        unwrap(samples, joints=[True])

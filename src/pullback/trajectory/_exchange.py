@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory._motion import Motion, time_dtype
@@ -25,6 +26,11 @@ def _check_single(motion: Motion) -> None:
             expected="[horizon, dof]",
             mend="Write the trajectories of a batch one by one.",
         )
+
+
+def _exact_times(motion: Motion) -> Tensor:
+    """Widened before they are summed: float32 sums of even steps are uneven."""
+    return replace(motion, dt=motion.dt.to(torch.float64)).times
 
 
 def write_csv(motion: Motion, path: str | Path) -> None:
@@ -50,7 +56,7 @@ def write_csv(motion: Motion, path: str | Path) -> None:
         True
     """
     _check_single(motion)
-    columns = [motion.times[:, None], *(getattr(motion, part) for part in _PARTS)]
+    columns = [_exact_times(motion)[:, None], *(getattr(motion, part) for part in _PARTS)]
     rows = torch.cat([column.detach().cpu().double() for column in columns], dim=-1)
     names = [f"{part}_{joint}" for part in _PARTS for joint in range(motion.dof)]
     with Path(path).open("w", newline="") as file:
@@ -131,7 +137,7 @@ def to_joint_trajectory(
             given=f"{joint_names!r} for {motion.dof} joints",
         )
     # Apart from the start, beside which the steps would lose digits.
-    since = replace(motion, start_time=None).times.detach().cpu().double()
+    since = _exact_times(replace(motion, start_time=None)).detach().cpu()
     start = 0.0 if motion.start_time is None else float(motion.start_time)
     lists = [getattr(motion, part).detach().cpu().double().tolist() for part in _PARTS[:3]]
     points = [

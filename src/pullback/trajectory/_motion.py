@@ -207,7 +207,9 @@ def _check_meeting(before: Motion, after: Motion) -> None:
             expected="one batch shape, dof, dtype and device",
         )
     apart = concrete((end - begin).abs())
-    room = 64 * torch.finfo(end.dtype).eps * (1 + end.abs())
+    # What a plan rounds goes with the farthest that it reaches; in float64 a solve loses more.
+    reached = torch.maximum(*(m.position.detach().abs().amax(-2) for m in (before, after)))
+    room = max(64 * torch.finfo(end.dtype).eps, 1e-12) * (1 + reached)
     reach = concrete(room)
     if apart is not None and reach is not None and bool((apart > reach).any()):
         raise ArgumentError(

@@ -31,7 +31,7 @@ def unwrap(
 
     Raises:
         ArgumentError: a period that is not positive, a joint that there is not.
-        ArgumentTypeError: not a floating tensor ``[..., samples, dof]``.
+        ArgumentTypeError: not a floating tensor ``[..., samples, dof]``, or joints in no list.
 
     Example:
         >>> import torch
@@ -51,12 +51,15 @@ def unwrap(
     if not (isinstance(period, (int, float)) and 0 < period < math.inf):
         raise ArgumentError("The period must be positive.", given=repr(period))
     dof = position.shape[-1]
+    if joints is not None and not isinstance(joints, (list, tuple, range)):
+        raise ArgumentTypeError("The joints are not a list.", given=repr(joints), expected="[0, 2]")
     chosen = range(dof) if joints is None else joints
-    if not all(isinstance(joint, int) and 0 <= joint < dof for joint in chosen):
+    if not all(type(joint) is int and 0 <= joint < dof for joint in chosen):
         raise ArgumentError(
             "There is no such joint.", given=repr(joints), expected=f"numbers from 0 to {dof - 1}"
         )
-    mask = torch.zeros(dof, dtype=position.dtype, device=position.device)
-    mask[list(chosen)] = 1
-    jumps = (position.detach().diff(dim=-2) / period).round().cumsum(-2) * mask
-    return position - period * torch.nn.functional.pad(jumps, (0, 0, 1, 0))
+    turning = torch.tensor([joint in chosen for joint in range(dof)], device=position.device)
+    jumps = (position.detach().diff(dim=-2) / period).round().cumsum(-2)
+    # Chosen, not multiplied by zero: a joint that does not turn may hold what is not finite.
+    turns = torch.nn.functional.pad(torch.where(turning, jumps, 0.0), (0, 0, 1, 0))
+    return position - period * turns
