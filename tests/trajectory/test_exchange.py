@@ -249,3 +249,69 @@ def test_joints_that_do_not_turn_keep_what_is_not_finite() -> None:
             unwrap(samples, joints=joints)  # pyrefly: ignore
     with pytest.raises(ArgumentError, match="no such joint"):
         unwrap(samples, joints=[True])
+
+
+HEAD = "time,position_0,velocity_0,acceleration_0,jerk_0\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("time\n0\n1\n", "does not hold a motion"),
+        (HEAD + "0,1,2,3\n1,1,2,3\n", "rows of another length"),
+        (HEAD + "0,1,2,3,4\n1,1,2,3,4,5\n", "rows of another length"),
+        (HEAD + "1,1,2,3,4\n0,1,2,3,4\n", "do not increase"),
+        (HEAD + "0,1,2,3,4\n0,1,2,3,4\n", "do not increase"),
+        (HEAD + "0,1,2,3,4\nnan,1,2,3,4\n", "do not increase"),
+        (HEAD + "nan,1,2,3,4\n", "do not increase"),
+    ],
+)
+def test_files_that_hold_no_motion_are_refused(tmp_path, text: str, words: str) -> None:
+    (tmp_path / "file.csv").write_text(text)
+    with pytest.raises(ArgumentError, match=words):
+        read_csv(tmp_path / "file.csv")
+
+
+def test_a_single_sample_is_written_and_read(tmp_path) -> None:
+    single = minimum_jerk(POINTS, TIMES, samples=21)[3:4]
+    write_csv(single, tmp_path / "one.csv")
+    same(read_csv(tmp_path / "one.csv"), single)
+    with pytest.raises(ArgumentTypeError, match="floating dtype"):
+        read_csv(tmp_path / "one.csv", torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"time_from_start": None}, "no stamp"),
+        ({"time_from_start": {"secs": 1, "nsecs": 0}}, "no stamp"),
+        ({"time_from_start": {"sec": "1", "nanosec": 0}}, "no stamp"),
+        ({"time_from_start": {"sec": math.nan, "nanosec": 0}}, "do not increase"),
+        ({"positions": [1.0, 2.0, 3.0]}, "rows of another length"),
+        ({"accelerations": [1.0]}, "rows of another length"),
+        ({"velocities": ["fast", "slow"]}, "no number"),
+        ({"velocities": None}, "without velocities"),
+    ],
+)
+def test_messages_that_hold_no_motion_are_refused(change: dict[str, Any], words: str) -> None:
+    message = to_joint_trajectory(minimum_jerk(POINTS, TIMES, samples=21), ["a", "b"])
+    points = [*message["points"][:-1], {**message["points"][-1], **change}]
+    with pytest.raises(ArgumentError, match=words):
+        from_joint_trajectory({**message, "points": points})
+
+
+def test_what_surrounds_the_points_of_a_message_is_checked() -> None:
+    message = to_joint_trajectory(minimum_jerk(POINTS, TIMES, samples=21), ["a", "b"])
+    bare = from_joint_trajectory({"points": message["points"]})
+    assert bare.times[0] == 0
+    for change, words in (
+        ({"points": ["here", "there"]}, "not a dictionary"),
+        ({"points": None}, "whole motion"),
+        ({"header": {"stamp": {}}}, "no stamp"),
+        ({"header": 3}, "no stamp"),
+        ({"joint_names": ["a"]}, "rows of another length"),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            from_joint_trajectory({**message, **change})
+    with pytest.raises(ArgumentTypeError, match="floating dtype"):
+        from_joint_trajectory(message, torch.int32)

@@ -1,7 +1,8 @@
 """Motions as others write them: comma-separated values, and ROS's `JointTrajectory`."""
 
 import csv
-from collections.abc import Mapping, Sequence
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pullback.trajectory._motion import Motion, time_dtype
 __all__ = ["from_joint_trajectory", "read_csv", "to_joint_trajectory", "write_csv"]
 
 _PARTS = ("position", "velocity", "acceleration", "jerk")
+_STAMP = ("sec", "nanosec")
 _NANO = 1_000_000_000
 
 
@@ -73,30 +75,70 @@ def read_csv(path: str | Path, dtype: torch.dtype = torch.float64) -> Motion:
         dtype: of the motion.
 
     Raises:
-        ArgumentError: other columns, or something that is no number.
+        ArgumentError: other columns, rows that do not fit them, something that is no number, or
+            times that do not increase.
+        ArgumentTypeError: a dtype that is not floating.
     """
+    _check_dtype(dtype)
     with Path(path).open(newline="") as file:
         head, *rows = list(csv.reader(file)) or [[]]
     dof = (len(head) - 1) // len(_PARTS)
     names = [f"{part}_{joint}" for part in _PARTS for joint in range(dof)]
-    if not rows or head != ["time", *names]:
+    if not rows or not dof or head != ["time", *names]:
         raise ArgumentError(
             "The file does not hold a motion.",
             given=", ".join(head[:6]) or "an empty file",
             expected="columns time, position_0, ..., velocity_0, ..., acceleration_0, ..., jerk_0",
         )
-    try:
-        table = torch.tensor(
-            [[float(value) for value in row] for row in rows], dtype=torch.float64, device="cpu"
-        )
-    except ValueError as error:
-        raise ArgumentError(
-            "The file holds something that is no number, or rows of different lengths.",
-            given=str(error),
-        ) from error
+    table = _table("file", rows, len(head))
     parts = [part.to(dtype) for part in table[:, 1:].split(dof, dim=1)]
     times = table[:, 0]
+    _check_times("file", times)
     return Motion(*parts, dt=times.diff().to(time_dtype(dtype)), start_time=times[0])
+
+
+def _check_dtype(dtype: Any) -> None:
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ArgumentTypeError(
+            "A motion has a floating dtype.", given=repr(dtype), expected="torch.float64, ..."
+        )
+
+
+def _table(what: str, rows: Sequence[Iterable[Any]], width: int) -> Tensor:
+    try:
+        lists = [[float(value) for value in row] for row in rows]
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"The {what} holds something that is no number.", given=str(error)
+        ) from error
+    widths = {len(row) for row in lists}
+    if widths != {width}:
+        raise ArgumentError(
+            f"The {what} has rows of another length than it says.",
+            given=f"rows of {', '.join(map(str, sorted(widths)))} numbers",
+            expected=f"{width} numbers in each",
+        )
+    return torch.tensor(lists, dtype=torch.float64, device="cpu")
+
+
+def _check_times(what: str, times: Tensor) -> None:
+    if not bool(torch.isfinite(times).all() and (times.diff() > 0).all()):
+        raise ArgumentError(
+            f"The times of the {what} do not increase.",
+            given=str(times[:8].tolist()),
+            expected="finite seconds, each later than the one before",
+        )
+
+
+def _nanoseconds(stamp: Any) -> float:
+    given: list[Any] = [stamp.get(k) for k in _STAMP] if isinstance(stamp, Mapping) else [None]
+    if not all(isinstance(part, numbers.Real) for part in given):
+        raise ArgumentError(
+            "A time of the message is missing, or is no stamp.",
+            given=repr(stamp),
+            expected='{"sec": 1, "nanosec": 500000000}',
+        )
+    return given[0] * _NANO + given[1]
 
 
 def _stamp(seconds: float) -> dict[str, int]:
@@ -157,6 +199,10 @@ def to_joint_trajectory(
     }
 
 
+def _length(sequence: Any) -> int:
+    return len(sequence) if hasattr(sequence, "__len__") else 0
+
+
 def from_joint_trajectory(message: Mapping[str, Any], dtype: torch.dtype = torch.float64) -> Motion:
     """A motion from a dictionary in the form of ROS 2's ``trajectory_msgs/JointTrajectory``.
 
@@ -167,18 +213,22 @@ def from_joint_trajectory(message: Mapping[str, Any], dtype: torch.dtype = torch
         dtype: of the motion.
 
     Raises:
-        ArgumentTypeError: the message is not a dictionary.
-        ArgumentError: something is missing, or times do not increase.
+        ArgumentTypeError: the message is not a dictionary, or the dtype is not floating.
+        ArgumentError: something is missing or no number, points are of different numbers of
+            joints, or times do not increase.
     """
+    _check_dtype(dtype)
     if not isinstance(message, Mapping):
         raise ArgumentTypeError(
             "The message is not a dictionary.",
             given=type(message).__name__,
             expected='{"joint_names": [...], "points": [...]}',
         )
-    points = message.get("points", ())
+    points = message.get("points") or ()
+    if not all(isinstance(point, Mapping) for point in points):
+        raise ArgumentError("A point of the message is not a dictionary.", given=repr(points[:1]))
     names = ("positions", "velocities", "accelerations")
-    missing = [name for name in names if not all(len(point.get(name, ())) for point in points)]
+    missing = [name for name in names if not all(_length(point.get(name)) for point in points)]
     if len(points) < 2 or missing:
         raise ArgumentError(
             "The message does not hold a whole motion.",
@@ -186,19 +236,14 @@ def from_joint_trajectory(message: Mapping[str, Any], dtype: torch.dtype = torch
             expected="positions, velocities and accelerations at two points or more",
             mend="Pass the positions to differentiate, with the steps between them.",
         )
-    stamps = [point["time_from_start"] for point in points]
-    head = message.get("header", {}).get("stamp", {"sec": 0, "nanosec": 0})
-    nanos = [stamp["sec"] * _NANO + stamp["nanosec"] for stamp in stamps]
-    begin = (head["sec"] * _NANO + head["nanosec"]) / _NANO
+    header = message.get("header") or {}
+    head = header.get("stamp") if isinstance(header, Mapping) else header
+    begin = 0.0 if head is None else _nanoseconds(head) / _NANO
+    nanos = [_nanoseconds(point.get("time_from_start")) for point in points]
     since = torch.tensor([nano / _NANO for nano in nanos], dtype=torch.float64, device="cpu")
-    if not bool((since.diff() > 0).all()):
-        raise ArgumentError(
-            "The times of the message do not increase.", given=str(since[:8].tolist())
-        )
-    parts = [
-        torch.tensor([list(point[name]) for point in points], dtype=torch.float64, device="cpu")
-        for name in names
-    ]
+    _check_times("message", since)
+    width = _length(message.get("joint_names")) or _length(points[0]["positions"])
+    parts = [_table("message", [point[name] for point in points], width) for name in names]
     jerk = parts[2].diff(dim=0) / since.diff()[:, None]
     parts.append(torch.cat([jerk, jerk[-1:]]))
     return Motion(
