@@ -10,15 +10,20 @@ import pullback.trajectory.kernels.stencil._dispatch as stencil
 from pullback.errors import ArgumentError, ArgumentTypeError, PullbackError, UnsupportedError
 from pullback.trajectory import (
     Limits,
+    Motion,
     Preconditioner,
+    Spline,
     State,
     backend_used,
     bspline,
     differentiate,
     integrate,
+    minimum_duration,
     minimum_jerk,
     minimum_time,
     quintic,
+    resample,
+    rest,
 )
 
 X = torch.randn(2, 8, 3, dtype=torch.float64)
@@ -223,3 +228,43 @@ def test_a_table_may_be_a_list():
             ArgumentError,
             "out of range",
         )
+
+
+def test_limits_that_do_not_fit_each_other():
+    refused(
+        lambda: Limits(velocity=(-torch.ones(2), torch.ones(3))), ArgumentError, "do not fit each"
+    )
+    array = torch.ones(2).numpy()
+    learned = torch.tensor(0.5, requires_grad=True)
+    for wrong in (array, (-array, array), [learned, learned]):
+        refused(lambda wrong=wrong: Limits(velocity=wrong), ArgumentTypeError, "not a number")
+    limits = Limits(velocity=object())
+    refused(lambda: minimum_jerk(X, 1.0, limits=limits), ArgumentTypeError, "not a number")
+
+
+@pytest.mark.parametrize("search", [minimum_time, minimum_duration])
+def test_no_joint_has_no_least_duration(search):
+    refused(
+        lambda: search(torch.zeros(3, 0), Limits(velocity=1.0)), ArgumentError, "Without joints"
+    )
+
+
+@pytest.mark.parametrize(("dtype", "short"), [(torch.float32, 1e-14), (torch.float64, 1e-104)])
+def test_steps_whose_cube_vanishes(dtype, short):
+    x, dt = torch.ones(8, 1, dtype=dtype), torch.tensor(short, dtype=torch.float64)
+    for steps in (short, dt, dt.expand(7)):
+        refused(lambda steps=steps: differentiate(x, steps, start=rest), ArgumentError, "its cube")
+
+
+def test_times_that_are_tensors_in_a_list_would_lose_their_gradient():
+    learned = torch.tensor(0.5, requires_grad=True)
+    curve = Spline(torch.tensor([0.0, 1.0]), torch.ones(1, 2, 1))
+    for wrong in ([learned], ["a"]):
+        refused(lambda wrong=wrong: curve.sample(wrong), ArgumentTypeError, "not a sequence")
+
+
+def test_resample_while_compiling_is_refused():
+    still = torch.zeros(5, 1)
+    motion = Motion(still, still, still, still, torch.tensor(0.5))
+    compiled = torch.compile(lambda m: resample(m, 0.25).position, backend="eager")
+    refused(lambda: compiled(motion), UnsupportedError, "number of samples")

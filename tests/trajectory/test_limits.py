@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from tests.fuzzing import examples
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.trajectory import Limits, State, minimum_acceleration, minimum_jerk, rest
+from pullback.trajectory import (
+    Limits,
+    State,
+    minimum_acceleration,
+    minimum_jerk,
+    minimum_time,
+    rest,
+)
 
 LINE = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
 KINDS = ("velocity", "acceleration", "jerk", "position")
@@ -266,3 +273,15 @@ def test_bad_limits() -> None:
     assert Limits(velocity=[1.0, 2.0]).velocity.tolist() == [1.0, 2.0]
     plain = minimum_jerk(LINE, 1.0, start=rest, limits=Limits(velocity=(-1, 2)), samples=20)
     assert plain.velocity.max() <= 2
+
+
+def test_the_ends_of_a_range_may_be_batched_unlike_each_other() -> None:
+    upper = torch.tensor([2.0, 2.0], dtype=torch.float64)
+    lower = -torch.tensor([[1.0, 1.5, 2.0], [1.0, 1.5, 2.0]], dtype=torch.float64)
+
+    def run(lower: torch.Tensor) -> torch.Tensor:
+        limits = Limits(velocity=(lower, upper))
+        return minimum_time(torch.tensor([[0.0, 0.0], [-1.0, -1.0]]).double(), limits).times[-1]
+
+    found = torch.func.vmap(run, in_dims=1)(lower)
+    torch.testing.assert_close(found, torch.stack([run(column) for column in lower.T]))

@@ -176,3 +176,11 @@ def test_whole_numbers_are_numbers():
     assert torch.equal(one.velocity[0], torch.ones(2, **F64))
     least = minimum_jerk(x[:2], 1, start=State(velocity=1, acceleration=0), samples=20)
     torch.testing.assert_close(least.velocity[0], torch.ones(2, **F64))
+
+
+def test_numbers_for_times_become_tensors() -> None:
+    still = torch.zeros(3, 1)
+    motion = Motion(still, still, still, still, 0.5, start_time=2)  # pyrefly: ignore
+    assert motion.times.tolist() == [2.0, 2.5, 3.0]
+    assert motion[1:].times.tolist() == [2.5, 3.0]
+    assert (motion.dt.dtype, motion.times.dtype) == (torch.float32, torch.float64)

@@ -18,6 +18,7 @@ __all__ = [
     "check_state",
     "check_steps",
     "gather_part",
+    "least_step",
     "readable",
 ]
 
@@ -81,19 +82,20 @@ def check_samples(name: str, samples: Any, axis: str) -> None:
         )
 
 
-def check_steps(dt: Any, samples: Tensor, steps: int) -> None:
+def check_steps(dt: Any, samples: Tensor, steps: int, least: float = 0.0) -> None:
     """Refuse time steps that are not positive seconds of the right shape on the right device.
 
     Arguments:
         dt: a number, a 0-dimensional tensor, ``[steps]`` or ``[..., steps]``.
         samples: positions or controls, ``[..., horizon, dof]``.
         steps: how many steps there are.
+        least: how short a step may be.
     """
     dtype = arithmetic_dtype(samples)
     if isinstance(dt, (int, float)) and not isinstance(dt, bool):
         known = torch.finfo(dtype)
-        if not (0 < dt < math.inf and known.tiny <= dt <= known.max):
-            raise _bad_step(f"dt={dt}", dtype)
+        if not (0 < dt < math.inf and max(known.tiny, least) <= dt <= known.max):
+            raise _bad_step(f"dt={dt}", dtype, least)
         return
     if not isinstance(dt, Tensor) or not dt.dtype.is_floating_point:
         given = str(dt.dtype) if isinstance(dt, Tensor) else type(dt).__name__
@@ -117,16 +119,28 @@ def check_steps(dt: Any, samples: Tensor, steps: int) -> None:
     if values is None:
         return
     used = values.to(dtype)  # a step may vanish or overflow where it is used
-    if not bool(((used > 0) & (used < math.inf)).all()):
-        wrong = values[~((used > 0) & (used < math.inf))].flatten()
-        raise _bad_step(f"dt={wrong[0].item()} among {values.numel()} steps", dtype)
+    kept = (used > 0) & (used >= least) & (used < math.inf)
+    if not bool(kept.all()):
+        wrong = values[~kept].flatten()
+        raise _bad_step(f"dt={wrong[0].item()} among {values.numel()} steps", dtype, least)
 
 
-def _bad_step(given: str, dtype: torch.dtype) -> ArgumentError:
+def least_step(samples: Tensor) -> float:
+    """The shortest step whose inverse cube, which jerk is a multiple of, the arithmetic holds.
+
+    Arguments:
+        samples: positions, ``[..., horizon, dof]``.
+    """
+    # The weights are at most some hundreds of it.
+    return (1000 / torch.finfo(arithmetic_dtype(samples)).max) ** (1 / 3)
+
+
+def _bad_step(given: str, dtype: torch.dtype, least: float) -> ArgumentError:
     return ArgumentError(
         "A time step is not a positive, finite number of seconds.",
         given=given,
-        expected=f"dt > 0, in seconds, that {dtype} can hold",
+        expected=f"dt > 0, in seconds, that {dtype} can hold"
+        + (f" with its cube: from {least:.2g} s" if least else ""),
     )
 
 

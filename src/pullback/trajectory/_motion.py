@@ -31,7 +31,7 @@ class Motion:
         acceleration: the same shape, per second squared.
         jerk: the same shape, per second cubed.
         dt: seconds between neighbouring samples: a scalar, ``[horizon - 1]`` or
-            ``[..., horizon - 1]``.
+            ``[..., horizon - 1]``. A number becomes a tensor.
         start_time: seconds at sample 0, a scalar or ``[...]``; zero if left out. Best in float64:
             float32 does not tell instants of a clock apart.
 
@@ -66,6 +66,16 @@ class Motion:
                 given=", ".join(str(tuple(part.shape)) for part in parts),
                 expected="four times [..., horizon, dof]",
             )
+        if len(shapes) == len(parts):
+            self._take_numbers()
+
+    def _take_numbers(self) -> None:
+        kinds = {"dt": time_dtype(self.position.dtype), "start_time": torch.float64}
+        for name, dtype in kinds.items():
+            value = getattr(self, name)
+            if isinstance(value, (int, float)):
+                seconds = torch.full((), value, dtype=dtype, device=self.position.device)
+                object.__setattr__(self, name, seconds)
 
     @property
     def horizon(self) -> int:

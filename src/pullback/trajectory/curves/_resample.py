@@ -24,7 +24,8 @@ def resample(motion: Motion, dt: float | Tensor) -> Motion:
     no multiple of ``dt`` the last step is shorter, and the steps of the result are then listed.
 
     Differentiable in the motion, its steps and ``dt``. How many samples there are is decided by
-    values, so ``dt`` and the duration must be known: neither below vmap nor while compiling.
+    values, so ``dt`` and the duration must be known: neither below vmap nor while compiling. With
+    ``fullgraph=True`` Dynamo raises its own ``Unsupported`` instead of ours.
 
     Arguments:
         motion: ``[..., horizon, dof]`` with at least two samples.
@@ -37,7 +38,7 @@ def resample(motion: Motion, dt: float | Tensor) -> Motion:
         ArgumentError: a step that is not positive, or is longer than the motion; fewer than two
             samples; trajectories of different durations, which would have different lengths.
         ArgumentTypeError: not a motion, or a step that is not one number.
-        UnsupportedError: under vmap over the step, or while compiling.
+        UnsupportedError: under vmap over the step, or while compiling without ``fullgraph``.
 
     Example:
         >>> import torch

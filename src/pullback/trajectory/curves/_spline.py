@@ -1,6 +1,7 @@
 """`Spline`: a piecewise polynomial in time, with its derivatives at any times."""
 
 import math
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -115,13 +116,14 @@ class Spline:
 
     def _check(self, times: Any) -> Tensor:
         device = self.coefficients.device
-        if isinstance(times, (list, tuple)):
+        if isinstance(times, (list, tuple)) and all(isinstance(t, numbers.Real) for t in times):
             times = torch.tensor([float(t) for t in times], dtype=torch.float64, device=device)
         if not isinstance(times, Tensor) or not times.dtype.is_floating_point or times.dim() < 1:
             raise ArgumentTypeError(
                 "The times are not a sequence of floating point numbers.",
                 given=str(times.dtype) if isinstance(times, Tensor) else type(times).__name__,
-                expected="seconds, as a list or a floating tensor [..., samples]",
+                expected="seconds, as a list of numbers or a floating tensor [..., samples]",
+                mend="Pass torch.stack(times) where they are tensors.",
             )
         if times.device != device:
             raise ArgumentError(

@@ -1,5 +1,6 @@
 """`Limits`: where a joint may be, and how fast, how hard and how suddenly it may move."""
 
+import math
 import numbers
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.trajectory._knots import broadcast_batch, concrete
 from pullback.trajectory._pytree import register_dataclass
 
@@ -79,14 +81,24 @@ def _number(kind: str, value: Any) -> Any:
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, list):
+        if _holds_tensors(value):  # which would lose their gradients
+            raise _no_number(kind, value)
         try:
             return torch.tensor(value, dtype=torch.float64, device="cpu")
         except (TypeError, ValueError) as error:
             raise _no_number(kind, value) from error
     wrong = isinstance(value, (str, bytes, bool, complex, dict, set)) or value is None
-    if wrong or (isinstance(value, Tensor) and not value.dtype.is_floating_point):
+    if isinstance(value, Tensor):
+        wrong = not value.dtype.is_floating_point
+    if wrong or (hasattr(value, "__array__") and not isinstance(value, Tensor)):
         raise _no_number(kind, value)
     return value
+
+
+def _holds_tensors(value: Any) -> bool:
+    return isinstance(value, Tensor) or (
+        isinstance(value, list) and any(_holds_tensors(inner) for inner in value)
+    )
 
 
 def _no_number(kind: str, value: Any) -> ArgumentTypeError:
@@ -94,6 +106,7 @@ def _no_number(kind: str, value: Any) -> ArgumentTypeError:
         f"The limit on {kind} is not a number.",
         given=repr(value),
         expected="a number, a floating tensor, a list of numbers, a pair (lower, upper) or None",
+        mend="Pass torch.as_tensor(array), or torch.stack(tensors).",
     )
 
 
@@ -130,15 +143,34 @@ def _check_magnitude(kind: str, value: Any) -> None:
 
 
 def _check_pair(kind: str, value: tuple[Any, Any]) -> None:
-    lower, upper = _known(value[0]), _known(value[1])
-    if lower is None or upper is None:
+    lower, upper = value
+    if isinstance(lower, Tensor) and isinstance(upper, Tensor):
+        _check_alike(kind, lower, upper)
+        # Below vmap the two may be batched unlike each other, so they are compared above it.
+        ordered = concrete((lower < upper) & torch.isfinite(lower) & torch.isfinite(upper))
+    elif isinstance(lower, float) and isinstance(upper, float):
+        ordered = torch.tensor(-math.inf < lower < upper < math.inf, device="cpu")
+    else:  # something that stands for a tensor
         return
-    finite = torch.isfinite(lower).all() and torch.isfinite(upper).all()
-    if not bool(finite) or not bool((lower < upper).all()):
+    if ordered is not None and not bool(ordered.all()):
         raise ArgumentError(
             f"The range of {kind} is empty or not finite.",
             given=repr(value),
             expected="lower < upper, both finite",
+        )
+
+
+def _check_alike(kind: str, lower: Tensor, upper: Tensor) -> None:
+    try:
+        broadcast_shapes(lower.shape, upper.shape)
+        fits = lower.device == upper.device
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ArgumentError(
+            f"The two ends of the range of {kind} do not fit each other.",
+            given=f"{tuple(lower.shape)} on {lower.device}, {tuple(upper.shape)} on {upper.device}",
+            expected="shapes that broadcast, on one device",
         )
 
 
@@ -158,6 +190,8 @@ def check_limits(limits: Any, like: Tensor) -> None:
     for kind in limits.given:
         value = getattr(limits, kind)
         for end in value if isinstance(value, tuple) else (value,):
+            if not isinstance(end, (float, Tensor)):
+                raise _no_number(kind, end)
             if isinstance(end, Tensor) and end.dim():
                 _check_fit(kind, end, like)
 

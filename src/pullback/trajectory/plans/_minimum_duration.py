@@ -108,7 +108,7 @@ def minimum_duration(
         )
     make_plan(points, None, duration=1.0, start=start, goal=goal, samples=samples, order=3)
     check_limits(limits, points)
-    check_duration(limits)
+    check_duration(limits, points)
     fixed = Limits(
         **{kind: _constant(getattr(limits, kind)) for kind in limits.given}, between=limits.between
     )

@@ -108,7 +108,7 @@ def minimum_time(
         order=order,
     )
     check_limits(limits, points)
-    check_duration(limits)
+    check_duration(limits, points)
     basis = plan.basis()
     # The stretch has the derivatives of points, times and limits alone.
     if stands_still(start, goal) and are_constants(start, goal) and keeps_zero(limits):
@@ -122,12 +122,18 @@ def minimum_time(
     return replace(to_motion(plan, forms, step), start_time=None)
 
 
-def check_duration(limits: Limits) -> None:
+def check_duration(limits: Limits, points: Tensor) -> None:
     """Refuse what has no least duration.
 
     Raises:
-        ArgumentError: no limit on a derivative.
+        ArgumentError: no joint, or no limit on a derivative.
     """
+    if not points.shape[-1]:
+        raise ArgumentError(
+            "Without joints there is no least duration.",
+            given=f"points {tuple(points.shape)}",
+            expected="one joint or more",
+        )
     if not set(limits.given) - {"position"}:
         raise ArgumentError(
             "Without limits there is no least duration.",
