@@ -19,7 +19,7 @@ KINDS = ("velocity", "acceleration", "jerk")
 ROOM = 1e-5
 
 
-def fullest(motion: Motion, limits: Limits, start: State, goal: State) -> Tensor:
+def fullest(motion: Motion, limits: Limits) -> Tensor:
     """By how much the motion fills its limits at the fullest: beyond 1 it breaks one."""
     h = motion.dt if motion.dt.ndim == 0 else motion.dt[..., :1, None]
     parts = []
@@ -29,9 +29,8 @@ def fullest(motion: Motion, limits: Limits, start: State, goal: State) -> Tensor
         value = getattr(motion, kind)
         if kind == "velocity":
             ahead = motion.acceleration * h / 2
-            first = value[..., :1, :] - (start.velocity is None) * ahead[..., :1, :]
-            last = value[..., -1:, :] + (goal.velocity is None) * ahead[..., -1:, :]
-            value = torch.cat([first, (value + ahead)[..., :-1, :], last], dim=-2)
+            inner = (value + ahead)[..., :-1, :]
+            value = torch.cat([value[..., :1, :], inner, value[..., -1:, :]], dim=-2)
         parts.append(((value - (lower + upper) / 2).abs() / ((upper - lower) / 2)).amax((-2, -1)))
     return torch.stack(parts).amax(0)
 
@@ -102,7 +101,7 @@ class Task:
         return minimum_jerk(self.points, times, samples=self.samples, **self.ends())
 
     def filled(self, durations: Tensor) -> Tensor:
-        return fullest(self.at(durations), self.limits, self.start, self.goal)
+        return fullest(self.at(durations), self.limits)
 
 
 @pytest.mark.parametrize("seed", range(examples(60)))
@@ -116,7 +115,7 @@ def test_no_shorter_duration_keeps_the_limits(seed: int) -> None:
             anywhere = torch.logspace(-3, 4, 140, dtype=torch.float64)
             assert (task.filled(anywhere) > 1 - ROOM).all(), why
         return
-    assert fullest(motion, task.limits, task.start, task.goal) <= 1 + 1e-12
+    assert fullest(motion, task.limits) <= 1 + 1e-12
     if "velocity" in task.limits.given:
         limit = task.limits.velocity
         lower, upper = limit if isinstance(limit, tuple) else (-limit, limit)

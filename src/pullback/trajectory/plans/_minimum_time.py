@@ -145,8 +145,8 @@ def check_duration(limits: Limits, points: Tensor) -> None:
 def _least_step(plan: Plan, forms: Forms, limits: Limits) -> Tensor:
     """Seconds between samples at which the first limit is met: ``[...]``."""
     candidates = []
-    for kind in row_kinds(limits):
-        power = POWERS.get(kind, 0)
+    for kind in row_kinds(plan, limits):
+        power = POWERS[limit_of(kind)]
         middle, half = (end.unsqueeze(-1) for end in aim_of(limits, limit_of(kind), plan.points))
         value = row_values(kind, forms)
         if not power:

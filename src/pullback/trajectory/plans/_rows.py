@@ -27,17 +27,21 @@ __all__ = [
 POWERS = {"position": 0, "velocity": 1, "acceleration": 2, "jerk": 3}
 # The control points of each step, beside its samples.
 _BETWEEN = ("ahead", "behind")
+# The velocity at ends that are free, beside the control points within the motion.
+_AT_END = "end velocity"
 
 
-def row_kinds(limits: Limits) -> tuple[str, ...]:
+def row_kinds(plan: Plan, limits: Limits) -> tuple[str, ...]:
     """The kinds of rows, in their order."""
     between = _BETWEEN if limits.between and limits.position is not None else ()
-    return limits.given + between
+    given = [end for end, part, _ in plan.ends if part == "velocity"]
+    at_end = (_AT_END,) if "velocity" in limits.given and len(given) < 2 else ()
+    return limits.given + between + at_end
 
 
 def limit_of(kind: str) -> str:
     """The limit that a kind of row keeps."""
-    return "position" if kind in _BETWEEN else kind
+    return "position" if kind in _BETWEEN else "velocity" if kind == _AT_END else kind
 
 
 def row_values(kind: str, forms: Forms) -> Tensor:
@@ -52,7 +56,8 @@ def row_values(kind: str, forms: Forms) -> Tensor:
     if kind == "behind":
         after = position[..., -1:] + 2 * velocity[..., -1:] / 3 + acceleration[..., -1:] / 6
         return torch.cat([position - velocity / 3, after], dim=-1)
-    return {"position": position, "acceleration": acceleration, "jerk": jerk}[kind]
+    own = {"position": position, "acceleration": acceleration, "jerk": jerk, _AT_END: velocity}
+    return own[kind]
 
 
 def row_mask(plan: Plan, kind: str) -> Tensor:
@@ -65,15 +70,20 @@ def row_mask(plan: Plan, kind: str) -> Tensor:
     extra = {"jerk": -1, "velocity": 1, "ahead": 1, "behind": 1}.get(kind, 0)
     mask = torch.ones(samples + extra, dtype=torch.float64, device=plan.points.device)
     for end, edge, inner in (("start", 0, 1), ("goal", -1, -2)):
-        if kind in _BETWEEN:
+        if kind == _AT_END:
+            mask[1:-1] = 0
+            mask[edge] = float((end, "velocity") not in given)
+        elif kind in _BETWEEN:
             mask[edge] = 0
             outward = (kind == "behind") == (end == "start")
             if (end, "velocity") in given and not outward:
                 mask[inner] = 0
+        elif kind == "velocity":
+            mask[edge] = 0
+            if {(end, "velocity"), (end, "acceleration")} <= given:
+                mask[inner] = 0
         elif (end, kind) in given:
             mask[edge] = 0
-            if kind == "velocity" and (end, "acceleration") in given:
-                mask[inner] = 0
     if kind != "position":
         return mask
     steps = torch.arange(samples, dtype=torch.float64, device=plan.points.device)
@@ -83,7 +93,7 @@ def row_mask(plan: Plan, kind: str) -> Tensor:
 
 def problem_of(plan: Plan, forms: Forms, limits: Limits, step: Tensor) -> Problem:
     """The program that keeps the limits, for steps of so many seconds."""
-    levels, scales, kinds = [], [], row_kinds(limits)
+    levels, scales, kinds = [], [], row_kinds(plan, limits)
     energy = _energy(plan.order, forms)
     for kind in kinds:
         middle, half = aim_of(limits, limit_of(kind), plan.points)

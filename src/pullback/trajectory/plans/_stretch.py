@@ -114,7 +114,7 @@ def _polynomials(plan: Plan, basis: Basis, limits: Limits) -> tuple[Tensor, Tens
     """Conditions ``[..., rows, 4]`` that are to be at most zero, their powers and their limits."""
     forms = [combine(basis, values) for values in _values_by_power(plan)]
     parts = []
-    for kind in row_kinds(limits):
+    for kind in row_kinds(plan, limits):
         values, name = [row_values(kind, form) for form in forms], limit_of(kind)
         if name == "position":
             values[0] = values[0] + plan.origin.mT

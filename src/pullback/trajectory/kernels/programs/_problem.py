@@ -21,6 +21,7 @@ from torch import Tensor
 from pullback.trajectory.kernels.programs._cubic import (
     ACCELERATION,
     JERK,
+    VELOCITY,
     add_form,
     apply_form,
     metric_band,
@@ -65,9 +66,10 @@ POLISH = 2
 TOLERANCE = 1e-7
 
 # A spline lies between its control points. Those of the velocity are differences of coefficients:
-# sample k has the mean of two of them, `k` and `k + 1`. Those of the position's cubic from one
-# sample to the next are the samples themselves and what lies ahead of and behind a sample, by a
-# third of a step at its velocity.
+# sample k has the mean of two of them, `k` and `k + 1`. Where an end is free, and one
+# of these outside of the motion, its own velocity is limited. Those of the position's cubic from
+# one sample to the next are the samples themselves and what lies ahead of and behind a sample, by
+# a third of a step at its velocity.
 ROWS = {
     "velocity": (-1.0, 1.0),
     "acceleration": ACCELERATION,
@@ -75,6 +77,7 @@ ROWS = {
     "position": (1 / 6, 4 / 6, 1 / 6),
     "ahead": (2 / 3, 1 / 3),
     "behind": (1 / 3, 2 / 3),
+    "end velocity": VELOCITY,
 }
 KINDS = tuple(ROWS)
 
