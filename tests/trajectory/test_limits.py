@@ -285,3 +285,42 @@ def test_the_ends_of_a_range_may_be_batched_unlike_each_other() -> None:
 
     found = torch.func.vmap(run, in_dims=1)(lower)
     torch.testing.assert_close(found, torch.stack([run(column) for column in lower.T]))
+
+
+def test_a_gradient_with_respect_to_limits_is_no_limit_itself() -> None:
+    def time(limits: Limits) -> torch.Tensor:
+        return minimum_time(LINE, limits).times[-1]
+
+    two = torch.tensor(2.0, dtype=torch.float64)
+    found = torch.func.grad(time)(Limits(velocity=(-two, two)))
+    lower, upper = found.velocity
+    # The duration is inverse to the limit that is met.
+    assert abs(lower.item()) < 1e-6
+    assert upper.item() == pytest.approx(-time(Limits(velocity=two)).item() / 2, rel=1e-6)
+    with pytest.raises(ArgumentError, match="range of velocity"):
+        time(torch.utils._pytree.tree_map(torch.neg, Limits(velocity=(-two, two))))
+    with pytest.raises(ArgumentError, match="must be positive"):
+        time(torch.utils._pytree.tree_map(torch.neg, Limits(velocity=two)))
+
+
+def test_vmap_takes_limits_and_states() -> None:
+    def run(limits: Limits, start: State) -> torch.Tensor:
+        return minimum_time(LINE, limits, start=start).times[-1]
+
+    limit = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    for many, each in (
+        (Limits(velocity=limit), [Limits(velocity=one) for one in limit]),
+        (
+            Limits(velocity=(-limit, 2 * limit), jerk=90.0),
+            [Limits(velocity=(-one, 2 * one), jerk=90.0) for one in limit],
+        ),
+    ):
+        start = State(velocity=limit / 3, acceleration=0.0)
+        expected = [
+            run(one, State(velocity=speed / 3, acceleration=0.0))
+            for one, speed in zip(each, limit, strict=True)
+        ]
+        mapped = torch.func.vmap(run)
+        torch.testing.assert_close(mapped(many, start), torch.stack(expected))
+        compiled = torch.compile(mapped, backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(many, start), torch.stack(expected))

@@ -20,11 +20,14 @@ def register_dataclass(
     """
 
     def flatten_with_keys(value: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
-        parts = [(name, getattr(value, name)) for name in names]
-        leaves = [
-            (pytree.GetAttrKey(name), part) for name, part in parts if not is_constant(name, part)
-        ]
-        return leaves, tuple(part if is_constant(name, part) else "leaf" for name, part in parts)
+        leaves, context = [], []
+        known = getattr(value, "_leaves", ())
+        for name in names:
+            part = getattr(value, name)
+            constant = name not in known and is_constant(name, part)
+            context.append(part if constant else "leaf")
+            leaves += [] if constant else [(pytree.GetAttrKey(name), part)]
+        return leaves, tuple(context)
 
     def flatten(value: Any) -> tuple[list[Any], tuple[Any, ...]]:
         leaves, context = flatten_with_keys(value)
@@ -32,8 +35,14 @@ def register_dataclass(
 
     def unflatten(leaves: Iterable[Any], context: tuple[Any, ...]) -> Any:
         remaining = iter(leaves)
-        parts = (next(remaining) if part == "leaf" else part for part in context)
-        return cls(**dict(zip(names, parts, strict=True)))
+        found = object.__new__(cls)
+        # Not checked as what is constructed is: a gradient with respect to limits may be negative.
+        for name, part in zip(names, context, strict=True):
+            object.__setattr__(found, name, next(remaining) if part == "leaf" else part)
+        # Where vmap puts a number in the place of a leaf, it is no constant.
+        known = tuple(name for name, part in zip(names, context, strict=True) if part == "leaf")
+        object.__setattr__(found, "_leaves", known)
+        return found
 
     pytree.register_pytree_node(
         cls,

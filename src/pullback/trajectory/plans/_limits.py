@@ -192,6 +192,9 @@ def check_limits(limits: Any, like: Tensor) -> None:
         for end in value if isinstance(value, tuple) else (value,):
             if not isinstance(end, (float, Tensor)):
                 raise _no_number(kind, end)
+        # Again, since what a transform has made from a pytree is not constructed.
+        (_check_pair if isinstance(value, tuple) else _check_magnitude)(kind, value)
+        for end in value if isinstance(value, tuple) else (value,):
             if isinstance(end, Tensor) and end.dim():
                 _check_fit(kind, end, like)
 
