@@ -66,9 +66,9 @@ def check_measurable(values: torch.Tensor) -> None:
 
 def _flat(values: torch.Tensor) -> torch.Tensor:
     """All elements in the order of memory where possible, so that no copy is made."""
-    values = values.detach()
     if values.dtype in _KEPT and values.is_contiguous() and not values.is_neg():
-        return values.view(-1)
+        return values
+    values = values.detach()
     if values.is_complex():
         values = torch.view_as_real(values.resolve_conj())
     if values.dtype not in _KEPT:
@@ -105,7 +105,7 @@ def measure_into(
     if chosen == "cpu":
         numbers = row.numpy() if isinstance(row, torch.Tensor) else row
         kernel = kernels.implementation(__package__, "cpu")
-        kernel.measure_cpu(_flat(values).numpy(), numbers, float(factor), exponents)
+        kernel.measure_cpu(_flat(values), numbers, float(factor), exponents)
     else:
         target = torch.from_numpy(row) if isinstance(row, np.ndarray) else row
         if chosen == "triton":

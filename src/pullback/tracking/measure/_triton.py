@@ -128,7 +128,7 @@ def measure_triton(
     """Write every statistic of ``factor * values`` into a row on the same device.
 
     Arguments:
-        values: a contiguous tensor of one dimension, float32 or float64.
+        values: float32 or float64 numbers that follow one another in memory.
         row: `pullback.tracking.measure._layout.WIDTH` float64 numbers, overwritten.
         factor: a multiplier, a number or a float64 tensor of no dimensions on the device.
     """

@@ -87,7 +87,7 @@ class Store:
         self.measures = Measures({})
         self._absorb = absorb
         self._lock = threading.RLock()
-        self._rows: dict[torch.device, np.ndarray | torch.Tensor] = {}
+        self._rows: dict[torch.device, list[np.ndarray] | torch.Tensor] = {}
         self._used: dict[torch.device, int] = {}
         self._waiting: list[tuple[Key, Place, torch.device, int]] = []
         self._calls: dict[tuple[str, Direction, bool], int] = {}
@@ -202,11 +202,7 @@ class Store:
             self._used = dict.fromkeys(self._used, 0)
             self._where.clear()
             measured = self.measures.flush()
-            if len(host) == 1:
-                (rows,) = host.values()
-                rows = rows[[index for *_, index in waiting]]
-            else:
-                rows = np.stack([host[device][index] for _, _, device, index in waiting])
+            rows = np.stack([host[device][index] for _, _, device, index in waiting])
             self._absorb([(key, place) for key, place, _, _ in waiting], rows, measured)
 
     def close(self) -> None:
@@ -215,10 +211,9 @@ class Store:
         self.active = False
         _stores.pop(self.handle, None)
 
-    def _fetch(self, device: torch.device) -> np.ndarray:
+    def _fetch(self, device: torch.device) -> Sequence[np.ndarray] | np.ndarray:
         rows = self._rows[device]
-        used = self._used[device]
-        return rows[:used] if isinstance(rows, np.ndarray) else rows[:used].cpu().numpy()
+        return rows if isinstance(rows, list) else rows[: self._used[device]].cpu().numpy()
 
     def _number(self, name: str, direction: Direction, recomputed: bool) -> Ticket:
         number = self._calls.get((name, direction, recomputed), 0)
@@ -285,7 +280,7 @@ class Store:
             self.backends_used[device.type] = choose_backend(self.backend, device)
             on_host = device.type == "cpu"
             self._rows[device] = (
-                np.empty((ROWS, WIDTH))
+                list(np.empty((ROWS, WIDTH)))
                 if on_host
                 else torch.empty(ROWS, WIDTH, dtype=torch.float64, device=device)
             )

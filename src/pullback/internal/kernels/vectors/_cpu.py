@@ -25,6 +25,7 @@ from pullback.internal.kernels._cpu import compile_kernel
 
 __all__ = [
     "VECTOR_BYTES",
+    "count_bytes",
     "count_lanes",
     "fence",
     "load",
@@ -172,6 +173,34 @@ def pointers_at(addresses: Any, item: Any) -> Any:
         pointer_at(third, item),
         pointer_at(fourth, item),
     )
+
+
+@_intrinsic
+def count_bytes(_context: Any, pointer: Any, size: Any, value: Any) -> Any:
+    """``count_bytes(pointer, size, value)``: how many bytes have a value, of a multiple of 64.
+
+    Each lane counts for itself, in a byte: ``size`` is at most 255 times 64.
+    """
+    vector = ir.VectorType(ir.IntType(8), VECTOR_BYTES)
+
+    def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
+        start, size, value = arguments
+        wanted = _fill(builder, vector, value)
+        counts = cgutils.alloca_once_value(builder, ir.Constant(vector, None))
+        width = ir.Constant(size.type, VECTOR_BYTES)
+        with cgutils.for_range(builder, builder.udiv(size, width)) as loop:
+            place = builder.gep(start, [builder.mul(loop.index, width)])
+            found = builder.load(builder.bitcast(place, vector.as_pointer()), align=1)
+            same = builder.sext(builder.icmp_unsigned("==", found, wanted), vector)
+            # All bits of a lane that is the same: minus one.
+            builder.store(builder.sub(builder.load(counts), same), counts)
+        wide = builder.zext(builder.load(counts), ir.VectorType(ir.IntType(16), VECTOR_BYTES))
+        kind = ir.FunctionType(wide.type.element, [wide.type])
+        name = f"llvm.vector.reduce.add.v{VECTOR_BYTES}i16"
+        total = builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [wide])
+        return builder.zext(total, context.get_value_type(given.return_type))
+
+    return types.intp(pointer, types.intp, types.uint8), generate
 
 
 @_intrinsic
