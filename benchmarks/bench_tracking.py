@@ -3,8 +3,9 @@
 ``python -m benchmarks.bench_tracking`` prints a table and writes ``results/tracking.csv``, section
 by section, so that a run that is cut off leaves the figures it had. Every time is a ratio to plain
 training in the same run: in each round every variant takes one step, in turn, and a variant's step
-is divided by the plain step of its round. Peers are measured where they can be imported, see
-README.md.
+is divided by the plain step of its round. Rounds come in several runs, one after the other, of
+which the median is written down, and the least and the most. Peers are measured where they can be
+imported, see README.md.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from pullback.tracking.run._points import Points
 
 RESULTS = Path(__file__).parent / "results" / "tracking.csv"
 LIMITS = {"pullback every=1": 1.15, "pullback every=10": 1.03}
+PAIRS, LEAST = "x plain, median of pairs", "x plain, least over least"
 WARM_UP = 2  # rounds
 WIDTH, HEADS, BLOCKS, BATCH, LENGTH = 256, 4, 4, 8, 128
 
@@ -80,8 +82,8 @@ class Setup:
 
 def ratios(
     variants: dict[str, Callable[[], None]], rounds: int, seconds: float
-) -> list[tuple[str, Any, str, Any]]:
-    """For each variant, its time a step over that of the plain step beside it.
+) -> dict[tuple[str, str], float]:
+    """Of one run, for each variant, its time a step over that of the plain step beside it.
 
     The order turns from round to round. With ``every=10`` a step is measured or not: the mean is
     made of the figure of either kind. Ends after so many rounds, or after so many seconds but not
@@ -103,24 +105,31 @@ def ratios(
             times[name].append(time.perf_counter() - start)
     plain = np.array(times["plain"])[WARM_UP:]
     kept = len(plain)
-    rows: list[tuple[str, Any, str, Any]] = [
-        ("plain", round(float(np.median(plain)), 4), f"s a step, median of {kept}", "")
-    ]
+    found = {("plain", "s a step"): float(np.median(plain))}
     for name in variants:
         each = np.array(times[name])[WARM_UP:]
         sparse = "every=10" in name
         measured = (np.arange(kept) + WARM_UP) % 10 == 0 if sparse else np.full(kept, True)
         share = 0.1 if sparse else 1.0
         for way, ratio in (
-            ("median of pairs", lambda chosen, each=each: np.median(each[chosen] / plain[chosen])),
-            ("least over least", lambda chosen, each=each: each[chosen].min() / plain.min()),
+            (PAIRS, lambda chosen, each=each: np.median(each[chosen] / plain[chosen])),
+            (LEAST, lambda chosen, each=each: each[chosen].min() / plain.min()),
         ):
             value = share * ratio(measured)
             if share < 1:
                 value += (1 - share) * ratio(~measured)
-            limit = LIMITS.get(name, "") if way == "median of pairs" else ""
-            rows.append((name, round(float(value), 3), f"x plain, {way}", limit))
-    return rows
+            found[name, way] = float(value)
+    return found
+
+
+def spread(runs: list[dict[tuple[str, str], float]]) -> Iterator[tuple[str, Any, str, Any]]:
+    """The median of several runs, with the least and the most of them."""
+    for name, way in runs[0]:
+        values = [run[name, way] for run in runs]
+        limit = LIMITS.get(name, "") if way == PAIRS else ""
+        yield name, round(float(np.median(values)), 3), f"{way}, median of {len(runs)} runs", limit
+        for each, value in (("least", min(values)), ("most", max(values))):
+            yield name, round(value, 3), f"{way}, {each} of {len(runs)} runs", ""
 
 
 def peers() -> dict[str, Callable[[], None]]:
@@ -191,7 +200,7 @@ def page() -> tuple[float, int]:
         return time.perf_counter() - start, path.stat().st_size
 
 
-def timed(rounds: int, seconds: float) -> Iterator[list[tuple[str, Any, str, Any]]]:
+def timed(runs: int, rounds: int, seconds: float) -> Iterator[list[tuple[str, Any, str, Any]]]:
     """The sections that share one set of trackers: times, then host reads."""
     each, tenth, bare = Setup(), Setup(), Setup()
     with (
@@ -205,7 +214,7 @@ def timed(rounds: int, seconds: float) -> Iterator[list[tuple[str, Any, str, Any
             "pullback every=10": tenth.step,
             **peers(),
         }
-        yield ratios(variants, rounds, seconds)
+        yield list(spread([ratios(variants, rounds, seconds) for _ in range(runs)]))
         # AdamW itself reads two scalars a parameter on a CPU, whoever looks on
         plain = host_reads(Setup().step)
         yield [("plain", plain, "host reads a step", "")] + [
@@ -234,8 +243,9 @@ def written() -> list[tuple[str, Any, str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=100, help="steps of each variant")
-    parser.add_argument("--seconds", type=float, default=60, help="stop the rounds after that")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=100, help="steps of each variant in a run")
+    parser.add_argument("--seconds", type=float, default=40, help="stop a run after that")
     chosen = parser.parse_args()
     torch.set_num_threads(2)
     RESULTS.parent.mkdir(exist_ok=True)
@@ -244,7 +254,7 @@ def main() -> None:
         writer.writerow(("what", "value", "unit", "limit"))
         sections = (
             iter([written()]),
-            timed(chosen.rounds, chosen.seconds),
+            timed(chosen.runs, chosen.rounds, chosen.seconds),
             (compiled() for _ in range(1)),
         )
         for rows in itertools.chain(*sections):
@@ -252,7 +262,7 @@ def main() -> None:
             file.flush()
             for what, value, unit, limit in rows:
                 wanted = f"(at most {limit})" if limit != "" else ""
-                print(f"{what:<50} {value} {unit} {wanted}", flush=True)
+                print(f"{what:<45} {value} {unit} {wanted}", flush=True)
 
 
 if __name__ == "__main__":
