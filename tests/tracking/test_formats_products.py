@@ -101,6 +101,8 @@ REFUSED = {
         (1, 2, 3),
     ),
     "ormqr": (torch.ormqr, (3, 3), V, B),
+    "householder_product": (torch.linalg.householder_product, (3, 3), V),
+    "orgqr": (torch.orgqr, (3, 3), V),
     "ormqr method": (lambda a, tau, b: a.ormqr(tau, b), (3, 3), V, B),
     "cov": (torch.cov, A),
 }

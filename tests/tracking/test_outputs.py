@@ -99,3 +99,21 @@ def test_what_cannot_be_measured_is_left_and_named():
 def test_a_mapping_that_cannot_be_rebuilt_is_left_and_named():
     tracker = tracked(lambda y: Frozen(y=y), lambda o: o["y"])
     assert "Frozen" in tracker.skipped["(root)"]
+
+
+@pytest.mark.parametrize("transformed", [False, True])
+def test_keys_that_read_alike_are_told_apart(transformed: bool) -> None:
+    model = Returning(lambda x: {1: x[:1], "1": x, "y": x[:2]})
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        found = model(x)
+        return found[1].sum() + found["1"].sum() + found["y"].sum()
+
+    with Tracker(model, names="(root)") as tracker:
+        if transformed:
+            torch.func.grad(loss)(torch.ones(4, 3))
+        else:
+            loss(torch.ones(4, 3)).backward()
+        tracker.step()
+    counts = {key.name: total.count for key, total in tracker.totals().items()}
+    assert counts == {"(root)[1]": 3, "(root)['1']": 12, "(root)[y]": 6}

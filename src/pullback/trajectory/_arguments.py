@@ -9,6 +9,7 @@ from torch import Tensor
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.torch import innermost, len_torch_dispatch_stack
 from pullback.trajectory._knots import from_numbers
+from pullback.trajectory._plain import plain
 from pullback.trajectory._state import PARTS, State
 
 __all__ = [
@@ -82,8 +83,10 @@ def check_samples(name: str, samples: Any, axis: str) -> None:
         )
 
 
-def check_steps(dt: Any, samples: Tensor, steps: int, least: float = 0.0) -> None:
+def check_steps(dt: Any, samples: Tensor, steps: int, least: float = 0.0) -> Any:
     """Refuse time steps that are not positive seconds of the right shape on the right device.
+
+    Returns them, a number as one of Python's.
 
     Arguments:
         dt: a number, a 0-dimensional tensor, ``[steps]`` or ``[..., steps]``.
@@ -92,11 +95,12 @@ def check_steps(dt: Any, samples: Tensor, steps: int, least: float = 0.0) -> Non
         least: how short a step may be.
     """
     dtype = arithmetic_dtype(samples)
+    dt = plain(dt)
     if isinstance(dt, (int, float)) and not isinstance(dt, bool):
         known = torch.finfo(dtype)
         if not (0 < dt < math.inf and max(known.tiny, least) <= dt <= known.max):
             raise _bad_step(f"dt={dt}", dtype, least)
-        return
+        return dt
     if not isinstance(dt, Tensor) or not dt.dtype.is_floating_point:
         given = str(dt.dtype) if isinstance(dt, Tensor) else type(dt).__name__
         raise ArgumentTypeError(
@@ -117,12 +121,13 @@ def check_steps(dt: Any, samples: Tensor, steps: int, least: float = 0.0) -> Non
         )
     values = readable(dt)
     if values is None:
-        return
+        return dt
     used = values.to(dtype)  # a step may vanish or overflow where it is used
     kept = (used > 0) & (used >= least) & (used < math.inf)
     if not bool(kept.all()):
         wrong = values[~kept].flatten()
         raise _bad_step(f"dt={wrong[0].item()} among {values.numel()} steps", dtype, least)
+    return dt
 
 
 def least_step(samples: Tensor) -> float:

@@ -9,6 +9,7 @@ from torch import Tensor
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.internal.torch import innermost
+from pullback.trajectory._plain import plain
 from pullback.trajectory._state import State
 
 __all__ = [
@@ -76,6 +77,7 @@ def normalise_duration(duration: Any, like: Tensor) -> Tensor:
         ArgumentTypeError: not a number or a floating tensor.
         ArgumentError: not positive, not finite, on another device or of another batch.
     """
+    duration = plain(duration)
     if isinstance(duration, bool) or not isinstance(duration, (int, float, Tensor)):
         raise ArgumentTypeError(
             "The duration is not a number.",
@@ -105,7 +107,8 @@ def normalise_times(times: Any, like: Tensor) -> Tensor:
         ArgumentTypeError: not numbers or a floating tensor.
         ArgumentError: a wrong number of times, times that do not increase or are not finite.
     """
-    if isinstance(times, (list, tuple)) and all(isinstance(t, (int, float)) for t in times):
+    times = plain(times)
+    if isinstance(times, (list, tuple)) and all(isinstance(plain(t), (int, float)) for t in times):
         times = torch.tensor([float(t) for t in times], dtype=torch.float64, device=like.device)
     if not isinstance(times, Tensor) or not times.dtype.is_floating_point:
         raise ArgumentTypeError(
@@ -179,7 +182,13 @@ def check_state(name: str, state: Any, like: Tensor) -> None:
         if isinstance(value, tuple):
             value = from_numbers(f"{part} of the {name}", value, like)
         if not isinstance(value, Tensor):
-            if not isinstance(value, (int, float)) or not math.isfinite(value):
+            if not isinstance(value, (int, float)):
+                raise ArgumentTypeError(
+                    f"The {part} of the {name} is not a number.",
+                    given=type(value).__name__,
+                    expected="a number, a list of them or a floating tensor",
+                )
+            if not math.isfinite(value):
                 raise ArgumentError(f"The {part} of the {name} is not finite.", given=repr(value))
             continue
         _check_device(f"{part} of the {name}", value, like)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory._knots import concrete
+from pullback.trajectory._plain import plain
 from pullback.trajectory._pytree import register_dataclass
 
 __all__ = ["Motion", "concatenate", "time_dtype"]
@@ -72,7 +73,7 @@ class Motion:
     def _take_numbers(self) -> None:
         kinds = {"dt": time_dtype(self.position.dtype), "start_time": torch.float64}
         for name, dtype in kinds.items():
-            value = getattr(self, name)
+            value = plain(getattr(self, name))
             if isinstance(value, (int, float)):
                 seconds = torch.full((), value, dtype=dtype, device=self.position.device)
                 object.__setattr__(self, name, seconds)

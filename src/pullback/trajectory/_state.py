@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from pullback.errors import ArgumentTypeError
+from pullback.trajectory._plain import plain
 from pullback.trajectory._pytree import register_dataclass
 
 __all__ = ["State", "free", "hold", "rest"]
@@ -67,13 +68,14 @@ class State:
 
     def __post_init__(self) -> None:
         for name in PARTS:
-            part = getattr(self, name)
+            part = plain(getattr(self, name))
             if isinstance(part, (list, tuple)):
-                object.__setattr__(self, name, _constant(name, part))
+                part = _constant(name, part)
             # Text is the one mistake that would otherwise fail far from here; other objects may
             # stand for a tensor while a pytree is rebuilt.
             if isinstance(part, (str, bytes, bool)):
                 raise _wrong_part(name, part)
+            object.__setattr__(self, name, part)
 
     @property
     def given(self) -> tuple[str, ...]:

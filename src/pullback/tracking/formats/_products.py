@@ -129,7 +129,8 @@ _KERNEL = re.compile(
         | addmv | mv | addr | dot | vdot | vecdot | inner | outer | ger | kron | matmul | trilinear
         | bilinear | tensordot | linear | conv | convolution | conv\dd | attention | encoder_layer
         | multi_dot | einsum | rnn | lstm | gru | rnn_relu | rnn_tanh
-        | cdist | euclidean_dist | matrix_exp | affine_grid_generator | ormqr
+        | cdist | euclidean_dist | matrix_exp | affine_grid_generator | ormqr | orgqr
+        | householder_product
     ) (_|$)
     """,
     re.VERBOSE,

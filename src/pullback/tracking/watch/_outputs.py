@@ -30,8 +30,8 @@ def tensors_in(output: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]
         if output.is_floating_point() or output.is_complex():
             yield path, output
     elif isinstance(output, Mapping):
-        for key, value in output.items():
-            yield from tensors_in(value, f"{path}[{key}]")
+        for label, value in _labelled(output, path):
+            yield from tensors_in(value, label)
     elif isinstance(output, (tuple, list)):
         for index, value in enumerate(output):
             yield from tensors_in(value, f"{path}[{index}]")
@@ -60,10 +60,8 @@ def replace_tensors(
         wanted = output.is_floating_point() or output.is_complex()
         return replace(path, output) if wanted else output
     if isinstance(output, Mapping):
-        items = {
-            key: replace_tensors(value, replace, f"{path}[{key}]") for key, value in output.items()
-        }
-        return _mapping_like(output, items)
+        parts = [replace_tensors(value, replace, label) for label, value in _labelled(output, path)]
+        return _mapping_like(output, dict(zip(output, parts, strict=True)))
     if isinstance(output, (tuple, list)):
         parts = [
             replace_tensors(value, replace, f"{path}[{index}]")
@@ -80,6 +78,13 @@ def replace_tensors(
         }
         return _dataclass_like(output, fields)
     return output
+
+
+def _labelled(output: Mapping[Any, Any], path: str) -> Iterator[tuple[str, Any]]:
+    """The path of each value of a mapping, in which ``1`` and ``"1"`` are told apart."""
+    spelled = [str(key) for key in output]
+    for text, (key, value) in zip(spelled, output.items(), strict=True):
+        yield f"{path}[{text if spelled.count(text) == 1 else repr(key)}]", value
 
 
 def _mapping_like(output: Any, items: dict[Any, Any]) -> Any:

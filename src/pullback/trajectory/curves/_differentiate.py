@@ -97,7 +97,7 @@ def differentiate(
     check_state("goal", goal)
     shape, device, dtype = position.shape, position.device, arithmetic_dtype(position)
     (horizon, dof), batch = shape[-2:], shape[:-2]
-    check_steps(dt, position, horizon - 1, least_step(position))
+    dt = check_steps(dt, position, horizon - 1, least_step(position))
     equal = (None if isinstance(dt, Tensor) else dt, device, dtype)
     layout, code, weights = _plan(scheme, _orders(start), _orders(goal), equal)
     _check_horizon(horizon, layout)

@@ -83,7 +83,7 @@ def integrate(
     level = _check_choices(order, method, steps)
     check_state("start", start)
     _check_start(start, level, order)
-    check_steps(dt, control, steps)
+    dt = check_steps(dt, control, steps)
     chosen = choose_backend(control.device, backend)
     count, dtype = math.prod(batch), arithmetic_dtype(control)
     parts = [

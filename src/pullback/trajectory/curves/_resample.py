@@ -10,6 +10,7 @@ from torch import Tensor
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.trajectory._knots import concrete
 from pullback.trajectory._motion import Motion, time_dtype
+from pullback.trajectory._plain import plain
 from pullback.trajectory.curves._quintic import hermite
 from pullback.trajectory.curves._spline import Spline
 
@@ -81,6 +82,7 @@ def resample(motion: Motion, dt: float | Tensor) -> Motion:
 
 
 def _step(dt: Any, like: Tensor) -> Tensor:
+    dt = plain(dt)
     number = isinstance(dt, (int, float)) and not isinstance(dt, bool)
     if number:
         return torch.tensor(float(dt), dtype=torch.float64, device=like.device)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.trajectory._plain import plain
 
 __all__ = ["unwrap"]
 
@@ -48,6 +49,7 @@ def unwrap(
             given=str(given),
             expected="a floating tensor [..., samples, dof]",
         )
+    period, joints = plain(period), plain(joints)
     if not (isinstance(period, (int, float)) and 0 < period < math.inf):
         raise ArgumentError("The period must be positive.", given=repr(period))
     dof = position.shape[-1]

@@ -11,6 +11,7 @@ from torch import Tensor
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.trajectory._knots import broadcast_batch, concrete
+from pullback.trajectory._plain import plain
 from pullback.trajectory._pytree import register_dataclass
 
 __all__ = ["KINDS", "Limit", "Limits", "aim_of", "check_limits", "range_of"]
@@ -78,27 +79,26 @@ class Limits:
 
 def _number(kind: str, value: Any) -> Any:
     """One end: a float, or a tensor; anything that may stand for one in a pytree is let through."""
+    value = plain(value)
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, list):
-        if _holds_tensors(value):  # which would lose their gradients
+        if not _are_numbers(value):  # tensors would lose their gradients
             raise _no_number(kind, value)
         try:
             return torch.tensor(value, dtype=torch.float64, device="cpu")
         except (TypeError, ValueError) as error:
             raise _no_number(kind, value) from error
     wrong = isinstance(value, (str, bytes, bool, complex, dict, set)) or value is None
-    if isinstance(value, Tensor):
-        wrong = not value.dtype.is_floating_point
-    if wrong or (hasattr(value, "__array__") and not isinstance(value, Tensor)):
+    if wrong or (isinstance(value, Tensor) and not value.dtype.is_floating_point):
         raise _no_number(kind, value)
     return value
 
 
-def _holds_tensors(value: Any) -> bool:
-    return isinstance(value, Tensor) or (
-        isinstance(value, list) and any(_holds_tensors(inner) for inner in value)
-    )
+def _are_numbers(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_are_numbers, value))
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def _no_number(kind: str, value: Any) -> ArgumentTypeError:

@@ -17,6 +17,7 @@ from pullback.trajectory._knots import (
     state_part,
 )
 from pullback.trajectory._motion import Motion, time_dtype
+from pullback.trajectory._plain import plain
 from pullback.trajectory._state import State
 from pullback.trajectory.kernels.programs._cubic import (
     ACCELERATION,
@@ -93,6 +94,7 @@ def make_plan(
         ArgumentError: as `minimum_jerk` says.
         ArgumentTypeError: as `minimum_jerk` says.
     """
+    times, samples = plain(times), plain(samples)
     check_points(points, what="points", least=2)
     count = points.shape[-2]
     ends = _ends(points, start, goal)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory._knots import MOST_SECONDS
+from pullback.trajectory._plain import plain
 from pullback.trajectory.kernels.banded import triangular_product, triangular_solve
 from pullback.trajectory.plans._decimal_factor import DIGITS, decimal_factor, decimal_solve
 
@@ -88,6 +89,7 @@ class Preconditioner:
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
+        horizon, dt = plain(horizon), plain(dt)
         _check(horizon, dt, order, (start, goal), dtype)
         self.horizon = horizon
         self.dt = float(dt)
