@@ -24,6 +24,12 @@ __all__ = [
 ]
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_RANGES = {
+    dtype: (torch.finfo(dtype).tiny, torch.finfo(dtype).max)
+    for dtype in (torch.float32, torch.float64)
+}
+# The weights are at most some hundreds of the inverse cube of a step.
+_LEAST_STEPS = {dtype: (1000 / highest) ** (1 / 3) for dtype, (_, highest) in _RANGES.items()}
 
 
 def arithmetic_dtype(samples: Tensor) -> torch.dtype:
@@ -97,8 +103,8 @@ def check_steps(dt: Any, samples: Tensor, steps: int, least: float = 0.0) -> Any
     dtype = arithmetic_dtype(samples)
     dt = plain(dt)
     if isinstance(dt, (int, float)) and not isinstance(dt, bool):
-        known = torch.finfo(dtype)
-        if not (0 < dt < math.inf and max(known.tiny, least) <= dt <= known.max):
+        lowest, highest = _RANGES[dtype]
+        if not max(lowest, least) <= dt <= highest:
             raise _bad_step(f"dt={dt}", dtype, least)
         return dt
     if not isinstance(dt, Tensor) or not dt.dtype.is_floating_point:
@@ -136,8 +142,7 @@ def least_step(samples: Tensor) -> float:
     Arguments:
         samples: positions, ``[..., horizon, dof]``.
     """
-    # The weights are at most some hundreds of it.
-    return (1000 / torch.finfo(arithmetic_dtype(samples)).max) ** (1 / 3)
+    return _LEAST_STEPS[arithmetic_dtype(samples)]
 
 
 def _bad_step(given: str, dtype: torch.dtype, least: float) -> ArgumentError:

@@ -5,15 +5,17 @@ import pytest
 
 from pullback.internal.kernels._cpu import compile_kernel
 from pullback.internal.kernels.vectors._cpu import (
+    ROW,
     count_lanes,
     fence,
     load,
-    load_first,
+    load_row,
     load_wide,
     load_wide_first,
     pointer_at,
     pointer_to,
     splat,
+    splat_row,
     store,
     store_first,
     store_past_caches,
@@ -34,9 +36,10 @@ def combine(weight, xs, ys, outs, size, past_caches):
         else:
             store(out, i, result)
         i += lanes
-    left = size - i
-    result = splat(weight) * load_first(x, i, left) - load_first(y, i, left)
-    store_first(out, i, result + load_first(x, i, left), left)
+    for begin in range(i, size, ROW):
+        left = min(ROW, size - begin)
+        rest = splat_row(weight) * load_row(x, begin, left) - load_row(y, begin, left)
+        store_first(out, begin, rest + load_row(x, begin, left), left)
     fence()
     return lanes
 
@@ -67,7 +70,7 @@ def test_lanes_are_the_elements(dtype, past_caches, size):
 @compile_kernel(nogil=True)
 def copy_first(xs, outs, count):
     x, out = pointer_to(xs), pointer_to(outs)
-    store(out, 0, load_first(x, 0, count))
+    store(out, 0, load_row(x, 0, count))
 
 
 @pytest.mark.parametrize("count", range(9))

@@ -24,18 +24,20 @@ from numba.extending import intrinsic, lower_builtin, register_model
 from pullback.internal.kernels._cpu import compile_kernel
 
 __all__ = [
+    "ROW",
     "VECTOR_BYTES",
     "count_bytes",
     "count_lanes",
     "fence",
     "load",
-    "load_first",
+    "load_row",
     "load_wide",
     "load_wide_first",
     "pointer_at",
     "pointer_to",
     "pointers_at",
     "splat",
+    "splat_row",
     "store",
     "store_first",
     "store_past_caches",
@@ -45,19 +47,18 @@ __all__ = [
 _intrinsic: Any = intrinsic
 
 VECTOR_BYTES = 64
+ROW = 8
+"""How many numbers a vector of a row holds: an arm has seven joints, whatever their type."""
 _INDEX = ir.IntType(32)
 
 
 class _Vector(types.Type):
-    """As many numbers of one type as fit 64 bytes."""
+    """Numbers of one type: as many as fit 64 bytes, or as were asked for."""
 
-    def __init__(self, item: Any) -> None:
+    def __init__(self, item: Any, lanes: int | None = None) -> None:
         self.item = item
-        super().__init__(name=f"Vector({item})")
-
-    @property
-    def lanes(self) -> int:
-        return VECTOR_BYTES * 8 // self.item.bitwidth
+        self.lanes = lanes or VECTOR_BYTES * 8 // item.bitwidth
+        super().__init__(name=f"Vector({item}, {self.lanes})")
 
 
 @register_model(_Vector)
@@ -215,13 +216,15 @@ def load(_context: Any, pointer: Any, index: Any) -> Any:
 
 
 @_intrinsic
-def load_first(_context: Any, pointer: Any, index: Any, count: Any) -> Any:
-    """``load_first(pointer, index, count)``: its first ``count`` lanes, zero in all others."""
+def load_row(_context: Any, pointer: Any, index: Any, count: Any) -> Any:
+    """``load_row(pointer, index, count)``: ``count`` numbers, at most `ROW`, and then zeros."""
+    vector = _Vector(pointer.dtype, ROW)
 
     def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
-        return _load_masked(builder, *_place(context, builder, given, arguments), arguments[2])
+        found = _place(context, builder, given, arguments, vector)
+        return _load_masked(builder, *found, arguments[2])
 
-    return _Vector(pointer.dtype)(pointer, types.intp, types.intp), generate
+    return vector(pointer, types.intp, types.intp), generate
 
 
 @_intrinsic
@@ -324,15 +327,23 @@ def fence(_context: Any) -> Any:
     return types.void(), generate
 
 
-@_intrinsic
-def splat(_context: Any, value: Any) -> Any:
-    """``splat(value)``: one number in all lanes."""
-    vector = _Vector(value)
-
+def _splatting(vector: _Vector) -> Any:
     def generate(context: Any, builder: Any, _given: Any, arguments: Any) -> Any:
         return _fill(builder, context.get_value_type(vector), arguments[0])
 
-    return vector(value), generate
+    return vector(vector.item), generate
+
+
+@_intrinsic
+def splat(_context: Any, value: Any) -> Any:
+    """``splat(value)``: one number in all lanes."""
+    return _splatting(_Vector(value))
+
+
+@_intrinsic
+def splat_row(_context: Any, value: Any) -> Any:
+    """``splat_row(value)``: one number in all lanes of a vector of a row."""
+    return _splatting(_Vector(value, ROW))
 
 
 class _OfVectors(AbstractTemplate):

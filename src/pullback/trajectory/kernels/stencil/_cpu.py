@@ -27,15 +27,17 @@ from torch import Tensor
 from pullback.internal.kernels._cpu import compile_kernel
 from pullback.internal.kernels._threads import ZEROS, count_threads, in_memory, run_slices
 from pullback.internal.kernels.vectors._cpu import (
+    ROW,
     VECTOR_BYTES,
     count_lanes,
     fence,
     load,
-    load_first,
+    load_row,
     pointer_at,
     pointer_to,
     pointers_at,
     splat,
+    splat_row,
     store,
     store_first,
     store_past_caches,
@@ -145,29 +147,29 @@ def _forward_row(h, width, known, outputs, several, weights, table, shape):
     # Samples are read from x, where trajectories lie ``shift`` before those of the outputs.
     literally(width)
     x, shift, conditions = known
-    horizon, dof, columns, lanes = shape.horizon, shape.dof, shape.columns, count_lanes(x)
+    horizon, dof, columns = shape.horizon, shape.dof, shape.columns
     v_row = table + _find_row(h, shape)
     a_row, j_row = v_row + columns, v_row + 2 * columns
     window = (_find_window(h, shape) - h) * dof
-    for d in range(0, dof, lanes):
-        count = min(lanes, dof - d)
+    for d in range(0, dof, ROW):
+        count = min(ROW, dof - d)
         for b in range(several[0], several[1]):
             i, first = (b * horizon + h) * dof + d, b * (columns - width) * dof + d
-            here = load_first(x, i - shift, count)
+            here = load_row(x, i - shift, count)
             begin = i - shift + window
-            away = load_first(x, begin, count) - here
-            v, a = splat(weights[v_row]) * away, splat(weights[a_row]) * away
-            j = splat(weights[j_row]) * away
+            away = load_row(x, begin, count) - here
+            v, a = splat_row(weights[v_row]) * away, splat_row(weights[a_row]) * away
+            j = splat_row(weights[j_row]) * away
             for n in range(1, width):
-                away = load_first(x, begin + n * dof, count) - here
-                v += splat(weights[v_row + n]) * away
-                a += splat(weights[a_row + n]) * away
-                j += splat(weights[j_row + n]) * away
+                away = load_row(x, begin + n * dof, count) - here
+                v += splat_row(weights[v_row + n]) * away
+                a += splat_row(weights[a_row + n]) * away
+                j += splat_row(weights[j_row + n]) * away
             for n in range(width, columns):
-                given = load_first(conditions, first + (n - width) * dof, count)
-                v += splat(weights[v_row + n]) * given
-                a += splat(weights[a_row + n]) * given
-                j += splat(weights[j_row + n]) * given
+                given = load_row(conditions, first + (n - width) * dof, count)
+                v += splat_row(weights[v_row + n]) * given
+                a += splat_row(weights[a_row + n]) * given
+                j += splat_row(weights[j_row + n]) * given
             store_first(outputs[0], i, here, count)
             store_first(outputs[1], i, v, count)
             store_first(outputs[2], i, a, count)
@@ -318,17 +320,17 @@ def _collect_weights(m, weights, table, readers, shape):
 @_compile
 def _adjoint_sample(m, gradients, out, several, readers, shape):
     position, velocity, acceleration, jerk = gradients
-    horizon, dof, lanes = shape.horizon, shape.dof, count_lanes(out)
+    horizon, dof = shape.horizon, shape.dof
     first, last = _find_readers(m, shape)
-    for d in range(0, dof, lanes):
-        count = min(lanes, dof - d)
+    for d in range(0, dof, ROW):
+        count = min(ROW, dof - d)
         for b in range(several[0], several[1]):
             i, c, w = (b * horizon + m) * dof + d, (b * horizon + first) * dof + d, 0
-            total = load_first(position, i, count)
+            total = load_row(position, i, count)
             for _ in range(first, last):
-                v = splat(readers[w]) * load_first(velocity, c, count)
-                a = splat(readers[w + 1]) * load_first(acceleration, c, count)
-                total += (v + a) + splat(readers[w + 2]) * load_first(jerk, c, count)
+                v = splat_row(readers[w]) * load_row(velocity, c, count)
+                a = splat_row(readers[w + 1]) * load_row(acceleration, c, count)
+                total += (v + a) + splat_row(readers[w + 2]) * load_row(jerk, c, count)
                 c, w = c + dof, w + 3
             store_first(out, i, total, count)
 
@@ -338,17 +340,17 @@ def _adjoint_known(gradients, values, b, weights, table, shape, flat):
     _, velocity, acceleration, jerk = gradients
     horizon, dof, columns = shape.horizon, shape.dof, shape.columns
     width, left, right = shape.width, shape.left, shape.right
-    lanes, at, known = count_lanes(values), b * horizon * dof, b * (columns - width) * dof
+    at, known = b * horizon * dof, b * (columns - width) * dof
     for n in range(width, columns):
-        for d in range(0, dof, lanes):
-            count = min(lanes, dof - d)
-            total = splat(weights[table] - weights[table])
+        for d in range(0, dof, ROW):
+            count = min(ROW, dof - d)
+            total = splat_row(weights[table] - weights[table])
             for end in range(left + right if flat else horizon):
                 h = end if end < left or not flat else horizon - right + (end - left)
                 row, c = table + _find_row(h, shape) + n, at + h * dof + d
-                v = splat(weights[row]) * load_first(velocity, c, count)
-                a = splat(weights[row + columns]) * load_first(acceleration, c, count)
-                j = splat(weights[row + 2 * columns]) * load_first(jerk, c, count)
+                v = splat_row(weights[row]) * load_row(velocity, c, count)
+                a = splat_row(weights[row + columns]) * load_row(acceleration, c, count)
+                j = splat_row(weights[row + 2 * columns]) * load_row(jerk, c, count)
                 total += (v + a) + j
             store_first(values, known + (n - width) * dof + d, total, count)
 
