@@ -3,9 +3,11 @@
 import contextlib
 import copy
 import io
+import itertools
 import json
 import pickle
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +15,10 @@ import torch
 from tests.tracking.models import sequential
 from torch import nn
 
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.errors import ArgumentError, ArgumentTypeError, RecordingError
 from pullback.tracking import Tracker
+from pullback.tracking.run._writing import LineFile, RunWriter
+from pullback.tracking.sinks import JsonLines
 from pullback.tracking.watch._rounds import Rounds
 
 
@@ -226,3 +230,94 @@ def test_after_a_forward_that_raised_parts_begin_passes_again() -> None:
     # The first belongs to the pass that failed; each of the others begins one.
     assert tracker.total("part", call=1).count == 3
     assert tracker.total("part", call=0).count == 9
+
+
+def tracked_steps(model: nn.Module, **options: Any) -> Tracker:
+    with Tracker(model, **options) as tracker:
+        for _ in range(3):
+            model(torch.ones(1, 2)).sum().backward()
+            tracker.step()
+    return tracker
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full")
+@pytest.mark.parametrize("how", ["jsonl", "sink"])
+def test_a_full_disk_does_not_end_the_training(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, full = nn.Linear(2, 2), Path("/dev/full")
+    if how == "jsonl":  # full later, not when it is opened
+        opened = lambda self, path, *_: LineFile.__init__(self, path, "run")  # noqa: E731
+        monkeypatch.setattr(RunWriter, "__init__", opened)
+        made: dict[str, Any] = {"jsonl": full}
+    else:
+        made = {"sinks": [JsonLines(full)]}
+    with pytest.warns(UserWarning, match="not written"):
+        tracker = tracked_steps(model, **made)
+    assert tracker.total("(root)").count == 6
+    for write in (tracker.to_jsonl, tracker.to_html):
+        with pytest.raises(RecordingError, match="cannot be written"):
+            write(full)
+    with pytest.raises(RecordingError, match="cannot be written"):
+        JsonLines(full).write(tracker.latest())
+
+
+class Closing:
+    def __init__(self, fails: bool) -> None:
+        self.fails, self.closed = fails, False
+
+    def write(self, observations: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+        if self.fails:
+            raise ValueError("a sink that fails")
+
+
+def test_a_sink_that_fails_to_close_leaves_the_others_closed(tmp_path: Path) -> None:
+    model, sinks, path = nn.Linear(2, 2), [Closing(True), Closing(False)], tmp_path / "run.jsonl"
+    with pytest.raises(ValueError, match="a sink that fails"):
+        tracked_steps(model, sinks=sinks, jsonl=path)
+    assert [sink.closed for sink in sinks] == [True, True]
+    assert '"kind":"total"' in path.read_text()
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_trackers_left_in_any_order_leave_nothing(own: bool, order: tuple[int, ...]) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    if own:
+        model[1].forward = lambda x: x + 1
+    before = [dict(vars(module)) for module in model.modules()]
+    trackers = [Tracker(model) for _ in range(3)]
+    for tracker in trackers:
+        tracker.__enter__()
+    for number in order:
+        model(torch.ones(2, 3))
+        trackers[number].__exit__(None, None, None)
+    assert [dict(vars(module)) for module in model.modules()] == before
+    counts = [tracker.total("1").count for tracker in trackers]
+    assert counts == [6 * (order.index(number) + 1) for number in range(3)]
+
+
+@pytest.mark.parametrize("transform", ["grad", "vmap", "jvp", "vmap grad"])
+def test_functions_are_seen_under_torch_func(transform: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.ReLU(inplace=True))
+    x = torch.randn(3, 4)
+
+    def gradient(x: torch.Tensor) -> torch.Tensor:
+        return torch.func.grad(lambda x: model(x).sum())(x)
+
+    def run() -> Any:
+        if transform == "jvp":
+            return torch.func.jvp(model, (x,), (x,))
+        mapped = {"grad": gradient, "vmap": torch.vmap(model), "vmap grad": torch.vmap(gradient)}
+        return mapped[transform](x)
+
+    expected = run()
+    with Tracker(model, names="(root)", functions=["tanh", "relu*"]) as tracker:
+        found = run()
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert tracker.total("1/tanh").count == 12
+    backward = {key.name for key in tracker.totals() if key.direction == "backward"}
+    assert ("1/tanh" in backward) == ("grad" in transform)
+    assert "in place" in tracker.skipped["3/relu"]

@@ -8,7 +8,7 @@ import torch
 from tests.tracking.models import HuggingFaceStyle, sequential
 from torch import nn
 
-from pullback.tracking import Tracker
+from pullback.tracking import Statistics, Tracker
 
 
 def test_a_model_that_returns_its_loss_in_a_dataclass() -> None:
@@ -113,4 +113,92 @@ def test_lightnings_loop() -> None:
         "net.2",
         "net.3",
         "net.3.0",
+    }
+
+
+class Lookahead(torch.optim.Optimizer):
+    """An optimizer around another one, as published: it moves the parameters once more."""
+
+    def __init__(self, fast: torch.optim.Optimizer) -> None:
+        self.fast = fast
+        super().__init__(fast.param_groups, {})
+        self.slow = [each.detach().clone() for each in self.parameters()]
+
+    def parameters(self) -> list[torch.Tensor]:
+        return [each for group in self.fast.param_groups for each in group["params"]]
+
+    def step(self, closure: Any = None) -> None:
+        self.fast.step()
+        with torch.no_grad():
+            for slow, parameter in zip(self.slow, self.parameters(), strict=True):
+                parameter.copy_(slow.add_(0.5 * (parameter - slow)))
+
+
+class Raising(torch.optim.SGD):
+    """Its first step fails."""
+
+    failed = False
+
+    def step(self, closure: Any = None) -> Any:
+        if not self.failed:
+            self.failed = True
+            raise FloatingPointError
+        return super().step(closure)
+
+
+def one_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    model(torch.randn(4, 3)).square().sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_step_within_a_step_is_one_step(fails: bool) -> None:
+    model = nn.Linear(3, 2, bias=False)
+    fast = (Raising if fails else torch.optim.SGD)(model.parameters(), lr=0.1)
+    optimizer = Lookahead(fast)
+    if fails:
+        with Tracker(model, parameters=True), pytest.raises(FloatingPointError):
+            one_step(model, optimizer)
+    updates, values = Statistics(0), Statistics(0)
+    with Tracker(model, parameters=True) as tracker:
+        if fails:
+            fast.failed = False
+            with pytest.raises(FloatingPointError):
+                one_step(model, optimizer)
+        for _ in range(3):
+            before = model.weight.detach().clone()
+            one_step(model, optimizer)
+            updates = updates.merge(Statistics.of(model.weight.detach() - before))
+            values = values.merge(Statistics.of(model.weight.detach()))
+    assert tracker.steps == 3
+    assert tracker.total("weight") == values
+    assert tracker.total("weight[update]") == updates
+    assert tracker.total("weight", "backward").count == 18
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_optimizers_that_step_in_the_backward_pass(every: int) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    optimizers = {each: torch.optim.SGD([each], lr=0.1) for each in model.parameters()}
+
+    def step(parameter: torch.Tensor) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(step)
+    with Tracker(model, every=every) as tracker:
+        for _ in range(4):
+            model(torch.randn(4, 3)).square().sum().backward()
+    counts = {
+        (key.name, key.direction): total.count
+        for key, total in tracker.totals().items()
+        if key.name != "(root)"
+    }
+    assert counts == {
+        ("0", "forward"): 48 // every,
+        ("1", "forward"): 32 // every,
+        ("0", "backward"): 48 // every,
+        ("1", "backward"): 32 // every,
     }

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from tests.fuzzing import examples
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.tracking import Statistics
+from pullback.tracking import Statistics, Tracker, read_run
 from pullback.tracking.measure._cpu import measure_cpu
 from pullback.tracking.measure._dispatch import measure
 from pullback.tracking.measure._layout import WIDTH
@@ -221,3 +222,28 @@ def test_a_kernel_asked_for_runs_or_is_refused() -> None:
         measure(torch.ones(2), backend="triton")
     with pytest.raises(ArgumentError):
         measure(torch.ones(2), backend="fast")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("values", [[1e200, -3e200], [1e308] * 3, [1e-200, 3e-200], [1e150, 0.0]])
+def test_moments_that_float64_does_not_hold_are_not_known(
+    values: list[float], tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    x = torch.tensor(values, dtype=torch.float64)
+    for found in (Statistics.of(x), Statistics.of(x).merge(Statistics.of(torch.ones(2)))):
+        assert math.isnan(found.std)
+        assert math.isnan(found.scale)
+    assert Statistics.of(x).max_abs == max(map(abs, values))
+    model, path = torch.nn.Identity(), tmp_path / "run.jsonl"
+    with Tracker(model, jsonl=path) as tracker:
+        for _ in range(2):
+            model(x)
+            tracker.step()
+    for kind in ("seen", "total"):
+        assert kind in path.read_text()
+    assert math.isnan(read_run(path).series[0].total.std)
+    tracker.to_jsonl(path)
+    assert math.isnan(read_run(path).series[0].total.scale)
+    tracker.to_html(tmp_path / "run.html")
+    assert tracker.table()
+    tracker.diagnose()
+    assert not [str(each.message) for each in recwarn.list]

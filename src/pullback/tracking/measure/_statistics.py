@@ -28,7 +28,7 @@ from pullback.tracking.measure._layout import (
     WIDTH,
 )
 
-__all__ = ["Statistics", "merge_rows"]
+__all__ = ["Statistics", "hide_unknown", "merge_rows"]
 
 _SCALARS: dict[str, type[int] | type[float]] = {
     "count": int, "mean": float, "m2": float, "mean_abs": float, "max_abs": float,
@@ -42,6 +42,20 @@ def finite_counts(rows: np.ndarray) -> np.ndarray:
     """The number of finite elements of each row."""
     bad = rows[..., NANS] + rows[..., POSITIVE_INFINITIES] + rows[..., NEGATIVE_INFINITIES]
     return rows[..., COUNT] - bad
+
+
+# Squares of numbers beyond these are not all numbers of float64.
+_LEAST, _MOST = 1e-140, 1e140
+
+
+def hide_unknown(rows: np.ndarray) -> np.ndarray:
+    """Put NaN into rows, of any leading shape, where float64 does not hold a moment."""
+    largest = rows[..., MAX_ABS]
+    lost = (largest > _MOST) | ((largest > 0) & (largest < _LEAST))
+    for moment in (MEAN, M2, MEAN_ABS):
+        unknown = np.isinf(rows[..., moment]) | (lost if moment == M2 else False)
+        rows[..., moment] = np.where(unknown, np.nan, rows[..., moment])
+    return rows
 
 
 def merge_rows(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -60,9 +74,10 @@ def merge_rows(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     first, second = finite_counts(one), finite_counts(other)
     share = second / np.maximum(first + second, 1.0)
     distance = np.where(second > 0, other[..., MEAN] - one[..., MEAN], 0.0)
-    merged = one + other
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not known stays so
+        merged = one + other
+        merged[..., M2] += np.square(distance) * first * share
     merged[..., MEAN] = one[..., MEAN] + distance * share
-    merged[..., M2] += np.square(distance) * first * share
     larger = np.where(second > 0, other[..., MEAN_ABS] - one[..., MEAN_ABS], 0.0)
     merged[..., MEAN_ABS] = one[..., MEAN_ABS] + larger * share
     merged[..., MAX_ABS] = np.maximum(one[..., MAX_ABS], other[..., MAX_ABS])
@@ -80,7 +95,8 @@ class Statistics:
     Arguments:
         count: the number of elements, finite or not.
         mean: the mean of the finite elements.
-        m2: the sum of their squared distances from the mean.
+        m2: the sum of their squared distances from the mean. NaN, as the standard deviation then
+            is, where float64 does not hold squares: one is beyond 1e140, or all are below 1e-140.
         mean_abs: the mean of ``|x|``.
         max_abs: the largest ``|x|``, 0 if nothing is finite.
         min_abs: the smallest nonzero ``|x|``, infinity if there is none.
@@ -142,7 +158,7 @@ class Statistics:
                 expected="a torch.Tensor",
                 mend="Convert it with torch.as_tensor(...).",
             )
-        return cls.from_row(measure(values))
+        return cls.from_row(hide_unknown(measure(values)))
 
     @classmethod
     def from_row(cls, row: np.ndarray) -> "Statistics":
@@ -216,8 +232,8 @@ class Statistics:
                 name: whole(data[name]) if kind is int else _number(data[name])
                 for name, kind in _SCALARS.items()
             }
-            sizes = ("m2", "mean_abs", "max_abs", "min_abs")
-            if not all(scalars[name] >= 0 for name in sizes):
+            sizes = (scalars["max_abs"], scalars["min_abs"])
+            if not all(size >= 0 for size in sizes) or min(scalars["m2"], scalars["mean_abs"]) < 0:
                 raise ValueError("a size that is none")
             exponents = {first + i: whole(n) for i, n in enumerate(counts) if n}
             return cls(**scalars, exponents=exponents)

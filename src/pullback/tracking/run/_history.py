@@ -1,12 +1,13 @@
 """`History`: what arrived on the host: totals, the last moments, the first non-finite tensor."""
 
+import warnings
 from collections import deque
 from collections.abc import Iterable
 from itertools import groupby
 
 import numpy as np
 
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, RecordingError
 from pullback.tracking.measure._layout import NANS, NEGATIVE_INFINITIES, POSITIVE_INFINITIES, WIDTH
 from pullback.tracking.measure._statistics import Statistics, merge_rows
 from pullback.tracking.run._identity import Key, Place
@@ -74,8 +75,15 @@ class History:
             kept.append((place, found))
         if self.sinks:
             observations = self.latest()
-            for sink in self.sinks:
-                sink.write(observations)
+            for sink in list(self.sinks):
+                self._hand(sink, observations)
+
+    def _hand(self, sink: Sink, observations: list[Observation]) -> None:
+        try:
+            sink.write(observations)
+        except RecordingError as error:  # a full disk does not end somebody's training
+            self.sinks.remove(sink)
+            warnings.warn(f"The rest of the run is not written: {error}", stacklevel=2)
 
     def latest(self) -> list[Observation]:
         """The rows that were taken in last, in the order of execution, in full."""

@@ -13,6 +13,7 @@ The kinds of lines:
     skipped      a tensor that could not be measured, and why
 """
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -43,24 +44,38 @@ class LineFile:
     """
 
     def __init__(self, path: str | Path, what: str) -> None:
+        self._path, self._what = path, what
         try:
             self._file: TextIO | None = Path(path).open("w", encoding="utf-8")  # noqa: SIM115 - until close()
         except OSError as error:
-            raise RecordingError(
-                f"The {what} cannot be written.", given=str(path), expected=str(error)
-            ) from error
+            raise self._refusal(error) from error
 
     def append(self, lines: Iterable[dict[str, Any]]) -> None:
-        """Append lines and hand them to the operating system; nothing once the file is closed."""
-        if self._file is not None:
+        """Append lines and hand them to the operating system; nothing once the file is closed.
+
+        Raises:
+            RecordingError: they cannot be written; the file is closed.
+        """
+        if self._file is None:
+            return
+        try:
             self._file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
             self._file.flush()
+        except OSError as error:
+            self.close()
+            raise self._refusal(error) from error
 
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # of what could not be written before
+                file.close()
+
+    def _refusal(self, error: OSError) -> RecordingError:
+        return RecordingError(
+            f"The {self._what} cannot be written.", given=str(self._path), expected=str(error)
+        )
 
 
 class RunWriter(LineFile):

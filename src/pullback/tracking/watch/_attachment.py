@@ -59,7 +59,7 @@ class Attachment:
         self._store = store
         self._handles: list[Any] = []
         self._watched: list[tuple[str, Any]] = []
-        self._marked: list[tuple[ref[nn.Module], Any, Any]] = []
+        self._marked: list[tuple[ref[nn.Module], Any]] = []
         store.between = self.sightings.clear
 
     @property
@@ -104,7 +104,7 @@ class Attachment:
         """
         own = module.__dict__.get("forward")
         given = module.__dict__["forward"] = module.forward if own is None else _Calling(own)
-        self._marked.append((ref(module), own, given))
+        self._marked.append((ref(module), given))
 
     def detach(self) -> None:
         """Take off every hook, and name the modules whose hook somebody else has removed."""
@@ -115,24 +115,38 @@ class Attachment:
                 self.skipped[name] = "after somebody else removed its hook; its figures end there"
         for handle in self._handles:
             handle.remove()
-        for weak, own, given in reversed(self._marked):
+        for weak, given in reversed(self._marked):
             module = weak()
-            # Another forward, which somebody set meanwhile, stays.
-            if module is not None and module.__dict__.get("forward") is given:
-                del module.__dict__["forward"]
-                if own is not None:
-                    module.__dict__["forward"] = own
+            if module is not None:
+                _put_back(module, given)
         self._handles.clear()
         self._watched.clear()
         self._marked.clear()
         self.sightings.clear()
 
 
+def _put_back(module: nn.Module, given: Any) -> None:
+    """Give a module the forward that it had before a mark; one that somebody set since stays."""
+    own = given.own if isinstance(given, _Calling) else None
+    now = module.__dict__.get("forward")
+    if now is given and own is None:
+        del module.__dict__["forward"]
+    elif now is given:
+        module.__dict__["forward"] = own
+    while isinstance(now, _Calling):  # the marks of attachments that came later
+        if now.own is given:
+            now.own = own
+        now = now.own
+
+
 class _Calling:
-    """Calls a module's own forward, of which a copy or a pickle holds that alone."""
+    """Calls a module's own forward, of which a copy or a pickle holds that alone.
+
+    ``own`` is what the module gets back in the end: nothing once a mark before it is gone.
+    """
 
     def __init__(self, forward: Any) -> None:
-        self.forward = forward
+        self.forward = self.own = forward
         functools.update_wrapper(self, forward)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

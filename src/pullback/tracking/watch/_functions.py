@@ -12,10 +12,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from pullback.internal._open import open_function
-from pullback.internal.torch import leave_function_mode
+from pullback.internal.torch import leave_function_mode, peek_interpreter_stack
 from pullback.tracking.watch._attachment import ROOT
 from pullback.tracking.watch._hooks import Hook, Sightings
-from pullback.tracking.watch._outputs import tensors_in
 
 __all__ = ["FunctionWatch"]
 
@@ -86,8 +85,12 @@ class FunctionWatch(TorchFunctionMode):
                 return opened(*args, **kwargs)
         result = func(*args, **kwargs)
         if chosen and self._path and self._sightings.store.active:
-            for path, values in tensors_in(result):
-                self._sightings.see(values, f"{self._path[-1]}/{name}{path}", (args, kwargs))
+            full = f"{self._path[-1]}/{name}"
+            if peek_interpreter_stack() is not None and any(result is given for given in args):
+                self._sightings.skipped[full] = "what changes its argument in place, in torch.func"
+                return result
+            taken = self._sightings.take(result, full, (args, kwargs))
+            return result if taken is None else taken
         return result
 
 

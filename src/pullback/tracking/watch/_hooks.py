@@ -77,7 +77,7 @@ class _GradientHook:
         self.taken = False
 
     def _measure(self, gradient: torch.Tensor) -> None:
-        if not self.store.active:
+        if self.store.closed:
             return
         if type(gradient) in _PLAIN:
             self.store.follow_all(gradient, self.names, self.order)
@@ -120,6 +120,26 @@ class Sightings:
             return False
         return True
 
+    def take(self, output: Any, name: str, inputs: Any) -> Any:
+        """Measure what a module or function returned for inputs.
+
+        Returns ``None``, or under torch.func, which has no tensor hooks, what takes its place.
+        """
+        if peek_interpreter_stack() is None:
+            for path, values in tensors_in(output):
+                self.see(values, name + path, inputs)
+            return None
+
+        def through(path: str, values: torch.Tensor) -> torch.Tensor:
+            takes = self.takes(values, name + path)
+            return _copied(values, self.store, name + path) if takes else values
+
+        try:
+            return replace_tensors(output, through)
+        except UnsupportedError as refusal:
+            self.skipped[name] = refusal.what
+            return None
+
     def see(self, values: torch.Tensor, name: str, inputs: Any = ()) -> None:
         """Measure a value that a module returned for inputs, and later its gradient."""
         if not self.takes(values, name):
@@ -147,6 +167,12 @@ def _gone() -> None:
     return None
 
 
+def _copied(values: torch.Tensor, store: Store, name: str) -> torch.Tensor:
+    # A copy: what follows may change the output in place, which a view of a custom Function's
+    # input does not allow. Compilers remove the copy where nothing does.
+    return pass_through(values, store, name, copy=True)
+
+
 def _own_base(values: torch.Tensor, inputs: Any) -> torch.Tensor | None:
     """The base of a view of all its elements, unless the module was given that base."""
     base = base_of(values)
@@ -172,15 +198,10 @@ class OutputHook(Hook):
         if not self.store.active:
             self.store.touched = True
             return None
-        return _measure(self, inputs, output)
+        return self.sightings.take(output, self.name, inputs)
 
     def _pass_through(self, path: str, values: torch.Tensor) -> torch.Tensor:
-        name = self.name + path
-        if not torch.compiler.is_compiling() and not self.sightings.takes(values, name):
-            return values
-        # A copy: what follows may change the output in place, which a view of a custom
-        # Function's input does not allow. Compilers remove the copy where nothing does.
-        return pass_through(values, self.store, name, copy=True)
+        return _copied(values, self.store, self.name + path)
 
 
 class BeginHook(Hook):
@@ -215,18 +236,6 @@ class EndHook(Hook):
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if not torch.compiler.is_compiling():
             self.store.inside = False
-
-
-def _measure(hook: OutputHook, inputs: Any, output: Any) -> Any:
-    if peek_interpreter_stack() is not None:
-        try:
-            return replace_tensors(output, hook._pass_through)
-        except UnsupportedError as refusal:
-            hook.sightings.skipped[hook.name] = refusal.what
-            return None
-    for path, values in tensors_in(output):
-        hook.sightings.see(values, hook.name + path, inputs)
-    return None
 
 
 def _begin(hook: BeginHook, training: bool) -> None:

@@ -12,6 +12,7 @@ from torch.optim.optimizer import (
 )
 
 from pullback.errors import ArgumentError, UnsupportedError
+from pullback.tracking.watch._steps import Outermost
 from pullback.tracking.watch._store import Store
 
 __all__ = ["PARTS", "ParameterWatch", "Part", "check_parts"]
@@ -58,6 +59,7 @@ class ParameterWatch:
         self._parts = parts
         self._wanted = wanted
         self._before: dict[torch.Tensor, torch.Tensor] = {}
+        self._outermost = Outermost()
         self._handles: list[Any] = []
 
     def start(self) -> None:
@@ -85,10 +87,12 @@ class ParameterWatch:
                 yield name, parameter
 
     def _keep(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
-        if "update" in self._parts:
+        if self._outermost.begin(optimizer) and "update" in self._parts:
             self._before = {each: each.detach().clone() for _, each in self._ours(optimizer)}
 
     def _measure(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
+        if not self._outermost.end(optimizer):
+            return
         for name, parameter in self._ours(optimizer):
             before = self._before.pop(parameter, None)
             if "value" in self._parts:

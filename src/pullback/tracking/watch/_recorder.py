@@ -1,9 +1,11 @@
 """`Recorder`: what every tracker is, from rows on their devices to a run on the host."""
 
+import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, RecordingError
 from pullback.tracking.formats import QuantisationNoise
 from pullback.tracking.measure._dispatch import Backend
 from pullback.tracking.measure._statistics import Statistics
@@ -128,11 +130,19 @@ class Recorder:
     def _finish(self) -> None:
         """Measure nothing any more, and append to the file what a whole run tells."""
         self._store.close()
-        for sink in self._history.sinks:
-            if sink is not self._writer:
-                sink.close()
-        if self._writer is not None:
-            self._writer.finish(self.run())
+        with ExitStack() as ends:  # each of them, whatever another one raises
+            if self._writer is not None:
+                ends.callback(self._finish_file, self._writer, self.run())
+            for sink in self._history.sinks:
+                if sink is not self._writer:
+                    ends.callback(sink.close)
+
+    @staticmethod
+    def _finish_file(writer: RunWriter, run: Run) -> None:
+        try:
+            writer.finish(run)
+        except RecordingError as error:  # a full disk does not end somebody's training
+            warnings.warn(f"The end of the run is not written: {error}", stacklevel=2)
 
 
 def check_cadence(every: int) -> None:

@@ -6,11 +6,48 @@ from weakref import WeakSet
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from pullback.errors import ArgumentTypeError
 
-__all__ = ["StepWatch"]
+__all__ = ["Outermost", "StepWatch"]
+
+
+class Outermost:
+    """Which steps of optimizers are those that the program made.
+
+    An optimizer may step another one of the same parameters, as Lookahead does; what it does to
+    them afterwards belongs to the same step.
+    """
+
+    def __init__(self) -> None:
+        self._running: list[Optimizer] = []
+
+    def begin(self, optimizer: Optimizer) -> bool:
+        """Whether a step that begins is one of these."""
+        while self._running and not _shares(self._running[-1], optimizer):
+            self._running.pop()  # it raised, and never ended
+        if optimizer in self._running:
+            del self._running[self._running.index(optimizer) :]
+        self._running.append(optimizer)
+        return len(self._running) == 1
+
+    def end(self, optimizer: Optimizer) -> bool:
+        """Whether a step that ends is one of these."""
+        if optimizer in self._running:
+            del self._running[self._running.index(optimizer) :]
+        return not self._running
+
+
+def _shares(one: Optimizer, other: Optimizer) -> bool:
+    return not _held(one).isdisjoint(_held(other))
+
+
+def _held(optimizer: Optimizer) -> set[int]:
+    return {id(each) for group in optimizer.param_groups for each in group["params"]}
 
 
 class StepWatch:
@@ -45,22 +82,27 @@ class StepWatch:
         self._scaler = scaler
         self._ours: WeakSet[Optimizer] = WeakSet()  # looked at before: a model has many parameters
         self._update: Any = None
-        self._handle: Any = None
+        self._outermost = Outermost()
+        self._handles: list[Any] = []
 
     def start(self) -> None:
         """Listen from now on."""
-        self._handle = register_optimizer_step_post_hook(self._after)
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before),
+            register_optimizer_step_post_hook(self._after),
+        ]
         if self._scaler is not None:
             self._update = _Update.of(self._scaler)
             self._update.listeners.append(self._after_update)
 
     def stop(self) -> None:
         """Stop listening, and leave the scaler as it was."""
-        if self._handle is not None:
-            self._handle.remove()
+        for handle in self._handles:
+            handle.remove()
         if self._update is not None and self._scaler is not None:
             self._update.drop(self._scaler, self._after_update)
-        self._handle = self._update = self._scaler = self._parameters = None
+        self._handles.clear()
+        self._update = self._scaler = self._parameters = None
 
     def loss_scale(self) -> torch.Tensor | None:
         """The scaler's factor as a tensor, where it lies; nothing before its first use."""
@@ -69,9 +111,12 @@ class StepWatch:
     def _after_update(self) -> None:
         self._ended(None)
 
+    def _before(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
+        self._outermost.begin(optimizer)
+
     def _after(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
-        if self._scaler is not None:
-            return  # its update comes after every optimizer of the step
+        if not self._outermost.end(optimizer) or self._scaler is not None:
+            return  # a scaler's update comes after every optimizer of the step
         if self._parameters is not None and optimizer not in self._ours:
             wanted = {id(parameter) for parameter in self._parameters()}
             groups = optimizer.param_groups

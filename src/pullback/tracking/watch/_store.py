@@ -22,6 +22,7 @@ from pullback.tracking.measure._dispatch import (
     measure_into,
 )
 from pullback.tracking.measure._layout import WIDTH, Direction
+from pullback.tracking.measure._statistics import hide_unknown
 from pullback.tracking.run._history import Measured
 from pullback.tracking.run._identity import Key, Phase, Place, Ticket
 from pullback.tracking.watch._measures import Measures
@@ -80,6 +81,7 @@ class Store:
         self.step = 0
         self.microbatch = 0
         self.active = True
+        self.closed = False
         self.touched = False  # whether anything happened in this step, measured or not
         self.inside = False  # a model's own forward is running
         self.between: Callable[[], None] = lambda: None  # called where one pass ends
@@ -137,8 +139,11 @@ class Store:
         order: int = 1,
         direction: Direction = "backward",
     ) -> None:
-        """Measure the gradient (of any order) of a value seen before."""
-        if ticket.active and self.active:
+        """Measure the gradient (of any order) of a value seen before, in whichever step it comes.
+
+        Where the optimizer runs in the backward pass, a step ends before most gradients come.
+        """
+        if ticket.active and not self.closed:
             with self._lock:
                 self._write(values, name, direction, order, ticket)
 
@@ -167,7 +172,7 @@ class Store:
         with self._lock:
             self.follow(values, first[0], first[1], order)
             for other in others:
-                if other[1].active and self.active:
+                if other[1].active and not self.closed:
                     self._alias(values, first, other, order)
 
     def advance(self, by: Any = None) -> None:
@@ -203,12 +208,13 @@ class Store:
             self._where.clear()
             measured = self.measures.flush()
             rows = np.stack([host[device][index] for _, _, device, index in waiting])
+            hide_unknown(rows)
             self._absorb([(key, place) for key, place, _, _ in waiting], rows, measured)
 
     def close(self) -> None:
         """Flush and measure nothing any more."""
         self.flush()
-        self.active = False
+        self.active, self.closed = False, True
         _stores.pop(self.handle, None)
 
     def _fetch(self, device: torch.device) -> Sequence[np.ndarray] | np.ndarray:
