@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from tests.fuzzing import examples
 from tests.gradients.table import LINEAR, NONLINEAR, ROWS, STOPPED, each, gradients
 from torch.autograd import forward_ad
 from torch.func import jacfwd, jacrev, jvp
 
 from pullback.errors import UnsupportedError
+from pullback.gradients import scale_gradient
 
 # torch itself loads its decompositions through the deprecated torch.jit.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
@@ -54,3 +56,13 @@ def test_a_stopped_tangent_is_zero(row):
     tensors = row.tensors()
     tangent = jvp(row.call, tensors, row.tensors(1))[1]
     assert torch.equal(tangent, torch.zeros_like(tangent))
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e-7, 1e-8, 1e-9])
+def test_tiny_factors_in_half_precision(factor):
+    """What is lost where numbers are subnormal is no sign of a backward that is not linear."""
+    for seed in range(examples(20)):
+        generator = torch.Generator().manual_seed(seed)
+        x, tangent = torch.randn(2, 100, generator=generator).half()
+        _, pushed = jvp(lambda x: scale_gradient(x, factor), (x,), (tangent,))
+        torch.testing.assert_close(pushed, tangent * factor, rtol=2e-3, atol=6e-8)

@@ -28,7 +28,7 @@ from pullback.tensor._levels import concrete, is_freed, out_of_place, primal, vj
 from pullback.tensor._pair import fill_in, forward_again, gradient_again
 from pullback.tensor._preserve import preserved
 from pullback.tensor._retrace import MEND, Retrace, named
-from pullback.tensor._rounding import coarsest
+from pullback.tensor._rounding import coarsest, smallest
 from pullback.tensor._structure import children, match, unflatten, without_values
 
 __all__ = ["push"]
@@ -296,7 +296,8 @@ def _confirm(
 ) -> bool:
     """Check ``<w, J v> = <b(w), v>``, which holds if and only if backward is linear here.
 
-    To the precision of the coarsest dtype that backward met on its way.
+    To the precision of the coarsest dtype that backward met on its way: relative to what is
+    multiplied, and beside it what any factor may lose where numbers are subnormal.
 
     False where there are no values to look at.
     """
@@ -304,12 +305,13 @@ def _confirm(
         return False
     left, left_scale = _inner(probes, pushed)
     right, right_scale = _inner(gradients, tangents)
-    difference, scale = concrete(left - right), concrete(left_scale + right_scale)
-    if difference is None or scale is None or difference.shape != scale.shape:
-        return False
     dtypes = [*met, *(tensor.dtype for tensor in (*pushed, *gradients))]
-    tolerance = min(256 * coarsest(dtypes), 0.1)
-    if (difference.abs() > tolerance * scale).any():
+    floor = 8 * smallest(dtypes) * (_size(probes) + _size(tangents))
+    allowed = min(256 * coarsest(dtypes), 0.1) * (left_scale + right_scale) + floor
+    difference, bound = concrete(left - right), concrete(allowed)
+    if difference is None or bound is None or difference.shape != bound.shape:
+        return False
+    if (difference.abs() > bound).any():
         raise UnsupportedError(
             f"Forward mode of {name} cannot be derived: its backward is not linear in the "
             "cotangent, or autograd sees only a part of it.",
@@ -317,6 +319,15 @@ def _confirm(
             mend="Write jvp(ctx, *tangents); declare gradient = 'nonlinear' if that is meant.",
         )
     return True
+
+
+def _size(tensors: Sequence[Any]) -> torch.Tensor:
+    """The sum of all magnitudes."""
+    total = torch.zeros((), dtype=torch.float64)
+    for tensor in tensors:
+        size = tensor.detach().abs().sum(dtype=torch.float64)
+        total = total.to(size.device) + size
+    return total
 
 
 def _inner(first: Sequence[Any], second: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["Unrounded", "coarsest"]
+__all__ = ["Unrounded", "coarsest", "smallest"]
 
 _tensor: Any = torch.Tensor
 _CASTS = {
@@ -68,3 +68,9 @@ def coarsest(dtypes: Iterable[torch.dtype]) -> float:
     """The largest relative distance between neighbours of the floating ones, or zero."""
     floating = (dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex)
     return max((torch.finfo(dtype).eps for dtype in floating), default=0.0)
+
+
+def smallest(dtypes: Iterable[torch.dtype]) -> float:
+    """The largest distance between neighbours of zero, of the floating ones; or zero."""
+    known = [torch.finfo(d) for d in dtypes if d.is_floating_point or d.is_complex]
+    return max((dtype.smallest_normal * dtype.eps for dtype in known), default=0.0)
