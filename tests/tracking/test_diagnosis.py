@@ -112,6 +112,23 @@ def test_drifting_layers() -> None:
     assert ("drifting", "0") in found
 
 
+def test_updates_and_states_that_shrink_with_the_loss_do_not_drift() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4))
+    *others, bias = model.parameters()
+    optimizer = torch.optim.AdamW([{"params": others}, {"params": [bias]}], lr=1e-2)
+    with Tracker(model, parameters=True) as tracker:
+        for _ in range(40):
+            optimizer.zero_grad()
+            model(torch.randn(64, 16)).square().mean().backward()
+            optimizer.step()
+            optimizer.param_groups[1]["lr"] *= 0.8  # this one comes to rest by itself
+    updates = [series for series in tracker.run().series if series.key.name.endswith("[update]")]
+    assert all(series.points.scale[-1] < series.points.scale[0] - 2 for series in updates)
+    found = {one.key.name for one in tracker.diagnose()} - {"2", "(root)"}
+    assert found == {"2.bias[update]"}
+
+
 def test_diff_finds_what_moved() -> None:
     runs = []
     for factor in (1.0, 1.0, 8.0):

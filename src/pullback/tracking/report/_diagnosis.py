@@ -59,8 +59,8 @@ def diagnose(run: Run) -> list[Finding]:
     - no gradient: the same of a gradient.
     - saturated: the mean of ``|x|`` is above 0.9 of its maximum, so that nearly all elements sit
       at a bound, as those of a tanh far out do. Constant tensors are left alone.
-    - drifting: the scale changed by a factor of 8 or more, steadily; that of a gradient by as
-      much against the other gradients, since all of them shrink with the loss.
+    - drifting: the scale changed by a factor of 8 or more, steadily; that of a gradient, an update
+      or an optimizer's state by as much against the others, since all of them shrink with the loss.
 
     A tensor that several modules return is reported once.
 
@@ -71,7 +71,8 @@ def diagnose(run: Run) -> list[Finding]:
         The findings, worst kind first, each kind in the order of execution.
     """
     findings = []
-    common = _common_drift(run)
+    kinds = _kinds(run)
+    common = _common_drift(run, kinds)
     aliases = same_tensors(run)
     for series in run.series:
         if series.key.recomputed or series.key in aliases:
@@ -80,7 +81,7 @@ def diagnose(run: Run) -> list[Finding]:
             _nonfinite(series)
             or _dead(series)
             or _saturated(series)
-            or _drifting(series, common.get(series.key.order, 0.0))
+            or _drifting(series, common[kinds[series.key]], kinds[series.key])
         )
         if found is not None:
             findings.append(found)
@@ -156,17 +157,28 @@ def _drift(series: Series) -> float | None:
     return float(np.median(level[-end:]) - np.median(level[:end]))
 
 
-def _common_drift(run: Run) -> dict[int, float]:
-    """What all gradients of an order do together, which is the doing of the loss."""
-    found: dict[int, list[float]] = {}
+def _kinds(run: Run) -> dict[Key, str]:
+    """What moves together with the loss: gradients, updates, each of an optimizer's states."""
+    names = {series.key.name for series in run.series}
+    kinds = {}
+    for key in (series.key for series in run.series):
+        parameter, _, part = key.name.removesuffix("]").rpartition("[")
+        of_parameter = f"{part}s" if parameter in names else ""
+        kinds[key] = "gradients" + "'" * (key.order - 1) if key.order else of_parameter
+    return kinds
+
+
+def _common_drift(run: Run, kinds: dict[Key, str]) -> dict[str, float]:
+    """What all of a kind do together, which is the doing of the loss; values go their own ways."""
+    found: dict[str, list[float]] = {kind: [] for kind in kinds.values()}
     for series in run.series:
-        moved = _drift(series) if series.key.order else None
-        if moved is not None:
-            found.setdefault(series.key.order, []).append(moved)
-    return {order: float(np.median(moves)) for order, moves in found.items()}
+        kind, moved = kinds[series.key], _drift(series)
+        if kind and moved is not None:
+            found[kind].append(moved)
+    return {kind: float(np.median(moves)) if moves else 0.0 for kind, moves in found.items()}
 
 
-def _drifting(series: Series, common: float) -> Finding | None:
+def _drifting(series: Series, common: float, kind: str) -> Finding | None:
     moved = _drift(series)
     if moved is None or abs(moved - common) < DRIFT_OCTAVES:
         return None
@@ -174,7 +186,7 @@ def _drifting(series: Series, common: float) -> Finding | None:
     if abs(np.corrcoef(np.arange(len(level)), level)[0, 1]) < STEADY:
         return None
     way = "grew" if moved > 0 else "shrank"
-    beside = f", while gradients in general moved by 2^{common:+.1f}" if common else ""
+    beside = f", while {kind} in general moved by 2^{common:+.1f}" if common else ""
     detail = f"its scale {way} by 2^{abs(moved):.1f}, steadily{beside}"
     return Finding("drifting", series.key, detail)
 
