@@ -79,7 +79,7 @@ RUNS = {
                                Preconditioner(9, 0.1, weights=torch.ones(9, **CPU)).multiply(x)),
     "Motion": lambda: curve().times,
     "plot": lambda: [plot(curve(), Limits(velocity=1.0)) and x],
-    "backend_used": lambda: [backend_used(x) and x],
+    "backend_used": lambda: [backend_used(x) and threads_used(x) and x],
     "unwrap": lambda: unwrap(9 * points, joints=[1]),
     "concatenate": lambda: concatenate([curve()[:7], curve()[6:]]),
     "to_joint_trajectory": lambda: from_joint_trajectory(
@@ -101,6 +101,7 @@ print("same")
 # What has no computation of its own, and the run that uses it.
 ALIKE = {
     "Backend": "backend_used",
+    "threads_used": "backend_used",
     "Limits": "minimum_jerk",
     "State": "integrate",
     "free": "minimum_jerk",

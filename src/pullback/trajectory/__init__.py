@@ -8,6 +8,7 @@ from pullback.internal._extras import require_tensor as _require_tensor
 _require_tensor("pullback.trajectory")
 
 from pullback.internal.kernels._backend import Backend, backend_used
+from pullback.internal.kernels._threads import threads_used
 from pullback.trajectory._exchange import (
     from_joint_trajectory,
     read_csv,
@@ -54,6 +55,7 @@ __all__ = [
     "read_csv",
     "resample",
     "rest",
+    "threads_used",
     "to_joint_trajectory",
     "unwrap",
     "write_csv",

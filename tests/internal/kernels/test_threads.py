@@ -10,7 +10,8 @@ import torch
 
 from pullback.internal.kernels import _threads
 from pullback.internal.kernels._threads import count_threads, run_slices
-from pullback.trajectory import differentiate
+from pullback.trajectory import differentiate, threads_used
+from pullback.trajectory.kernels.stencil import _cpu as stencil_kernels
 
 
 def counting(counts):
@@ -51,6 +52,23 @@ def test_small_work_stays_in_its_thread():
         assert count_threads(0, 0) == 1
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("batch", "threads"), [(1, 1), (4, 1), (300, 2), (3000, 8)])
+def test_how_many_are_used_is_how_many_there_are(batch, threads, monkeypatch):
+    taken = []
+    monkeypatch.setattr(_threads, "count_threads", lambda *a: taken.append(count_threads(*a)) or 1)
+    monkeypatch.setattr(stencil_kernels, "count_threads", _threads.count_threads)
+    before = torch.get_num_threads()
+    torch.set_num_threads(8)
+    try:
+        x = torch.zeros(batch, 128, 7)
+        differentiate(x, 0.1)
+        threads_used(x)
+        assert threads_used(x, "reference") == 0
+    finally:
+        torch.set_num_threads(before)
+    assert taken == [threads, threads]
 
 
 def test_python_threads_at_once():

@@ -7,6 +7,7 @@ numba's own threads compile for seconds, and its default layer aborts when two t
 """
 
 import itertools
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -17,7 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["ZEROS", "count_threads", "in_memory", "run_slices"]
+from pullback.internal.kernels._backend import Backend, choose_backend
+
+__all__ = ["ZEROS", "count_threads", "in_memory", "run_slices", "threads_used"]
 
 # What a kernel learns from of which type the numbers are that lie at an address.
 ZEROS = {torch.float32: np.float32(0), torch.float64: np.float64(0)}
@@ -53,6 +56,32 @@ def count_threads(items: int, elements: int) -> int:
     """
     worth = elements // _LEAST
     return 1 if worth < 2 else max(1, min(torch.get_num_threads(), items, worth))
+
+
+def threads_used(position: Tensor, backend: Backend = "auto") -> int:
+    """Return on how many threads the kernels of `differentiate` run for a tensor.
+
+    They are Python's own, at most as many as `torch.get_num_threads` says; one where the work is
+    not worth a second; none where `backend_used` is not ``"cpu"``, as torch or the GPU sees to it.
+
+    Arguments:
+        position: the tensor that the function is given.
+        backend: what the function is asked for.
+
+    Raises:
+        ArgumentError: the backend is unknown.
+        MissingExtraError: the backend asked for is not installed.
+        UnsupportedError: the backend asked for does not run on the tensor's device.
+
+    Example:
+        >>> import torch
+        >>> from pullback.trajectory import threads_used
+        >>> threads_used(torch.zeros(5, 7)), threads_used(torch.zeros(5, 7), "reference")
+        (1, 0)
+    """
+    if choose_backend(position.device, backend) != "cpu":
+        return 0
+    return count_threads(math.prod(position.shape[:-2]), position.numel())
 
 
 def run_slices(
