@@ -1,6 +1,7 @@
 """What torch.compile leaves in eager code is rounded like the rest, or refused by name."""
 
 import contextlib
+from functools import partial
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from tests.versions import refused_before
 from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from torch.utils.flop_counter import FlopCounterMode
 
 from pullback.compat import unit_scaling as us
@@ -119,6 +120,68 @@ def test_every_layer_is_rounded(kind):
         check(simulated, module, x)
     twice = us.simulate_format(simulated, COARSE, us.FPFormat(8, 20, "nearest"))
     check(twice, module, x, (COARSE, VALUES))
+
+
+class Random(Layers):
+    def part(self, x):
+        return functional.dropout(self.first(x), 0.5, self.training)
+
+    def forward(self, x):
+        return self.second(torch.tanh(checkpoint(self.part, x, use_reentrant=False)))
+
+
+class RandomWithin(Random):
+    def part(self, x):
+        inner = checkpoint(super().part, x, use_reentrant=False)
+        return inner * torch.rand_like(inner)
+
+
+class RandomSelected(Random):
+    def forward(self, x):
+        contexts = partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
+        hidden = checkpoint(self.part, x, use_reentrant=False, context_fn=contexts)
+        return self.second(torch.tanh(hidden))
+
+
+def gradients_of(module, x, seed=3):
+    """The value, the gradients and the next random numbers after a step from a seed."""
+    torch.manual_seed(seed)
+    leaf = x.clone().requires_grad_()
+    y = module(leaf)
+    gradients = torch.autograd.grad(y.square().sum(), [leaf, *module.parameters()])
+    return [y, *gradients, torch.rand(2)]
+
+
+EXACT = us.FPFormat(8, 23, "nearest")
+CHAINS = {
+    "track": us.track_scales,
+    "simulate": lambda module: us.simulate_format(module, EXACT, EXACT),
+    "both": lambda module: us.simulate_format(us.track_scales(module), EXACT, EXACT),
+}
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["single", "autocast"])
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("kind", [Random, RandomWithin, RandomSelected])
+def test_a_checkpoint_draws_the_same_random_numbers_again(kind, chain, autocast):
+    torch.manual_seed(0)
+    module, x = kind(), torch.randn(4, 6)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        torch.testing.assert_close(gradients_of(CHAINS[chain](module), x), gradients_of(module, x))
+
+
+@pytest.mark.parametrize("preserve", [True, False])
+def test_a_checkpoint_rounds_stochastically_as_it_did(preserve):
+    class Either(Layers):
+        def forward(self, x):
+            options = {"use_reentrant": False, "preserve_rng_state": preserve}
+            return self.second(torch.tanh(checkpoint(self.first, x, **options)))
+
+    torch.manual_seed(0)
+    module, plain, x = Either(), Layers(), torch.randn(4, 6)
+    plain.load_state_dict(module.state_dict())
+    expected = gradients_of(us.simulate_fp8(plain), x)
+    torch.testing.assert_close(gradients_of(us.simulate_fp8(module), x), expected)
 
 
 @pytest.mark.parametrize("warm", [False, True], ids=["first", "again"])

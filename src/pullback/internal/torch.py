@@ -33,6 +33,7 @@ from typing import Any, NoReturn
 import torch
 
 __all__ = [
+    "CHECKPOINT_CONTEXTS",
     "COMPILER",
     "INTERMEDIATES_ARE_OUTPUTS",
     "LOGGERS",
@@ -525,6 +526,8 @@ def graph_break(message: str) -> None:
 
 
 COMPILER = "torch._dynamo"  # the module that `torch.compile` imports
+# Where the graph of what is checkpointed keeps ``context_fn``.
+CHECKPOINT_CONTEXTS = "_checkpoint_context_fn"
 # Where a module keeps its parameters and buffers.
 MODULE_STATE = ("_parameters", "_buffers")
 LOGGERS = (COMPILER, "torch._functorch", "torch._subclasses")  # those that compiling logs to

@@ -51,7 +51,9 @@ either order. ``example_batch`` and ``visualiser`` download a text data set and 
     Bad arguments raise ``ArgumentError``; there ``AssertionError``.
 ``track_scales``, ``simulate_format``, ``compile``
     What torch.compile leaves out of its graphs (code that is disabled for it, torch.func, dispatch
-    modes, too many recompilations, checkpoints) is rounded all the same; there it is not. Where
+    modes, too many recompilations, checkpoints) is rounded all the same; there it is not. What a
+    checkpoint in a graph runs again draws the random numbers that it drew, those of stochastic
+    rounding among them; there others, so that the gradients are those of another dropout. Where
     nothing was traced, tracking and compiling are refused by name. They chain in any order:
     rounding comes before tracking or compiling. Tracking with compiling, and a module a part of
     which is transformed already, are refused by name; there one of the two is lost. A ``forward``

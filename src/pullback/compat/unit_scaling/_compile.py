@@ -44,6 +44,6 @@ class _Compilation(Transform):
         # unit_scaling asks every transform for it.
         self.__qualname__ = self.name
 
-    def __call__(self, graph_module: fx.GraphModule, example_inputs: list[Any]) -> Any:
+    def transform(self, graph_module: fx.GraphModule) -> Any:
         """Return the compiled graph."""
         return torch.compile(graph_module, dynamic=False)

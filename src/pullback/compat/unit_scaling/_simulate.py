@@ -86,7 +86,7 @@ class _Simulation(Transform):
         # unit_scaling's unit_scale moves itself before what is called so.
         self.__qualname__ = "quantisation_backend"
 
-    def __call__(self, graph_module: fx.GraphModule, example_inputs: list[Any]) -> fx.GraphModule:
+    def transform(self, graph_module: fx.GraphModule) -> fx.GraphModule:
         """Return the graph with each product rounded."""
         products = _products()
         # What is checkpointed or conditional is a graph of its own inside of this one.

@@ -63,7 +63,7 @@ class _Tracking(Transform):
         named = {name: _with_gradient(value) for name, value in kwargs.items()}
         return tuple(_with_gradient(value) for value in args), named
 
-    def __call__(self, graph_module: fx.GraphModule, example_inputs: list[Any]) -> "_Tracked":
+    def transform(self, graph_module: fx.GraphModule) -> "_Tracked":
         """Return what runs the graph and records."""
         return _Tracked(graph_module, self.graphs)
 

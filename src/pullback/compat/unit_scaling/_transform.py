@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import Tensor, fx, nn
 
+from pullback.compat.unit_scaling._checkpoint import preserve_random_state
 from pullback.compat.unit_scaling._rebind import rebind_forwards
 from pullback.errors import ArgumentTypeError, UnsupportedError
 from pullback.internal.torch import are_functorch_transforms_active, graph_break, never_compile
@@ -49,6 +50,11 @@ class Transform:
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: list[Any]) -> Any:
         """Return the transformed graph, or what runs it where no transform can follow."""
+        preserve_random_state(graph_module)
+        return self.transform(graph_module)
+
+    def transform(self, graph_module: fx.GraphModule) -> Any:
+        """Return the same for a graph that may be run as it is."""
         raise NotImplementedError
 
     def around(self) -> contextlib.AbstractContextManager[Any]:
