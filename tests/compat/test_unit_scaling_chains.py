@@ -7,6 +7,7 @@ import types
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from pullback.compat import unit_scaling as us
 from pullback.errors import UnsupportedError
@@ -123,6 +124,70 @@ def test_two_formats_round_twice():
     module, x = Residual(), torch.randn(3, 4)
     value, _ = expected(module, x, coarse=True)
     torch.testing.assert_close(simulate(simulate(module, VALUES), COARSE)(x).detach(), value)
+
+
+class Changed(Residual):
+    """What changes a product, in place or not."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def forward(self, x):
+        hidden = self.change(self.fc1(x))
+        product = nn.functional.scaled_dot_product_attention(hidden, hidden, hidden)
+        return self.fc2(self.change(product))
+
+
+class ChangedUnseen(Changed):
+    @torch.compiler.disable
+    def forward(self, x):
+        return super().forward(x)
+
+
+class ChangedAgain(Changed):
+    def forward(self, x):
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
+def fill_first(y):
+    y.view(-1)[0] = 0
+    return y
+
+
+def without_first(y):
+    return torch.cat([y.new_zeros(1), y.reshape(-1)[1:]]).view(y.shape)
+
+
+CHANGES = {
+    "function": (lambda y: nn.functional.relu(y, inplace=True), torch.relu),
+    "method": (lambda y: y.mul_(2), lambda y: y * 2),
+    "view": (fill_first, without_first),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("order", ["simulate", "simulate-simulate", "simulate-track"])
+@pytest.mark.parametrize("kind", [Changed, ChangedAgain])
+def test_a_product_may_be_changed_in_place(kind, order, change):
+    check_in_place(kind, [TRANSFORMS[name] for name in order.split("-")], *CHANGES[change])
+
+
+def test_a_product_in_no_graph_may_be_changed_in_place():
+    check_in_place(ChangedUnseen, [simulate], *CHANGES["function"])
+
+
+def check_in_place(kind, transforms, in_place, change):
+    results = []
+    for each in (in_place, change):
+        torch.manual_seed(0)
+        module, leaf = kind(each), torch.randn(3, 4, requires_grad=True)
+        for transform in transforms:
+            module = transform(module)
+        y = module(leaf)
+        gradients = torch.autograd.grad(y.square().sum(), [leaf, *module.parameters()])
+        results.append((y, *gradients))
+    torch.testing.assert_close(*results)
 
 
 def test_torch_compile_keeps_what_a_transform_does():

@@ -238,7 +238,8 @@ class _Quantised:
                 values[place] = self.fwd_format.quantise_fwd(values[place])
             elif name in kwargs:
                 kwargs[name] = self.fwd_format.quantise_fwd(kwargs[name])
-        return self.bwd_format.quantise_bwd(self.function(*values, **kwargs))
+        # A custom Function's view must not be changed in place; a product may be.
+        return self.bwd_format.quantise_bwd(self.function(*values, **kwargs)).clone()
 
 
 class _Within:
