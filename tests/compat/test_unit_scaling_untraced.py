@@ -184,6 +184,15 @@ def test_a_checkpoint_rounds_stochastically_as_it_did(preserve):
     torch.testing.assert_close(gradients_of(us.simulate_fp8(module), x), expected)
 
 
+def test_a_branch_that_rounds_stochastically_has_no_gradient():
+    module, x = Conditional(), torch.randn(4, 6)
+    for simulated in (us.simulate_fp8(module), us.simulate_fp8(simulate(module))):
+        with pytest.raises(UnsupportedError, match=r"inside of torch\.cond"):
+            simulated(x)
+        with torch.no_grad():
+            assert simulated(x).shape == x.shape
+
+
 @pytest.mark.parametrize("warm", [False, True], ids=["first", "again"])
 @pytest.mark.parametrize(
     "around",

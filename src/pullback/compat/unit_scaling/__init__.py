@@ -66,7 +66,8 @@ either order. ``example_batch`` and ``visualiser`` download a text data set and 
     ``nn.MultiheadAttention``, which there stays as it is, the linear layers, and the attention
     with ``need_weights=False``: with weights torch multiplies matrices (``bmm``), which are not
     rounded here either. Linear layers and attention in a custom ``Function`` that is traced are
-    refused; there they are not rounded.
+    refused; there they are not rounded. So is stochastic rounding in a branch of ``torch.cond``
+    whose gradient may be wanted.
 """
 
 from pullback.internal._extras import require_tensor as _require_tensor

@@ -43,7 +43,7 @@ def simulate_format(module: Module, fwd_format: FPFormat, bwd_format: FPFormat) 
     Raises:
         ArgumentTypeError: no module.
         UnsupportedError: a part of the module is transformed already, or scripted; or, when run, a
-            custom Function multiplies.
+            custom Function multiplies, or a branch of torch.cond rounds stochastically.
 
     Example:
         >>> import torch
@@ -108,8 +108,22 @@ class _Simulation(Transform):
                 node.target = _Within(target.function, (*target.simulations, self))
             elif target is torch.ops.higher_order.autograd_function_apply:
                 _refuse_products(part, node, products)
+            elif target is torch.ops.higher_order.cond:
+                self._refuse_drawing(part, node, products)
         part.graph.lint()
         part.recompile()
+
+    def _refuse_drawing(
+        self, part: fx.GraphModule, node: fx.Node, products: dict[Any, tuple[str, ...]]
+    ) -> None:
+        drawing = self.fwd_format.rounding == "stochastic" and torch.is_grad_enabled()
+        if drawing and _multiplies(part, node, products):
+            raise UnsupportedError(
+                "simulate_format cannot round stochastically inside of torch.cond, whose backward "
+                "computes its branch again with other random numbers.",
+                given="torch.cond with a linear layer or attention in a branch",
+                mend='Round values with rounding="nearest", or run without gradients.',
+            )
 
     @contextlib.contextmanager
     def around(self) -> Iterator[None]:
@@ -202,15 +216,22 @@ _unfused = _Unfused()
 def _refuse_products(
     part: fx.GraphModule, node: fx.Node, products: dict[Any, tuple[str, ...]]
 ) -> None:
-    bodies = (getattr(part, str(each.target), None) for each in node.all_input_nodes)
-    nodes = (n for body in bodies if isinstance(body, fx.GraphModule) for n in body.graph.nodes)
-    if any(each.target in products for each in nodes):
+    if _multiplies(part, node, products):
         raise UnsupportedError(
             "simulate_format cannot round inside of a custom Function, whose backward multiplies "
             "out of reach.",
             given="a torch.autograd.Function with a linear layer or attention in it",
             mend="Write its forward without the Function, or leave this part out.",
         )
+
+
+def _multiplies(part: fx.GraphModule, node: fx.Node, products: dict[Any, tuple[str, ...]]) -> bool:
+    """Whether a graph that a node is given has products, in itself or in a graph inside of it."""
+    graphs = (getattr(part, str(each.target), None) for each in node.all_input_nodes)
+    bodies = (b for graph in graphs if isinstance(graph, fx.GraphModule) for b in graph.modules())
+    nodes = (n for body in bodies if isinstance(body, fx.GraphModule) for n in body.graph.nodes)
+    known = {*products, functional.multi_head_attention_forward}
+    return any(n.target in known or isinstance(n.target, _Quantised | _Within) for n in nodes)
 
 
 class _Quantised:
