@@ -120,6 +120,36 @@ def test_rounded(name):
     assert not torch.allclose(got, product(*factors))
 
 
+SINGLE = {
+    **{
+        equation: lambda x, equation=equation: torch.einsum(equation, x)
+        for equation in ("ij->ji", "ii->i", "ij->i", "ij->ij")
+    },
+    "numbered": lambda x: torch.einsum(x, [0, 1], [1, 0]),
+    "list": lambda x: torch.einsum("ij->ji", [x]),
+    "chain": torch.chain_matmul,
+}
+
+
+@pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated")
+@pytest.mark.parametrize("known", ["E2M1", "MXFP4"])
+@pytest.mark.parametrize("name", SINGLE)
+def test_one_operand_alone_is_no_product(name, known):
+    x, g = normal(3, 3).requires_grad_(), torch.randn(())
+    simulated = simulate_format(Products(SINGLE[name]), forward=known, backward=known, measure=True)
+    y, expected = simulated(x), SINGLE[name](x)
+    assert torch.equal(y, expected)
+    grads = [torch.autograd.grad((g * each).sum(), x)[0] for each in (y, expected)]
+    assert torch.equal(*grads)
+    assert simulated.noise() == []
+
+
+def test_an_operand_of_integers_counts():
+    a, b = normal(3, 3), torch.ones(3, 3, dtype=torch.int64)
+    got = simulate_format(Products(lambda: torch.einsum("ij,ij->ij", a, b)), forward="E2M1")()
+    assert torch.equal(got, round_values(a, E2M1))
+
+
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support", "ignore:.*API of nested tensors")
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_by_name(name):

@@ -35,6 +35,7 @@ from pullback.tracking.formats._products import (
     REFUSED,
     count_factors,
     is_product,
+    is_single,
     replace_factors,
 )
 from pullback.tracking.formats._recipe import ProductFormats, Role
@@ -132,6 +133,8 @@ class _ProductMode(TorchFunctionMode):
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run a product with rounded factors."""
+        if is_single(func, args, kwargs):
+            return self.run(func, args, kwargs)
         self.check_call(func, args, kwargs)
         formats = self.settings.formats_of(self.path[-1])
         if formats is None or not _holds_numbers((*args, *kwargs.values())):

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from pullback.internal.torch import fused_function
 
-__all__ = ["FACTORS", "REFUSED", "is_product", "replace_factors"]
+__all__ = ["FACTORS", "REFUSED", "count_factors", "is_product", "is_single", "replace_factors"]
 
 # For each function: the positions and names of the tensors that are multiplied.
 _TWO: tuple[tuple[int, str], ...] = ((0, "input"), (1, "weight"))
@@ -155,6 +155,23 @@ def is_product(operator: Any) -> bool:
     if space in {"aten", "torchvision"}:
         return _KERNEL.search(name) is not None and _NO_PRODUCT.search(name) is None
     return space not in _OWN
+
+
+def is_single(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call has one operand alone, as einsum that transposes or sums: no product.
+
+    Arguments:
+        function: one of `FACTORS`.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+    """
+
+    def count(value: Any) -> int:
+        if isinstance(value, list | tuple):
+            return sum(map(count, value))
+        return isinstance(value, Tensor)
+
+    return not FACTORS[function] and count((args, tuple(kwargs.values()))) == 1
 
 
 def count_factors(
