@@ -30,6 +30,7 @@ from pullback.internal.torch import (
     wrap_recomputation,
 )
 from pullback.tracking.formats._blocks import multiply_by
+from pullback.tracking.formats._deferred import check_output
 from pullback.tracking.formats._products import (
     FACTORS,
     REFUSED,
@@ -200,10 +201,11 @@ class _ProductMode(TorchFunctionMode):
         if threading.get_ident() == self.thread:
             self.path.append(name)
 
-    def leave(self, *_: Any) -> None:
-        """A module's forward is over."""
+    def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        """A module's forward is over, and what it left to do would go by another name."""
         if threading.get_ident() == self.thread:
             self.path.pop()
+            check_output(output)
 
     def apply(
         self, call: Callable[..., Any], cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal.torch import run_eagerly
 from pullback.tracking.formats._blocks import BlockProductFunction, along
+from pullback.tracking.formats._deferred import check_output
 from pullback.tracking.formats._delayed import DelayedScales
 from pullback.tracking.formats._find import Named
 from pullback.tracking.formats._mode import rounding_products
@@ -79,7 +80,9 @@ class SimulatedFormat(nn.Module):
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model with simulated products."""
         with rounding_products(self):
-            return self.model(*args, **kwargs)
+            output = self.model(*args, **kwargs)
+        check_output(output)
+        return output
 
     @property
     def module_names(self) -> dict[nn.Module, str]:
@@ -289,9 +292,9 @@ def simulate_format(
         ArgumentError: an unknown format, rounding or overflow, or no format at all.
         UnsupportedError: the model has scripted parts; or, when run, a product that cannot be
             rounded, however it is called: those of nn.LSTM, nn.GRU, nn.RNN and their cells, of
-            flex_attention, of the forward of a custom Function whose gradient is wanted, and
-            reentrant activation checkpointing. What non-reentrant checkpointing computes again is
-            rounded as it was.
+            flex_attention, of the forward of a custom Function whose gradient is wanted, of a
+            generator or function that the model returns, and of reentrant activation checkpointing.
+            What non-reentrant checkpointing computes again is rounded as it was.
 
     Example:
         >>> import torch
