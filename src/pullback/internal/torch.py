@@ -99,6 +99,7 @@ __all__ = [
     "is_of_an_operator",
     "is_of_custom_operators",
     "is_raised_by_tracing",
+    "is_recomputing",
     "is_traced",
     "is_view",
     "is_zero_tensor",
@@ -299,6 +300,11 @@ try:
     _saved_hooks = getattr(_c._autograd, "_top_saved_tensors_default_hooks", None)  # 2.7: none
     current_graph_task_id: Callable[[], int] = _c._current_graph_task_id
     _Frame: Any = _checkpoint._CheckpointFrame
+    _region: Any = _checkpoint._checkpoint_without_reentrant_generator
+    _RECOMPUTATIONS: Any = (
+        _checkpoint.CheckpointFunction.backward.__code__,
+        *(each for each in _region.__code__.co_consts if isinstance(each, types.CodeType)),
+    )
     set_forward_mode: Callable[[bool], AbstractContextManager[Any]] = (
         _forward_ad._set_fwd_grad_enabled
     )
@@ -490,6 +496,11 @@ def wrap_recomputation(
             wrapped: Any = wrap(frame.recompute_fn)
             wrapped.wrapped_by = (*known, key)
             frame.recompute_fn = wrapped
+
+
+def is_recomputing() -> bool:
+    """Whether activation checkpointing computes again what it had computed before."""
+    return any(map(called_from, _RECOMPUTATIONS))
 
 
 def _innermost_regions() -> Iterator[Any]:

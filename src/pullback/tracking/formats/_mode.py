@@ -39,7 +39,8 @@ from pullback.tracking.formats._products import (
     is_single,
     replace_factors,
 )
-from pullback.tracking.formats._recipe import ProductFormats, Role
+from pullback.tracking.formats._recipe import ProductFormats, Recipe, Role
+from pullback.tracking.formats._round import Rounding
 from pullback.tracking.formats._spot import Place, Spot, place_of_call
 
 __all__ = ["rounding_products"]
@@ -48,6 +49,8 @@ __all__ = ["rounding_products"]
 class Settings(Protocol):
     """How to round."""
 
+    recipe: Recipe
+    rounding: Rounding
     generator: torch.Generator | None
 
     @property
@@ -84,6 +87,7 @@ def rounding_products(settings: Settings, path: Sequence[str] = ("",)) -> Iterat
         UnsupportedError: a product that cannot be reached.
     """
     mode = _ProductMode(settings, path)
+    mode.check_region()
     with mode.following(), mode, _Sentinel(mode), answering(mode.apply):
         yield
 
@@ -255,6 +259,31 @@ class _ProductMode(TorchFunctionMode):
                 mend="Pass x.to_dense() or a padded tensor, or leave this part of the model out.",
             )
 
+    def check_region(self) -> None:
+        """Look at the checkpointing around the whole model, which will run all of it again."""
+        if not self.differentiable and called_from(_REENTRANT):
+            self.check_rerun(reentrant=True)
+
+        def leave(function: Callable[..., Any]) -> Callable[..., Any]:
+            self.check_rerun()
+            return function  # it enters a mode of its own
+
+        wrap_recomputation(self, leave)
+
+    def check_rerun(self, reentrant: bool = False) -> None:
+        """Refuse to run again where the numbers would be others."""
+        if self.settings.recipe.remembers:
+            raise _refusal_of_delay()
+        drawn = self.settings.rounding == "stochastic"
+        if drawn and (reentrant or self.settings.generator is not None):
+            raise UnsupportedError(
+                "simulate_format would not draw the same noise again for the activation "
+                "checkpointing around the model.",
+                given="use_reentrant=True" if reentrant else "a generator, which is not put back",
+                expected="torch's own generator, and use_reentrant=False",
+                mend="Pass generator=None and use_reentrant=False, or checkpoint inside the model.",
+            )
+
     def recomputed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """What activation checkpointing runs again: in the mode as well, with the same noise."""
         generator = self.settings.generator
@@ -262,11 +291,7 @@ class _ProductMode(TorchFunctionMode):
         path = list(self.path)
         formats = self.settings.formats_of(path[-1])
         if formats is not None and formats.remembers:
-            raise UnsupportedError(
-                "simulate_format does not delay scales under activation checkpointing, which would "
-                "compute again with later ones.",
-                mend="Use a ScaledFormat without history, or no checkpointing.",
-            )
+            raise _refusal_of_delay()
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -281,6 +306,14 @@ class _ProductMode(TorchFunctionMode):
                     generator.set_state(after)
 
         return run
+
+
+def _refusal_of_delay() -> UnsupportedError:
+    return UnsupportedError(
+        "simulate_format does not delay scales under activation checkpointing, which would "
+        "compute again with later ones.",
+        mend="Use a ScaledFormat without history, or no checkpointing.",
+    )
 
 
 class _Sentinel(TorchDispatchMode):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.internal.torch import run_eagerly
+from pullback.internal.torch import is_recomputing, run_eagerly
 from pullback.tracking.formats._blocks import BlockProductFunction, along
 from pullback.tracking.formats._deferred import check_output
 from pullback.tracking.formats._delayed import DelayedScales
@@ -87,9 +87,7 @@ class SimulatedFormat(nn.Module):
     @property
     def module_names(self) -> dict[nn.Module, str]:
         """The modules whose products go by their name."""
-        rules = self.recipe.rules
-        remembers = any(formats is not None and formats.remembers for formats in rules.values())
-        if self.meter is None and set(rules) == {"*"} and not remembers:
+        if self.meter is None and set(self.recipe.rules) == {"*"} and not self.recipe.remembers:
             return {}
         return {part: name for name, part in self.model.named_modules() if name}
 
@@ -116,7 +114,7 @@ class SimulatedFormat(nn.Module):
         rounded = simulate_tensor(x, chosen, None, **self._how())
         if self.training:
             self._delayed.see(wanted, spot, x)
-        if self.meter is not None and not again:
+        if self.meter is not None and not again and not is_recomputing():
             self.meter.add(spot.module, role, str(wanted), x, rounded)
         return rounded
 
@@ -294,7 +292,9 @@ def simulate_format(
             rounded, however it is called: those of nn.LSTM, nn.GRU, nn.RNN and their cells, of
             flex_attention, of the forward of a custom Function whose gradient is wanted, of a
             generator or function that the model returns, and of reentrant activation checkpointing.
-            What non-reentrant checkpointing computes again is rounded as it was.
+            What non-reentrant checkpointing computes again is rounded as it was, and measured
+            once. Around the whole model, checkpointing is refused with a generator, which it does
+            not put back, and reentrant checkpointing with stochastic rounding.
 
     Example:
         >>> import torch

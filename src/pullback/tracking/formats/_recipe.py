@@ -101,6 +101,11 @@ class Recipe:
                 return formats
         return None
 
+    @property
+    def remembers(self) -> bool:
+        """Whether a scale comes of what was seen before."""
+        return any(formats is not None and formats.remembers for formats in self.rules.values())
+
     def check(self, names: Iterable[str]) -> None:
         """Refuse a pattern that fits none of a model's modules.
 
