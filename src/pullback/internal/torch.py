@@ -113,6 +113,7 @@ __all__ = [
     "node_class",
     "operator_of",
     "overload_of",
+    "parameters_of",
     "peek_interpreter_stack",
     "pytree",
     "remove_forward_hook",
@@ -367,6 +368,11 @@ def metadata_of(node: Any) -> tuple[Any, ...]:
 def node_class(function: type) -> Any:
     """The class of the nodes that torch makes for a Function."""
     return getattr(function, "_backward_cls", None)
+
+
+def parameters_of(module: torch.nn.Module) -> Iterable[torch.Tensor | None]:
+    """What stands in the place of a module's own parameters; `functional_call` changes it."""
+    return module._parameters.values()
 
 
 def remove_forward_hook(module: torch.nn.Module, hook: object) -> None:

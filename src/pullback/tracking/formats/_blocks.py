@@ -126,7 +126,7 @@ def _linear(
     bias: Tensor | None = None,
 ) -> Tensor:
     rows = input.reshape(math.prod(input.shape[:-1]), input.shape[-1])
-    multiply = functools.partial(multiply, is_weight=True)
+    multiply = functools.partial(multiply, named=True)
     result = _matmul(multiply, rows, weight.mT if weight.dim() > 1 else weight)
     result = result.reshape(*input.shape[:-1], *result.shape[1:])
     return result if bias is None else _fitting(bias, result) + result

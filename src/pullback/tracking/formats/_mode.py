@@ -23,7 +23,6 @@ from pullback.internal._open import open_function
 from pullback.internal.torch import (
     TorchDispatchMode,
     answering,
-    base_of,
     called_from,
     current_graph_task_id,
     never_compile,
@@ -40,6 +39,7 @@ from pullback.tracking.formats._products import (
     replace_factors,
 )
 from pullback.tracking.formats._recipe import ProductFormats, Recipe, Role
+from pullback.tracking.formats._roles import Weights
 from pullback.tracking.formats._round import Rounding
 from pullback.tracking.formats._spot import Place, Spot, place_of_call
 
@@ -52,6 +52,15 @@ class Settings(Protocol):
     recipe: Recipe
     rounding: Rounding
     generator: torch.Generator | None
+
+    @property
+    def measures(self) -> bool:
+        """Whether weights and activations are measured apart."""
+        ...
+
+    def modules(self) -> Iterable[nn.Module]:
+        """All modules of the model."""
+        ...
 
     @property
     def module_names(self) -> dict[nn.Module, str]:
@@ -103,6 +112,7 @@ class _ProductMode(TorchFunctionMode):
         self.entered = False  # inside of a product whose factors are rounded
         self.differentiable = torch.is_grad_enabled()
         self.custom: type | None = None  # whose backward will multiply as it likes
+        self.weights = Weights(settings.modules)
         self.thread = threading.get_ident()  # hooks are seen by all that run the same modules
 
     def __torch_function__(
@@ -114,6 +124,7 @@ class _ProductMode(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         wrap_recomputation(self, self.recomputed)
+        self.weights.see(args)
         if func in REFUSED and self.rounds:
             raise UnsupportedError(
                 f"simulate_format cannot reach the products inside of {REFUSED[func]}.",
@@ -152,7 +163,7 @@ class _ProductMode(TorchFunctionMode):
 
         def replace(x: Tensor, name: str) -> Tensor:
             self.check_factor(x)
-            role = _role(x, is_weight=name == "weight")
+            role = self.role(x, formats, name == "weight")
             return self.settings.round_factor(x, role, spot._replace(factor=next(places)))
 
         args, kwargs = replace_factors(func, args, kwargs, replace)
@@ -171,6 +182,11 @@ class _ProductMode(TorchFunctionMode):
         finally:
             self.entered = before
 
+    def role(self, x: Tensor, formats: ProductFormats, named: bool = False) -> Role:
+        """What a factor is, which is looked up only where it matters."""
+        alike = formats.weight == formats.activation and not self.settings.measures
+        return "weight" if named or alike or self.weights.hold(x) else "activation"
+
     def spot(self, formats: ProductFormats) -> Spot:
         """Where the product that is called now is."""
         name, place = self.path[-1], place_of_call() if formats.remembers else ()
@@ -178,12 +194,12 @@ class _ProductMode(TorchFunctionMode):
         return Spot(name, self.counts[name, place], place=place)
 
     def multiply_blocks(
-        self, formats: ProductFormats, a: Tensor, b: Tensor, is_weight: bool = False
+        self, formats: ProductFormats, a: Tensor, b: Tensor, named: bool = False
     ) -> Tensor:
         """Multiply matrices whose factors are scaled along a dimension."""
         for factor in (a, b):
             self.check_factor(factor)
-        roles = _role(a), _role(b, is_weight)
+        roles = self.role(a, formats), self.role(b, formats, named)
         return self.run(self.settings.multiply_blocks, (a, b, roles, self.spot(formats)), {})
 
     @contextlib.contextmanager
@@ -346,11 +362,6 @@ def _dispatch(
 # the import of the compiler.
 _Sentinel.__torch_dispatch__ = _dispatch  # type: ignore[assignment]
 never_compile(_dispatch)
-
-
-def _role(x: Tensor, is_weight: bool = False) -> Role:
-    parameter = isinstance(x, nn.Parameter) or isinstance(base_of(x), nn.Parameter)
-    return "weight" if is_weight or parameter else "activation"
 
 
 def _holds_numbers(value: object) -> bool:

@@ -85,6 +85,11 @@ class SimulatedFormat(nn.Module):
         return output
 
     @property
+    def measures(self) -> bool:
+        """Whether weights and activations are measured apart."""
+        return self.meter is not None
+
+    @property
     def module_names(self) -> dict[nn.Module, str]:
         """The modules whose products go by their name."""
         if self.meter is None and set(self.recipe.rules) == {"*"} and not self.recipe.remembers:
