@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.internal.torch import is_recomputing, run_eagerly
+from pullback.internal.torch import get_unwrapped, is_batchedtensor, is_recomputing, run_eagerly
 from pullback.tracking.formats._blocks import BlockProductFunction, along
 from pullback.tracking.formats._deferred import check_output
 from pullback.tracking.formats._delayed import DelayedScales
@@ -205,6 +205,7 @@ class SimulatedFormat(nn.Module):
         """When a gradient comes, remember how large it is and measure what rounding loses."""
         meter, training = self.meter, self.training
         delayed = isinstance(wanted, ScaledFormat) and wanted.history > 0
+        given, y = y, _below_vmap(y)
         if not y.requires_grad or chosen is None or not (meter or delayed):
             return
 
@@ -215,11 +216,25 @@ class SimulatedFormat(nn.Module):
                 rounded = round_values(gradient.detach(), chosen, noise, self.overflow)
                 meter.add(spot.module, "gradient", str(wanted), gradient, rounded)
 
+        if given is not y and meter and (noise is not None or isinstance(chosen, ScaledFormat)):
+            raise UnsupportedError(
+                "simulate_format measures how gradients are rounded for each example of vmap only "
+                "where they are taken within.",
+                given="vmap of a model, with stochastic rounding or scales, and measure=True",
+                mend="vmap(grad(f)), torch.no_grad(), or measure=False.",
+            )
         y.register_hook(see)
 
     def extra_repr(self) -> str:
         """Return the formats."""
         return f"{self.recipe!r}, rounding={self.rounding!r}, overflow={self.overflow!r}"
+
+
+def _below_vmap(x: Tensor) -> Tensor:
+    """What gets the gradient of all examples of a batch, taken outside of vmap."""
+    while is_batchedtensor(x):
+        x = get_unwrapped(x)
+    return x
 
 
 run_eagerly(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pullback.internal.torch import innermost
 from pullback.tracking.formats._find import Named, find_format
 from pullback.tracking.formats._recipe import Role
 from pullback.tracking.formats._round import check_values, parts_of, round_values
@@ -81,8 +82,13 @@ class NoiseMeter:
     def add(self, module: str, role: Role, name: str, exact: Tensor, rounded: Tensor) -> None:
         """Add what rounding made of a factor."""
         sums = _sums(exact.detach(), rounded.detach())
+        # Under vmap these are the sums of each example; what is kept is plain, and over all.
+        examples = [innermost(each) for each in sums.unbind()]
+        sums = torch.stack([each.sum() for each in examples])
         count, before = self._found.get((module, role, name), (0, torch.zeros_like(sums)))
-        self._found[module, role, name] = count + exact.numel(), before.to(sums.device) + sums
+        count += exact.numel() * examples[0].numel()
+        together = innermost((before.to(sums.device) + sums).detach())
+        self._found[module, role, name] = count, together
 
     def sums(self) -> Sums:
         """All that was added until now; what is added later does not change it."""
