@@ -63,8 +63,8 @@ class Settings(Protocol):
         ...
 
     @property
-    def module_names(self) -> dict[nn.Module, str]:
-        """The modules whose products go by their name."""
+    def module_names(self) -> dict[nn.Module, list[str]]:
+        """The modules whose products go by their name, each with all of its names."""
         ...
 
     def formats_of(self, name: str) -> ProductFormats | None:
@@ -108,6 +108,7 @@ class _ProductMode(TorchFunctionMode):
         super().__init__()
         self.settings = settings
         self.path = list(path)  # the modules that are running, the innermost last
+        self.names: dict[str, list[str]] = {}  # by the first, all of a module
         self.counts: Counter[tuple[str, Place]] = Counter()  # of products in this pass
         self.entered = False  # inside of a product whose factors are rounded
         self.differentiable = torch.is_grad_enabled()
@@ -143,7 +144,20 @@ class _ProductMode(TorchFunctionMode):
     @property
     def rounds(self) -> bool:
         """Whether the products of the module that runs are to be rounded."""
-        return self.settings.formats_of(self.path[-1]) is not None
+        return self.formats() is not None
+
+    def formats(self) -> ProductFormats | None:
+        """The formats of the module that runs, which must be the same by all of its names."""
+        names = self.names.get(self.path[-1], self.path[-1:])
+        found = [self.settings.formats_of(name) for name in names]
+        for name, other in zip(names, found, strict=True):
+            if other != found[0]:
+                raise UnsupportedError(
+                    "The recipe has other rules for another name of the same module.",
+                    given=f"a module that multiplies, as {names[0]!r} and {name!r}",
+                    mend="Give both names one rule, or use two modules that share parameters.",
+                )
+        return found[0]
 
     def multiply(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -152,7 +166,7 @@ class _ProductMode(TorchFunctionMode):
         if is_single(func, args, kwargs):
             return self.run(func, args, kwargs)
         self.check_call(func, args, kwargs)
-        formats = self.settings.formats_of(self.path[-1])
+        formats = self.formats()
         if formats is None or not _holds_numbers((*args, *kwargs.values())):
             return self.run(func, args, kwargs)
         if formats.follows_dimension:
@@ -206,10 +220,11 @@ class _ProductMode(TorchFunctionMode):
     def following(self) -> Iterator[None]:
         """Keep the path while modules call one another."""
         with contextlib.ExitStack() as undo:
-            for module, name in self.settings.module_names.items():
+            for module, names in self.settings.module_names.items():
+                self.names[names[0]] = names
                 # Before the user's own: a module that one of these ends has been entered too.
                 enter = module.register_forward_pre_hook(
-                    functools.partial(self.enter, name), prepend=True
+                    functools.partial(self.enter, names[0]), prepend=True
                 )
                 leave = module.register_forward_hook(self.leave, always_call=True)
                 undo.callback(enter.remove)
@@ -305,7 +320,7 @@ class _ProductMode(TorchFunctionMode):
         generator = self.settings.generator
         state = None if generator is None else generator.get_state()
         path = list(self.path)
-        formats = self.settings.formats_of(path[-1])
+        formats = self.formats()
         if formats is not None and formats.remembers:
             raise _refusal_of_delay()
 

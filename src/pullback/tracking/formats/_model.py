@@ -90,11 +90,15 @@ class SimulatedFormat(nn.Module):
         return self.meter is not None
 
     @property
-    def module_names(self) -> dict[nn.Module, str]:
-        """The modules whose products go by their name."""
+    def module_names(self) -> dict[nn.Module, list[str]]:
+        """The modules whose products go by their name, each with all of its names."""
         if self.meter is None and set(self.recipe.rules) == {"*"} and not self.recipe.remembers:
             return {}
-        return {part: name for name, part in self.model.named_modules() if name}
+        names: dict[nn.Module, list[str]] = {}
+        for name, part in self.model.named_modules(remove_duplicate=False):
+            if name:
+                names.setdefault(part, []).append(name)
+        return names
 
     def formats_of(self, name: str) -> ProductFormats | None:
         """Return the formats of a module's products; ``None`` leaves them as they are."""
@@ -334,7 +338,7 @@ def simulate_format(
     if isinstance(target, nn.Module):
         check_traceable(target)
         if recipe is not None:
-            recipe.check(name for name, _ in target.named_modules())
+            recipe.check(name for name, _ in target.named_modules(remove_duplicate=False))
         return SimulatedFormat(
             target,
             recipe=Recipe({"*": everywhere}) if recipe is None else recipe,

@@ -67,6 +67,8 @@ class ProductFormats:
 class Recipe:
     """Formats by the names of modules; the first rule that fits decides, and holds for all within.
 
+    A module that stands in the model under several names needs the same formats by each of them.
+
     Arguments:
         rules: for each pattern of names, such as ``"head"``, ``"encoder.*"`` or ``"*"``, the
             formats, or ``None`` to leave the products as they are. What no rule fits is left.
