@@ -39,6 +39,16 @@ def test_one_limit_is_met_and_none_exceeded(limits: Limits, order: int) -> None:
     torch.testing.assert_close(fullest, torch.ones(3).double(), rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("lower", [-1e-3, -1e-6, -1e-7, -1e-9, -1e-20, 0.0])
+@pytest.mark.parametrize("kind", ["velocity", "acceleration", "jerk"])
+def test_a_range_may_begin_just_below_zero(kind: str, lower: float) -> None:
+    # From rest to a free end no derivative is negative: the lower end is never met.
+    limits = Limits(**{kind: (lower, 1.0)})
+    motion = minimum_time(torch.tensor([[0.0], [1.0]]).double(), limits, goal=free)
+    wide = minimum_time(torch.tensor([[0.0], [1.0]]).double(), Limits(**{kind: 1.0}), goal=free)
+    torch.testing.assert_close(motion.times, wide.times, rtol=1e-5, atol=0)
+
+
 def test_it_is_the_least_jerk_motion_of_its_duration() -> None:
     through = points(4, 2)
     times = torch.tensor([0.0, 0.2, 0.7, 1.0]).double()

@@ -32,6 +32,12 @@ from pullback.trajectory.plans._within import combine
 
 __all__ = ["are_constants", "keeps_zero", "least_kept_step", "stands_still"]
 
+# Of the width: nearer to zero an end is smaller than what rounding makes of a zero.
+_INSIDE = 1e-6
+
+# Of the width: nearer to zero an end is smaller than what rounding makes of a zero.
+_INSIDE = 1e-6
+
 
 def stands_still(start: State, goal: State) -> bool:
     """Whether nothing that is given at an end moves, as far as can be read."""
@@ -58,18 +64,16 @@ def _is_zero(value: object) -> bool:
 
 
 def keeps_zero(limits: Limits) -> bool:
-    """Whether the ranges of the derivatives are known to have zero inside."""
+    """Whether the ranges of the derivatives are known to have zero well inside."""
     ranges = (getattr(limits, kind) for kind in limits.given if kind != "position")
     return all(_has_zero(*pair) for pair in ranges if isinstance(pair, tuple))
 
 
 def _has_zero(lower: Tensor | float, upper: Tensor | float) -> bool:
-    ends = [concrete(torch.as_tensor(end)) for end in (lower, upper)]
-    return (
-        ends[0] is not None
-        and ends[1] is not None
-        and bool((ends[0] < 0).all() and (ends[1] > 0).all())
-    )
+    lower, upper = torch.as_tensor(lower), torch.as_tensor(upper)
+    # Below vmap the two may be batched unlike each other, so they are compared above it.
+    inside = concrete(torch.minimum(-lower, upper) > _INSIDE * (upper - lower))
+    return inside is not None and bool(inside.all())
 
 
 def least_kept_step(plan: Plan, basis: Basis, limits: Limits) -> Tensor:
