@@ -247,6 +247,34 @@ def test_the_cost_exceeds_the_least_by_a_millionth(samples: int, wider: float) -
     assert -2e-6 < slope < 2e-5
 
 
+@pytest.mark.parametrize("shift", [1.0, 1e3, 1e5])
+def test_a_range_of_position_may_lie_far_from_zero(shift: float) -> None:
+    # Shifts that are whole numbers are exact, so the problem is the same.
+    through = torch.tensor([[0.0], [1.0], [0.0]], dtype=torch.float64)
+
+    def cost(shift: float) -> float:
+        limits = Limits(position=(shift - 0.5, shift + 1.0))
+        motion = minimum_jerk(through + shift, [0.0, 0.45, 1.0], samples=65, limits=limits)
+        assert motion.position.max() <= shift + 1.0
+        return float(motion.jerk[:-1].square().mean())
+
+    assert cost(shift) == pytest.approx(cost(0.0), rel=1e-9)
+
+
+@pytest.mark.parametrize("far", [1e2, 1e5])
+@pytest.mark.parametrize("kind", ["velocity", "position"])
+def test_an_end_far_away_takes_nothing_from_the_other(kind: str, far: float) -> None:
+    limits = Limits(velocity=(-far, 1.6)) if kind == "velocity" else Limits(position=(-far, 1.0))
+    near = Limits(velocity=(-9.0, 1.6)) if kind == "velocity" else Limits(position=(-9.0, 1.0))
+    through = torch.tensor([[0.0], [1.0], [0.5]], dtype=torch.float64)
+    times = [0.0, 0.9, 2.0]
+    cost = [
+        float(minimum_jerk(through, times, samples=65, limits=it).jerk[:-1].square().mean())
+        for it in (limits, near)
+    ]
+    assert cost[0] == pytest.approx(cost[1], rel=2e-6)
+
+
 def test_derivatives_with_respect_to_both_ends_of_a_range() -> None:
     def run(lower: torch.Tensor, upper: torch.Tensor) -> torch.Tensor:
         limits = Limits(velocity=(lower, upper), position=(-0.5, 1.2))

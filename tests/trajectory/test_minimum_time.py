@@ -33,7 +33,7 @@ def test_one_limit_is_met_and_none_exceeded(limits: Limits, order: int) -> None:
         if kind == "velocity":  # at every instant: by the control points of each step
             ahead = motion.acceleration * motion.dt[:, :1, None] / 2
             value = torch.cat([value[:, :1] - ahead[:, :1], value + ahead], dim=-2)[:, 1:-1]
-        parts = value.abs() / torch.as_tensor(getattr(limits, kind))
+        parts = value.abs() / torch.as_tensor(getattr(limits, kind), dtype=torch.float64)
         assert (parts <= 1).all()
         fullest = torch.maximum(fullest, parts.amax((-2, -1)))
     torch.testing.assert_close(fullest, torch.ones(3).double(), rtol=1e-6, atol=0)

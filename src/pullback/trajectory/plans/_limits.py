@@ -14,13 +14,9 @@ from pullback.trajectory._knots import broadcast_batch, concrete
 from pullback.trajectory._plain import plain
 from pullback.trajectory._pytree import register_dataclass
 
-__all__ = ["KINDS", "Limit", "Limits", "aim_of", "check_limits", "range_of"]
+__all__ = ["KINDS", "Limit", "Limits", "check_limits", "range_of"]
 
 KINDS = ("velocity", "acceleration", "jerk", "position")
-
-# A range loses this part of its larger end at both ends, so that the result keeps the limit as it
-# was given, whatever float32 and the solver round.
-MARGIN = 2e-7
 
 Limit = Tensor | float | list[float] | tuple[Any, Any]
 
@@ -228,16 +224,6 @@ def _end(value: Any, like: Tensor) -> Tensor:
         value = torch.full((), float(value), dtype=torch.float64, device=like.device)
     value = value.to(torch.float64)
     return value if value.dim() else value.unsqueeze(-1)
-
-
-def aim_of(limits: Limits, kind: str, like: Tensor) -> tuple[Tensor, Tensor]:
-    """The middle and half the width of the range to solve for, a little narrower than given."""
-    lower, upper = range_of(limits, kind, like)
-    largest = torch.maximum(lower.detach().abs(), upper.detach().abs())
-    half = (upper - lower) / 2
-    # A part of the width where the range is far from zero, so that none of it becomes negative.
-    spare = torch.minimum(MARGIN * largest / half.detach(), torch.full_like(largest, 1e-3))
-    return (lower + upper) / 2, half * (1 - spare)
 
 
 def _is_constant(name: str, part: Any) -> bool:

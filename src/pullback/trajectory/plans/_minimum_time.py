@@ -11,7 +11,8 @@ from pullback.trajectory._knots import concrete
 from pullback.trajectory._motion import Motion
 from pullback.trajectory._state import State, rest
 from pullback.trajectory.kernels.programs._cubic import Forms
-from pullback.trajectory.plans._limits import Limits, aim_of, check_limits
+from pullback.trajectory.plans._aim import aim_of
+from pullback.trajectory.plans._limits import Limits, check_limits
 from pullback.trajectory.plans._plan import SAMPLES, Plan, make_plan, to_motion
 from pullback.trajectory.plans._rows import (
     POWERS,
@@ -22,6 +23,7 @@ from pullback.trajectory.plans._rows import (
     row_values,
 )
 from pullback.trajectory.plans._stretch import (
+    SPARE,
     are_constants,
     keeps_zero,
     least_kept_step,
@@ -147,13 +149,14 @@ def _least_step(plan: Plan, forms: Forms, limits: Limits) -> Tensor:
     candidates = []
     for kind in row_kinds(plan, limits):
         power = POWERS[limit_of(kind)]
-        middle, half = (end.unsqueeze(-1) for end in aim_of(limits, limit_of(kind), plan.points))
+        ends = aim_of(plan, limits, limit_of(kind), SPARE if power else 0.0)
+        lower, upper = (end.unsqueeze(-1) for end in ends)
         value = row_values(kind, forms)
         if not power:
-            _check_place(value + plan.origin.mT, middle, half, row_mask(plan, kind))
+            _check_place(value, lower, upper, row_mask(plan, kind))
             continue
         # Beyond zero on either side, as a part of what there is to that side.
-        level = torch.maximum(value / (middle + half), value / (middle - half))
+        level = torch.maximum(value / upper, value / lower)
         peak = (level * row_mask(plan, kind)).amax((-2, -1))
         # The root of a peak of zero has no derivative; it is never the largest of a motion.
         safe = torch.where(peak > 0, peak, torch.ones_like(peak))
@@ -191,9 +194,11 @@ def _check_needed(plan: Plan, forms: Forms, limits: Limits, step: Tensor) -> Non
         )
 
 
-def _check_place(place: Tensor, middle: Tensor, half: Tensor, mask: Tensor) -> None:
+def _check_place(place: Tensor, lower: Tensor, upper: Tensor, mask: Tensor) -> None:
     """Refuse a motion that leaves the range of its position: no duration changes where it goes."""
-    beyond = concrete((((place - middle).abs() - half) * mask).amax((-2, -1)))
+    slack = 1e-12 * (upper - lower)  # a point on the limit is met to rounding
+    excess = torch.maximum(place - upper, lower - place) - slack
+    beyond = concrete((excess * mask).amax((-2, -1)))
     if beyond is None or bool((beyond > 0).any()):
         raise ArgumentError(
             "The limit on position is not kept, and no duration changes where the motion goes.",

@@ -8,7 +8,8 @@ from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.trajectory._knots import concrete
 from pullback.trajectory.kernels.programs import Problem
 from pullback.trajectory.kernels.programs._cubic import Forms, metric_product
-from pullback.trajectory.plans._limits import Limits, aim_of, range_of
+from pullback.trajectory.plans._aim import aim_of
+from pullback.trajectory.plans._limits import Limits, range_of
 from pullback.trajectory.plans._plan import Plan
 
 __all__ = [
@@ -96,9 +97,8 @@ def problem_of(plan: Plan, forms: Forms, limits: Limits, step: Tensor) -> Proble
     levels, scales, kinds = [], [], row_kinds(plan, limits)
     energy = _energy(plan.order, forms)
     for kind in kinds:
-        middle, half = aim_of(limits, limit_of(kind), plan.points)
-        if limit_of(kind) == "position":
-            middle = middle - plan.origin.squeeze(-2)
+        lower, upper = aim_of(plan, limits, limit_of(kind))
+        middle, half = (lower + upper) / 2, (upper - lower) / 2
         unit = step.unsqueeze(-1) ** POWERS[limit_of(kind)]
         scale = row_mask(plan, kind) / (half * unit).unsqueeze(-1)
         levels.append((row_values(kind, forms) - (middle * unit).unsqueeze(-1)) * scale)

@@ -18,7 +18,8 @@ from pullback.trajectory._knots import concrete
 from pullback.trajectory._state import State
 from pullback.trajectory.kernels.programs._least import Basis
 from pullback.trajectory.kernels.programs._polynomials import first_kept, solve_polynomial
-from pullback.trajectory.plans._limits import Limits, aim_of, range_of
+from pullback.trajectory.plans._aim import aim_of
+from pullback.trajectory.plans._limits import Limits, range_of
 from pullback.trajectory.plans._plan import Plan
 from pullback.trajectory.plans._rows import (
     POWERS,
@@ -30,11 +31,10 @@ from pullback.trajectory.plans._rows import (
 )
 from pullback.trajectory.plans._within import combine
 
-__all__ = ["are_constants", "keeps_zero", "least_kept_step", "stands_still"]
+__all__ = ["SPARE", "are_constants", "keeps_zero", "least_kept_step", "stands_still"]
 
-# Of the width: nearer to zero an end is smaller than what rounding makes of a zero.
-_INSIDE = 1e-6
-
+# Of half the width of a range, more than `first_kept` counts as kept.
+SPARE = 2e-9
 # Of the width: nearer to zero an end is smaller than what rounding makes of a zero.
 _INSIDE = 1e-6
 
@@ -120,10 +120,7 @@ def _polynomials(plan: Plan, basis: Basis, limits: Limits) -> tuple[Tensor, Tens
     parts = []
     for kind in row_kinds(plan, limits):
         values, name = [row_values(kind, form) for form in forms], limit_of(kind)
-        if name == "position":
-            values[0] = values[0] + plan.origin.mT
-        middle, half = aim_of(limits, name, plan.points)
-        ends = middle - half, middle + half
+        ends = aim_of(plan, limits, name, SPARE)
         parts.append((name, _conditions(values, name, ends, row_mask(plan, kind) > 0)))
     for name, values in _given(plan, limits):
         lower, upper = range_of(limits, name, plan.points)
