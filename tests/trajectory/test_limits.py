@@ -13,6 +13,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory import (
     Limits,
     State,
+    free,
     minimum_acceleration,
     minimum_jerk,
     minimum_time,
@@ -221,6 +222,36 @@ def test_positions_are_kept_between_samples_on_request() -> None:
     on = Limits(position=(0.0, 1.0), between=True)
     with pytest.raises(ArgumentError, match="lies on the limit"):
         minimum_jerk(through, [0.0, 0.93, 2.0], limits=on, samples=24)
+
+
+@pytest.mark.parametrize("samples", [24, 1024])
+@pytest.mark.parametrize("start", [rest, State(velocity=0.0), free], ids=["rest", "still", "free"])
+def test_ends_may_lie_on_limits_that_hold_between_samples(start: State, samples: int) -> None:
+    on = Limits(position=(0.0, 1.0), between=True)
+    kept = minimum_jerk(LINE, 1.9, start=start, limits=on, samples=samples)
+    plain = minimum_jerk(LINE, 1.9, start=start, samples=samples)
+    if start is rest:
+        torch.testing.assert_close(kept.jerk, plain.jerk)
+    ahead = kept.position + kept.dt / 3 * kept.velocity
+    behind = kept.position - kept.dt / 3 * kept.velocity
+    control = torch.cat([kept.position, ahead[:-1], behind[1:]])
+    assert -1e-14 <= control.min() <= control.max() <= 1 + 1e-14
+
+
+def test_a_point_that_touches_a_limit_between_samples() -> None:
+    through = torch.tensor([[0.0], [1.0], [0.0]], dtype=torch.float64)
+    on = Limits(velocity=9.0, position=(-0.5, 1.0), between=True)
+    with pytest.raises(ArgumentError, match="could only just touch its limit"):
+        minimum_jerk(through, [0.0, 1.0, 2.0], limits=on, samples=65)
+    touching = minimum_time(through, on, samples=65)
+    assert (touching.position + touching.dt / 3 * touching.velocity).max() <= 1 + 1e-14
+
+
+def test_an_acceleration_that_leads_out_within_a_step_is_refused() -> None:
+    on = Limits(position=(0.0, 1.0), between=True)
+    falls = State(velocity=0.0, acceleration=-1.0)
+    with pytest.raises(ArgumentError, match="position within a step of the start"):
+        minimum_jerk(LINE, 1.0, start=falls, limits=on, samples=50)
 
 
 def test_an_end_that_would_leave_its_limit_within_a_step_is_refused() -> None:

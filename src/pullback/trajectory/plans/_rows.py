@@ -76,8 +76,10 @@ def row_mask(plan: Plan, kind: str) -> Tensor:
             mask[edge] = float((end, "velocity") not in given)
         elif kind in _BETWEEN:
             mask[edge] = 0
-            outward = (kind == "behind") == (end == "start")
-            if (end, "velocity") in given and not outward:
+            # The nearer control point of the first step, or the one a third of it further on.
+            near = (kind == "ahead") == (end == "start")
+            parts = ("velocity",) if near else ("velocity", "acceleration")
+            if {(end, part) for part in parts} <= given:
                 mask[inner] = 0
         elif kind == "velocity":
             mask[edge] = 0
@@ -161,7 +163,10 @@ def near_ends(plan: Plan, limits: Limits) -> list[tuple[str, str, dict[int, Tens
         if "velocity" in limits.given and acceleration is not None:
             found.append((end, "velocity", {1: velocity, 2: sign * acceleration / 2}))
         if limits.between and "position" in limits.given:
-            found.append((end, "position", {0: places[..., index, :], 1: sign * velocity / 3}))
+            place, ahead = places[..., index, :], sign * velocity / 3
+            found.append((end, "position", {0: place, 1: ahead}))
+            if acceleration is not None:
+                found.append((end, "position", {0: place, 1: 2 * ahead, 2: acceleration / 6}))
     return found
 
 
@@ -236,6 +241,8 @@ def _check_room(plan: Plan, limits: Limits) -> None:
     if room is not None and room.numel() and bool((room <= 0).any()):
         raise ArgumentError(
             "A point lies on the limit of the position, which is to be kept between samples.",
-            given="a point between the ends without room to its limit",
+            given="a point between the ends, where a motion could only just touch its limit: that "
+            "is not decided",
+            expected="room of a millionth of the range",
             mend="Widen the range a little, or leave between=False.",
         )
