@@ -7,7 +7,16 @@ import torch
 from tests.fuzzing import spread
 from torch.autograd import gradcheck, gradgradcheck
 
-from pullback.trajectory import Motion, State, differentiate, hold, integrate, rest
+from pullback.trajectory import (
+    Limits,
+    Motion,
+    State,
+    differentiate,
+    hold,
+    integrate,
+    minimum_jerk,
+    rest,
+)
 
 F64 = {"dtype": torch.float64}
 SCHEMES = {"backward": 4, "central": 5}
@@ -249,3 +258,26 @@ def test_an_unneeded_gradient_is_not_computed():
         torch.testing.assert_close(
             torch.autograd.grad(jerk, one, retain_graph=True)[0], both[index]
         )
+
+
+@pytest.mark.parametrize("kind", ["velocity", "acceleration", "jerk"])
+def test_limits_pull_back_what_they_push_forward(kind: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(4):
+        through = torch.randn(4, 1, dtype=torch.float64, generator=generator)
+        times = torch.tensor([0.0, 0.3, 0.6, 1.0], dtype=torch.float64)
+        limit = getattr(minimum_jerk(through, times, samples=40), kind).abs().max() * 0.9
+
+        def run(
+            through: torch.Tensor, limit: torch.Tensor, times: torch.Tensor = times
+        ) -> torch.Tensor:
+            limits = Limits(**{kind: limit})
+            return minimum_jerk(through, times, samples=40, limits=limits).jerk
+
+        direction = torch.randn_like(through), limit
+        motion, pull = torch.func.vjp(run, through, limit)
+        push = torch.func.jvp(run, (through, limit), direction)[1]
+        cotangent = torch.randn(motion.shape, dtype=torch.float64, generator=generator)
+        pulled = sum((a * b).sum() for a, b in zip(pull(cotangent), direction, strict=True))
+        size = float(push.norm() * cotangent.norm())
+        assert abs(float((push * cotangent).sum() - pulled)) <= 1e-13 * size

@@ -81,10 +81,9 @@ class KeepLimits(Function):
         of_x, of_y, of_slack, of_push = _filled(cotangents[:4], now)
         sign, stiff = sides(problem.level), now.push / now.slack
         # Eliminate the multipliers of slacks and products, as a Newton step does.
-        bent = of_slack - stiff * of_push
-        slope = pull_rows(problem, (sign * bent).sum(-2)) - of_x
-        by_x, by_y, force = _solve(problem, stiff.sum(-2), slope, -of_y)
-        of_level = force - (sign * bent).sum(-2)
+        total = stiff.sum(-2)
+        moved = (sign * (of_slack - stiff * of_push)).sum(-2) / total
+        by_x, by_y, of_level = _solve(problem, total, moved, -of_x, -of_y)
         of_scale = of_conditions = of_energy = None
         if ctx.needs_input_grad[1]:
             unit = problem._replace(scale=torch.ones_like(problem.scale))
@@ -111,31 +110,31 @@ class KeepLimits(Function):
             for part, tangent in zip(problem[:4], tangents[:4], strict=True)
         )
         sign, stiff = sides(problem.level), now.push / now.slack
-        turned = problem._replace(scale=of_scale)
-        moved = -sign * (of_level + apply_rows(turned, now.x)).unsqueeze(-2)
-        slope = pull_rows(problem, (sign * stiff * moved).sum(-2))
-        slope = slope - pull_rows(turned, (sign * now.push).sum(-2))
+        turned, total = problem._replace(scale=of_scale), stiff.sum(-2)
+        moved = -(of_level + apply_rows(turned, now.x))
+        slope = -pull_rows(turned, (sign * now.push).sum(-2))
         slope = slope - pull_conditions(of_conditions, now.y)
         slope = slope + apply_metric(problem, now.x) * (of_energy / problem.energy).unsqueeze(-1)
         gap = -apply_conditions(of_conditions, now.x)
-        x, y, _ = _solve(problem, stiff.sum(-2), slope, gap)
-        slack = moved - sign * apply_rows(problem, x).unsqueeze(-2)
+        x, y, force = _solve(problem, total, moved, slope, gap)
+        slack = -sign * (force / total).unsqueeze(-2)
         return x, y, slack, -stiff * slack, None
 
 
 def _solve(
-    problem: Problem, stiff: Tensor, slope: Tensor, gap: Tensor
+    problem: Problem, stiff: Tensor, moved: Tensor, slope: Tensor, gap: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`solve_saddle`, and once more for what it misses, with the forces of the rows apart.
+    """Solve ``P x + G' f + A' y = slope``, ``f = stiff (G x - moved)``, ``A x = gap``.
 
-    A force is ``stiff G x``: a stiff row makes of the rounding of ``G x`` a wrong force, and that
-    the forces do not balance tells by how much. Without it a derivative rounds at 1e-8.
+    By `solve_saddle`, and once more for what it misses, with the forces ``f`` of the rows apart: a
+    stiff row makes of the rounding of ``G x - moved`` a wrong force, and that the forces do not
+    balance tells by how much. Without it a derivative rounds at 1e-8.
 
     Returns:
         ``x``, ``y`` and the forces ``[..., rows]``.
     """
-    x, y = solve_saddle(problem, stiff, slope, gap)
-    force = stiff * apply_rows(problem, x)
+    x, y = solve_saddle(problem, stiff, slope + pull_rows(problem, stiff * moved), gap)
+    force = stiff * (apply_rows(problem, x) - moved)
     balance = apply_metric(problem, x) + pull_rows(problem, force)
     balance = balance + pull_conditions(problem.conditions, y)
     gone = gap - apply_conditions(problem.conditions, x)
