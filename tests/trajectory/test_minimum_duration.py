@@ -191,3 +191,28 @@ def test_ends_that_are_refused():
 def test_every_end_at_rest_or_free(end):
     motion = minimum_duration(THREE, Limits(velocity=1.0), start=end, goal=end, samples=48)
     assert 4.9 < motion.times[-1] < 7.0
+
+
+# Torch's own, of what it carries past the end of a graph.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_compiled_code_finds_what_eager_code_finds():
+    points = torch.tensor([[0.0], [0.3], [1.0]], dtype=torch.float64, requires_grad=True)
+
+    def run(points):
+        motion = minimum_duration(2 * points, Limits(velocity=1.0), samples=32)
+        return motion.times[-1], motion.jerk.square().sum()
+
+    compiled = torch.compile(run, backend="eager")
+    torch.testing.assert_close(compiled(points), run(points))
+    slopes = [torch.autograd.grad(call(points)[1], points)[0] for call in (compiled, run)]
+    torch.testing.assert_close(*slopes)
+
+
+def test_a_whole_graph_does_not_hold_it():
+    whole = torch.compile(
+        lambda points: minimum_duration(points, Limits(velocity=1.0)).times,
+        backend="eager",
+        fullgraph=True,
+    )
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="searches for durations"):
+        whole(THREE)

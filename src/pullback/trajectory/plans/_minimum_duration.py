@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, UnsupportedError
-from pullback.internal.torch import are_functorch_transforms_active
+from pullback.internal.torch import are_functorch_transforms_active, run_eagerly
 from pullback.trajectory._motion import Motion
 from pullback.trajectory._state import State, rest
 from pullback.trajectory.curves._quintic import quintic
@@ -69,7 +69,8 @@ def minimum_duration(
     hold all the same, and durations may be longer.
 
     Differentiable in points and limits as `minimum_jerk` at the times that were found: they are
-    constants. The times of the points are not returned; they are where the motion meets them.
+    constants. Under torch.compile it runs outside of the graph, which ends before it. The times
+    of the points are not returned; they are where the motion meets them.
 
     Arguments:
         points: ``[..., count, dof]``, in the unit of a joint; neighbours differ in some joint.
@@ -120,6 +121,13 @@ def minimum_duration(
         times = _fastest(known, times, fixed, start, goal, samples)
     found = minimum_jerk(points, times, start=start, goal=goal, limits=limits, samples=samples)
     return replace(found, start_time=None)
+
+
+# Trial durations that do not keep the limits are no errors, as they would be in a graph.
+run_eagerly(
+    minimum_duration,
+    "minimum_duration searches for durations, which no graph can hold: call it outside of it",
+)
 
 
 def _constant(limit: Any) -> Any:
