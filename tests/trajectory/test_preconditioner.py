@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.fuzzing import examples
 
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.trajectory import Preconditioner
 from pullback.trajectory.kernels.banded import (
     banded_factor,
@@ -239,3 +239,25 @@ def test_a_metric_that_float64_cannot_invert_is_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr("pullback.trajectory.plans._preconditioner._PRECISION", 1e-13)
     with pytest.raises(ArgumentError, match="conditioned too badly"):
         Preconditioner(300, 0.02, start="free", goal="free")
+
+
+def test_weights_are_constants_and_never_silently_so() -> None:
+    weights, y = torch.ones(6, dtype=torch.float64), torch.ones(6, 1, dtype=torch.float64)
+
+    def run(weights: torch.Tensor) -> torch.Tensor:
+        return Preconditioner(6, 0.5, weights=weights).multiply(y).sum()
+
+    for call in (
+        lambda: run(weights.clone().requires_grad_()),
+        lambda: torch.func.grad(run)(weights),
+        lambda: torch.func.jvp(run, (weights,), (weights,)),
+        lambda: torch.func.vmap(run)(weights.expand(2, 6)),
+    ):
+        with pytest.raises(UnsupportedError, match="weights of a Preconditioner are constants"):
+            call()
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(weights, weights)
+        with pytest.raises(UnsupportedError, match="are constants"):
+            run(dual)
+    with torch.no_grad():  # where nobody asks for derivatives
+        torch.testing.assert_close(run(weights.clone().requires_grad_()), run(weights))

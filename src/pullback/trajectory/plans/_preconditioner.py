@@ -8,7 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.internal.torch import is_functorch_wrapped_tensor
 from pullback.trajectory._knots import MOST_SECONDS
 from pullback.trajectory._plain import plain
 from pullback.trajectory.kernels.banded import triangular_product, triangular_solve
@@ -38,7 +39,8 @@ class Preconditioner:
     - *a preconditioned gradient*, for optimisers that follow it (`torch.optim.SGD`): call
       ``step`` after ``backward`` and before the optimiser's own step.
 
-    All operations take time linear in the horizon, and are differentiable. They compute in float64
+    All operations take time linear in the horizon, and are differentiable
+    in the trajectories that they are given. They compute in float64
     with a factor found in decimals, since the condition of third differences leaves a float64
     factorisation no digits at a few hundred samples. One solve at construction is compared with
     the exact one.
@@ -52,7 +54,7 @@ class Preconditioner:
         goal: the same after the last sample.
         weights: ``[horizon]``, not negative: how strongly the cost holds each sample, as the
             factor ``w`` of a term ``w x[i]**2 / 2``. Add them for samples that a penalty pulls to
-            a point, so that the optimiser need not find them out.
+            a point, so that the optimiser need not find them out. They are constants.
         dtype: of trajectories and gradients, float64 or float32.
         device: of the metric.
 
@@ -60,6 +62,7 @@ class Preconditioner:
         ArgumentError: a horizon, step, order or end out of range; a horizon so long that inverses
             would be off by more than a millionth, which is tens of thousands of samples.
         ArgumentTypeError: a dtype other than float32 and float64.
+        UnsupportedError: weights that require a gradient, or are under a transform.
 
     Example:
         >>> import torch
@@ -212,6 +215,13 @@ def _squared_differences(horizon: int, order: int, before: bool, after: bool) ->
 
 
 def _check_weights(weights: Tensor, horizon: int) -> Tensor:
+    if isinstance(weights, Tensor) and _is_followed(weights):
+        raise UnsupportedError(
+            "The weights of a Preconditioner are constants.",
+            given="weights that require a gradient, have a tangent or are under torch.func",
+            mend="Pass weights.detach(), and outside of torch.func; a metric may be any that suits "
+            "the cost, whose minimum does not depend on it.",
+        )
     fits = isinstance(weights, Tensor) and weights.shape == (horizon,)
     if not fits or not bool(((weights >= 0) & torch.isfinite(weights)).all()):
         raise ArgumentError(
@@ -220,6 +230,15 @@ def _check_weights(weights: Tensor, horizon: int) -> Tensor:
             expected=f"a tensor [{horizon}] of finite numbers >= 0",
         )
     return weights.detach().to(dtype=torch.float64, device="cpu")
+
+
+def _is_followed(tensor: Tensor) -> bool:
+    """Whether somebody asks for derivatives with respect to a tensor, or has a batch of them."""
+    return (
+        (tensor.requires_grad and torch.is_grad_enabled())
+        or is_functorch_wrapped_tensor(tensor)
+        or torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None
+    )
 
 
 def _check(horizon: int, dt: float, order: int, ends: tuple[str, str], dtype: torch.dtype) -> None:
