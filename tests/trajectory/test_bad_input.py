@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import pullback.trajectory.kernels.accumulate._dispatch as accumulate
 import pullback.trajectory.kernels.banded._dispatch as banded
@@ -16,6 +17,7 @@ from pullback.trajectory import (
     State,
     backend_used,
     bspline,
+    concatenate,
     differentiate,
     integrate,
     minimum_duration,
@@ -267,3 +269,39 @@ def test_resample_while_compiling_is_refused():
     motion = Motion(still, still, still, still, torch.tensor(0.5))
     compiled = torch.compile(lambda m: resample(m, 0.25).position, backend="eager")
     refused(lambda: compiled(motion), UnsupportedError, "number of samples")
+
+
+class Named(torch.Tensor):
+    """A subclass that changes nothing."""
+
+
+class Watched(torch.Tensor):
+    """One that sees torch's functions called."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, Named, Watched])
+def test_values_of_a_subclass_are_checked(kind):
+    def made(values):
+        return torch.tensor(values, dtype=torch.float64).as_subclass(kind)
+
+    refused(lambda: differentiate(X, made(-0.1)), ArgumentError, "-0.1")
+    refused(lambda: minimum_jerk(made([[0.0], [NAN]]), 1.0), ArgumentError, "not all finite")
+    refused(lambda: quintic(POINTS, made([0.0, 2.0, 1.0, 3.0])), ArgumentError, "increase")
+    refused(lambda: Limits(velocity=made(-1.0)), ArgumentError, "positive")
+    far = torch.tensor([0, 4]).as_subclass(kind)
+    refused(
+        lambda: differentiate(X, 0.1, start=TABLE, start_index=far), ArgumentError, "out of range"
+    )
+    there, elsewhere = (
+        Motion(*[made([[start], [start]])] * 4, torch.tensor(0.5)) for start in (0.0, 5.0)
+    )
+    refused(lambda: concatenate([there, elsewhere]), ArgumentError, "5 apart")
+
+
+def test_values_are_checked_while_operations_are_counted():
+    with FlopCounterMode(display=False):
+        refused(lambda: differentiate(X, torch.tensor(-0.1)), ArgumentError, "-0.1")

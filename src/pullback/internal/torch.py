@@ -100,6 +100,7 @@ __all__ = [
     "is_of_custom_operators",
     "is_raised_by_tracing",
     "is_recomputing",
+    "is_symbolic",
     "is_traced",
     "is_view",
     "is_zero_tensor",
@@ -151,6 +152,11 @@ INTERMEDIATES_ARE_OUTPUTS = "2.11" <= torch.__version__ < "2.12"
 def is_traced() -> bool:
     """Whether what torch computes is written down as a graph, as `torch.func.linearize` does."""
     return _dispatch_mode(_proxy) is not None
+
+
+def is_symbolic() -> bool:
+    """Whether what torch computes now has no values: a graph is written, or tensors are fake."""
+    return any(_dispatch_mode(mode) is not None for mode in (_proxy, _functional, _fake_mode))
 
 
 def drops_writes() -> bool:
@@ -265,6 +271,7 @@ try:
     len_torch_dispatch_stack: Callable[[], int] = _c._len_torch_dispatch_stack
     _proxy: Any = _c._TorchDispatchModeKey.PROXY
     _functional: Any = _c._TorchDispatchModeKey.FUNCTIONAL
+    _fake_mode: Any = _c._TorchDispatchModeKey.FAKE
     _dispatch_mode: Callable[[Any], Any] = _c._get_dispatch_mode
     set_grad_mode = _c._set_grad_enabled  # as a mode of torch functions sees it called
 

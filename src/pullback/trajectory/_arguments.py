@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal.torch import innermost, len_torch_dispatch_stack
-from pullback.trajectory._knots import from_numbers
+from pullback.trajectory._knots import concrete, from_numbers
 from pullback.trajectory._plain import plain
 from pullback.trajectory._state import PARTS, State
 
@@ -20,7 +19,6 @@ __all__ = [
     "check_steps",
     "gather_part",
     "least_step",
-    "readable",
 ]
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -39,21 +37,6 @@ def arithmetic_dtype(samples: Tensor) -> torch.dtype:
         samples: positions or controls.
     """
     return torch.float64 if samples.dtype == torch.float64 else torch.float32
-
-
-def readable(tensor: Tensor) -> Tensor | None:
-    """Return a plain tensor with the values, or ``None`` where there are none to read yet.
-
-    Under `torch.func` the values are unwrapped; while a graph is traced, and for fake and meta
-    tensors, there are none.
-
-    Arguments:
-        tensor: the tensor to look into.
-    """
-    if torch.compiler.is_compiling() or len_torch_dispatch_stack() > 0:
-        return None
-    tensor = innermost(tensor)
-    return tensor.detach() if type(tensor.detach()) is Tensor and not tensor.is_meta else None
 
 
 def check_samples(name: str, samples: Any, axis: str) -> None:
@@ -125,7 +108,7 @@ def check_steps(dt: Any, samples: Tensor, steps: int, least: float = 0.0) -> Any
             given=f"dt of shape {tuple(dt.shape)} for samples of shape {tuple(samples.shape)}",
             expected=f"a number, [{steps}] or {[*batch, steps]}",
         )
-    values = readable(dt)
+    values = concrete(dt)
     if values is None:
         return dt
     used = values.to(dtype)  # a step may vanish or overflow where it is used
@@ -202,7 +185,7 @@ def check_index(index: Any, state: State, samples: Tensor) -> None:
                 given=f"shape {tuple(table.shape)}",
                 expected="[states, dof]",
             )
-    values = readable(index)
+    values = concrete(index)
     if values is None or values.numel() == 0:
         return
     least, most = int(values.min()), int(values.max())

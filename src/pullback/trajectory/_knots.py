@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._shapes import broadcast_shapes
-from pullback.internal.torch import innermost
+from pullback.internal.torch import disable_torch_function, innermost, is_symbolic
 from pullback.trajectory._plain import plain
 from pullback.trajectory._state import State
 
@@ -31,12 +31,21 @@ MOST_SECONDS = 1e40
 
 
 def concrete(tensor: Tensor) -> Tensor | None:
-    """The values below all transforms, or ``None`` while a compiler traces."""
-    if torch.compiler.is_compiling():
+    """The values below all transforms as a plain tensor, or ``None`` where there are none to read.
+
+    While a graph is traced, and for fake and meta tensors, there are none. A subclass that leaves
+    torch's dispatch alone is plain memory.
+    """
+    if torch.compiler.is_compiling() or is_symbolic():
         return None
     tensor = innermost(tensor)
-    plain = type(tensor) in (Tensor, torch.nn.Parameter) and not tensor.is_meta
-    return tensor.detach() if plain else None
+    if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__ or tensor.is_meta:
+        return None
+    values = tensor.detach()
+    if type(values) is Tensor:
+        return values
+    with disable_torch_function():
+        return values.as_subclass(Tensor)
 
 
 def check_points(points: Tensor, *, what: str, least: int) -> None:

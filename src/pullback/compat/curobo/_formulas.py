@@ -8,7 +8,7 @@ from torch import Tensor
 from pullback.compat.curobo._steps import Four
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory import State, integrate
-from pullback.trajectory._arguments import readable
+from pullback.trajectory._knots import concrete
 
 __all__ = [
     "Method",
@@ -64,7 +64,7 @@ def gather(start: Tensor, start_idx: Tensor) -> Tensor:
     """
     _check_tensors(start_value=start, start_idx=start_idx)
     index = start_idx.flatten().long()
-    known = readable(index)
+    known = concrete(index)
     if known is not None and known.numel() > 0:
         least, most = int(known.min()), int(known.max())
         if least < 0 or most >= start.shape[0]:
