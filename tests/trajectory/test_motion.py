@@ -184,3 +184,14 @@ def test_numbers_for_times_become_tensors() -> None:
     assert motion.times.tolist() == [2.0, 2.5, 3.0]
     assert motion[1:].times.tolist() == [2.5, 3.0]
     assert (motion.dt.dtype, motion.times.dtype) == (torch.float32, torch.float64)
+
+
+def test_compiled_once_for_sizes_that_vary():
+    def jerk(x):
+        return differentiate(x, 0.1)[1:4].jerk
+
+    torch._dynamo.reset()
+    compiled = torch.compile(jerk, fullgraph=True, backend="eager")
+    for batch, horizon in ((2, 9), (3, 12)):  # from the second on, sizes are symbols
+        x = torch.randn(batch, horizon, 2, **F64)
+        torch.testing.assert_close(compiled(x), jerk(x))

@@ -61,7 +61,7 @@ class Motion:
         # Inside a pytree a leaf may be anything (an in_dim, a marker): only tensors are compared.
         parts = (self.position, self.velocity, self.acceleration, self.jerk)
         shapes = [part.shape for part in parts if isinstance(part, Tensor)]
-        if len(shapes) == len(parts) and shapes.count(shapes[0]) != len(shapes):
+        if len(shapes) == len(parts) and any(shape != shapes[0] for shape in shapes):
             raise ArgumentError(
                 "A motion needs position, velocity, acceleration and jerk of one shape.",
                 given=", ".join(str(tuple(part.shape)) for part in parts),
