@@ -315,3 +315,11 @@ def test_what_surrounds_the_points_of_a_message_is_checked() -> None:
             from_joint_trajectory({**message, **change})
     with pytest.raises(ArgumentTypeError, match="floating dtype"):
         from_joint_trajectory(message, torch.int32)
+
+
+def test_unwrap_compiles_with_and_without_joints():
+    angles = 5 * torch.randn(2, 9, 2, dtype=torch.float64)
+    for chosen in ({}, {"joints": [0]}):
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda x, chosen=chosen: unwrap(x, **chosen), backend="aot_eager")
+        torch.testing.assert_close(compiled(angles), unwrap(angles, **chosen))

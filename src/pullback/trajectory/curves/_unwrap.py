@@ -60,7 +60,9 @@ def unwrap(
         raise ArgumentError(
             "There is no such joint.", given=repr(joints), expected=f"numbers from 0 to {dof - 1}"
         )
-    turning = torch.tensor([joint in chosen for joint in range(dof)], device=position.device)
+    turning = [joint in chosen for joint in range(dof)]
+    # Under Dynamo the type of a list of truths is not found.
+    turning = torch.tensor(turning, dtype=torch.bool, device=position.device)
     jumps = (position.detach().diff(dim=-2) / period).round().cumsum(-2)
     # Chosen, not multiplied by zero: a joint that does not turn may hold what is not finite.
     turns = torch.nn.functional.pad(torch.where(turning, jumps, 0.0), (0, 0, 1, 0))
