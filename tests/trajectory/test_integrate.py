@@ -120,3 +120,11 @@ def test_long_sums_keep_the_digits_of_float32(order, backend):
     assert motion.position[-1].item() == pytest.approx(expected, rel=1e-6)
     (gradient,) = torch.autograd.grad(motion.position[-1].sum(), control)
     assert gradient.double().sum().item() * 0.3 == pytest.approx(expected, rel=1e-6)
+
+
+def test_without_joints_second_derivatives_are_zero():
+    dt = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
+    control = torch.zeros(4, 0, dtype=torch.float64, requires_grad=True)
+    position = integrate(control, dt, start=State(0.0, 0.0)).position
+    [first] = torch.autograd.grad(position.sum() + dt**2, dt, create_graph=True)
+    assert torch.autograd.grad(first, dt)[0].item() == 2.0

@@ -107,7 +107,7 @@ def steps_adjoint(
             for state, costate in enumerate(costates)
             if state + k <= order
         ]
-        gradients.append(_total(pairs) if pairs else torch.zeros_like(costates[0][:, 1:, 0]))
+        gradients.append(_total(pairs) if pairs else torch.zeros_like(costates[0][:, 1:].sum(-1)))
     gradient = torch.stack(gradients, dim=-1)
     gradient = gradient.sum(0, keepdim=True) if steps.shape[0] == 1 else gradient
     return gradient.sum(1, keepdim=True) if steps.shape[1] == 1 else gradient
