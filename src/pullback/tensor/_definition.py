@@ -158,6 +158,8 @@ def rules_of(cls: Any) -> tuple[Any, ...]:
 
 def _mutates(cls: Any, signature: inspect.Signature) -> frozenset[int]:
     names = list(signature.parameters)
+    if "mutates" not in vars(cls) and not set(cls.mutates) <= set(names):
+        names = _names_declared(cls) or names
     unknown = [name for name in cls.mutates if name not in names]
     if unknown:
         raise DefinitionError(
@@ -166,6 +168,20 @@ def _mutates(cls: Any, signature: inspect.Signature) -> frozenset[int]:
             expected=f"names among {names}",
         )
     return frozenset(names.index(name) for name in cls.mutates)
+
+
+def _names_declared(cls: Any) -> list[str]:
+    """The parameters of the inherited forward that has those which ``mutates`` names.
+
+    A forward in its place has the same arguments in the same order, whatever it calls them.
+    """
+    for base in cls.__mro__[1:]:
+        if "forward" in vars(base) and base.forward is not _base.forward:
+            split = base.setup_context is not _base.setup_context
+            names = list(_signature(base.forward, split).parameters)
+            if set(cls.mutates) <= set(names):
+                return names
+    return []
 
 
 def _one_of(cls: Any, first: str, second: str) -> Callable[..., Any] | None:
