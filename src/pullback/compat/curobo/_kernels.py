@@ -5,7 +5,7 @@ cotangents, so that every transform can be derived from it.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,13 +16,14 @@ from pullback.compat.curobo._adjoints import (
     pull_backward_difference,
     pull_central_difference,
 )
+from pullback.compat.curobo._buffers import fill
 from pullback.compat.curobo._formulas import (
     backward_difference,
     central_difference,
     gather,
     hold_accelerations,
 )
-from pullback.compat.curobo._steps import Four, jit_tensor_step_pos_clique, write
+from pullback.compat.curobo._steps import Four, jit_tensor_step_pos_clique
 from pullback.tensor import Function
 
 __all__ = [
@@ -36,6 +37,8 @@ __all__ = [
     "CliqueTensorStepKernel",
 ]
 
+_BUFFERS = ("out_position", "out_velocity", "out_acceleration", "out_jerk")
+_STARTS = ("start_position", "start_velocity", "start_acceleration")
 _HALF = (torch.float16, torch.bfloat16)
 Starts = tuple[Tensor, Tensor, Tensor]
 Formula = Callable[[Tensor, Starts, Tensor], Four]
@@ -103,7 +106,7 @@ class CliqueTensorStepKernel(Function):
         (tensor([0.0000, 0.2500, 1.0000, 2.2500]), tensor([2., 2., 2., 2.]))
     """
 
-    mutates = ("out_position", "out_velocity", "out_acceleration", "out_jerk")
+    mutates = _BUFFERS
     _formula: Formula = staticmethod(backward_difference)
     _adjoint: Adjoint = staticmethod(pull_backward_difference)
     _places: tuple[int, ...] = (0, 1, 2, 3, 8)
@@ -141,22 +144,24 @@ class CliqueTensorStepKernel(Function):
         """
         starts = (start_position, start_velocity, start_acceleration)
         ctx.save_for_backward(u_act, *starts, traj_dt)
-        return cls._move(
-            u_act, starts, traj_dt, (out_position, out_velocity, out_acceleration, out_jerk)
-        )
+        inputs = {"u_act": u_act, **dict(zip(_STARTS, starts, strict=True)), "traj_dt": traj_dt}
+        return cls._move(inputs, starts, (out_position, out_velocity, out_acceleration, out_jerk))
 
     @classmethod
     def _move(
-        cls, u_act: Tensor, starts: Starts, traj_dt: Tensor, buffers: Sequence[Tensor | None]
+        cls,
+        inputs: Mapping[str, Tensor],
+        starts: Starts,
+        buffers: Sequence[Tensor | None],
     ) -> Four:
+        u_act, traj_dt = inputs["u_act"], inputs["traj_dt"]
         u, p, v, a, dt = map(_wide, (u_act, *starts, traj_dt))
         values = cls._formula(u, (p, v, a), dt)
         dtype = torch.promote_types(u_act.dtype, starts[0].dtype)
         if dtype in _HALF:
             p, v, a, j = values
             values = p.to(dtype), v.to(dtype), a.to(dtype), j.to(dtype)
-        for buffer, value in zip(buffers, values, strict=True):
-            write(buffer, value)
+        fill(dict(zip(_BUFFERS, buffers, strict=True)), values, inputs)
         return values
 
     @classmethod
@@ -255,10 +260,10 @@ class CliqueTensorStepIdxKernel(CliqueTensorStepKernel):
         tables = (start_position, start_velocity, start_acceleration)
         ctx.save_for_backward(u_act, *tables, start_idx, traj_dt)
         position, velocity, acceleration = (gather(table, start_idx) for table in tables)
+        inputs = {"u_act": u_act, **dict(zip(_STARTS, tables, strict=True))}
         return cls._move(
-            u_act,
+            {**inputs, "start_idx": start_idx, "traj_dt": traj_dt},
             (position, velocity, acceleration),
-            traj_dt,
             (out_position, out_velocity, out_acceleration, out_jerk),
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.compat.curobo._buffers import fill
 
 __all__ = [
     "euler_integrate",
@@ -25,35 +25,9 @@ __all__ = [
     "tensor_step_pos_clique",
     "tensor_step_pos_ik",
     "tensor_step_vel",
-    "write",
 ]
 
 Four = tuple[Tensor, Tensor, Tensor, Tensor]
-
-
-def write(buffer: Tensor | None, values: Tensor) -> None:
-    """Copy values into a caller's buffer, outside of the graph.
-
-    Arguments:
-        buffer: the tensor to fill, or ``None``.
-        values: of the same shape.
-    """
-    if buffer is None:
-        return
-    if buffer.shape != values.shape:
-        raise ArgumentError(
-            "An out buffer has the wrong shape.",
-            given=f"{tuple(buffer.shape)}",
-            expected=f"{tuple(values.shape)}",
-        )
-    if not torch.can_cast(values.dtype, buffer.dtype):
-        raise ArgumentTypeError(
-            "An out buffer has a dtype that cannot hold the result.",
-            given=str(buffer.dtype),
-            expected=f"a dtype like {values.dtype}",
-        )
-    with torch.no_grad():
-        buffer.detach().copy_(values.detach())
 
 
 def _start_row(part: Tensor, act: Tensor) -> Tensor:
@@ -61,12 +35,12 @@ def _start_row(part: Tensor, act: Tensor) -> Tensor:
     return part.unsqueeze(-2) if part.ndim == act.ndim - 1 else part
 
 
-def _join(state_seq: Tensor, parts: Sequence[Tensor]) -> Tensor:
+def _join(state_seq: Tensor, parts: Sequence[Tensor], **inputs: Tensor) -> Tensor:
     used = sum(part.shape[-1] for part in parts)
     rows = state_seq.shape[:-1]
     kept = state_seq.detach()[..., used:].clone()
     fresh = torch.cat([*(part.expand(*rows, part.shape[-1]) for part in parts), kept], dim=-1)
-    write(state_seq, fresh)
+    fill({"state_seq": state_seq}, [fresh], inputs)
     return fresh
 
 
@@ -109,7 +83,7 @@ def tensor_step_jerk(
     acceleration = acceleration + integrate_matrix @ (step * act)
     velocity = velocity + integrate_matrix @ (step * acceleration)
     position = position + integrate_matrix @ (step * velocity)
-    return _join(state_seq, [position, velocity, acceleration])
+    return _join(state_seq, [position, velocity, acceleration], state=state, act=act)
 
 
 def tensor_step_acc(
@@ -133,7 +107,7 @@ def tensor_step_acc(
         fd_matrix: not used.
     """
     stepped = step_acc_semi_euler(state, act, dt_h, n_dofs, integrate_matrix)
-    return _join(state_seq, [stepped])
+    return _join(state_seq, [stepped], state=state, act=act)
 
 
 def step_acc_semi_euler(
@@ -211,7 +185,7 @@ def tensor_step_vel(
     position = euler_integrate(position, velocity, None, integrate_matrix)
     change = (1 / dt_h)[:, None] * (fd_matrix @ velocity)
     acceleration = torch.cat([acceleration, change[:, :-1]], dim=1)
-    return _join(state_seq, [position, velocity, acceleration])
+    return _join(state_seq, [position, velocity, acceleration], state=state, act=act)
 
 
 def tensor_step_pos(state: Any, act: Tensor, state_seq: Any, fd_matrix: Tensor) -> Any:
@@ -224,12 +198,16 @@ def tensor_step_pos(state: Any, act: Tensor, state_seq: Any, fd_matrix: Tensor) 
         fd_matrix: ``[horizon, horizon]``, dt included.
     """
     inner = act[:, :-1]
-    for name in ("position", "velocity", "acceleration"):
-        first = _start_row(getattr(state, name), act)
-        values = torch.cat([first, inner], dim=1)
-        write(getattr(state_seq, name, None), values)
+    starts = {name: getattr(state, name) for name in ("position", "velocity", "acceleration")}
+    found = {}
+    for name, start in starts.items():
+        found[name] = torch.cat([_start_row(start, act), inner], dim=1)
+        inner = (fd_matrix @ found[name])[:, :-1]
+    buffers = {f"state_seq.{name}": getattr(state_seq, name, None) for name in found}
+    inputs = {f"state.{name}": start for name, start in starts.items()}
+    fill(buffers, list(found.values()), {"act": act, "fd_matrix": fd_matrix, **inputs})
+    for name, values in found.items():
         setattr(state_seq, name, values)
-        inner = (fd_matrix @ values)[:, :-1]
     return state_seq
 
 
