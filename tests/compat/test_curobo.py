@@ -461,3 +461,34 @@ def test_a_buffer_that_would_cut_off_the_result_is_refused():
     act = torch.ones(2, 8, 3, dtype=torch.int32)
     with pytest.raises(ArgumentTypeError, match="cannot hold the result"):
         curobo.CliqueTensorStepKernel.apply(act, *start, *out, torch.full((8,), 10.0), None)
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *INDEXED])
+def test_the_steps_have_no_say_in_the_dtype(name):
+    run, given = differentiable(name, 6)
+    single = [x.detach().float().requires_grad_() for x in given[:4]]
+    outputs = run(*single, given[4])
+    assert {output.dtype for output in outputs} == {torch.float32}
+    gradients = torch.autograd.grad(sum(output.sum() for output in outputs), (*single, given[4]))
+    assert [g.dtype for g in gradients] == [torch.float32] * 4 + [torch.float64]
+
+
+@pytest.mark.parametrize("wrong", [0.0, -2.0, float("nan"), float("inf"), 1e-310])
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("Clique")])
+def test_a_rate_that_is_none_is_refused(name, wrong):
+    run, given = differentiable(name, 6)
+    with pytest.raises(ArgumentError, match=r"traj_dt\[0\]"):
+        run(*given[:4], torch.tensor([wrong, 1.0], **F64))
+    assert all(torch.isfinite(part).all() for part in run(*given[:4], torch.tensor([1, 0])))
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_indices_are_integers_and_tables_have_rows(name):
+    u, table = torch.ones(2, 5, 3), torch.zeros(2, 3)
+    apply, rest = getattr(curobo, name).apply, (*[None] * 4, torch.tensor([2.0]), None)
+    for index in (torch.tensor([0.5, 1.7]), torch.tensor([True, False])):
+        with pytest.raises(ArgumentTypeError, match="not a tensor of integers"):
+            apply(u, table, table, table, index, *rest)
+    for wrong in (table[0, 0], table[0], table[None]):
+        with pytest.raises(ArgumentError, match="table of start values"):
+            apply(u, wrong, table, table, torch.tensor([0, 1]), *rest)

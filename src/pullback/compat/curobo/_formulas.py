@@ -21,6 +21,7 @@ __all__ = [
 
 Method = Literal["exact", "semi_implicit_euler"]
 
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _STARTS = ("start_position", "start_velocity", "start_acceleration")
 
 
@@ -59,10 +60,22 @@ def gather(start: Tensor, start_idx: Tensor) -> Tensor:
     """The rows ``start_idx [batch]`` of a table ``[states, dof]``.
 
     Raises:
-        ArgumentError: an index is out of range.
-        ArgumentTypeError: one of them is not a tensor.
+        ArgumentError: an index is out of range, or the table has other dimensions.
+        ArgumentTypeError: one of them is not a tensor, or the indices are no integers.
     """
     _check_tensors(start_value=start, start_idx=start_idx)
+    if start.ndim != 2:
+        raise ArgumentError(
+            "A table of start values has other dimensions.",
+            given=f"shape {tuple(start.shape)}",
+            expected="[states, dof]",
+        )
+    if start_idx.dtype not in _INTEGERS:
+        raise ArgumentTypeError(
+            "start_idx is not a tensor of integers.",
+            given=str(start_idx.dtype),
+            expected="int32 or int64",
+        )
     index = start_idx.flatten().long()
     known = concrete(index)
     if known is not None and known.numel() > 0:
@@ -74,6 +87,21 @@ def gather(start: Tensor, start_idx: Tensor) -> Tensor:
                 expected=f"0 to {start.shape[0] - 1}",
             )
     return start.index_select(0, index)
+
+
+def _rate(traj_dt: Tensor) -> Tensor:
+    """The first element of ``traj_dt``, 1/dt."""
+    rate = traj_dt.flatten()[0]
+    known = concrete(rate)
+    if known is not None and not bool(
+        ((known > 0) & torch.isfinite(known) & torch.isfinite(1 / known)).all()
+    ):
+        raise ArgumentError(
+            "traj_dt is no rate of samples.",
+            given=f"traj_dt[0] = {known.flatten().tolist()[:4]}",
+            expected="1/dt > 0, in 1/seconds, finite as dt is",
+        )
+    return rate
 
 
 def _before(starts: tuple[Tensor, Tensor, Tensor], dt: Tensor, samples: int) -> Tensor:
@@ -97,7 +125,7 @@ def backward_difference(
         traj_dt: its first element is 1/dt.
     """
     _check(u_act, starts, traj_dt, 1)
-    rate = traj_dt.flatten()[0]
+    rate = _rate(traj_dt)
     position, velocity, acceleration = starts
     line = torch.cat([_before(starts, 1 / rate, 2), position[:, None], u_act[:, :-1]], dim=1)
     first = line.diff(dim=1)
@@ -122,7 +150,7 @@ def central_difference(
         traj_dt: its first element is 1/dt.
     """
     _check(u_act, starts, traj_dt, 1)
-    rate = traj_dt.flatten()[0]
+    rate = _rate(traj_dt)
     held = u_act[:, -1:].expand(-1, 4, -1)
     line = torch.cat([_before(starts, 1 / rate, 3), starts[0][:, None], u_act, held], dim=1)
     here = line[:, 2:-2]
@@ -152,7 +180,8 @@ def hold_accelerations(
     start = State(position, velocity)
     motion = integrate(u_act[:, :-1], dt, start=start, method=method)
     accelerations = torch.cat([acceleration[:, None], u_act[:, :-1]], dim=1)
-    jerk = accelerations.diff(dim=1) / dt[:, None]
+    # A tensor of steps would make jerk alone of their dtype.
+    jerk = accelerations.diff(dim=1) / dt[:, None].to(accelerations.dtype)
     still = torch.zeros_like(jerk[:, :1])
     return motion.position, motion.velocity, accelerations, torch.cat([still, jerk], dim=1)
 
