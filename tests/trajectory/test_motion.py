@@ -1,6 +1,7 @@
 """`Motion` and `State`: fields, shapes, the states with names, pytrees, and errors."""
 
 import dataclasses
+from decimal import Decimal
 
 import pytest
 import torch
@@ -88,7 +89,8 @@ def test_a_motion_is_a_pytree_of_five():
     doubled = pytree.tree_unflatten([2 * leaf for _, leaf in paths], spec)
     assert torch.equal(doubled.jerk, 2 * one.jerk)
     twice = torch.func.vmap(lambda some: pytree.tree_map(lambda leaf: 2 * leaf, some))
-    assert torch.equal(twice(motion(5, 2, dt=torch.ones(5, **F64))).dt, 2 * torch.ones(5, **F64))
+    many = motion(5, 4, 2, dt=torch.ones(5, 3, **F64))
+    assert torch.equal(twice(many).dt, 2 * torch.ones(5, 3, **F64))
 
 
 def test_a_state_is_a_pytree_of_its_tensors():
@@ -195,3 +197,81 @@ def test_compiled_once_for_sizes_that_vary():
     for batch, horizon in ((2, 9), (3, 12)):  # from the second on, sizes are symbols
         x = torch.randn(batch, horizon, 2, **F64)
         torch.testing.assert_close(compiled(x), jerk(x))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "error"),
+    [
+        (torch.full((9,), 0.1), ArgumentError),
+        (torch.full((1,), 0.1), ArgumentError),
+        (torch.full((2, 8), 0.1), ArgumentError),
+        (torch.tensor(float("nan")), ArgumentError),
+        (torch.tensor([0.1] * 7 + [-0.1]), ArgumentError),
+        (torch.tensor(1), ArgumentTypeError),
+        (torch.tensor(True), ArgumentTypeError),
+        (0.0, ArgumentError),
+        (float("nan"), ArgumentError),
+        (1e-60, ArgumentError),
+        (10**400, ArgumentError),
+        (True, ArgumentTypeError),
+        (None, ArgumentTypeError),
+        ("fast", ArgumentTypeError),
+        ([0.1] * 8, ArgumentTypeError),
+        (Decimal("0.1"), ArgumentTypeError),
+    ],
+    ids=repr,
+)
+def test_steps_that_are_none_are_refused(seconds, error):
+    still = torch.zeros(9, 1)
+    with pytest.raises(error, match="The dt of a motion"):
+        Motion(still, still, still, still, seconds)
+
+
+@pytest.mark.parametrize(
+    ("start", "error"),
+    [
+        (torch.zeros(3), ArgumentError),
+        (float("inf"), ArgumentError),
+        (torch.tensor([0.0, float("nan")]), ArgumentError),
+        (torch.tensor(1), ArgumentTypeError),
+        ("now", ArgumentTypeError),
+    ],
+    ids=repr,
+)
+def test_start_times_that_are_none_are_refused(start, error):
+    still = torch.zeros(2, 9, 1)
+    with pytest.raises(error, match="The start_time of a motion"):
+        Motion(still, still, still, still, 0.1, start)
+
+
+@pytest.mark.parametrize("wrong", [None, [[0.0]], 0.0, "x", torch.zeros(9, 1, dtype=torch.int64)])
+def test_parts_that_are_no_floating_tensors_are_refused(wrong):
+    for place, name in enumerate(PARTS):
+        parts = [torch.zeros(9, 1)] * 4
+        parts[place] = wrong
+        with pytest.raises(ArgumentTypeError, match=f"The {name} of a motion"):
+            Motion(*parts, 0.1)
+
+
+def test_a_batch_of_scalar_steps_from_vmap_has_no_times_of_its_own():
+    x, dt = torch.randn(3, 9, 2, **F64), torch.tensor([0.1, 0.2, 0.3], **F64)
+    many = torch.func.vmap(differentiate)(x, dt)
+    assert torch.equal(many.dt, dt)
+    with pytest.raises(ArgumentError, match="The dt of a motion"):
+        assert many.times is None
+    times = torch.func.vmap(lambda motion: motion.times)(many)
+    torch.testing.assert_close(times, dt[:, None] * torch.arange(9, **F64))
+
+
+def test_a_motion_says_where_vmap_maps():
+    x = torch.randn(3, 9, 2, **F64)
+    many = differentiate(x, 0.1)
+    where = Motion(0, 0, 0, 0, None)
+    got = torch.func.vmap(lambda motion: motion[2:].position, in_dims=(where,))(many)
+    assert torch.equal(got, x[:, 2:])
+
+
+def test_a_motion_is_cut_between_whole_samples():
+    for wrong in (slice(1.5, 3), slice("a", None)):
+        with pytest.raises(ArgumentTypeError, match="whole samples"):
+            motion(5, 2)[wrong]

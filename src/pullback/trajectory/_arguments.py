@@ -13,6 +13,7 @@ from pullback.trajectory._state import PARTS, State
 
 __all__ = [
     "arithmetic_dtype",
+    "check_device",
     "check_index",
     "check_samples",
     "check_state",
@@ -37,6 +38,18 @@ def arithmetic_dtype(samples: Tensor) -> torch.dtype:
         samples: positions or controls.
     """
     return torch.float64 if samples.dtype == torch.float64 else torch.float32
+
+
+def check_device(device: Any) -> None:
+    """Refuse what names no device.
+
+    Arguments:
+        device: what was given for one, or ``None``.
+    """
+    try:
+        torch.device("cpu" if device is None else device)
+    except (RuntimeError, TypeError) as error:
+        raise ArgumentError("There is no such device.", given=repr(device)) from error
 
 
 def check_samples(name: str, samples: Any, axis: str) -> None:
@@ -208,6 +221,8 @@ def gather_part(name: str, part: Any, samples: Tensor, index: Tensor | None) -> 
         index: ``[*batch]`` rows of the table, or ``None``.
     """
     shape = (*samples.shape[:-2], samples.shape[-1])
+    if not isinstance(part, Tensor) and not _is_finite(part):
+        raise ArgumentError(f"The {name} is not finite.", given=repr(part))
     if isinstance(part, (int, float)):
         return torch.full(shape, float(part), dtype=samples.dtype, device=samples.device)
     if not isinstance(part, Tensor):
@@ -235,3 +250,7 @@ def gather_part(name: str, part: Any, samples: Tensor, index: Tensor | None) -> 
             expected=f"[{shape[-1]}] or {list(shape)}: the batch and dof of the samples",
         )
     return part.expand(shape)
+
+
+def _is_finite(part: Any) -> bool:
+    return all(map(_is_finite, part)) if isinstance(part, tuple) else math.isfinite(part)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.trajectory._arguments import check_device
 from pullback.trajectory._knots import concrete
-from pullback.trajectory._plain import plain
+from pullback.trajectory._motion_checks import check_parts, check_steps, take_start, take_steps
 from pullback.trajectory._pytree import register_dataclass
 
 __all__ = ["Motion", "concatenate", "time_dtype"]
@@ -37,7 +38,9 @@ class Motion:
             float32 does not tell instants of a clock apart.
 
     Raises:
-        ArgumentError: the four sequences do not have one shape.
+        ArgumentError: the four sequences do not have one shape, or times do not fit them, are not
+            finite, or do not increase.
+        ArgumentTypeError: a part is not a floating tensor, or a time no number and no such tensor.
 
     Example:
         >>> import torch
@@ -58,25 +61,14 @@ class Motion:
     start_time: Tensor | None = None
 
     def __post_init__(self) -> None:
-        # Inside a pytree a leaf may be anything (an in_dim, a marker): only tensors are compared.
-        parts = (self.position, self.velocity, self.acceleration, self.jerk)
-        shapes = [part.shape for part in parts if isinstance(part, Tensor)]
-        if len(shapes) == len(parts) and any(shape != shapes[0] for shape in shapes):
-            raise ArgumentError(
-                "A motion needs position, velocity, acceleration and jerk of one shape.",
-                given=", ".join(str(tuple(part.shape)) for part in parts),
-                expected="four times [..., horizon, dof]",
-            )
-        if len(shapes) == len(parts):
-            self._take_numbers()
-
-    def _take_numbers(self) -> None:
-        kinds = {"dt": time_dtype(self.position.dtype), "start_time": torch.float64}
-        for name, dtype in kinds.items():
-            value = plain(getattr(self, name))
-            if isinstance(value, (int, float)):
-                seconds = torch.full((), value, dtype=dtype, device=self.position.device)
-                object.__setattr__(self, name, seconds)
+        parts = {name: getattr(self, name) for name in _PARTS}
+        # In a pytree a motion may hold in_dims or markers; a motion of tensors holds no other.
+        if not any(isinstance(part, Tensor) for part in parts.values()):
+            return
+        check_parts(parts)
+        dtype = time_dtype(self.position.dtype)
+        object.__setattr__(self, "dt", take_steps(self.dt, self.position, dtype))
+        object.__setattr__(self, "start_time", take_start(self.start_time, self.position))
 
     @property
     def horizon(self) -> int:
@@ -91,6 +83,7 @@ class Motion:
     @property
     def times(self) -> Tensor:
         """Seconds at each sample, ``[horizon]`` or ``[..., horizon]``."""
+        check_steps(self.dt, self.position)  # vmap may have given a batch to a scalar
         if self.dt.ndim == 0:
             steps = torch.arange(self.horizon, dtype=self.dt.dtype, device=self.dt.device)
             since = steps * self.dt
@@ -110,7 +103,14 @@ class Motion:
                 expected="motion[first:last], all samples in between",
                 mend="Index its parts, or call resample for other steps.",
             )
-        first, last, _ = samples.indices(self.horizon)
+        try:
+            first, last, _ = samples.indices(self.horizon)
+        except TypeError:
+            raise ArgumentTypeError(
+                "A motion is cut between whole samples.",
+                given=repr(samples),
+                expected="motion[1:3]",
+            ) from None
         if last <= first:
             raise ArgumentError("No sample is left.", given=f"{samples} of {self.horizon} samples")
         parts = [getattr(self, name)[..., first:last, :] for name in _PARTS]
@@ -144,18 +144,11 @@ class Motion:
             raise ArgumentTypeError(
                 "A motion has a floating dtype.", given=repr(dtype), expected="torch.float32, ..."
             )
-        _check_device(device)
+        check_device(device)
         parts = {name: getattr(self, name).to(device=device, dtype=dtype) for name in _PARTS}
         steps = self.dt.to(device=device, dtype=None if dtype is None else time_dtype(dtype))
         start = None if self.start_time is None else self.start_time.to(device=device)
         return replace(self, **parts, dt=steps, start_time=start)
-
-
-def _check_device(device: Any) -> None:
-    try:
-        torch.device("cpu" if device is None else device)
-    except (RuntimeError, TypeError) as error:
-        raise ArgumentError("There is no such device.", given=repr(device)) from error
 
 
 def time_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -184,10 +177,11 @@ def concatenate(motions: Sequence[Motion]) -> Motion:
         >>> both.horizon, round(both.times[-1].item(), 6)
         (21, 3.0)
     """
-    if not motions or not all(isinstance(motion, Motion) for motion in motions):
+    listed = list(motions) if isinstance(motions, Sequence) else []
+    if not listed or not all(isinstance(motion, Motion) for motion in listed):
         raise ArgumentTypeError(
             "Only motions can be concatenated.",
-            given=repr([type(motion).__name__ for motion in motions]),
+            given=repr([type(motion).__name__ for motion in listed] or type(motions).__name__),
             expected="a sequence of Motion, one at least",
         )
     for before, after in itertools.pairwise(motions):

@@ -1,5 +1,8 @@
-"""Numbers and arrays of NumPy's as Python's own."""
+"""Numbers and arrays of NumPy's as Python's own, and numbers beyond floating point as infinite."""
 
+import math
+import sys
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -10,9 +13,18 @@ __all__ = ["plain"]
 def plain(value: Any) -> Any:
     """Return a number of NumPy's as a number, an array as lists, and anything else as it is.
 
+    A number that no float can hold, also in a list, is infinite: what asks for finite ones then
+    refuses it by name.
+
     Example:
         >>> import numpy as np
-        >>> plain(np.float32(0.5)), plain(np.arange(3)), plain(0.1)
-        (0.5, [0, 1, 2], 0.1)
+        >>> plain(np.float32(0.5)), plain(np.arange(3)), plain(0.1), plain([10**400])
+        (0.5, [0, 1, 2], 0.1, [inf])
     """
-    return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
+    if isinstance(value, (np.generic, np.ndarray)):
+        value = value.tolist()
+    if type(value) in (list, tuple):
+        return type(value)(map(plain, value))
+    if isinstance(value, (int, Fraction)) and abs(value) > sys.float_info.max:
+        return math.inf if value > 0 else -math.inf
+    return value
