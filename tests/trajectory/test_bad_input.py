@@ -1,5 +1,7 @@
 """Bad input is our error, with what was given, before any kernel runs."""
 
+from fractions import Fraction
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -26,6 +28,7 @@ from pullback.trajectory import (
     quintic,
     resample,
     rest,
+    unwrap,
 )
 
 X = torch.randn(2, 8, 3, dtype=torch.float64)
@@ -305,3 +308,37 @@ def test_values_of_a_subclass_are_checked(kind):
 def test_values_are_checked_while_operations_are_counted():
     with FlopCounterMode(display=False):
         refused(lambda: differentiate(X, torch.tensor(-0.1)), ArgumentError, "-0.1")
+
+
+HUGE = 10**400
+MOTION = Motion(*[torch.zeros(5, 1, dtype=torch.float64)] * 4, 0.5)  # pyrefly: ignore
+BEYOND = [
+    lambda: resample(MOTION, HUGE),
+    lambda: minimum_jerk(POINTS, HUGE),
+    lambda: minimum_jerk(POINTS, [0, 1, 2, HUGE]),
+    lambda: Limits(velocity=HUGE),
+    lambda: Limits(velocity=[1, HUGE, 1]),
+    lambda: Limits(position=(-HUGE, 1)),
+    lambda: unwrap(POINTS, period=HUGE),
+    lambda: differentiate(X, 0.1, start=State(velocity=HUGE)),
+    lambda: differentiate(X, 0.1, start=State(velocity=[0, -HUGE, 0])),
+    lambda: differentiate(X, Fraction(HUGE)),
+    lambda: minimum_jerk(POINTS, 1.0, start=State(velocity=[0, HUGE, 0])),
+    lambda: Spline(torch.tensor([0.0, 1.0]), torch.ones(1, 2, 1)).sample([0, HUGE]),
+    lambda: Motion(*[POINTS] * 4, 0.1, HUGE),
+    lambda: Preconditioner(5, HUGE),
+]
+
+
+@pytest.mark.parametrize("place", range(len(BEYOND)))
+def test_numbers_that_no_float_holds(place):
+    refused(BEYOND[place], ArgumentError)
+
+
+@pytest.mark.parametrize("wrong", [None, [], 3, (motion for motion in [MOTION]), [MOTION, None]])
+def test_what_is_no_sequence_of_motions(wrong):
+    refused(lambda: concatenate(wrong), ArgumentTypeError, "Only motions")
+
+
+def test_a_preconditioner_on_no_device():
+    refused(lambda: Preconditioner(5, 0.1, device="nope"), ArgumentError, "nope")

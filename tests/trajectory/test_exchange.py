@@ -323,3 +323,30 @@ def test_unwrap_compiles_with_and_without_joints():
         torch._dynamo.reset()
         compiled = torch.compile(lambda x, chosen=chosen: unwrap(x, **chosen), backend="aot_eager")
         torch.testing.assert_close(compiled(angles), unwrap(angles, **chosen))
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"time\xe9,position_0\n"])
+def test_a_file_that_is_not_text(tmp_path, content):
+    path = tmp_path / "motion.csv"
+    path.write_bytes(content)
+    with pytest.raises(ArgumentError, match="not text"):
+        read_csv(path)
+
+
+def test_numbers_of_a_message_that_no_float_holds():
+    def message(huge, second):
+        points = [
+            {
+                "positions": [0.0],
+                "velocities": [huge],
+                "accelerations": [0.0],
+                "time_from_start": {"sec": sec, "nanosec": 0},
+            }
+            for sec in (0, second)
+        ]
+        return {"joint_names": ["a"], "points": points}
+
+    assert from_joint_trajectory(message(0.0, 1)).horizon == 2
+    for wrong in (message(10**400, 1), message(0.0, 10**400)):
+        with pytest.raises(ArgumentError):
+            from_joint_trajectory(wrong)

@@ -139,3 +139,11 @@ def test_it_compiles_whole() -> None:
     (expected,) = torch.autograd.grad(run(through), through)
     (found,) = torch.autograd.grad(compiled(through), through)
     torch.testing.assert_close(found, expected)
+
+
+def test_a_duration_too_long_to_compute_with_is_refused() -> None:
+    points = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    for slow in (1e-310, 1e-50):
+        with pytest.raises(ArgumentError, match="too long a time"):
+            minimum_time(points, Limits(velocity=slow))
+    assert minimum_time(points, Limits(velocity=1e-30)).times[-1] > 1e30

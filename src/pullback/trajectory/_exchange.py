@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory._motion import Motion, time_dtype
+from pullback.trajectory._plain import plain
 
 __all__ = ["from_joint_trajectory", "read_csv", "to_joint_trajectory", "write_csv"]
 
@@ -80,8 +81,13 @@ def read_csv(path: str | Path, dtype: torch.dtype = torch.float64) -> Motion:
         ArgumentTypeError: a dtype that is not floating.
     """
     _check_dtype(dtype)
-    with Path(path).open(newline="") as file:
-        head, *rows = list(csv.reader(file)) or [[]]
+    try:
+        with Path(path).open(newline="") as file:
+            head, *rows = list(csv.reader(file)) or [[]]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ArgumentError(
+            "The file is not text with comma-separated values.", given=str(error)
+        ) from error
     dof = (len(head) - 1) // len(_PARTS)
     names = [f"{part}_{joint}" for part in _PARTS for joint in range(dof)]
     if not rows or not dof or head != ["time", *names]:
@@ -107,7 +113,7 @@ def _check_dtype(dtype: Any) -> None:
 def _table(what: str, rows: Sequence[Iterable[Any]], width: int) -> Tensor:
     try:
         lists = [[float(value) for value in row] for row in rows]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(
             f"The {what} holds something that is no number.", given=str(error)
         ) from error
@@ -138,7 +144,8 @@ def _nanoseconds(stamp: Any) -> float:
             given=repr(stamp),
             expected='{"sec": 1, "nanosec": 500000000}',
         )
-    return given[0] * _NANO + given[1]
+    seconds, nanos = map(plain, given)
+    return seconds * _NANO + nanos
 
 
 def _stamp(seconds: float) -> dict[str, int]:

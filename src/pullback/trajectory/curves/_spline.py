@@ -13,6 +13,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.trajectory._knots import check_increasing, concrete
 from pullback.trajectory._motion import Motion, time_dtype
+from pullback.trajectory._plain import plain
 from pullback.trajectory._pytree import register_dataclass
 
 __all__ = ["Spline"]
@@ -115,7 +116,7 @@ class Spline:
         return Motion(*parts, dt=times.diff(dim=-1).to(seconds), start_time=first)
 
     def _check(self, times: Any) -> Tensor:
-        device = self.coefficients.device
+        device, times = self.coefficients.device, plain(times)
         if isinstance(times, (list, tuple)) and all(isinstance(t, numbers.Real) for t in times):
             times = torch.tensor([float(t) for t in times], dtype=torch.float64, device=device)
         if not isinstance(times, Tensor) or not times.dtype.is_floating_point or times.dim() < 1:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
-from pullback.trajectory._knots import concrete
+from pullback.trajectory._knots import check_span, concrete
 from pullback.trajectory._motion import Motion
 from pullback.trajectory._state import State, rest
 from pullback.trajectory.kernels.programs._cubic import Forms
@@ -121,6 +121,7 @@ def minimum_time(
         step = least_kept_step(plan, basis, limits)
         forms = combine(basis, plan.values(step))
     _check_needed(plan, forms, limits, step)
+    check_span("samples of least duration", step * (plan.samples - 1))
     return replace(to_motion(plan, forms, step), start_time=None)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal.torch import is_functorch_wrapped_tensor
+from pullback.trajectory._arguments import check_device
 from pullback.trajectory._knots import MOST_SECONDS
 from pullback.trajectory._plain import plain
 from pullback.trajectory.kernels.banded import triangular_product, triangular_solve
@@ -94,6 +95,7 @@ class Preconditioner:
     ) -> None:
         horizon, dt = plain(horizon), plain(dt)
         _check(horizon, dt, order, (start, goal), dtype)
+        check_device(device)
         self.horizon = horizon
         self.dt = float(dt)
         self.order = order
