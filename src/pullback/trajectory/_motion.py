@@ -14,7 +14,7 @@ from pullback.trajectory._knots import concrete
 from pullback.trajectory._motion_checks import check_parts, check_steps, take_start, take_steps
 from pullback.trajectory._pytree import register_dataclass
 
-__all__ = ["Motion", "concatenate", "time_dtype"]
+__all__ = ["Motion", "concatenate", "make_motion", "time_dtype"]
 
 _PARTS = ("position", "velocity", "acceleration", "jerk")
 _FIELDS = (*_PARTS, "dt", "start_time")
@@ -149,6 +149,28 @@ class Motion:
         steps = self.dt.to(device=device, dtype=None if dtype is None else time_dtype(dtype))
         start = None if self.start_time is None else self.start_time.to(device=device)
         return replace(self, **parts, dt=steps, start_time=start)
+
+
+def make_motion(
+    position: Tensor, velocity: Tensor, acceleration: Tensor, jerk: Tensor, dt: Tensor
+) -> Motion:
+    """A motion of what was computed, and checked, together: to check it again takes 20 us.
+
+    Arguments:
+        position: as in `Motion`, and so are the others.
+        velocity: as there.
+        acceleration: as there.
+        jerk: as there.
+        dt: as there, a tensor.
+    """
+    if torch.compiler.is_compiling():
+        return Motion(position, velocity, acceleration, jerk, dt)
+    motion = object.__new__(Motion)
+    for name, value in zip(
+        _FIELDS, (position, velocity, acceleration, jerk, dt, None), strict=True
+    ):
+        object.__setattr__(motion, name, value)
+    return motion
 
 
 def time_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -16,7 +16,7 @@ from pullback.trajectory._arguments import (
     gather_part,
     least_step,
 )
-from pullback.trajectory._motion import Motion
+from pullback.trajectory._motion import Motion, make_motion
 from pullback.trajectory._state import PARTS, State, free
 from pullback.trajectory.kernels.stencil import (
     SCHEMES,
@@ -120,7 +120,7 @@ def differentiate(
     if offset is not None:
         sampled = sampled + offset[..., None, :]
     steps = dt if isinstance(dt, Tensor) else torch.full((), dt, dtype=dtype, device=device)
-    return Motion(sampled, velocity, acceleration, jerk, steps)
+    return make_motion(sampled, velocity, acceleration, jerk, steps)
 
 
 @keep_results

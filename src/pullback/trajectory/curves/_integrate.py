@@ -15,7 +15,7 @@ from pullback.trajectory._arguments import (
     check_steps,
     gather_part,
 )
-from pullback.trajectory._motion import Motion
+from pullback.trajectory._motion import Motion, make_motion
 from pullback.trajectory._state import PARTS, State
 from pullback.trajectory.kernels.accumulate import (
     METHODS,
@@ -99,7 +99,7 @@ def integrate(
         outputs = tuple(part.reshape(*batch, steps + 1, dof) for part in outputs)
     kept = dt if isinstance(dt, Tensor) else torch.full((), dt, dtype=dtype, device=control.device)
     position, velocity, acceleration, jerk = outputs
-    return Motion(position, velocity, acceleration, jerk, kept)
+    return make_motion(position, velocity, acceleration, jerk, kept)
 
 
 def _table(
