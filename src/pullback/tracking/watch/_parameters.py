@@ -12,7 +12,7 @@ from torch.optim.optimizer import (
 )
 
 from pullback.errors import ArgumentError, UnsupportedError
-from pullback.tracking.watch._steps import Outermost
+from pullback.tracking.watch._steps import Outermost, held_by
 from pullback.tracking.watch._store import Store
 
 __all__ = ["PARTS", "ParameterWatch", "Part", "check_parts"]
@@ -81,7 +81,7 @@ class ParameterWatch:
     def _ours(self, optimizer: Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
         if self._model is None or not self._store.active:
             return
-        held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        held = held_by(optimizer)
         for name, parameter in self._model.named_parameters():
             if id(parameter) in held and self._wanted(name):
                 yield name, parameter

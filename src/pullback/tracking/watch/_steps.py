@@ -13,7 +13,7 @@ from torch.optim.optimizer import (
 
 from pullback.errors import ArgumentTypeError
 
-__all__ = ["Outermost", "StepWatch"]
+__all__ = ["Outermost", "StepWatch", "held_by"]
 
 
 class Outermost:
@@ -43,10 +43,11 @@ class Outermost:
 
 
 def _shares(one: Optimizer, other: Optimizer) -> bool:
-    return not _held(one).isdisjoint(_held(other))
+    return not held_by(one).isdisjoint(held_by(other))
 
 
-def _held(optimizer: Optimizer) -> set[int]:
+def held_by(optimizer: Optimizer) -> set[int]:
+    """The identities of the parameters that an optimizer steps."""
     return {id(each) for group in optimizer.param_groups for each in group["params"]}
 
 
@@ -118,9 +119,7 @@ class StepWatch:
         if not self._outermost.end(optimizer) or self._scaler is not None:
             return  # a scaler's update comes after every optimizer of the step
         if self._parameters is not None and optimizer not in self._ours:
-            wanted = {id(parameter) for parameter in self._parameters()}
-            groups = optimizer.param_groups
-            if not any(id(each) in wanted for group in groups for each in group["params"]):
+            if held_by(optimizer).isdisjoint(map(id, self._parameters())):
                 return
             self._ours.add(optimizer)
         self._ended(optimizer)

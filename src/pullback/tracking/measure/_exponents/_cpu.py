@@ -74,7 +74,6 @@ def histogram(fields: np.ndarray, highest: int, row: np.ndarray, exponents: bool
         left -= count
         # An outlier or two may be far below: go on at the next field that occurs.
         field = field - 1 if count > 0 else _highest_below(fields, field)
-    fields[0] = fields[0]  # alive until here: of it, a pointer was used
     return zeros
 
 
