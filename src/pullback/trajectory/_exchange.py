@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory._motion import Motion, time_dtype
+from pullback.trajectory._motion_checks import check_dtype
 from pullback.trajectory._plain import plain
 
 __all__ = ["from_joint_trajectory", "read_csv", "to_joint_trajectory", "write_csv"]
@@ -80,7 +81,7 @@ def read_csv(path: str | Path, dtype: torch.dtype = torch.float64) -> Motion:
             times that do not increase.
         ArgumentTypeError: a dtype that is not floating.
     """
-    _check_dtype(dtype)
+    check_dtype(dtype)
     try:
         with Path(path).open(newline="") as file:
             head, *rows = list(csv.reader(file)) or [[]]
@@ -101,13 +102,6 @@ def read_csv(path: str | Path, dtype: torch.dtype = torch.float64) -> Motion:
     times = table[:, 0]
     _check_times("file", times)
     return Motion(*parts, dt=times.diff().to(time_dtype(dtype)), start_time=times[0])
-
-
-def _check_dtype(dtype: Any) -> None:
-    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise ArgumentTypeError(
-            "A motion has a floating dtype.", given=repr(dtype), expected="torch.float64, ..."
-        )
 
 
 def _table(what: str, rows: Sequence[Iterable[Any]], width: int) -> Tensor:
@@ -224,7 +218,7 @@ def from_joint_trajectory(message: Mapping[str, Any], dtype: torch.dtype = torch
         ArgumentError: something is missing or no number, points are of different numbers of
             joints, or times do not increase.
     """
-    _check_dtype(dtype)
+    check_dtype(dtype)
     if not isinstance(message, Mapping):
         raise ArgumentTypeError(
             "The message is not a dictionary.",

@@ -11,7 +11,13 @@ from torch import Tensor
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory._arguments import check_device
 from pullback.trajectory._knots import concrete
-from pullback.trajectory._motion_checks import check_parts, check_steps, take_start, take_steps
+from pullback.trajectory._motion_checks import (
+    check_dtype,
+    check_parts,
+    check_steps,
+    take_start,
+    take_steps,
+)
 from pullback.trajectory._pytree import register_dataclass
 
 __all__ = ["Motion", "concatenate", "make_motion", "time_dtype"]
@@ -140,10 +146,8 @@ class Motion:
             if dtype is not None:
                 raise ArgumentError("Two dtypes are given.", given=f"{device} and {dtype}")
             device, dtype = None, device
-        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-            raise ArgumentTypeError(
-                "A motion has a floating dtype.", given=repr(dtype), expected="torch.float32, ..."
-            )
+        if dtype is not None:
+            check_dtype(dtype)
         check_device(device)
         parts = {name: getattr(self, name).to(device=device, dtype=dtype) for name in _PARTS}
         steps = self.dt.to(device=device, dtype=None if dtype is None else time_dtype(dtype))

@@ -11,7 +11,15 @@ from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory._knots import concrete
 from pullback.trajectory._plain import plain
 
-__all__ = ["check_parts", "check_steps", "take_start", "take_steps"]
+__all__ = ["check_dtype", "check_parts", "check_steps", "take_start", "take_steps"]
+
+
+def check_dtype(dtype: Any) -> None:
+    """Refuse what is not a floating dtype."""
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ArgumentTypeError(
+            "A motion has a floating dtype.", given=repr(dtype), expected="torch.float64, ..."
+        )
 
 
 def check_parts(parts: Mapping[str, Any]) -> None:
