@@ -1,9 +1,9 @@
 """Functions compiled for the CPU with numba, kept on disk until a file that they use changes."""
 
-import ast
 import functools
 import hashlib
 import importlib.util
+import re
 import sys
 import weakref
 from collections.abc import Callable
@@ -12,10 +12,15 @@ from typing import Any
 
 import numba
 from numba.core import event
+from numba.core.caching import FunctionCache
+from numba.core.runtime import rtsys
 
 __all__ = ["compile_kernel"]
 
 _SHARED = "pullback.internal."
+# The newest numba whose compiled code is known to need no more to be loaded than is set up here.
+_KNOWN = (0, 68)
+_IMPORTED = re.compile(r"^\s*from (\S+) import ", re.MULTILINE)
 _OURS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -41,6 +46,32 @@ def _someone_waits() -> bool:
 
 
 event.register("numba:compile", _Announcer())
+
+
+class _Loader(FunctionCache):
+    """Loads what is kept without the compiler, whose tables take half a second to import."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """What is kept for a signature, or None."""
+        rtsys.initialize(target_context)  # what compiled code calls
+        return super().load_overload(sig, _Unrefreshed(target_context))
+
+
+class _Unrefreshed:
+    """A context of numba's that keeps what it has of the tables.
+
+    Arguments:
+        context: the context.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def refresh(self) -> None:
+        """Import nothing."""
 
 
 def compile_kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -70,6 +101,8 @@ def compile_kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
             function.__qualname__ += f"_{_stamp(function.__module__)}"
         try:
             kernel = numba.njit(cache=True, **options)(function)
+            if numba.version_info.short <= _KNOWN:
+                kernel._cache = _Loader(function)
         except RuntimeError:  # numba found no place that can be written
             kernel = numba.njit(**options)(function)
         _OURS.add(kernel)
@@ -104,7 +137,5 @@ def _sources(module: str) -> list[Path]:
         if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
             continue
         found[name] = Path(spec.origin)
-        for node in ast.walk(ast.parse(found[name].read_bytes())):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                waiting.append(node.module)
+        waiting += _IMPORTED.findall(found[name].read_text("utf-8"))
     return [found[name] for name in sorted(found)]

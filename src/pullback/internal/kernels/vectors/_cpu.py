@@ -33,6 +33,7 @@ __all__ = [
     "load_row",
     "load_wide",
     "load_wide_first",
+    "on_stack",
     "pointer_at",
     "pointer_to",
     "pointers_at",
@@ -162,6 +163,17 @@ def pointer_at(_context: Any, address: Any, item: Any) -> Any:
         return builder.inttoptr(arguments[0], context.get_value_type(given.return_type))
 
     return types.CPointer(item)(types.intp, item), generate
+
+
+@_intrinsic(prefer_literal=True)
+def on_stack(_context: Any, item: Any, count: Any) -> Any:
+    """``on_stack(item, count)``: memory of so many numbers, a constant, until a kernel returns."""
+
+    def generate(context: Any, builder: Any, given: Any, _arguments: Any) -> Any:
+        memory = context.get_value_type(given.return_type.dtype)
+        return cgutils.alloca_once(builder, memory, size=count.literal_value)
+
+    return types.CPointer(item)(item, count), generate
 
 
 @compile_kernel(nogil=True)

@@ -19,7 +19,6 @@ import functools
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from numba import literally
 from torch import Tensor
@@ -33,8 +32,8 @@ from pullback.internal.kernels.vectors._cpu import (
     fence,
     load,
     load_row,
+    on_stack,
     pointer_at,
-    pointer_to,
     pointers_at,
     splat,
     splat_row,
@@ -52,6 +51,9 @@ _MANY = 1 << 21
 # Trajectories that are worked on together: as many as have about so many numbers, so that what a
 # loop prepares serves them all and their numbers stay in the second-level cache.
 _TOGETHER = 1 << 13
+
+# Three weights of each of the rows that read a sample: at most twice the widest row's samples.
+_READERS = 3 * 2 * 5
 
 _compile = compile_kernel(nogil=True)
 
@@ -144,9 +146,8 @@ def _step(i, last, lanes):
 
 @_compile
 def _forward_row(h, width, known, outputs, several, weights, table, shape):
-    # Samples are read from x, where trajectories lie ``shift`` before those of the outputs.
     literally(width)
-    x, shift, conditions = known
+    x, conditions = known
     horizon, dof, columns = shape.horizon, shape.dof, shape.columns
     v_row = table + _find_row(h, shape)
     a_row, j_row = v_row + columns, v_row + 2 * columns
@@ -155,8 +156,7 @@ def _forward_row(h, width, known, outputs, several, weights, table, shape):
         count = min(ROW, dof - d)
         for b in range(several[0], several[1]):
             i, first = (b * horizon + h) * dof + d, b * (columns - width) * dof + d
-            here = load_row(x, i - shift, count)
-            begin = i - shift + window
+            here, begin = load_row(x, i, count), i + window
             away = load_row(x, begin, count) - here
             v, a = splat_row(weights[v_row]) * away, splat_row(weights[a_row]) * away
             j = splat_row(weights[j_row]) * away
@@ -180,7 +180,7 @@ def _forward_row(h, width, known, outputs, several, weights, table, shape):
 
 
 @_compile
-def _forward_central(x, shift, outputs, several, weights, row, shape, region, past_caches):
+def _forward_central(x, outputs, several, weights, row, shape, region, past_caches):
     horizon, dof, columns = shape.horizon, shape.dof, shape.columns
     v1, v3 = splat(weights[row + 1]), splat(weights[row + 3])
     a1, a3 = splat(weights[row + columns + 1]), splat(weights[row + columns + 3])
@@ -195,10 +195,9 @@ def _forward_central(x, shift, outputs, several, weights, row, shape, region, pa
     for b in range(several[0], several[1]):
         i, last = b * horizon * dof + region[0], b * horizon * dof + region[1] - lanes
         while True:
-            c = i - shift
-            here = load(x, c)
-            before2, before1 = load(x, c - 2 * dof) - here, load(x, c - dof) - here
-            after1, after2 = load(x, c + dof) - here, load(x, c + 2 * dof) - here
+            here = load(x, i)
+            before2, before1 = load(x, i - 2 * dof) - here, load(x, i - dof) - here
+            after1, after2 = load(x, i + dof) - here, load(x, i + 2 * dof) - here
             past = past_caches and i % lanes == 0
             _put(outputs[0], i, here, past)
             _put(outputs[1], i, v1 * before1 + v3 * after1, past)
@@ -211,7 +210,7 @@ def _forward_central(x, shift, outputs, several, weights, row, shape, region, pa
 
 
 @_compile
-def _forward_backward_scheme(x, shift, outputs, several, weights, row, shape, region, past_caches):
+def _forward_backward_scheme(x, outputs, several, weights, row, shape, region, past_caches):
     horizon, dof, columns = shape.horizon, shape.dof, shape.columns
     v2 = splat(weights[row + 2])
     a1, a2 = splat(weights[row + columns + 1]), splat(weights[row + columns + 2])
@@ -221,10 +220,9 @@ def _forward_backward_scheme(x, shift, outputs, several, weights, row, shape, re
     for b in range(several[0], several[1]):
         i, last = b * horizon * dof + region[0], b * horizon * dof + region[1] - lanes
         while True:
-            c = i - shift
-            here = load(x, c)
-            before3, before2 = load(x, c - 3 * dof) - here, load(x, c - 2 * dof) - here
-            before1 = load(x, c - dof) - here
+            here = load(x, i)
+            before3, before2 = load(x, i - 3 * dof) - here, load(x, i - 2 * dof) - here
+            before1 = load(x, i - dof) - here
             past = past_caches and i % lanes == 0
             _put(outputs[0], i, here, past)
             _put(outputs[1], i, v2 * before1, past)
@@ -236,19 +234,18 @@ def _forward_backward_scheme(x, shift, outputs, several, weights, row, shape, re
 
 
 @_compile
-def _replace_ends(x, conditions, lines, several, shape):
+def _replace_ends(x, conditions, position, several, shape):
     # The trajectories with the positions that are given at their ends, which is what rows read.
     horizon, dof = shape.horizon, shape.dof
-    begin = several[0] * horizon * dof
-    for i in range(begin, several[1] * horizon * dof):
-        lines[i - begin] = x[i]
+    for i in range(several[0] * horizon * dof, several[1] * horizon * dof):
+        position[i] = x[i]
     for b in range(several[0], several[1]):
         for end in range(2):
             column = shape.tail if end else shape.head
-            i = (b * horizon + end * (horizon - 1)) * dof - begin
+            i = (b * horizon + end * (horizon - 1)) * dof
             known = (b * (shape.columns - shape.width) + column) * dof
             for d in range(dof if column >= 0 else 0):
-                lines[i + d] = conditions[known + d]
+                position[i + d] = conditions[known + d]
 
 
 @_compile
@@ -260,37 +257,33 @@ def _count_together(shape):
 @_compile
 def _forward(zero, given, known, weights_at, shape, past_caches, levels, first, last):
     shape = Shape(*shape)
-    horizon, dof, left, right = shape.horizon, shape.dof, shape.left, shape.right
+    horizon, left, right = shape.horizon, shape.left, shape.right
+    x, conditions = pointer_at(given, zero), pointer_at(known, zero)
+    weights, outputs = pointer_at(weights_at, zero), pointers_at(levels, zero)
+    # Where ends are replaced, the first output is what rows read, too.
     replaced = shape.head >= 0 or shape.tail >= 0
-    # What the given ends replace is read from here.
-    copies = np.full((horizon * dof + _TOGETHER) if replaced else 1, zero)
-    x, conditions, lines = pointer_at(given, zero), pointer_at(known, zero), pointer_to(copies)
-    weights = pointer_at(weights_at, zero)
-    outputs = pointers_at(levels, zero)
-    region = (left * dof, (horizon - right) * dof)
+    source = outputs[0] if replaced else x
+    region = (left * shape.dof, (horizon - right) * shape.dof)
     flat = _is_flat(weights, shape, region[1] - region[0])
     together = _count_together(shape)
     for b in range(first, last, together):
-        several, source, shift = (b, min(b + together, last)), x, 0
+        several = (b, min(b + together, last))
         table = _find_table(b, shape)
         if replaced:
-            _replace_ends(x, conditions, lines, several, shape)
-            source, shift = lines, b * horizon * dof
-        read = (source, shift, conditions)
+            _replace_ends(x, conditions, source, several, shape)
         h = 0
         while h < horizon:
             if shape.width == 5:
-                _forward_row(h, 5, read, outputs, several, weights, table, shape)
+                _forward_row(h, 5, (source, conditions), outputs, several, weights, table, shape)
             else:
-                _forward_row(h, 4, read, outputs, several, weights, table, shape)
+                _forward_row(h, 4, (source, conditions), outputs, several, weights, table, shape)
             h = horizon - right if flat and h == left - 1 else h + 1
         row = table + _find_row(left, shape)
-        inside = (source, shift, outputs, several, weights, row, shape, region, past_caches)
+        inside = (source, outputs, several, weights, row, shape, region, past_caches)
         if flat and shape.width == 5:
             _forward_central(*inside)
         elif flat:
             _forward_backward_scheme(*inside)
-    copies[0] = 0  # alive until here: of it, a pointer was used
     if past_caches:
         fence()
 
@@ -421,8 +414,7 @@ def _free_ends(out, values, b, shape):
 def _adjoint(zero, levels, weights_at, shape, past_caches, gradient, of_known, first, last):
     shape = Shape(*shape)
     horizon, dof, width, left = shape.horizon, shape.dof, shape.width, shape.left
-    weights_read = np.full(6 * width, zero)
-    readers, weights = pointer_to(weights_read), pointer_at(weights_at, zero)
+    readers, weights = on_stack(zero, _READERS), pointer_at(weights_at, zero)
     gradients = pointers_at(levels, zero)
     out, values = pointer_at(gradient, zero), pointer_at(of_known, zero)
     # Samples further from the ends than a window are read by inside rows only.
@@ -446,7 +438,6 @@ def _adjoint(zero, levels, weights_at, shape, past_caches, gradient, of_known, f
         for one in range(several[0], several[1]):
             _adjoint_known(gradients, values, one, weights, table, shape, flat)
             _free_ends(out, values, one, shape)
-    weights_read[0] = 0  # alive until here
     if past_caches:
         fence()
 
