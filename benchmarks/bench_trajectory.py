@@ -9,7 +9,9 @@ Copy and variants take turns, and the least time of each counts, so that other w
 spoils none of them.
 
 "bare" is a `torch.autograd.Function` that allocates four outputs and one gradient and computes
-nothing: what torch's own machinery costs on the way.
+nothing: what torch's own machinery costs on the way. "bare, with the kernels" runs those of
+`differentiate` in it, with nothing checked, chosen, batched or differentiated twice: no Python
+around the kernels would be less.
 """
 
 import argparse
@@ -26,9 +28,12 @@ import torch
 from torch import Tensor
 
 from pullback.trajectory import State, backend_used, differentiate, integrate
+from pullback.trajectory.kernels.stencil import Layout, uniform_table
+from pullback.trajectory.kernels.stencil._cpu import apply_stencil, apply_stencil_adjoint
 
 RESULTS = Path(__file__).parent / "results" / "trajectory.csv"
 DT = 0.02
+LAYOUT = Layout("central", (), ())
 Four = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
@@ -52,6 +57,27 @@ class Bare(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Tensor:
         return torch.empty_like(cotangents[0])
+
+
+class BareKernels(torch.autograd.Function):
+    """The kernels of `differentiate` and nothing else."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, conditions: Tensor, weights: Tensor) -> Four:
+        ctx.weights = weights
+        return apply_stencil(x, conditions, weights, LAYOUT.geometry)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor, None, None]:
+        gradient, _ = apply_stencil_adjoint(cotangents, ctx.weights, LAYOUT.geometry)
+        return gradient, None, None
+
+
+def bare_kernels(x: Tensor) -> Callable[[Tensor], Four]:
+    """Prepare what they need for positions like x."""
+    weights = uniform_table(LAYOUT, DT, x.device, x.dtype)
+    conditions = torch.empty(len(x), 0, x.shape[2])
+    return lambda x: BareKernels.apply(x, conditions, weights)
 
 
 def dense(horizon: int) -> Callable[[Tensor], Four]:
@@ -121,6 +147,7 @@ def measure(shape: tuple[int, ...], seconds: float) -> list[dict[str, Any]]:
     calls: dict[str, tuple[Callable[[Tensor], Four], Tensor]] = {
         "ours": (ours, x),
         "bare": (Bare.apply, x),
+        "bare, with the kernels": (bare_kernels(x), x),
         "slicing autograd": (slicing, x),
         "integrate": (integrating("auto"), control),
         "integrate, running sums": (integrating("reference"), control),

@@ -21,7 +21,7 @@ from numba.core.typing import signature
 from numba.core.typing.templates import AbstractTemplate, infer_global
 from numba.extending import intrinsic, lower_builtin, register_model
 
-from pullback.internal.kernels._cpu import compile_kernel
+from pullback.internal.kernels._cpu import compile_part
 
 __all__ = [
     "ROW",
@@ -176,7 +176,7 @@ def on_stack(_context: Any, item: Any, count: Any) -> Any:
     return types.CPointer(item)(item, count), generate
 
 
-@compile_kernel(nogil=True)
+@compile_part(nogil=True)
 def pointers_at(addresses: Any, item: Any) -> Any:
     """`pointer_at` each of four addresses."""
     first, second, third, fourth = addresses

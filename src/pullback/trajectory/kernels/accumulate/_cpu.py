@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from pullback.internal.kernels._cpu import compile_kernel
+from pullback.internal.kernels._cpu import compile_kernel, compile_part
 from pullback.internal.kernels._threads import ZEROS, count_threads, in_memory, run_slices
 from pullback.internal.kernels.vectors._cpu import (
     VECTOR_BYTES,
@@ -25,7 +25,7 @@ from pullback.internal.kernels.vectors._cpu import (
 
 __all__ = ["accumulate", "accumulate_adjoint"]
 
-_compile = compile_kernel(nogil=True)
+_kernel, _part = compile_kernel(nogil=True), compile_part(nogil=True)
 
 LANES = VECTOR_BYTES // 8
 
@@ -38,13 +38,13 @@ class Sizes(NamedTuple):
     order: int
 
 
-@_compile
+@_part
 def _load_state(initial, at, state, order, dof, count):
     # States that the control stands above of; those beyond are never used.
     return load_wide_first(initial, at + min(state, order - 1) * dof, count)
 
 
-@_compile
+@_part
 def _coefficients(steps, at):
     return (
         splat(np.float64(steps[at])),
@@ -53,7 +53,7 @@ def _coefficients(steps, at):
     )
 
 
-@_compile
+@_part
 def _put(level, at, vector, count, end):
     # What a whole vector writes beyond its row, the rows that follow write again.
     if at + LANES <= end:
@@ -62,13 +62,13 @@ def _put(level, at, vector, count, end):
         store_first(level, at, vector, count)
 
 
-@_compile
+@_part
 def _take(level, at, count, end):
     # What a whole vector reads beyond its row goes nowhere.
     return load_wide(level, at) if at + LANES <= end else load_wide_first(level, at, count)
 
 
-@_compile
+@_part
 def _forward_lanes(control, initial, steps, levels, at, place, stride, count, sizes):
     """Integrate as many joints as a vector holds.
 
@@ -109,7 +109,7 @@ def _forward_lanes(control, initial, steps, levels, at, place, stride, count, si
             z2 += e1 * u
 
 
-@_compile
+@_part
 def _adjoint_lanes(control, initial, steps, cotangents, at, place, stride, count, sizes):
     """The transpose of `_forward_lanes`, from the last sample to the first."""
     horizon, dof, order = sizes.horizon, sizes.dof, sizes.order
@@ -144,7 +144,7 @@ def _adjoint_lanes(control, initial, steps, cotangents, at, place, stride, count
         store_first(initial, at[1] + 2 * dof, c2, count)
 
 
-@_compile
+@_kernel
 def _run(zero, control, initial, steps, levels, sizes, tables, rows, forward, first, last):
     stride = 3 if rows > 1 else 0
     controls, states = pointer_at(control, zero), pointer_at(initial, zero)

@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pullback.internal.kernels._cpu import compile_kernel
+from pullback.internal.kernels._cpu import compile_kernel, compile_part
 
 __all__ = ["factorise", "solve", "substitute"]
 
-_compile = compile_kernel(nogil=True)
+_kernel, _part = compile_kernel(nogil=True), compile_part(nogil=True)
 
 
-@_compile
+@_part
 def _factorise(band: np.ndarray, factor: np.ndarray) -> None:
     size, width = band.shape[0], band.shape[1] - 1
     for i in range(size):
@@ -29,7 +29,7 @@ def _factorise(band: np.ndarray, factor: np.ndarray) -> None:
         factor[i, 0] = math.sqrt(pivot) if pivot > 0 else np.nan
 
 
-@_compile
+@_part
 def _forwards(factor: np.ndarray, x: np.ndarray) -> None:
     size, width, columns = factor.shape[0], factor.shape[1] - 1, x.shape[1]
     for i in range(size):
@@ -42,7 +42,7 @@ def _forwards(factor: np.ndarray, x: np.ndarray) -> None:
             x[i, c] *= scale
 
 
-@_compile
+@_part
 def _backwards(factor: np.ndarray, x: np.ndarray) -> None:
     size, width, columns = factor.shape[0], factor.shape[1] - 1, x.shape[1]
     for i in range(size - 1, -1, -1):
@@ -55,7 +55,7 @@ def _backwards(factor: np.ndarray, x: np.ndarray) -> None:
             x[i, c] *= scale
 
 
-@_compile
+@_kernel
 def _solve_batch(band: np.ndarray, x: np.ndarray) -> None:
     factor = np.zeros(band.shape[1:], band.dtype)
     for item in range(band.shape[0]):
@@ -64,13 +64,13 @@ def _solve_batch(band: np.ndarray, x: np.ndarray) -> None:
         _backwards(factor, x[item])
 
 
-@_compile
+@_kernel
 def _factorise_batch(band: np.ndarray, factor: np.ndarray) -> None:
     for item in range(band.shape[0]):
         _factorise(band[item], factor[item])
 
 
-@_compile
+@_kernel
 def _substitute_batch(factor: np.ndarray, x: np.ndarray, transposed: bool) -> None:
     for item in range(factor.shape[0]):
         if transposed:

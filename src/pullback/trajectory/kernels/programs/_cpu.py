@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pullback.internal.kernels._cpu import compile_kernel
+from pullback.internal.kernels._cpu import compile_kernel, compile_part
 from pullback.internal.kernels._threads import count_threads, in_memory, run_slices
 from pullback.trajectory.kernels.programs._cubic import (
     metric_band,
@@ -43,10 +43,11 @@ _EPSILON = float(np.finfo(np.float64).eps)
 _TINY = float(np.finfo(np.float64).tiny)
 
 _LOOSE = {"contract", "nsz", "reassoc"}
-_compiled = compile_kernel(nogil=True, fastmath=_LOOSE)
-_compiled_inside = compile_kernel(nogil=True, fastmath=_LOOSE, inline="always")
+_kernel = compile_kernel(nogil=True, fastmath=_LOOSE)
+_part = compile_part(nogil=True, fastmath=_LOOSE)
+_part_inside = compile_part(nogil=True, fastmath=_LOOSE, inline="always")
 # The largest of many is found four at a time only where none of them is NaN: see `_solve`.
-_compiled_finite = compile_kernel(nogil=True, fastmath={*_LOOSE, "nnan"})
+_part_finite = compile_part(nogil=True, fastmath={*_LOOSE, "nnan"})
 
 
 def solve_problems(problem: Problem) -> tuple[Unknowns, Tensor]:
@@ -85,7 +86,7 @@ def solve_problems(problem: Problem) -> tuple[Unknowns, Tensor]:
     return Unknowns(*shaped), solved.reshape(batch)
 
 
-@_compiled
+@_part
 def _apply_rows(kinds, scale, x, rows):
     """Rows of the limits times coefficients ``x``, which `_AFTER` zeros follow."""
     begin = 0
@@ -99,7 +100,7 @@ def _apply_rows(kinds, scale, x, rows):
         begin = end
 
 
-@_compiled
+@_part
 def _pull_rows(kinds, scale, rows, x):
     """Add the transpose of `_apply_rows` to ``x``."""
     begin = 0
@@ -115,7 +116,7 @@ def _pull_rows(kinds, scale, rows, x):
         begin = end
 
 
-@_compiled
+@_part
 def _pull_metric(order, x, unit, out):
     """Add the metric times ``x``, from second or third differences, to ``out``."""
     for k in range(x.shape[0] - _AFTER - 3):
@@ -135,7 +136,7 @@ def _pull_metric(order, x, unit, out):
             out[k + 3] += second
 
 
-@_compiled
+@_part
 def _support(conditions, support):
     """Where each condition begins and ends to be anything but zero."""
     size = conditions.shape[1]
@@ -148,7 +149,7 @@ def _support(conditions, support):
         support[row, 0], support[row, 1] = low, high
 
 
-@_compiled
+@_part
 def _assemble(problem, metric, push, inverse, weights, band):
     """The band of the metric, rows and conditions: ``band[d, i + 3]`` is ``H[i, i - d]``."""
     kinds, _, _, scale, conditions, support, unit = problem
@@ -178,7 +179,7 @@ def _assemble(problem, metric, push, inverse, weights, band):
                 band[i - j, i + _PAD] += unit * conditions[row, i] * conditions[row, j]
 
 
-@_compiled
+@_part
 def _factorise(band):
     """Overwrite ``H`` by the ``L`` and ``1 / D`` of ``L D L'``; whether it is definite."""
     definite = True
@@ -194,7 +195,7 @@ def _factorise(band):
     return definite
 
 
-@_compiled
+@_part
 def _substitute(band, x):
     """Overwrite ``x [size + 6, columns]``, zeros in the first and last 3 rows, by ``H^-1 x``."""
     last, columns = band.shape[1], x.shape[1]
@@ -211,7 +212,7 @@ def _substitute(band, x):
             x[i, m] = scale * x[i, m] - (c * x[i + 3, m] + b * x[i + 2, m] + a * x[i + 1, m])
 
 
-@_compiled
+@_part
 def _substitute_one(band, x):
     """`_substitute` for one column, its last three entries in registers."""
     last, near, middle, far = band.shape[1], 0.0, 0.0, 0.0
@@ -231,7 +232,7 @@ def _substitute_one(band, x):
         low1 = band[1, i]
 
 
-@_compiled
+@_part
 def _spread_conditions(band, conditions, support, spread, schur):
     """``H^-1 A'`` as columns, and the ``L D L'`` of ``A H^-1 A'``."""
     few = conditions.shape[0]
@@ -250,7 +251,7 @@ def _spread_conditions(band, conditions, support, spread, schur):
             schur[row, column] = total / schur[column, column] if column < row else total
 
 
-@_compiled
+@_part
 def _residuals(problem, point, dual, missed):
     """What is missed of stationarity, and of the definitions of both slacks."""
     kinds, order, level, scale, conditions, support, unit = problem
@@ -273,7 +274,7 @@ def _residuals(problem, point, dual, missed):
         below[k] = low[k] - reached - 1
 
 
-@_compiled
+@_part
 def _solve_conditioned(problem, factors, x, right, dx, dy):
     """Solve ``H dx + A' dy = right`` and ``A (x + dx) = 0``; overwrites ``right``."""
     conditions, support, unit = problem[4:]
@@ -302,7 +303,7 @@ def _solve_conditioned(problem, factors, x, right, dx, dy):
         dx[i] = total
 
 
-@_compiled
+@_part
 def _newton(problem, point, factors, inverse, dual, missed, wanted, right, step):
     """The step by which the products of slacks and multipliers change by ``wanted``."""
     kinds, scale = problem[0], problem[3]
@@ -331,7 +332,7 @@ def _newton(problem, point, factors, inverse, dual, missed, wanted, right, step)
             dz[k] = (w[k] - z[k] * ds[k]) * over[k]
 
 
-@_compiled_finite
+@_part_finite
 def _reach(point, step, inverse):
     """How much of a step leaves slacks and multipliers positive."""
     ds, under, dt, over = step[2][0], inverse[0], step[2][1], inverse[1]
@@ -345,7 +346,7 @@ def _reach(point, step, inverse):
     return 0.995 / steepest if steepest > 0.995 else 1.0
 
 
-@_compiled
+@_part
 def _mean_product(point, step, length):
     total = 0.0
     for side in range(2):
@@ -355,7 +356,7 @@ def _mean_product(point, step, length):
     return total / (2 * point[2].shape[1])
 
 
-@_compiled
+@_part
 def _want(point, step, target, product, wanted):
     """What the products are to change by, less a part of those of the predictor's steps."""
     part = 1.0 if product else 0.0
@@ -366,7 +367,7 @@ def _want(point, step, target, product, wanted):
             w[k] = target - s[k] * z[k] - part * ds[k] * dz[k]
 
 
-@_compiled_finite
+@_part_finite
 def _largest(values):
     largest = 0.0
     for k in range(values.shape[0]):
@@ -374,7 +375,7 @@ def _largest(values):
     return largest
 
 
-@_compiled_finite
+@_part_finite
 def _largest_force(problem, point):
     scale, push, force = problem[3], point[3], 0.0
     for side in range(2):
@@ -384,7 +385,7 @@ def _largest_force(problem, point):
     return force
 
 
-@_compiled_finite
+@_part_finite
 def _converged(problem, point, dual, missed, force, gap):
     scale, unit = problem[3], problem[6]
     x, _, slack, push = point
@@ -403,7 +404,7 @@ def _converged(problem, point, dual, missed, force, gap):
     return near and unbalanced < TOLERANCE * (force + _TINY) + 64 * noise * unit
 
 
-@_compiled
+@_part
 def _begin(level, point):
     """The motion without limits, with slacks as if it kept them; whether it does."""
     x, y, slack, push = point
@@ -415,7 +416,7 @@ def _begin(level, point):
     return kept
 
 
-@_compiled
+@_part
 def _invert(values, out):
     for side in range(2):
         given, found = values[side], out[side]
@@ -423,7 +424,7 @@ def _invert(values, out):
             found[k] = 1 / given[k]
 
 
-@_compiled
+@_part
 def _move(point, step, length):
     """Take a part of a step."""
     x, dx, y, dy = point[0], step[0], point[1], step[1]
@@ -438,7 +439,7 @@ def _move(point, step, length):
             z[k] += length * dz[k]
 
 
-@_compiled_inside
+@_part_inside
 def _solve(problem, metric, point, step, work):
     """Move a point to the solution; whether it got there."""
     conditions, support = problem[4:6]
@@ -480,7 +481,7 @@ def _solve(problem, metric, point, step, work):
     return done
 
 
-@_compiled
+@_kernel
 def _solve_slice(
     order, kinds, level, scale, conditions, energy, metric, x, y, slack, push, solved, first, last
 ):

@@ -22,17 +22,17 @@ Rawlings, Application of interior-point methods to model predictive control, 199
 
 import numpy as np
 
-from pullback.internal.kernels._cpu import compile_kernel
+from pullback.internal.kernels._cpu import compile_kernel, compile_part
 
 __all__ = ["least_bound", "least_cost"]
 
 _ITERATIONS = 120
 # Of the largest part of the matrix: what no row and no cost holds is held by this.
 _PROXIMAL = 1e-13
-_compiled = compile_kernel(nogil=True)
+_kernel, _part = compile_kernel(nogil=True), compile_part(nogil=True)
 
 
-@_compiled
+@_kernel
 def _read_rows(problem, s, u, g):
     """The rows at states ``s [samples, 3]`` and jerks ``u``, without their levels."""
     scale, form = problem[1], problem[2]
@@ -43,7 +43,7 @@ def _read_rows(problem, s, u, g):
             g[c, k] = scale[c, k] * (e0 * s[k, 0] + e1 * s[k, 1] + e2 * s[k, 2] + f * jerk)
 
 
-@_compiled
+@_part
 def _pull_rows(problem, weights, q, r):
     """Add the transpose of `_read_rows` to ``q [samples, 3]`` and ``r``."""
     scale, form = problem[1], problem[2]
@@ -58,7 +58,7 @@ def _pull_rows(problem, weights, q, r):
                 r[k] += f * push
 
 
-@_compiled
+@_part
 def _read_condition(problem, i, s, u):
     place, alpha = problem[3], problem[4]
     k = place[i]
@@ -66,7 +66,7 @@ def _read_condition(problem, i, s, u):
     return total + alpha[i, 3] * u[k] if k < u.shape[0] else total
 
 
-@_compiled
+@_part
 def _pull_conditions(problem, y, q, r):
     place, alpha = problem[3], problem[4]
     for i in range(place.shape[0]):
@@ -77,7 +77,7 @@ def _pull_conditions(problem, y, q, r):
             r[k] += alpha[i, 3] * y[i]
 
 
-@_compiled
+@_part
 def _pull_cost(cost, s, u, q, r):
     """Add the gradient of the cost ``(c_aa a^2 + 2 c_au a u + c_uu u^2) / 2`` of each step."""
     for k in range(u.shape[0]):
@@ -85,7 +85,7 @@ def _pull_cost(cost, s, u, q, r):
         r[k] += cost[1] * s[k, 2] + cost[2] * u[k]
 
 
-@_compiled
+@_part
 def _assemble(problem, cost, stiff, blocks):
     """The 4 x 4 blocks of states and jerk at each sample; the weight given to conditions."""
     scale, form, place, alpha = problem[1], problem[2], problem[3], problem[4]
@@ -117,7 +117,7 @@ def _assemble(problem, cost, stiff, blocks):
     return weight
 
 
-@_compiled
+@_part
 def _factorise(blocks, h, gains, roots, first):
     """Riccati's recursion: gains ``[steps, 3]``, pivots ``roots``, the inverse at the start."""
     # Long: one step of the recursion, written out for blocks of three.
@@ -166,7 +166,7 @@ def _factorise(blocks, h, gains, roots, first):
     return True
 
 
-@_compiled
+@_part
 def _invert(matrix, inverse):
     """Invert a symmetric positive definite matrix, which is overwritten, by Gauss and Jordan."""
     size = matrix.shape[0]
@@ -186,7 +186,7 @@ def _invert(matrix, inverse):
                     inverse[row, j] -= factor * inverse[i, j]
 
 
-@_compiled
+@_part
 def _substitute(factors, h, q, r, s, u):
     """Solve for states and jerks; overwrites the right sides."""
     gains, roots, first = factors
@@ -206,7 +206,7 @@ def _substitute(factors, h, q, r, s, u):
         _advance(s, u, h, k)
 
 
-@_compiled
+@_part
 def _advance(s, u, h, k):
     p, v, a, j = s[k, 0], s[k, 1], s[k, 2], u[k]
     s[k + 1, 0] = p + h * (v + h / 2 * (a + h / 3 * j))
@@ -214,7 +214,7 @@ def _advance(s, u, h, k):
     s[k + 1, 2] = a + h * j
 
 
-@_compiled
+@_part
 def _spread(problem, factors, h, spread, moved, schur):
     """The inverse on each condition, and the inverse of what conditions make of it."""
     few, samples = problem[3].shape[0], problem[0].shape[1]
@@ -234,7 +234,7 @@ def _spread(problem, factors, h, spread, moved, schur):
     _invert(both, schur)
 
 
-@_compiled
+@_part
 def _solve(problem, solver, h, weight, gap, q, r, s, u, y):
     """Solve ``H x + A' y = (q, r)``, ``A x = gap``; overwrites ``q`` and ``r``."""
     factors, spread, moved, schur = solver
@@ -260,7 +260,7 @@ def _solve(problem, solver, h, weight, gap, q, r, s, u, y):
         _advance(s, u, h, k)
 
 
-@_compiled
+@_part
 def _balance(h, q, r, s, u):
     """What jerks and the first state feel of forces on all states: the most, and their work."""
     p0, p1, p2, most, work = 0.0, 0.0, 0.0, 0.0, 0.0
@@ -275,7 +275,7 @@ def _balance(h, q, r, s, u):
     return max(most, abs(p0), abs(p1), abs(p2)), work
 
 
-@_compiled
+@_part
 def _products(slack, dslack, a, push, dpush, b):
     """The sum of the products of slacks and multipliers after steps of lengths ``a`` and ``b``."""
     total = 0.0
@@ -287,7 +287,7 @@ def _products(slack, dslack, a, push, dpush, b):
     return total
 
 
-@_compiled
+@_part
 def _want(target, product, slack, dslack, push, dpush, wanted):
     """What products are to change by, less a part of those of the steps."""
     for side in range(2):
@@ -297,14 +297,14 @@ def _want(target, product, slack, dslack, push, dpush, wanted):
                 wanted[side, c, k] = w - product * dslack[side, c, k] * dpush[side, c, k]
 
 
-@_compiled
+@_part
 def _move(values, length, changes):
     flat, by = values.reshape(-1), changes.reshape(-1)
     for k in range(flat.shape[0]):
         flat[k] += length * by[k]
 
 
-@_compiled
+@_part
 def _forces(problem, slack, push, stiff):
     """The stiffness of each row; what multipliers sum to, the largest, and their lower bound."""
     level, total, most, low = problem[0], 0.0, 0.0, 0.0
@@ -318,7 +318,7 @@ def _forces(problem, slack, push, stiff):
     return total, most, low
 
 
-@_compiled
+@_part
 def _longest(values, changes):
     length = 1.0
     for side in range(2):
@@ -329,7 +329,7 @@ def _longest(values, changes):
     return length
 
 
-@_compiled
+@_part
 def _newton(problem, solver, h, weight, elastic, point, residuals, wanted, step):
     """A step by which slack times multiplier changes by ``wanted``; the change of the bound."""
     # Long: one system is solved, with the bound as a border of it where that may move.
@@ -390,7 +390,7 @@ def _newton(problem, solver, h, weight, elastic, point, residuals, wanted, step)
     return change
 
 
-@_compiled
+@_part
 def _residuals(problem, cost, bound, point, q, r, missed):
     """Forces on states and jerks, and what is missed of the definition of slacks; the peak row."""
     level, scale = problem[0], problem[1]
@@ -414,7 +414,7 @@ def _residuals(problem, cost, bound, point, q, r, missed):
     return peak
 
 
-@_compiled
+@_part
 def _balanced_bound(problem, h, solver, blocks, stiff, point, q, r, missed, floor):
     """The bound from below, after small changes of the multipliers by which forces balance.
 
@@ -455,7 +455,7 @@ def _balanced_bound(problem, h, solver, blocks, stiff, point, q, r, missed, floo
     return (reached - 2 * work) / total
 
 
-@_compiled
+@_kernel
 def _iterate(problem, cost, elastic, gap, precision, bound, point):
     """Move a point to the solution; bounds, the peak row and the gap."""
     # Long: the loop of the method, whose parts are above.

@@ -23,7 +23,7 @@ import torch
 from numba import literally
 from torch import Tensor
 
-from pullback.internal.kernels._cpu import compile_kernel
+from pullback.internal.kernels._cpu import compile_kernel, compile_part
 from pullback.internal.kernels._threads import ZEROS, count_threads, in_memory, run_slices
 from pullback.internal.kernels.vectors._cpu import (
     ROW,
@@ -55,7 +55,7 @@ _TOGETHER = 1 << 13
 # Three weights of each of the rows that read a sample: at most twice the widest row's samples.
 _READERS = 3 * 2 * 5
 
-_compile = compile_kernel(nogil=True)
+_kernel, _part = compile_kernel(nogil=True), compile_part(nogil=True)
 
 
 class Shape(NamedTuple):
@@ -74,13 +74,13 @@ class Shape(NamedTuple):
     tail: int
 
 
-@_compile
+@_part
 def _find_table(b, shape):
     # Where the weights of trajectory b begin: there may be one table for all.
     return (b if shape.tables > 1 else 0) * shape.rows * 3 * shape.columns
 
 
-@_compile
+@_part
 def _find_row(h, shape):
     # Where the weights of row h begin in its table, which may hold one row for all inside rows.
     horizon, rows, left = shape.horizon, shape.rows, shape.left
@@ -89,12 +89,12 @@ def _find_row(h, shape):
     return h * 3 * shape.columns
 
 
-@_compile
+@_part
 def _find_window(h, shape):
     return min(max(h - shape.before, 0), shape.horizon - shape.width)
 
 
-@_compile
+@_part
 def _whole_weight(weights, row, own, width):
     # The weight of a row's own sample: differences are relative to it.
     total = weights[row] - weights[row]
@@ -104,7 +104,7 @@ def _whole_weight(weights, row, own, width):
     return total
 
 
-@_compile
+@_part
 def _is_flat(weights, shape, inside):
     """Whether inside rows can go as one flat sequence.
 
@@ -130,7 +130,7 @@ def _is_flat(weights, shape, inside):
     return True
 
 
-@_compile
+@_part
 def _put(pointer, index, vector, past_caches):
     if past_caches:
         store_past_caches(pointer, index, vector)
@@ -138,13 +138,13 @@ def _put(pointer, index, vector, past_caches):
         store(pointer, index, vector)
 
 
-@_compile
+@_part
 def _step(i, last, lanes):
     # The next vector lies on whole vectors of memory; the last one ends where the region does.
     return min(i + lanes - i % lanes, last)
 
 
-@_compile
+@_part
 def _forward_row(h, width, known, outputs, several, weights, table, shape):
     literally(width)
     x, conditions = known
@@ -179,7 +179,7 @@ def _forward_row(h, width, known, outputs, several, weights, table, shape):
 # Pairs of mirrored weights come first in each sum, so that what is symmetric cancels exactly.
 
 
-@_compile
+@_part
 def _forward_central(x, outputs, several, weights, row, shape, region, past_caches):
     horizon, dof, columns = shape.horizon, shape.dof, shape.columns
     v1, v3 = splat(weights[row + 1]), splat(weights[row + 3])
@@ -209,7 +209,7 @@ def _forward_central(x, outputs, several, weights, row, shape, region, past_cach
             i = _step(i, last, lanes)
 
 
-@_compile
+@_part
 def _forward_backward_scheme(x, outputs, several, weights, row, shape, region, past_caches):
     horizon, dof, columns = shape.horizon, shape.dof, shape.columns
     v2 = splat(weights[row + 2])
@@ -233,7 +233,7 @@ def _forward_backward_scheme(x, outputs, several, weights, row, shape, region, p
             i = _step(i, last, lanes)
 
 
-@_compile
+@_part
 def _replace_ends(x, conditions, position, several, shape):
     # The trajectories with the positions that are given at their ends, which is what rows read.
     horizon, dof = shape.horizon, shape.dof
@@ -248,13 +248,13 @@ def _replace_ends(x, conditions, position, several, shape):
                 position[i + d] = conditions[known + d]
 
 
-@_compile
+@_part
 def _count_together(shape):
     # Weights of their own part them.
     return 1 if shape.tables > 1 else max(1, _TOGETHER // (shape.horizon * shape.dof))
 
 
-@_compile
+@_kernel
 def _forward(zero, given, known, weights_at, shape, past_caches, levels, first, last):
     shape = Shape(*shape)
     horizon, left, right = shape.horizon, shape.left, shape.right
@@ -288,7 +288,7 @@ def _forward(zero, given, known, weights_at, shape, past_caches, levels, first, 
         fence()
 
 
-@_compile
+@_part
 def _find_readers(m, shape):
     # The rows that read sample m, from the first to before the last.
     horizon, before, width = shape.horizon, shape.before, shape.width
@@ -296,7 +296,7 @@ def _find_readers(m, shape):
     return first, horizon if m >= horizon - width else m + before + 1
 
 
-@_compile
+@_part
 def _collect_weights(m, weights, table, readers, shape):
     # Those with which rows read sample m, three for each of at most 2 * width rows.
     first, last = _find_readers(m, shape)
@@ -310,7 +310,7 @@ def _collect_weights(m, weights, table, readers, shape):
             readers[3 * (h - first) + k] = weight
 
 
-@_compile
+@_part
 def _adjoint_sample(m, gradients, out, several, readers, shape):
     position, velocity, acceleration, jerk = gradients
     horizon, dof = shape.horizon, shape.dof
@@ -328,7 +328,7 @@ def _adjoint_sample(m, gradients, out, several, readers, shape):
             store_first(out, i, total, count)
 
 
-@_compile
+@_part
 def _adjoint_known(gradients, values, b, weights, table, shape, flat):
     _, velocity, acceleration, jerk = gradients
     horizon, dof, columns = shape.horizon, shape.dof, shape.columns
@@ -348,7 +348,7 @@ def _adjoint_known(gradients, values, b, weights, table, shape, flat):
             store_first(values, known + (n - width) * dof + d, total, count)
 
 
-@_compile
+@_part
 def _adjoint_central(gradients, out, several, weights, row, shape, region, past_caches):
     position, velocity, acceleration, jerk = gradients
     horizon, dof, columns = shape.horizon, shape.dof, shape.columns
@@ -373,7 +373,7 @@ def _adjoint_central(gradients, out, several, weights, row, shape, region, past_
             i = _step(i, last, lanes)
 
 
-@_compile
+@_part
 def _adjoint_backward_scheme(gradients, out, several, weights, row, shape, region, past_caches):
     position, velocity, acceleration, jerk = gradients
     horizon, dof, columns = shape.horizon, shape.dof, shape.columns
@@ -398,7 +398,7 @@ def _adjoint_backward_scheme(gradients, out, several, weights, row, shape, regio
             i = _step(i, last, lanes)
 
 
-@_compile
+@_part
 def _free_ends(out, values, b, shape):
     # A sample that is replaced has no say; its gradient belongs to what replaces it.
     horizon, dof = shape.horizon, shape.dof
@@ -410,7 +410,7 @@ def _free_ends(out, values, b, shape):
             out[i + d] = 0
 
 
-@_compile
+@_kernel
 def _adjoint(zero, levels, weights_at, shape, past_caches, gradient, of_known, first, last):
     shape = Shape(*shape)
     horizon, dof, width, left = shape.horizon, shape.dof, shape.width, shape.left
