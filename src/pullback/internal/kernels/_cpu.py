@@ -17,7 +17,7 @@ from numba.core.runtime import rtsys
 
 __all__ = ["compile_kernel", "compile_part"]
 
-_STANDARD = {"error_model": "numpy"}
+_STANDARD: dict[str, Any] = {"error_model": "numpy"}
 _SHARED = "pullback.internal."
 # The newest numba whose compiled code is known to need no more to be loaded than is set up here.
 _KNOWN = (0, 68)
