@@ -1,7 +1,9 @@
 """Every example runs: those of README.md, CONTRIBUTING.md, docs/ and the docstrings of src/."""
 
 import importlib.util
+import logging
 import os
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -11,11 +13,25 @@ from sybil.evaluators.doctest import NUMBER
 from sybil.parsers.myst import PythonCodeBlockParser, SkipParser
 from sybil.parsers.rest import DocTestParser
 
+from pullback.internal._when_imported import WhenImported
+
 # Of what inductor does at its first kernel, most is not for that kernel: it starts processes that
 # would compile others, each with a torch of its own, and tries a program for each kind of vectors.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 if "PULLBACK_FUZZ" not in os.environ:
     os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
+
+# pytest reads along with each logger that tells no other, and for a reader Dynamo describes all
+# that it does in JSON: a tenth of its time.
+logging.getLogger("torch.__trace").propagate = True
+
+
+def _measure_no_guards(guards: ModuleType) -> None:
+    """After each graph Dynamo empties the caches of the processor, to note how long guards take."""
+    vars(guards)["profile_guard_manager"] = lambda *_: 0.0
+
+
+WhenImported("torch._dynamo.guards", _measure_no_guards)
 
 # A Triton kernel's module can only be imported where triton is installed.
 NOT_IMPORTABLE = [] if importlib.util.find_spec("triton") else ["_triton.py"]
