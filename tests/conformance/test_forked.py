@@ -2,9 +2,7 @@
 
 import ctypes
 import os
-import subprocess
 import sys
-import textwrap
 
 import pytest
 import torch
@@ -89,29 +87,3 @@ def test_nothing_of_the_copy_stays():
     seen = []
     forked(lambda: seen.append(1))
     assert seen == []
-
-
-SCRIPT = """
-import torch
-from pullback import check
-
-class Twice(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return 2 * x
-    @staticmethod
-    def backward(ctx, cotangent):
-        return 2 * cotangent
-
-print(check(Twice, torch.ones(3), isolate=True, clauses="derivative").ok)
-"""
-
-
-def test_an_unguarded_script_is_not_run_again_by_the_process_that_checks(tmp_path):
-    path = tmp_path / "unguarded.py"
-    path.write_text(textwrap.dedent(SCRIPT))
-    done = subprocess.run(
-        [sys.executable, str(path)], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "True\n"

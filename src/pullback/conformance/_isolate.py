@@ -244,8 +244,8 @@ def _judge_end(
     if late and not _has_hung(state):
         state.unfinished = f"the {state.timeout:g} s that it may take were over (--timeout)"
         return
-    if late and state.timeout is not None:
-        state.hung, state.until = True, time.monotonic() + state.timeout
+    if late:
+        state.hung, state.until = True, None  # as long again, from the next worker's first answer
     if state.running == "infer":
         state.infer = False  # the next worker takes the default; the clauses will show the fault
         return

@@ -1,0 +1,142 @@
+"""Python in a copy of the process that runs the tests, in place of a new one.
+
+For tests that ask what a program does, and not how Python starts: the copy has imported torch,
+which takes a new process two seconds. It knows nothing else of the tests: no filter of warnings, no
+handler of signals, and its clean-ups at exit are its own.
+"""
+
+import atexit
+import contextlib
+import faulthandler
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+import types
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+__all__ = ["be_program", "run_python", "start_copy"]
+
+_SECONDS = 250  # less than pytest gives a test
+
+
+def run_python(
+    *words: str, folder: Path | None = None, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python words``: a script, ``-c`` and code, or ``-m`` and a module, with arguments."""
+    if sys.platform != "linux":
+        return subprocess.run(
+            [sys.executable, "-W", "ignore", *words],
+            cwd=folder, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    def work() -> object:
+        if folder is not None:
+            os.chdir(folder)
+        if environment is not None:
+            os.environ.clear()
+            os.environ.update(environment)
+        return _interpret(list(words))
+
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        pid = start_copy(work, output.fileno(), errors.fileno())
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        said = []
+        for file in (output, errors):
+            file.seek(0)
+            said.append(file.read().decode())
+    return subprocess.CompletedProcess(words, status, *said)
+
+
+def start_copy(work: Callable[[], object], output: int, errors: int) -> int:
+    """Start a copy that leads a session of its own and runs ``work``; returns its number.
+
+    Arguments:
+        work: what it does; an integer that it returns is the exit status.
+        output: the descriptor that is its standard output.
+        errors: the descriptor that is its standard error.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer Pythons warn where there are threads
+        pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(OSError):
+            os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(errors, 2)
+        be_program(work)
+    return pid
+
+
+def be_program(work: Callable[[], object]) -> None:
+    """In a copy: run ``work`` as a program over descriptors 0, 1 and 2, and end as Python ends."""
+    status = 1
+    try:
+        atexit._clear()
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not _is_of_pytest(finder)]
+        # A shell that runs the tests in the background has them ignore Ctrl-C.
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.alarm(_SECONDS)
+        faulthandler.enable(2)
+        sys.stdin, sys.stdout, sys.stderr = (
+            os.fdopen(number, mode) for number, mode in enumerate("rww")
+        )
+        warnings.resetwarnings()
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        status = _status(work)
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+    finally:
+        os._exit(status)
+
+
+def _is_of_pytest(finder: object) -> bool:
+    return type(finder).__module__.startswith("_pytest.")
+
+
+def _status(work: Callable[[], object]) -> int:
+    """What a program ends with; says the error that ends it."""
+    try:
+        found = work()
+    except SystemExit as error:
+        found = error.code
+        if isinstance(found, str):
+            print(found, file=sys.stderr)
+            return 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stderr.flush()
+    return found if isinstance(found, int) else 0
+
+
+def _interpret(words: list[str]) -> None:
+    first, *rest = words
+    if first == "-c":
+        code, *rest = rest
+        sys.argv, main = ["-c", *rest], types.ModuleType("__main__")
+        sys.modules["__main__"] = main
+        sys.path.insert(0, "")
+        exec(compile(code, "<string>", "exec"), vars(main))
+    elif first == "-m":
+        sys.argv = rest
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = words
+        sys.path.insert(0, str(Path(first).resolve().parent))
+        runpy.run_path(first, run_name="__main__")
