@@ -1,12 +1,11 @@
 """``pullback check`` and ``pullback record`` on Functions, packages, recordings and programs."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from tests.copies import run_python
 
 from pullback.cli import main
 
@@ -125,7 +124,7 @@ def test_inputs_are_found_when_none_are_given(module, capsys) -> None:
 
 def test_a_package_is_checked_whole(module, capsys) -> None:
     # Isolated: the module also holds Functions that hang and that end the process.
-    assert main(["check", module, "--clauses", "linear,derivative", "--timeout", "7"]) == 1
+    assert main(["check", module, "--clauses", "linear,derivative", "--timeout", "4"]) == 1
     out = capsys.readouterr().out
     assert out.index(":Wrong") < out.index(":Good")
 
@@ -193,7 +192,7 @@ def test_the_repro_runs_and_shows_it(module, folder, capsys) -> None:
     ]
     assert len(finding["repro"].splitlines()) <= 60
     Path("repro.py").write_text(finding["repro"])
-    done = subprocess.run([sys.executable, "repro.py"], capture_output=True, text=True, check=False)
+    done = run_python("repro.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 
@@ -249,7 +248,7 @@ def test_a_program_is_run_recorded_and_checked(module, folder, capfd) -> None:
     assert "load_call" in finding["repro"]
     assert "load_script" in finding["repro"]
     Path("repro.py").write_text(finding["repro"])
-    done = subprocess.run([sys.executable, "repro.py"], capture_output=True, text=True, check=False)
+    done = run_python("repro.py")
     assert done.returncode == 0, done.stderr
     assert "trained" not in done.stdout
     # The rerun line checks it alone again, out of the kept recording and the script it names.

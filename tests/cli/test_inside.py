@@ -1,7 +1,6 @@
 """``--inside``: what no recording holds is checked in the program's own process, at its end."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 
 from pullback.cli import main
 
-PULLBACK = [sys.executable, "-m", "pullback.cli"]
 PROGRAM = """
 import os
 import sys
@@ -80,14 +78,10 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def test_a_program_checks_what_it_applied_with_its_objects(folder) -> None:
+def test_a_program_checks_what_it_applied_with_its_objects(folder, capfd) -> None:
     words = ["check", "--inside", "--clauses", "linear,derivative", "--json", "out.json"]
-    program = ["--", "python", "train.py", "--lr"]
-    done = subprocess.run(
-        [*PULLBACK, *words, *program], capture_output=True, text=True, check=False, timeout=250
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert done.stdout.count("trained --lr") == 1
+    assert main([*words, "--", "python", "train.py", "--lr"]) == 1
+    assert capfd.readouterr().out.count("trained --lr") == 1
     data = json.loads(Path("out.json").read_text())
     found = {item["function"].rpartition(":")[2]: item for item in data["functions"]}
     assert set(found) == {"Base", "Deadly", "train.<locals>.Local"}
@@ -155,11 +149,7 @@ Multiply.apply(torch.randn(4, 3, requires_grad=True), packed).sum().backward()
 def test_a_tensor_of_a_class_of_its_own_is_kept_inside(tmp_path) -> None:
     (tmp_path / "program.py").write_text(QUANTISED)
     words = ["check", "--inside", "--clauses", "derivative,linear", "--json", "out.json", "--"]
-    done = subprocess.run(
-        [*PULLBACK, *words, sys.executable, "program.py"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert main([*words, sys.executable, "program.py"]) == 0
     [report] = json.loads((tmp_path / "out.json").read_text())["functions"]
     assert {f["clause"]: f["verdict"] for f in report["findings"]} == {
         "derivative": "holds",

@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.copies import be_program, start_copy
 from tests.processes import wait_for
 
-PULLBACK = [sys.executable, "-m", "pullback.cli"]
+from pullback.cli import main
+
 FUNCTIONS = """
 import os
 import time
@@ -89,14 +92,11 @@ def is_working(name: str) -> bool:
     return False
 
 
-def at_a_terminal(words: list[str]) -> tuple[int, int]:
-    """Start a command as the foreground of a terminal of its own."""
+def at_a_terminal(work: Callable[[], object]) -> tuple[int, int]:
+    """Start a program as the foreground of a terminal of its own."""
     pid, terminal = pty.fork()
     if pid == 0:
-        # A shell that runs the tests in the background has them ignore Ctrl-C.
-        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
-        os.execv(words[0], words)
+        be_program(work)
     return pid, terminal
 
 
@@ -121,8 +121,8 @@ def end_at_terminal(pid: int, terminal: int) -> tuple[int, str]:
 @pytest.mark.parametrize("command", ["record", "track"])
 def test_ctrl_c_reaches_a_program_once(folder, command) -> None:
     options = ["-o", "calls.pt"] if command == "record" else []
-    started = [*PULLBACK, command, *options, "--", "python", "train.py"]
-    pid, terminal = at_a_terminal(started)
+    words = [command, *options, "--", "python", "train.py"]
+    pid, terminal = at_a_terminal(lambda: main(words))
     wait_for(lambda: Path("running").exists())
     os.write(terminal, b"\x03")
     status, text = end_at_terminal(pid, terminal)
@@ -134,29 +134,31 @@ def test_ctrl_c_reaches_a_program_once(folder, command) -> None:
 
 @pytest.mark.parametrize("whom", ["us", "everybody"])
 def test_a_request_to_end_reaches_a_program_once(folder, whom) -> None:
-    words = [*PULLBACK, "record", "-o", "calls.pt", "--", "python", "train.py"]
-    process = subprocess.Popen(words, stderr=subprocess.PIPE, start_new_session=True)
+    words = ["record", "-o", "calls.pt", "--", "python", "train.py"]
+    with Path("said").open("w") as said:
+        pid = start_copy(lambda: main(words), said.fileno(), said.fileno())
     wait_for(lambda: Path("running").exists())
-    if whom == "us":
-        process.terminate()
-    else:
-        os.killpg(process.pid, signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
-    assert Path("saved").read_text() == "1", errors
-    assert process.returncode == 128 + signal.SIGTERM
+    (os.kill if whom == "us" else os.killpg)(pid, signal.SIGTERM)
+    _, status = os.waitpid(pid, 0)
+    said = Path("said").read_text()
+    assert Path("saved").read_text() == "1", said
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGTERM, said
     assert Path("calls.pt").exists()
     assert not is_working("train.py")
     assert list((folder / "temporary").glob("pullback*")) == []
 
 
+PULLBACK = [sys.executable, "-m", "pullback.cli"]
 CHECK = [*PULLBACK, "check", "functions:Square", "functions:Waits", "--timeout", "300"]
 OUTPUTS = ["--clauses", "linear,double,form", "--json", "out.json", "--html", "out.html"]
 
 
 def test_ctrl_c_during_a_check_says_what_is_known(folder) -> None:
-    pid, terminal = at_a_terminal([*CHECK, *OUTPUTS, "--junit", "out.xml"])
+    words = [*CHECK, *OUTPUTS, "--junit", "out.xml"]  # in a process whose clean-ups are all its own
+    pid, terminal = at_a_terminal(lambda: os.execv(words[0], words))
     wait_for(lambda: Path("waits").exists())
-    time.sleep(3)  # the other Function is checked meanwhile
+    # The other Function is checked meanwhile, and its folder goes.
+    wait_for(lambda: len(list(Path("temporary").glob("*/answers.jsonl"))) == 1)
     started = time.monotonic()
     os.write(terminal, b"\x03")
     status, text = end_at_terminal(pid, terminal)
@@ -167,6 +169,7 @@ def test_ctrl_c_during_a_check_says_what_is_known(folder) -> None:
     data = json.loads(Path("out.json").read_text())
     assert data["partial"].startswith("Interrupted: ")
     checked = {item["function"]: item for item in data["functions"]}
+    assert not checked["functions:Square"]["unfinished"]
     assert checked["functions:Waits"]["unfinished"].startswith("interrupted; not run: double")
     assert [item["clause"] for item in checked["functions:Waits"]["findings"]] == ["linear"]
     assert "Partial." in Path("out.html").read_text()
