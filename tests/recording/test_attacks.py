@@ -1,12 +1,12 @@
 """Altered recordings: an error of ours or a sound load, never an execution."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from tests.copies import run_python
 from tests.fuzzing import examples
 from tests.recording.attacks import prepare
 
@@ -17,11 +17,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def attacked(folder: Path, seed: str, count: int, *more: str) -> dict:
-    command = [sys.executable, "-W", "ignore", "-m", "tests.recording.attacks", *more]
-    done = subprocess.run(
-        [*command, str(folder), seed, str(count)],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = ["-m", "tests.recording.attacks", *more, str(folder), seed, str(count)]
+    done = run_python(*command, folder=ROOT)
     number = folder / "number"
     last = number.read_text() if number.exists() else "none"
     assert done.returncode == 0, f"seed {seed}, recording {last}: {done.stderr[-2000:]}"
@@ -143,13 +140,7 @@ def test_a_module_that_lies_beside_a_recording_is_not_found(tmp_path) -> None:
         "class Beside(torch.autograd.Function): pass\n"
     )
     path = recording(tmp_path, "beside", "Beside", torch.ones(1))
-    done = subprocess.run(
-        [sys.executable, "-m", "pullback", "check", str(path)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-m", "pullback", "check", str(path), folder=tmp_path)
     assert "cannot be imported here" in done.stdout, done
     assert not (tmp_path / "imported").exists()
 

@@ -2,11 +2,10 @@
 
 import functools
 import pickle
-import subprocess
-import sys
 
 import pytest
 import torch
+from tests.copies import run_python
 
 from pullback import complete
 from pullback.errors import ArgumentError
@@ -78,8 +77,7 @@ def test_a_script_is_named_by_its_file_in_every_process(tmp_path) -> None:
         "print(Locator.of(F).name)\n"
         "print(Locator.of(F).names(F))\n"
     )
-    command = [sys.executable, str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = run_python(str(script))
     assert done.stdout.split() == [f"{script}:F", "True"]
     loaded = load_script(str(script), "F").F
     assert Locator.of(loaded).name == f"{script}:F"
