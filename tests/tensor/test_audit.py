@@ -2,13 +2,12 @@
 
 import os
 import random
-import subprocess
-import sys
 import types
 
 import numpy as np
 import pytest
 import torch
+from tests.copies import run_python
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import pullback
@@ -69,16 +68,13 @@ def test_it_can_be_switched_off(how):
 
 
 def test_an_environment_variable_switches_it_off():
-    script = "import pullback.tensor._audit as a; print(a.is_auditing())"
+    # Imported anew, in a copy: the variable is read when that happens.
+    script = (
+        "import importlib, pullback.tensor._audit as a; print(importlib.reload(a).is_auditing())"
+    )
     for value, expected in (("0", "False"), ("off", "False"), ("1", "True")):
         environment = {**os.environ, "PULLBACK_AUDIT": value}
-        ran = subprocess.run(
-            [sys.executable, "-c", script],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        ran = run_python("-c", script, environment=environment)
         assert ran.stdout.strip() == expected
 
 

@@ -1,10 +1,8 @@
 """Inputs that forward changes in place, and tensors that the caller changes later."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
+from tests.copies import run_python
 from tests.tensor.helpers import agree
 
 import pullback
@@ -275,7 +273,6 @@ for ask in (
 @pytest.mark.parametrize("audit", [True, False])
 def test_an_input_whose_memory_is_freed_is_refused_by_name(audit):
     """In a process of its own: memory that is gone ends it."""
-    command = [sys.executable, "-c", FREED.format(audit=audit)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = run_python("-c", FREED.format(audit=audit))
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert ran.stdout.count("by name") == 5, ran.stdout

@@ -1,15 +1,13 @@
 """Odd data and accidents: right statistics or a clear word, and nothing recorded is lost."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 import torch
+from tests.copies import run_python
 from tests.tracking.models import same_bits, sequential, train
 from torch import nn
 
@@ -145,10 +143,7 @@ def test_a_process_that_is_killed_leaves_every_step_that_ended(tmp_path: Path) -
         with Tracker(model, jsonl={str(path)!r}):
             train(model, 5, after=after)
     """
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], env=environment, check=False
-    )
+    done = run_python("-c", textwrap.dedent(program))
     assert done.returncode == -signal.SIGKILL
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     steps = [line["step"] for line in lines if line["kind"] == "seen" and line["name"] == "0"]
