@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.copies import run_python
 
 TESTS = """
 import torch
@@ -41,14 +42,17 @@ def test_wrong(check_function):
 
 
 def run(folder: Path, *words: str, found: bool = False) -> subprocess.CompletedProcess:
-    """Run the tests of a folder with this plugin alone, named or `found` as it is installed."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
-    environment = dict(os.environ)
+    """Run the tests of a folder with this plugin, `found` as it is installed, in a new Python.
+
+    Or named, and alone, in a Python that has imported torch.
+    """
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
     if not found:
-        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         command += ["-p", "pullback.pytest_plugin", "-p", "xdist.plugin"]
+        environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        return run_python(*command, folder=folder, environment=environment)
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False
     )
 
 
