@@ -5,9 +5,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from pullback.internal.torch import pytree
 from pullback.tensor._call import differentiable
-from pullback.tensor._operations import is_of_torch, name_of
+from pullback.tensor._operations import is_of_torch, name_of, tensors_in
 from pullback.tensor._retrace import LEAVING
 
 __all__ = ["Made"]
@@ -37,8 +36,7 @@ class Made(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if _is_tensor(leaf)]
-        made = [leaf for leaf in pytree.tree_leaves(result) if _is_tensor(leaf)]
+        given, made = tensors_in(*args, *(kwargs or {}).values()), tensors_in(result)
         known = set(map(id, given))
         if any(differentiable(leaf.dtype) for leaf in given):
             fresh = (leaf for leaf in made if id(leaf) not in known)
@@ -53,7 +51,3 @@ class Made(TorchFunctionMode):
         if any(id(leaf) in self._constants for leaf in written):
             self._constants.clear()  # it may be a view of any of them
         return result
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)

@@ -1,4 +1,4 @@
-"""What is known of an operation that a rule calls: its name, its origin, its derivative."""
+"""What is known of an operation that a rule calls: its name, origin, arguments, derivative."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from pullback.internal.torch import (
     OpOverloadPacket,
     is_of_custom_operators,
     is_view,
+    pytree,
     schema_of,
 )
 
@@ -17,11 +18,13 @@ __all__ = [
     "is_of_torch",
     "is_unknown",
     "name_of",
+    "tensors_in",
     "with_argument",
     "writes_into_a_view",
     "written_by",
 ]
 
+_NO_TREE = frozenset((bool, int, float, str, torch.device, torch.dtype, type(None)))
 _NOT_IMPLEMENTED = ("NotImplemented", "Error")
 _AUGMENTED = frozenset(
     f"__i{operator}__"
@@ -41,6 +44,17 @@ def is_of_torch(func: Any) -> bool:
     """Whether torch itself defines a function; the name of a custom operator says nothing."""
     module = getattr(func, "__module__", None) or getattr(func, "__objclass__", func).__module__
     return module.partition(".")[0] == "torch" and not is_of_custom_operators(module)
+
+
+def tensors_in(*values: Any) -> list[torch.Tensor]:
+    """The tensors among arguments or results, most of which are no trees."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif type(value) not in _NO_TREE:
+            found += [x for x in pytree.tree_leaves(value) if isinstance(x, torch.Tensor)]
+    return found
 
 
 def is_unknown(node: Any) -> bool:

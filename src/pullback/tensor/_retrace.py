@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal.torch import (
     OpOverload,
+    disable_torch_function,
     drops_writes,
     is_raised_by_tracing,
     pytree,
@@ -36,6 +37,7 @@ from pullback.tensor._operations import (
     is_of_torch,
     is_unknown,
     name_of,
+    tensors_in,
     with_argument,
     writes_into_a_view,
     written_by,
@@ -227,10 +229,9 @@ class Retrace(TorchFunctionMode):
                 raise self.refuse(f"torch.func does not differentiate {name_of(func)}") from error
             raise
         self._confirm(func, args, kwargs, result)
-        for leaf in pytree.tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self.dtypes.add(leaf.dtype)
-                (self._tracked if self.tracks(leaf) else self.constants)[id(leaf)] = leaf
+        for leaf in tensors_in(result):
+            self.dtypes.add(leaf.dtype)
+            (self._tracked if self.tracks(leaf) else self.constants)[id(leaf)] = leaf
         return result
 
     def tracks(self, value: Any) -> bool:
@@ -383,4 +384,5 @@ def retracing() -> Retrace | None:
 
 
 def _differentiable(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
+    with disable_torch_function():  # asked of each tensor, and nothing to the modes around
+        return tensor.is_floating_point() or tensor.is_complex()

@@ -23,6 +23,7 @@ _CASTS = {
     _tensor.chalf: torch.complex32,
     _tensor.cfloat: torch.complex64,
 }
+_AUTOCAST = ("cpu", "cuda")
 _LIKE = {_tensor.to, _tensor.type_as}
 
 
@@ -49,8 +50,10 @@ class Unrounded(TorchFunctionMode):
             return _tensor.to(args[0], device, dtype, *args[2:], **kwargs)
         args = tuple(map(self._wide, args))
         kwargs = {key: self._wide(value) for key, value in kwargs.items()}
+        if not any(map(torch.is_autocast_enabled, _AUTOCAST)):
+            return func(*args, **kwargs)
         device = next((t.device.type for t in args if isinstance(t, torch.Tensor)), "cpu")
-        if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+        if device in _AUTOCAST and torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):
                 return func(*args, **kwargs)
         return func(*args, **kwargs)

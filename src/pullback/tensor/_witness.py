@@ -6,7 +6,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import TensorWeakRef
 
-from pullback.internal.torch import pytree
+from pullback.internal.torch import disable_torch_function
+from pullback.tensor._operations import tensors_in
 
 __all__ = ["Witness"]
 
@@ -34,19 +35,22 @@ class Witness(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        given = set()
-        wide = False
-        for leaf in pytree.tree_leaves((args, kwargs)):
-            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
-                given.add(id(leaf))
-                wide = wide or leaf.dtype is torch.float64
-                reference = self._earlier.get(id(leaf))
-                if reference is not None and reference() is leaf:
-                    self.remembered = True
+        given = _floating(tensors_in(*args, *(kwargs or {}).values()))
+        for leaf, _ in given:
+            reference = self._earlier.get(id(leaf))
+            if reference is not None and reference() is leaf:
+                self.remembered = True
         result = func(*args, **(kwargs or {}))
-        for leaf in pytree.tree_leaves(result):
-            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
-                self.rounds = self.rounds or (wide and leaf.dtype is torch.float32)
-                if id(leaf) not in given:
-                    self._made[id(leaf)] = TensorWeakRef(leaf)
+        wide = any(dtype is torch.float64 for _, dtype in given)
+        known = {id(leaf) for leaf, _ in given}
+        for leaf, dtype in _floating(tensors_in(result)):
+            self.rounds = self.rounds or (wide and dtype is torch.float32)
+            if id(leaf) not in known:
+                self._made[id(leaf)] = TensorWeakRef(leaf)
         return result
+
+
+def _floating(tensors: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.dtype]]:
+    """The floating ones and their dtypes, which are asked for without a word to modes around."""
+    with disable_torch_function():
+        return [(leaf, leaf.dtype) for leaf in tensors if leaf.is_floating_point()]
