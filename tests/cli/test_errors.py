@@ -139,7 +139,7 @@ def test_debug_shows_the_traceback() -> None:
 
 
 def test_the_console_script_gives_the_status(folder) -> None:
-    command = [sys.executable, "-m", "pullback.cli", "check", "no_such_package"]
+    command = [str(Path(sys.executable).with_name("pullback")), "check", "no_such_package"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("pullback: There is no package")

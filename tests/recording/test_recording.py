@@ -107,7 +107,8 @@ def test_a_script_is_recorded_and_found_again_without_running_it(script) -> None
 
 
 @pytest.mark.parametrize("how", ["module", "pytest", "child"])
-def test_other_ways_to_run_a_program(script, how) -> None:
+def test_other_ways_to_run_a_program(script, how, monkeypatch) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # which take as long as torch
     body = textwrap.dedent(SCRIPT.partition("for step")[0])
     Path("lib_of_program.py").write_text(body)
     use = (

@@ -1,6 +1,5 @@
 """`pullback track -- python train.py`, on a program that knows nothing of it."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -47,14 +46,12 @@ def run(program: Path, name: str, *arguments: str) -> tuple[int, Path]:
 
 
 def test_a_program_is_tracked_and_two_runs_compared(
-    program: Path, capsys: pytest.CaptureFixture[str]
+    program: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As it is written in a shell, and into the files that it is given nothing of.
-    pullback = str(Path(sys.executable).with_name("pullback"))
-    command = [pullback, "track", "--every", "2", "--", sys.executable, "train.py", "1.0"]
-    done = subprocess.run(command, cwd=program.parent, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "10 tensors" in done.stdout
+    monkeypatch.chdir(program.parent)
+    assert main(["track", "--every", "2", "--", sys.executable, "train.py", "1.0"]) == 0
+    assert "10 tensors" in capsys.readouterr().out
     one = program.parent / "scales.jsonl"
     series = {(s.key.name, s.key.direction): s for s in read_run(one).series}
     names = {"Sequential", "Sequential.0", "Sequential.1", "Sequential.2", "MSELoss"}
