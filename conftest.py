@@ -21,6 +21,9 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 if "PULLBACK_FUZZ" not in os.environ:
     os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 
+# A test starts Python in vain where each start compiles all of pullback anew, for half a second.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # pytest reads along with each logger that tells no other, and for a reader Dynamo describes all
 # that it does in JSON: a tenth of its time.
 logging.getLogger("torch.__trace").propagate = True
