@@ -37,8 +37,6 @@ class ClipGradientFunction(Function):
         _, ctx.value, ctx.norm, ctx.dim = inputs
 
     @staticmethod
-    # torch declares (ctx, *grad_outputs); the rule names its one cotangent.
-    # pyrefly: ignore[bad-override]
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None, None]:
         """Return the clipped cotangent."""
         if ctx.value is not None:

@@ -31,8 +31,6 @@ class DtypeGradientFunction(Function):
         ctx.dtype = inputs[1]
 
     @staticmethod
-    # torch declares (ctx, *grad_outputs); the rule names its one cotangent.
-    # pyrefly: ignore[bad-override]
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
         """Return the cotangent rounded to the dtype, in its own dtype."""
         return cotangent.to(ctx.dtype).to(cotangent.dtype), None

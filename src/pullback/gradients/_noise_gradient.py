@@ -35,8 +35,6 @@ class NoiseGradientFunction(Function):
         ctx.save_for_backward(inputs[1])
 
     @staticmethod
-    # torch declares (ctx, *grad_outputs); the rule names its one cotangent.
-    # pyrefly: ignore[bad-override]
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return the cotangent plus the noise, and the zero that the noise gets."""
         (noise,) = ctx.saved_tensors

@@ -28,8 +28,6 @@ class NormaliseGradientFunction(Function):
         _, ctx.norm, ctx.dim = inputs
 
     @staticmethod
-    # torch declares (ctx, *grad_outputs); the rule names its one cotangent.
-    # pyrefly: ignore[bad-override]
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None]:
         """Return the cotangent with the given norm; a zero one stays zero."""
         if cotangent.numel() == 0:

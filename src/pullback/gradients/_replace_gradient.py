@@ -30,8 +30,6 @@ class ReplaceGradientFunction(Function):
         ctx.shape, ctx.dtype = like.shape, like.dtype
 
     @staticmethod
-    # torch declares (ctx, *grad_outputs); the rule names its one cotangent.
-    # pyrefly: ignore[bad-override]
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return zero for the value and the cotangent, summed to shape, for the other."""
         to_x = torch.zeros_like(cotangent) if ctx.needs_input_grad[0] else None

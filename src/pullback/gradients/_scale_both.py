@@ -36,8 +36,6 @@ class ScaleBothFunction(Function):
         ctx.backward_factor = None if isinstance(backward, Tensor) else backward
 
     @staticmethod
-    # torch declares (ctx, *grad_outputs); the rule names its one cotangent.
-    # pyrefly: ignore[bad-override]
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Return the scaled cotangent, the forward factor's derivative, and a zero."""
         x, forward, backward = ctx.saved_tensors

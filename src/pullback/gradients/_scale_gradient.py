@@ -36,8 +36,6 @@ class ScaleGradientFunction(Function):
             ctx.factor = factor
 
     @staticmethod
-    # torch declares (ctx, *grad_outputs); the rule names its one cotangent.
-    # pyrefly: ignore[bad-override]
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return the scaled cotangent, and the zero that a factor gets."""
         factor = ctx.factor

@@ -27,8 +27,6 @@ class StopGradientFunction(Function):
         ctx.mark_non_differentiable(output)
 
     @staticmethod
-    # torch declares (ctx, *grad_outputs); the rule names its one cotangent.
-    # pyrefly: ignore[bad-override]
     def backward(ctx: Any, cotangent: Tensor) -> None:
         """Return nothing: no gradient flows."""
         return

@@ -28,8 +28,6 @@ class StraightThroughFunction(Function):
         """Keep nothing: the cotangent passes as it is."""
 
     @staticmethod
-    # torch declares (ctx, *grad_outputs); the rule names its one cotangent.
-    # pyrefly: ignore[bad-override]
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return zero for the hard value and the cotangent for the soft one."""
         to_hard = torch.zeros_like(cotangent) if ctx.needs_input_grad[0] else None

@@ -29,8 +29,6 @@ class WhereGradientFunction(Function):
         ctx.save_for_backward(inputs[1])
 
     @staticmethod
-    # torch declares (ctx, *grad_outputs); the rule names its one cotangent.
-    # pyrefly: ignore[bad-override]
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
         """Return the masked cotangent: a NaN behind the mask is 0, not NaN."""
         (mask,) = ctx.saved_tensors

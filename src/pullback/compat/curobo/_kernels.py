@@ -50,8 +50,7 @@ class CliqueTensorStep(Function):
     """Positions and their differences by dense matrices, the start gradient included."""
 
     @staticmethod
-    # torch declares (*args); the published names are kept.
-    def forward(  # pyrefly: ignore[bad-override]
+    def forward(
         ctx: Any,
         u_act: Tensor,
         start_position: Tensor,
@@ -66,8 +65,7 @@ class CliqueTensorStep(Function):
         return jit_tensor_step_pos_clique(u_act, start_position, mask, n_mask, fd_1, fd_2, fd_3)
 
     @staticmethod
-    # The published names.
-    def backward(  # pyrefly: ignore[bad-override]
+    def backward(
         ctx: Any, grad_out_p: Tensor, grad_out_v: Tensor, grad_out_a: Tensor, grad_out_j: Tensor
     ) -> tuple[Any, ...]:
         """Return a gradient for each argument that needs one."""
@@ -112,8 +110,7 @@ class CliqueTensorStepKernel(Function):
     _places: tuple[int, ...] = (0, 1, 2, 3, 8)
 
     @classmethod
-    # torch declares (*args); the published names are kept.
-    def forward(  # pyrefly: ignore[bad-override]
+    def forward(
         cls,
         ctx: Any,
         u_act: Tensor,
@@ -165,8 +162,7 @@ class CliqueTensorStepKernel(Function):
         return values
 
     @classmethod
-    # The published names.
-    def backward(  # pyrefly: ignore[bad-override]
+    def backward(
         cls,
         ctx: Any,
         grad_out_p: Tensor,

@@ -30,8 +30,6 @@ class GradFactor(Function):
     gradient = "surrogate"
 
     @staticmethod
-    # torch declares (*args); the published names are kept.
-    # pyrefly: ignore[bad-override]
     def forward(ctx: Any, x: Tensor, f: Factor) -> Tensor:
         """Return ``x``, and keep the factor as ``ctx.f``.
 
@@ -57,8 +55,6 @@ class GradFactor(Function):
         return x.view_as(x)
 
     @staticmethod
-    # torch declares (ctx, *grad_outputs); the published names are kept.
-    # pyrefly: ignore[bad-override]
     def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return ``grad_y * f``, and zeros for a tensor ``f`` that needs a gradient.
 

@@ -109,8 +109,6 @@ class ScaleTracker(Function):
     _traced = True  # torch.compile follows the rules: a pair cannot be put into a graph
 
     @staticmethod
-    # torch declares (*args); the published names are kept.
-    # pyrefly: ignore[bad-override]
     def forward(ctx: Any, t: Tensor, scale_pair: ScalePair) -> Tensor:
         """Return a view of ``t`` and record its scale.
 
@@ -124,8 +122,6 @@ class ScaleTracker(Function):
         return t.view_as(t)
 
     @staticmethod
-    # torch declares (ctx, *grad_outputs); the published names are kept.
-    # pyrefly: ignore[bad-override]
     def backward(ctx: Any, t: Tensor) -> tuple[Tensor, None, None]:
         """Return the cotangent and record its scale.
 
@@ -137,7 +133,6 @@ class ScaleTracker(Function):
         return t, None, None
 
     @classmethod
-    # pyrefly: ignore[bad-override]
     def apply(cls, t: Tensor, scale_pair: ScalePair) -> Any:
         """Return a view of ``t``; the scales of it and of its gradient are recorded.
 

@@ -63,8 +63,6 @@ class BlockProductFunction(Function):
         ctx.save_for_backward(again_a, again_b, noise)
 
     @staticmethod
-    # torch declares (ctx, *grad_outputs); the rule names its one cotangent.
-    # pyrefly: ignore[bad-override]
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:
         """Return the gradients of ``a`` and ``b``; the others are the same factors again."""
         a, b, noise = ctx.saved_tensors

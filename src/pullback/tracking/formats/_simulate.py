@@ -36,8 +36,6 @@ class RoundValueFunction(Function):
         """Keep nothing: the cotangent passes as it is."""
 
     @staticmethod
-    # torch declares (ctx, *grad_outputs); the rule names its one cotangent.
-    # pyrefly: ignore[bad-override]
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None, None]:
         """Return the cotangent."""
         return cotangent, None, None, None
@@ -68,8 +66,6 @@ class RoundGradientFunction(Function):
         ctx.save_for_backward(noise)
 
     @staticmethod
-    # torch declares (ctx, *grad_outputs); the rule names its one cotangent.
-    # pyrefly: ignore[bad-override]
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None, None]:
         """Return the rounded cotangent."""
         (noise,) = ctx.saved_tensors
