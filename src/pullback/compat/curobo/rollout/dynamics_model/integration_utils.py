@@ -1,69 +1,8 @@
 """cuRobo's ``rollout.dynamics_model.integration_utils``; see `pullback.compat.curobo`."""
 
-from pullback.compat.curobo._kernels import (
-    AccelerationTensorStepIdxKernel,
-    AccelerationTensorStepKernel,
-    CliqueTensorStep,
-    CliqueTensorStepCentralDifferenceKernel,
-    CliqueTensorStepCoalesceKernel,
-    CliqueTensorStepIdxCentralDifferenceKernel,
-    CliqueTensorStepIdxKernel,
-    CliqueTensorStepKernel,
-)
-from pullback.compat.curobo._matrices import (
-    action_interpolate_kernel,
-    build_clique_matrix,
-    build_fd_matrix,
-    build_int_matrix,
-    build_start_state_mask,
-    interpolate_kernel,
-    sum_matrix,
-    tensor_linspace,
-)
-from pullback.compat.curobo._steps import (
-    euler_integrate,
-    jit_backward_pos_clique,
-    jit_backward_pos_clique_contiguous,
-    jit_tensor_step_pos_clique,
-    jit_tensor_step_pos_clique_contiguous,
-    step_acc_semi_euler,
-    tensor_step_acc,
-    tensor_step_acc_semi_euler,
-    tensor_step_jerk,
-    tensor_step_pos,
-    tensor_step_pos_clique,
-    tensor_step_pos_ik,
-    tensor_step_vel,
-)
+from pullback.compat.curobo import _kernels, _matrices, _steps
+from pullback.compat.curobo._kernels import *  # noqa: F403
+from pullback.compat.curobo._matrices import *  # noqa: F403
+from pullback.compat.curobo._steps import *  # noqa: F403
 
-__all__ = [
-    "AccelerationTensorStepIdxKernel",
-    "AccelerationTensorStepKernel",
-    "CliqueTensorStep",
-    "CliqueTensorStepCentralDifferenceKernel",
-    "CliqueTensorStepCoalesceKernel",
-    "CliqueTensorStepIdxCentralDifferenceKernel",
-    "CliqueTensorStepIdxKernel",
-    "CliqueTensorStepKernel",
-    "action_interpolate_kernel",
-    "build_clique_matrix",
-    "build_fd_matrix",
-    "build_int_matrix",
-    "build_start_state_mask",
-    "euler_integrate",
-    "interpolate_kernel",
-    "jit_backward_pos_clique",
-    "jit_backward_pos_clique_contiguous",
-    "jit_tensor_step_pos_clique",
-    "jit_tensor_step_pos_clique_contiguous",
-    "step_acc_semi_euler",
-    "sum_matrix",
-    "tensor_linspace",
-    "tensor_step_acc",
-    "tensor_step_acc_semi_euler",
-    "tensor_step_jerk",
-    "tensor_step_pos",
-    "tensor_step_pos_clique",
-    "tensor_step_pos_ik",
-    "tensor_step_vel",
-]
+__all__ = sorted([*_kernels.__all__, *_matrices.__all__, *_steps.__all__])  # noqa: PLE0605
