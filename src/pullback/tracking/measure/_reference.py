@@ -2,23 +2,7 @@
 
 import torch
 
-from pullback.tracking.measure._layout import (
-    ABOVE,
-    BELOW,
-    BINS,
-    COUNT,
-    FIRST_BIN,
-    M2,
-    MAX_ABS,
-    MEAN,
-    MEAN_ABS,
-    MIN_ABS,
-    NANS,
-    NEGATIVE_INFINITIES,
-    POSITIVE_INFINITIES,
-    WIDTH,
-    ZEROS,
-)
+from pullback.tracking.measure import _layout as layout
 
 __all__ = ["measure_reference"]
 
@@ -48,25 +32,25 @@ def measure_reference(values: torch.Tensor, factor: torch.Tensor | float = 1.0) 
     nonzero = finite & (flat != 0)
     kept = torch.where(finite, flat, 0.0)
     size = kept.abs()
-    row = flat.new_zeros(WIDTH)
-    row[COUNT] = flat.numel()
-    row[ZEROS] = (flat == 0).sum()
-    row[NANS] = torch.isnan(flat).sum()
-    row[POSITIVE_INFINITIES] = torch.isposinf(flat).sum()
-    row[NEGATIVE_INFINITIES] = torch.isneginf(flat).sum()
-    row[MIN_ABS] = torch.inf
+    row = flat.new_zeros(layout.WIDTH)
+    row[layout.COUNT] = flat.numel()
+    row[layout.ZEROS] = (flat == 0).sum()
+    row[layout.NANS] = torch.isnan(flat).sum()
+    row[layout.POSITIVE_INFINITIES] = torch.isposinf(flat).sum()
+    row[layout.NEGATIVE_INFINITIES] = torch.isneginf(flat).sum()
+    row[layout.MIN_ABS] = torch.inf
     if flat.numel() == 0:
         return row
     share = 1.0 / finite.sum().clamp(min=1).to(torch.float64)
     mean = kept.sum() * share
-    row[MEAN] = mean
-    row[M2] = torch.where(finite, (kept - mean).square(), 0.0).sum()
-    row[MEAN_ABS] = size.sum() * share
-    row[MAX_ABS] = size.max()
-    row[MIN_ABS] = torch.where(nonzero, size, torch.inf).min()
+    row[layout.MEAN] = mean
+    row[layout.M2] = torch.where(finite, (kept - mean).square(), 0.0).sum()
+    row[layout.MEAN_ABS] = size.sum() * share
+    row[layout.MAX_ABS] = size.max()
+    row[layout.MIN_ABS] = torch.where(nonzero, size, torch.inf).min()
     # frexp gives |x| = m 2^e with m in [1/2, 1), so that floor(log2 |x|) is e - 1.
     exponent = torch.frexp(torch.where(nonzero, kept, 1.0)).exponent - 1
-    position = exponent.clamp(BELOW, ABOVE).to(torch.int64) - BELOW
-    histogram = flat.new_zeros(BINS).index_add_(0, position, nonzero.to(torch.float64))
-    row[FIRST_BIN:] = histogram
+    position = exponent.clamp(layout.BELOW, layout.ABOVE).to(torch.int64) - layout.BELOW
+    histogram = flat.new_zeros(layout.BINS).index_add_(0, position, nonzero.to(torch.float64))
+    row[layout.FIRST_BIN :] = histogram
     return row

@@ -10,23 +10,8 @@ import numpy as np
 import torch
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.tracking.measure import _layout as layout
 from pullback.tracking.measure._dispatch import measure
-from pullback.tracking.measure._layout import (
-    ABOVE,
-    BELOW,
-    BINS,
-    COUNT,
-    FIRST_BIN,
-    M2,
-    MAX_ABS,
-    MEAN,
-    MEAN_ABS,
-    MIN_ABS,
-    NANS,
-    NEGATIVE_INFINITIES,
-    POSITIVE_INFINITIES,
-    WIDTH,
-)
 
 __all__ = ["Statistics", "hide_unknown", "merge_rows"]
 
@@ -40,8 +25,12 @@ _SCALARS: dict[str, type[int] | type[float]] = {
 
 def finite_counts(rows: np.ndarray) -> np.ndarray:
     """The number of finite elements of each row."""
-    bad = rows[..., NANS] + rows[..., POSITIVE_INFINITIES] + rows[..., NEGATIVE_INFINITIES]
-    return rows[..., COUNT] - bad
+    bad = (
+        rows[..., layout.NANS]
+        + rows[..., layout.POSITIVE_INFINITIES]
+        + rows[..., layout.NEGATIVE_INFINITIES]
+    )
+    return rows[..., layout.COUNT] - bad
 
 
 # Squares of numbers beyond these are not all numbers of float64.
@@ -50,10 +39,10 @@ _LEAST, _MOST = 1e-140, 1e140
 
 def hide_unknown(rows: np.ndarray) -> np.ndarray:
     """Put NaN into rows, of any leading shape, where float64 does not hold a moment."""
-    largest = rows[..., MAX_ABS]
+    largest = rows[..., layout.MAX_ABS]
     lost = (largest > _MOST) | ((largest > 0) & (largest < _LEAST))
-    for moment in (MEAN, M2, MEAN_ABS):
-        unknown = np.isinf(rows[..., moment]) | (lost if moment == M2 else False)
+    for moment in (layout.MEAN, layout.M2, layout.MEAN_ABS):
+        unknown = np.isinf(rows[..., moment]) | (lost if moment == layout.M2 else False)
         rows[..., moment] = np.where(unknown, np.nan, rows[..., moment])
     return rows
 
@@ -73,15 +62,15 @@ def merge_rows(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """
     first, second = finite_counts(one), finite_counts(other)
     share = second / np.maximum(first + second, 1.0)
-    distance = np.where(second > 0, other[..., MEAN] - one[..., MEAN], 0.0)
+    distance = np.where(second > 0, other[..., layout.MEAN] - one[..., layout.MEAN], 0.0)
     with np.errstate(over="ignore", invalid="ignore"):  # what is not known stays so
         merged = one + other
-        merged[..., M2] += np.square(distance) * first * share
-    merged[..., MEAN] = one[..., MEAN] + distance * share
-    larger = np.where(second > 0, other[..., MEAN_ABS] - one[..., MEAN_ABS], 0.0)
-    merged[..., MEAN_ABS] = one[..., MEAN_ABS] + larger * share
-    merged[..., MAX_ABS] = np.maximum(one[..., MAX_ABS], other[..., MAX_ABS])
-    merged[..., MIN_ABS] = np.minimum(one[..., MIN_ABS], other[..., MIN_ABS])
+        merged[..., layout.M2] += np.square(distance) * first * share
+    merged[..., layout.MEAN] = one[..., layout.MEAN] + distance * share
+    larger = np.where(second > 0, other[..., layout.MEAN_ABS] - one[..., layout.MEAN_ABS], 0.0)
+    merged[..., layout.MEAN_ABS] = one[..., layout.MEAN_ABS] + larger * share
+    merged[..., layout.MAX_ABS] = np.maximum(one[..., layout.MAX_ABS], other[..., layout.MAX_ABS])
+    merged[..., layout.MIN_ABS] = np.minimum(one[..., layout.MIN_ABS], other[..., layout.MIN_ABS])
     return merged
 
 
@@ -163,22 +152,24 @@ class Statistics:
     @classmethod
     def from_row(cls, row: np.ndarray) -> "Statistics":
         """Read a row as the kernels write it (see `pullback.tracking.measure._layout`)."""
-        filled = np.flatnonzero(row[FIRST_BIN:])
-        counts = row[FIRST_BIN:][filled].astype(np.int64)
-        numbers = row[:FIRST_BIN].tolist()  # at once: one by one they take twice as long
+        filled = np.flatnonzero(row[layout.FIRST_BIN :])
+        counts = row[layout.FIRST_BIN :][filled].astype(np.int64)
+        numbers = row[: layout.FIRST_BIN].tolist()  # at once: one by one they take twice as long
         scalars: dict[str, Any] = {
             name: kind(number)
             for (name, kind), number in zip(_SCALARS.items(), numbers, strict=True)
         }
-        exponents = dict(zip((filled + BELOW).tolist(), counts.tolist(), strict=True))
+        exponents = dict(zip((filled + layout.BELOW).tolist(), counts.tolist(), strict=True))
         return cls(**scalars, exponents=exponents)
 
     def to_row(self) -> np.ndarray:
         """The row that `from_row` reads."""
-        row = np.zeros(WIDTH)
-        row[:FIRST_BIN] = [getattr(self, name) for name in _SCALARS]
+        row = np.zeros(layout.WIDTH)
+        row[: layout.FIRST_BIN] = [getattr(self, name) for name in _SCALARS]
         for exponent, number in self.exponents.items():
-            row[FIRST_BIN + min(max(exponent, BELOW), ABOVE) - BELOW] += number
+            row[
+                layout.FIRST_BIN + min(max(exponent, layout.BELOW), layout.ABOVE) - layout.BELOW
+            ] += number
         return row
 
     def merge(self, other: "Statistics") -> "Statistics":
@@ -226,7 +217,7 @@ class Statistics:
         """
         try:
             first, *counts = data["exponents"]
-            if len(counts) > BINS or not BELOW <= first <= ABOVE + 1:
+            if len(counts) > layout.BINS or not layout.BELOW <= first <= layout.ABOVE + 1:
                 raise ValueError("too many exponents")
             scalars: dict[str, Any] = {
                 name: whole(data[name]) if kind is int else _number(data[name])

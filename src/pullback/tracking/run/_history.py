@@ -8,8 +8,8 @@ from itertools import groupby
 import numpy as np
 
 from pullback.errors import ArgumentError, RecordingError
-from pullback.tracking.measure._layout import NANS, NEGATIVE_INFINITIES, POSITIVE_INFINITIES, WIDTH
-from pullback.tracking.measure._statistics import Statistics, merge_rows
+from pullback.tracking.measure._layout import COUNT, WIDTH
+from pullback.tracking.measure._statistics import Statistics, finite_counts, merge_rows
 from pullback.tracking.run._identity import Key, Place
 from pullback.tracking.run._observation import Observation, Sink
 from pullback.tracking.run._points import Points, decode_points, encode_points
@@ -135,7 +135,7 @@ class History:
     def _look_for_nonfinite(self, identities: list[tuple[Key, Place]], rows: np.ndarray) -> None:
         if self.first_nonfinite is not None:
             return
-        bad = rows[:, NANS] + rows[:, POSITIVE_INFINITIES] + rows[:, NEGATIVE_INFINITIES] > 0
+        bad = finite_counts(rows) < rows[:, COUNT]
         index = int(np.argmax(bad)) if bad.any() else len(rows)
         for i in range(max(0, index - PREDECESSORS), index):
             self.predecessors.append((identities[i][0], Statistics.from_row(rows[i]).scale))

@@ -16,16 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pullback.tracking.measure._layout import (
-    COUNT,
-    M2,
-    MAX_ABS,
-    MEAN,
-    NANS,
-    NEGATIVE_INFINITIES,
-    POSITIVE_INFINITIES,
-    ZEROS,
-)
+from pullback.tracking.measure import _layout as layout
 from pullback.tracking.measure._statistics import finite_counts
 
 __all__ = [
@@ -75,25 +66,25 @@ def encode_points(rows: np.ndarray) -> np.ndarray:
     """Four bytes for each row of statistics: uint8 of shape ``[n, 4]``."""
     finite = finite_counts(rows)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        deviation = np.sqrt(rows[:, M2] / np.maximum(finite, 1.0))
-        scale = np.hypot(rows[:, MEAN], deviation)
+        deviation = np.sqrt(rows[:, layout.M2] / np.maximum(finite, 1.0))
+        scale = np.hypot(rows[:, layout.MEAN], deviation)
         level = np.log2(scale)
-        above = np.log2(rows[:, MAX_ABS]) - level
-    empty, null = finite == 0, (finite > 0) & (rows[:, MAX_ABS] == 0)
+        above = np.log2(rows[:, layout.MAX_ABS]) - level
+    empty, null = finite == 0, (finite > 0) & (rows[:, layout.MAX_ABS] == 0)
     drawn = ~(empty | null | np.isnan(level) | np.isnan(above))
     points = np.zeros((len(rows), POINT_BYTES), np.uint8)
     level = np.clip(np.round(np.where(drawn, level, 0.0) * 256), -32766, 32767)
     level = np.where(null, ALL_ZERO, np.where(drawn, level, NONE_FINITE)).astype("<i2")
     points[:, :2] = level[:, None].view(np.uint8)
     points[:, 2] = np.clip(np.round(np.where(drawn, above, 0.0) * 8), 0, 255)
-    share = rows[:, ZEROS] / np.maximum(rows[:, COUNT], 1.0)
+    share = rows[:, layout.ZEROS] / np.maximum(rows[:, layout.COUNT], 1.0)
     rounded = np.round(share * WHOLE)
     rounded = np.where(share > 0, np.maximum(rounded, 1), rounded)
     rounded = np.where(share < 1, np.minimum(rounded, WHOLE - 1), rounded)
     bad = (
-        (rows[:, NANS] > 0) * NAN_SEEN
-        + (rows[:, POSITIVE_INFINITIES] > 0) * POSITIVE_SEEN
-        + (rows[:, NEGATIVE_INFINITIES] > 0) * NEGATIVE_SEEN
+        (rows[:, layout.NANS] > 0) * NAN_SEEN
+        + (rows[:, layout.POSITIVE_INFINITIES] > 0) * POSITIVE_SEEN
+        + (rows[:, layout.NEGATIVE_INFINITIES] > 0) * NEGATIVE_SEEN
     )
     points[:, 3] = np.where(bad > 0, WHOLE + bad, rounded)
     return points
