@@ -13,11 +13,6 @@ __all__ = ["check_broadcast", "check_real", "check_tensor", "refuse_export"]
 def check_tensor(tensor: Tensor, function: str, name: str = "x") -> None:
     """Refuse by name what cannot carry a gradient: non-tensors, integers, sparse and nested.
 
-    Arguments:
-        tensor: the value given, of any shape.
-        function: the function that was called, for the message.
-        name: the argument's name, for the message.
-
     Raises:
         ArgumentTypeError: not a tensor, or a tensor of integers, booleans or quantised values.
         UnsupportedError: a sparse, nested or otherwise not strided tensor, or a program that
@@ -57,11 +52,6 @@ def check_tensor(tensor: Tensor, function: str, name: str = "x") -> None:
 def check_real(tensor: Tensor, function: str, why: str) -> None:
     """Refuse complex tensors where the value has no meaning for them.
 
-    Arguments:
-        tensor: the value given, already checked by `check_tensor`.
-        function: the function that was called, for the message.
-        why: what complex numbers lack, for the message.
-
     Raises:
         ArgumentTypeError: the tensor is complex.
     """
@@ -76,12 +66,6 @@ def check_real(tensor: Tensor, function: str, why: str) -> None:
 
 def check_broadcast(shape: torch.Size, target: torch.Size, function: str, name: str) -> None:
     """Refuse a shape that does not broadcast to the target without enlarging it.
-
-    Arguments:
-        shape: the shape of the argument.
-        target: the shape it must broadcast to.
-        function: the function that was called, for the message.
-        name: the argument's name, for the message.
 
     Raises:
         ArgumentError: the shape does not fit.
@@ -102,9 +86,6 @@ def refuse_export(function: str) -> None:
 
     Measured on torch 2.13: a program exported through an autograd Function differentiates the
     operations of its forward, so that the shaped gradient is lost without a word.
-
-    Arguments:
-        function: the function that was called, for the message.
 
     Raises:
         UnsupportedError: a program is being exported while gradients are enabled.

@@ -27,16 +27,8 @@ def check_factor(
 ) -> Factor:
     """Return a factor that is fit to be multiplied, in float32 or wider.
 
-    Arguments:
-        factor: a number, or a tensor that broadcasts to ``x``.
-        x: the tensor that will be scaled; ``None`` while a module is constructed.
-        function: the function that was called, for the message.
-        name: the argument's name, for the message.
-        allow_nan: take NaN and infinite factors. A tensor's values are looked at only where
-            that waits for nothing: on the CPU, outside of tracing and of torch.func.
-
-    Returns:
-        The number, or the tensor in at least float32.
+    There is no ``x`` yet while a module is constructed. Whether a tensor's values are finite is
+    looked at only where that waits for nothing: on the CPU, outside of tracing and of torch.func.
 
     Raises:
         ArgumentTypeError: neither a number nor a numeric tensor, or complex for a real ``x``.
@@ -59,12 +51,6 @@ def check_number(
     number: object, function: str, *, name: str, allow_nan: bool = False
 ) -> float | complex:
     """Return a plain number, or refuse what is none.
-
-    Arguments:
-        number: what was given.
-        function: the function that was called, for the message.
-        name: the argument's name, for the message.
-        allow_nan: take NaN and infinite numbers.
 
     Raises:
         ArgumentTypeError: not a number.
@@ -123,11 +109,7 @@ def _check_tensor_factor(
 
 
 def can_look_into(tensor: Tensor) -> bool:
-    """Whether a tensor's values can be read without waiting, tracing or batching.
-
-    Arguments:
-        tensor: any tensor.
-    """
+    """Whether a tensor's values can be read without waiting, tracing or batching."""
     return (
         tensor.device.type == "cpu"
         and not torch.compiler.is_compiling()
@@ -155,11 +137,7 @@ def _refuse_complex(factor: object, function: str, name: str) -> None:
 
 
 def widen(tensor: Tensor) -> Tensor:
-    """Return the tensor in float32 or wider, so that a factor of 1e-9 does not become 0.
-
-    Arguments:
-        tensor: any numeric tensor; its gradient flows back through the conversion.
-    """
+    """Return the tensor in float32 or wider, so that a factor of 1e-9 does not become 0."""
     dtype = _wide_dtype(tensor.dtype)
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
@@ -177,13 +155,6 @@ def multiply(tensor: Tensor, factor: Factor) -> Tensor:
 
     One kernel where the dtypes agree. A half-precision tensor times a number is one kernel too:
     torch multiplies it in float32.
-
-    Arguments:
-        tensor: shape (...), any floating or complex dtype.
-        factor: a number, or a tensor in float32 or wider that broadcasts to ``tensor``.
-
-    Returns:
-        Shape (...), the dtype of ``tensor``.
     """
     dtype = tensor.dtype
     if not isinstance(factor, Tensor):

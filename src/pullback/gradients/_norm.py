@@ -60,11 +60,6 @@ def magnitude(tensor: Tensor) -> Tensor:
 def check_positive(number: object, function: str, name: str) -> float:
     """Return a plain positive number, or refuse what is none.
 
-    Arguments:
-        number: what was given.
-        function: the function that was called, for the message.
-        name: the argument's name, for the message.
-
     Raises:
         ArgumentTypeError: not a real number.
         ArgumentError: not positive, NaN or infinite.
@@ -88,11 +83,6 @@ def check_positive(number: object, function: str, name: str) -> float:
 
 def check_dimensions(dim: Dimensions, x: Tensor, function: str) -> Dimensions:
     """Return the dimensions as given, or refuse those that ``x`` does not have.
-
-    Arguments:
-        dim: an integer, several, or ``None``.
-        x: the tensor whose gradient is measured.
-        function: the function that was called, for the message.
 
     Raises:
         ArgumentTypeError: not integers.

@@ -2,7 +2,8 @@
 
 By hand, since ``torch.func.vjp`` of the formulas would compute all of them again: forward and
 backward of 64 x 32 x 7 took 2.4 ms in place of 0.8 for positions, 5.1 in place of 1.2 for
-accelerations.
+accelerations. Shapes are those of the formulas; the cotangents are of position, velocity,
+acceleration and jerk.
 """
 
 import torch
@@ -28,15 +29,7 @@ Needs = tuple[bool, bool, bool, bool, bool]
 def pull_backward_difference(
     u_act: Tensor, starts: Starts, traj_dt: Tensor, cotangents: Four, needs: Needs
 ) -> Gradients:
-    """The gradients of `backward_difference`, from the differences of highest order down.
-
-    Arguments:
-        u_act: ``[batch, horizon, dof]``, as there.
-        starts: as there.
-        traj_dt: as there.
-        cotangents: of position, velocity, acceleration and jerk.
-        needs: which gradients are asked for.
-    """
+    """The gradients of `backward_difference`, from the differences of highest order down."""
     rate = traj_dt.flatten()[0]
     of_p, of_v, of_a, of_j = cotangents
     second = _undo_diff(of_j[:, 1:] * rate**3) + _pad(of_a[:, 1:] * rate**2, 1, 0)
@@ -62,15 +55,7 @@ def pull_backward_difference(
 def pull_central_difference(
     u_act: Tensor, starts: Starts, traj_dt: Tensor, cotangents: Four, needs: Needs
 ) -> Gradients:
-    """The gradients of `central_difference`.
-
-    Arguments:
-        u_act: ``[batch, N, dof]``, as there.
-        starts: as there.
-        traj_dt: as there.
-        cotangents: of position, velocity, acceleration and jerk.
-        needs: which gradients are asked for.
-    """
+    """The gradients of `central_difference`."""
     rate, actions = traj_dt.flatten()[0], u_act.shape[1]
     of_p, of_v, of_a, of_j = cotangents
     slow, bent, sharp = of_v * rate / 12, of_a * rate**2 / 12, of_j * rate**3
@@ -109,16 +94,7 @@ def pull_accelerations(
     *,
     method: Method,
 ) -> Gradients:
-    """The gradients of `hold_accelerations`: the states below are sums, so these sum backwards.
-
-    Arguments:
-        u_act: ``[batch, horizon, dof]``, as there.
-        starts: as there.
-        traj_dt: as there.
-        cotangents: of position, velocity, acceleration and jerk.
-        needs: which gradients are asked for.
-        method: as there.
-    """
+    """The gradients of `hold_accelerations`: the states below are sums, so these sum backwards."""
     dt = step_times(u_act, traj_dt)[:, None]
     # A step adds dt v + weight dt^2 a to the position, with the velocity before it.
     weight = 0.5 if method == "exact" else 1.0

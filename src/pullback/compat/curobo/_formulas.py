@@ -1,4 +1,9 @@
-"""What the Functions compute: whole motions from positions or accelerations."""
+"""What the Functions compute: whole motions from positions or accelerations.
+
+Actions are ``[batch, horizon, dof]``, the starts position, velocity and acceleration, each
+``[batch, dof]``. Of ``traj_dt`` positions take the first element, 1/dt; accelerations take seconds,
+one value or ``[horizon]`` of which the first is not used.
+"""
 
 from typing import Literal
 
@@ -117,13 +122,7 @@ def _before(starts: tuple[Tensor, Tensor, Tensor], dt: Tensor, samples: int) -> 
 def backward_difference(
     u_act: Tensor, starts: tuple[Tensor, Tensor, Tensor], traj_dt: Tensor
 ) -> Four:
-    """Positions to their motion; sample 0 is the start, and ``u_act[horizon - 1]`` is not used.
-
-    Arguments:
-        u_act: ``[batch, horizon, dof]`` positions.
-        starts: position, velocity and acceleration, ``[batch, dof]``.
-        traj_dt: its first element is 1/dt.
-    """
+    """Positions to their motion; sample 0 is the start, and ``u_act[horizon - 1]`` is not used."""
     _check(u_act, starts, traj_dt, 1)
     rate = _rate(traj_dt)
     position, velocity, acceleration = starts
@@ -142,13 +141,7 @@ def backward_difference(
 def central_difference(
     u_act: Tensor, starts: tuple[Tensor, Tensor, Tensor], traj_dt: Tensor
 ) -> Four:
-    """Positions to their motion; N actions give N + 4 samples, each centred on the one before it.
-
-    Arguments:
-        u_act: ``[batch, N, dof]`` positions.
-        starts: position, velocity and acceleration, ``[batch, dof]``.
-        traj_dt: its first element is 1/dt.
-    """
+    """Positions to their motion; N actions give N + 4 samples, each centred on the one before."""
     _check(u_act, starts, traj_dt, 1)
     rate = _rate(traj_dt)
     held = u_act[:, -1:].expand(-1, 4, -1)
@@ -166,14 +159,7 @@ def central_difference(
 def hold_accelerations(
     u_act: Tensor, starts: tuple[Tensor, Tensor, Tensor], traj_dt: Tensor, method: Method
 ) -> Four:
-    """Accelerations to their motion; sample 0 is the start, ``u_act[horizon - 1]`` is not used.
-
-    Arguments:
-        u_act: ``[batch, horizon, dof]`` accelerations.
-        starts: position, velocity and acceleration, ``[batch, dof]``.
-        traj_dt: seconds, one value or ``[horizon]`` of which the first is not used.
-        method: of `pullback.trajectory.integrate`.
-    """
+    """Accelerations to their motion; sample 0 is the start, ``u_act[horizon - 1]`` is not used."""
     _check(u_act, starts, traj_dt, 2)
     position, velocity, acceleration = starts
     dt = step_times(u_act, traj_dt)
@@ -187,11 +173,6 @@ def hold_accelerations(
 
 
 def step_times(u_act: Tensor, traj_dt: Tensor) -> Tensor:
-    """The seconds of each step between samples, ``[horizon - 1]``.
-
-    Arguments:
-        u_act: ``[batch, horizon, dof]``.
-        traj_dt: one value, or ``[horizon]`` of which the first is not used.
-    """
+    """The seconds of each step between samples, ``[horizon - 1]``."""
     steps, dt = u_act.shape[1] - 1, traj_dt.flatten()
     return dt.expand(steps) if dt.numel() == 1 else dt[1 : steps + 1]

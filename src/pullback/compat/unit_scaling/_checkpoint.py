@@ -17,9 +17,6 @@ def preserve_random_state(graph_module: fx.GraphModule) -> None:
     """Let what is checkpointed in a graph draw the same random numbers when it runs again.
 
     torch's operator leaves them to the compiler behind the graph; run as it is, it draws others.
-
-    Arguments:
-        graph_module: a graph, which is changed.
     """
     for part in graph_module.modules():
         if isinstance(part, fx.GraphModule):

@@ -16,11 +16,7 @@ def columns() -> list[str]:
 
 
 def rows(g: fx.Graph) -> list[list[Any]]:
-    """Return a row for each floating value and direction; needs no pandas.
-
-    Arguments:
-        g: a tracked graph.
-    """
+    """Return a row for each floating value and direction; needs no pandas."""
     table = []
     for node in g.nodes:
         if node.op == "output" or "metrics" not in node.meta:

@@ -17,9 +17,7 @@ __all__ = ["rebind_forwards"]
 def rebind_forwards(module: nn.Module, memo: dict[int, Any]) -> None:
     """Bind each function that stands as ``forward`` on a module of the copy to the copy.
 
-    Arguments:
-        module: the copy.
-        memo: what its ``copy.deepcopy`` recorded: the copy of each object, by identity.
+    The memo is what its ``copy.deepcopy`` recorded: the copy of each object, by identity.
 
     Raises:
         UnsupportedError: such a function finds the module by a global name.

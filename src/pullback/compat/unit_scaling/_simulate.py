@@ -136,7 +136,6 @@ class _Untraced(TorchFunctionMode):
     """Rounds each product that torch.compile left in eager code, when it is called.
 
     Arguments:
-        simulation: the formats.
         everywhere: also what is called in a graph.
     """
 

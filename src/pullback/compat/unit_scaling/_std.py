@@ -1,4 +1,7 @@
-"""The scale of a tensor as unit_scaling has it: the unbiased standard deviation."""
+"""The scale of a tensor as unit_scaling has it: the unbiased standard deviation.
+
+A complex tensor has that of both parts together.
+"""
 
 import math
 
@@ -9,20 +12,12 @@ __all__ = ["std_of", "std_tensor"]
 
 
 def std_of(tensor: Tensor) -> float:
-    """Return the unbiased standard deviation, in float32 or wider; NaN of fewer than two values.
-
-    Arguments:
-        tensor: any floating or complex tensor. A complex one has that of both parts together.
-    """
+    """Return the unbiased standard deviation, in float32 or wider; NaN of fewer than two values."""
     return float(std_tensor(tensor))
 
 
 def std_tensor(tensor: Tensor) -> Tensor:
-    """Return `std_of` as a tensor without a shape, where the values lie: nothing is waited for.
-
-    Arguments:
-        tensor: as there.
-    """
+    """Return `std_of` as a tensor without a shape, where the values lie: nothing is waited for."""
     values = tensor.detach()
     if values.dtype.itemsize < 4 or values.dtype == torch.complex32:
         values = values.to(torch.complex64 if values.is_complex() else torch.float32)

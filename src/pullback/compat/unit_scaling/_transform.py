@@ -71,10 +71,6 @@ def apply_transform(module: Module, transform: Transform) -> Module:
 
     The copy may be transformed again: its transforms run one after the other, by rank.
 
-    Arguments:
-        module: the module, which is left as it is.
-        transform: what becomes of each graph.
-
     Raises:
         ArgumentTypeError: no module.
         UnsupportedError: a part of the module is transformed already, or the transforms exclude

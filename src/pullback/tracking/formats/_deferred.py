@@ -13,9 +13,6 @@ __all__ = ["check_output"]
 def check_output(output: Any) -> None:
     """Refuse generators, coroutines, functions and modules, also within containers.
 
-    Arguments:
-        output: what the forward of a module returned.
-
     Raises:
         UnsupportedError: there is one.
     """

@@ -88,9 +88,7 @@ class Settings(Protocol):
 def rounding_products(settings: Settings, path: Sequence[str] = ("",)) -> Iterator[None]:
     """Round every product that is called in a block, and in what is computed again for it.
 
-    Arguments:
-        settings: how to round.
-        path: the names of the modules that are running.
+    The path is of the modules that are running, by name.
 
     Raises:
         UnsupportedError: a product that cannot be reached.

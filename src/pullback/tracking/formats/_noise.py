@@ -96,12 +96,7 @@ class NoiseMeter:
 
 
 def noise_between(before: Sums, after: Sums) -> list[QuantisationNoise]:
-    """What was measured from one moment to another, in the order of appearance.
-
-    Arguments:
-        before: the sums of a meter, empty for its beginning.
-        after: the same meter's at a later moment.
-    """
+    """What was measured from one moment to another, in the order of appearance."""
     found = []
     for key, (count, sums) in after.items():
         earlier, less = before.get(key, (0, torch.zeros_like(sums)))

@@ -145,11 +145,7 @@ _OWN |= {"pullback", "pullback_tracking", "pullback_unit_scaling", "rngprims"}
 
 @functools.cache
 def is_product(operator: Any) -> bool:
-    """Whether what reached torch's kernels multiplies, or may: other people's operators may.
-
-    Arguments:
-        operator: a ``torch.ops`` overload.
-    """
+    """Whether what reached torch's kernels multiplies, or may: other people's operators may."""
     name = operator.overloadpacket.__name__
     space = operator.namespace
     if space in {"aten", "torchvision"}:
@@ -158,13 +154,7 @@ def is_product(operator: Any) -> bool:
 
 
 def is_single(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call has one operand alone, as einsum that transposes or sums: no product.
-
-    Arguments:
-        function: one of `FACTORS`.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-    """
+    """Whether a call has one operand alone, as einsum that transposes or sums: no product."""
 
     def count(value: Any) -> int:
         if isinstance(value, list | tuple):
@@ -194,11 +184,7 @@ def replace_factors(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a product with its factors replaced.
 
-    Arguments:
-        function: one of `FACTORS`.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        replace: what to make of each floating or complex factor, given its name as an argument.
+    ``replace`` is given each floating or complex factor, and its name as an argument.
     """
 
     def visit(value: Any, name: str = "") -> Any:

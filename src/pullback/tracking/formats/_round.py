@@ -31,10 +31,6 @@ _BIAS = 1023
 def check_choices(rounding: str, overflow: str) -> None:
     """Refuse an unknown way to round or to overflow.
 
-    Arguments:
-        rounding: ``"nearest"`` or ``"stochastic"``.
-        overflow: ``"saturate"`` or ``"cast"``.
-
     Raises:
         ArgumentError: another word.
     """
@@ -54,10 +50,6 @@ def check_choices(rounding: str, overflow: str) -> None:
 
 def check_values(values: Tensor, function: str) -> None:
     """Refuse by name what cannot be rounded.
-
-    Arguments:
-        values: what was given.
-        function: the function that was called, for the message.
 
     Raises:
         ArgumentTypeError: no tensor, or one of integers or booleans.
@@ -102,10 +94,6 @@ def draw_noise(values: Tensor, generator: torch.Generator | None = None) -> Tens
 def check_noise(values: Tensor, noise: Tensor | None) -> None:
     """Refuse noise that is not one number for each real number.
 
-    Arguments:
-        values: shape (...), floating or complex.
-        noise: what `draw_noise` gives for them, or ``None``.
-
     Raises:
         ArgumentError: another shape.
     """
@@ -120,11 +108,7 @@ def check_noise(values: Tensor, noise: Tensor | None) -> None:
 
 
 def parts_of(values: Tensor) -> Tensor:
-    """Return the real numbers of a tensor: the parts of complex values, in a new last dimension.
-
-    Arguments:
-        values: shape (...), floating or complex, conjugated or negated by a bit or not.
-    """
+    """Return the real numbers of a tensor: the parts of complex values, in a new last dimension."""
     values = values.resolve_conj().resolve_neg()
     if values.dtype == torch.complex32:  # which few operations take
         values = values.to(torch.complex64)

@@ -82,16 +82,7 @@ def simulate_tensor(
     overflow: Overflow,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """Return ``x`` with its value and its gradient rounded; `simulate_format` on a tensor.
-
-    Arguments:
-        x: shape (...), any floating or complex dtype.
-        forward: the format of the value, or ``None`` to leave it.
-        backward: the format of the gradient, or ``None`` to leave it.
-        rounding: how to round, in both directions.
-        overflow: what becomes of values beyond the largest.
-        generator: where stochastic rounding draws from.
-    """
+    """Return ``x`` with its value and its gradient rounded; `simulate_format` on a tensor."""
     stochastic = rounding == "stochastic"
     if backward is not None:
         noise = draw_noise(x, generator) if stochastic else None

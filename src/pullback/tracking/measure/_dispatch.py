@@ -18,11 +18,7 @@ _USUAL = frozenset((*_KEPT, torch.bfloat16, torch.float16))
 
 
 def choose_backend(asked: Backend, device: torch.device) -> Backend:
-    """Name the kernel for a device.
-
-    Arguments:
-        asked: ``"auto"``, or one kernel by name, which is then used or refused.
-        device: where the tensor is.
+    """Name the kernel for a device: one that was asked for by name is used or refused.
 
     Raises:
         ArgumentError: an unknown name.

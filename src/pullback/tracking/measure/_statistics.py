@@ -53,12 +53,7 @@ def merge_rows(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     With ``d`` the difference of the means, ``mean = mean_1 + d n_2 / n`` and
     ``M2 = M2_1 + M2_2 + d^2 n_1 n_2 / n`` (Chan, Golub and LeVeque, 1979); counts add.
 
-    Arguments:
-        one: rows, float64, of any leading shape and `WIDTH` last.
-        other: rows of the same shape.
-
-    Returns:
-        New rows of the same shape.
+    Rows may have any leading shape.
     """
     first, second = finite_counts(one), finite_counts(other)
     share = second / np.maximum(first + second, 1.0)

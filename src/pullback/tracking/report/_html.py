@@ -44,11 +44,7 @@ def write_html(run: Run, path: str | Path) -> None:
 def render_html(run: Run) -> str:
     """A run as a page: what looks wrong, all layers over time, and each layer by itself.
 
-    Arguments:
-        run: a recorded run.
-
-    Returns:
-        HTML that asks nothing of the network.
+    It asks nothing of the network.
     """
     run = thin(run)
     findings = diagnose(run)

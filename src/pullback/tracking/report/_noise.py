@@ -12,12 +12,7 @@ STEP = 20  # decibels between two marks of the axis
 
 
 def noise_table(noise: tuple[QuantisationNoise, ...], rows: Mapping[str, int]) -> dict[str, Any]:
-    """Each module with its factors, roles apart, on one axis.
-
-    Arguments:
-        noise: what was measured.
-        rows: the number of each layer's row in the page.
-    """
+    """Each module with its factors, roles apart, on one axis, and its row in the page."""
     known = [each.decibels for each in noise if math.isfinite(each.decibels)]
     top = STEP * max(1, math.ceil(max(known, default=STEP) / STEP))
     modules: dict[str, dict[str, Any]] = {}

@@ -26,11 +26,8 @@ SUBNORMAL = {"color": "#d69e00", "alpha": 0.16, "linewidth": 0}
 def write_png(run: Run, path: str | Path) -> None:
     """Draw scales over time, forward and backward side by side, problem layers first.
 
-    At most twelve layers are drawn; the page of `to_html` has them all.
-
-    Arguments:
-        run: a recorded run.
-        path: the picture; its ending chooses the format, as matplotlib knows them.
+    At most twelve layers are drawn; the page of `to_html` has them all. The path's ending chooses
+    the format, as matplotlib knows them.
 
     Raises:
         MissingExtraError: matplotlib is not installed.

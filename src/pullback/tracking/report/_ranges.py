@@ -45,10 +45,6 @@ def share_outside(exponents: Mapping[int, int], reach: Range) -> float:
 
     The exponent that a border falls into counts as inside; `advise_from_exponents` gives bounds
     for it and the best scale, and takes a thousand times as long.
-
-    Arguments:
-        exponents: how many values have each exponent.
-        reach: the range of the format.
     """
     total = sum(exponents.values())
     lost = sum(

@@ -33,12 +33,6 @@ def gradient_of(key: Key) -> Key:
 
 
 def row_names(run: Run, findings: list[Finding], aliases: dict[str, str]) -> list[str]:
-    """All rows but the aliases: those that look wrong first, the worst at the top.
-
-    Arguments:
-        run: a recorded run.
-        findings: what `pullback.tracking.report._diagnosis.diagnose` says of it.
-        aliases: what `aliases_of` says of it.
-    """
+    """All rows but the aliases: those that look wrong first, the worst at the top."""
     keys = [finding.key for finding in findings] + [series.key for series in run.series]
     return [name for name in dict.fromkeys(map(row_name, keys)) if name not in aliases]

@@ -14,12 +14,6 @@ def render_table(run: Run) -> str:
     """Every tensor on a line: its scale (root mean square), mean, maximum, share of zeros, and
     number of non-finite elements; first of the value, then of its gradient. Where formats were
     simulated and measured, the signal to quantisation noise of each layer's factors follows.
-
-    Arguments:
-        run: a recorded run.
-
-    Returns:
-        Lines of text.
     """  # noqa: D205 - the claim is one sentence and takes two lines
     found = {series.key: series.total for series in run.series}
     values = [key for key in found if key.direction != "backward"]

@@ -17,10 +17,6 @@ def thin(run: Run, moments: int = MOMENTS) -> Run:
 
     Moments are taken at equal distances over the whole run, the same for every tensor; of a
     tensor that was non-finite in between, its first such moment is kept too.
-
-    Arguments:
-        run: a recorded run.
-        moments: how many moments to keep.
     """
     steps = [_moments(series.points) for series in run.series]
     every = np.unique(np.concatenate(steps)) if steps else np.zeros(0, np.int64)

@@ -16,13 +16,6 @@ def reduce_totals(totals: dict[Key, Statistics], group: Any = None) -> dict[Key,
 
     Ranks may have seen different tensors, or none.
 
-    Arguments:
-        totals: of this rank.
-        group: the process group; by default the whole world.
-
-    Returns:
-        The merged statistics of every tensor that any rank saw.
-
     Raises:
         UnsupportedError: torch.distributed is not initialised.
         ProgramError: another rank did not answer.

@@ -33,11 +33,7 @@ VERSION = 1
 
 
 class LineFile:
-    """A file that JSON objects are appended to, one a line.
-
-    Arguments:
-        path: the file, overwritten.
-        what: what is written, for the message.
+    """A new file that JSON objects are appended to, one a line.
 
     Raises:
         RecordingError: the file cannot be written.
@@ -79,16 +75,7 @@ class LineFile:
 
 
 class RunWriter(LineFile):
-    """A sink whose file `read_run` reads, so that a crash loses at most one step.
-
-    Arguments:
-        path: the file, overwritten.
-        title: what is tracked.
-        every: the cadence in steps.
-
-    Raises:
-        RecordingError: the file cannot be written.
-    """
+    """A sink whose file `read_run` reads, so that a crash loses at most one step."""
 
     def __init__(self, path: str | Path, title: str, every: int) -> None:
         super().__init__(path, "recording")

@@ -119,11 +119,7 @@ def trace_deeply(
 ) -> fx.GraphModule:
     """Return a model's graph through all of its modules.
 
-    Arguments:
-        model: the module.
-        recurse: whether to trace into its children.
-        modules: Python modules whose functions are kept as one node; math always is.
-        functions: more functions to keep as one node.
+    Functions of ``modules``, and of math always, are kept as one node, as ``functions`` are.
 
     Raises:
         UnsupportedError: torch.fx cannot trace the model.
@@ -206,10 +202,6 @@ class ScalesInterpreter(fx.Interpreter):
 
     Gradients are seen by tensor hooks: nothing is inserted, so that in-place operations and
     views behave as they do in the model.
-
-    Arguments:
-        module: the graph to run.
-        measure: what the scale of a tensor is.
     """
 
     def __init__(self, module: fx.GraphModule, measure: Callable[[Tensor], float]) -> None:
@@ -226,12 +218,7 @@ class ScalesInterpreter(fx.Interpreter):
         return value
 
     def record(self, name: str, value: Tensor) -> None:
-        """Record a value's scale, and its gradient's once that is known.
-
-        Arguments:
-            name: the node's name.
-            value: what the node gave.
-        """
+        """Record a value's scale, and its gradient's once that is known."""
         pair: list[float | None] = [self.measure(value.detach()), None]
         self.scales[name] = pair
 
@@ -260,11 +247,7 @@ def measure_scales(
 ) -> Scales:
     """Run a graph forward and backward and return its scales; the model is left as it was.
 
-    Arguments:
-        interpreter: the graph's interpreter.
-        inputs: the positional arguments of the graph.
-        cotangent: what is fed back; see `annotate`.
-        every_input: give each floating input a gradient, or only those that require one.
+    Each floating input gets a gradient, or without ``every_input`` only those that require one.
 
     Raises:
         ArgumentError: the cotangent does not fit the output.
@@ -348,23 +331,13 @@ def _is_floating(value: Any) -> bool:
 
 
 def scale_text(forward: float | None, backward: float | None) -> str:
-    """Return ``(-> forward, <- backward)`` with three digits, and n/a for what is missing.
-
-    Arguments:
-        forward: the scale of the value.
-        backward: the scale of its gradient.
-    """
+    """Return ``(-> forward, <- backward)`` with three digits, and n/a for what is missing."""
     first, second = ("n/a" if scale is None else f"{scale:.3}" for scale in (forward, backward))
     return f"(-> {first}, <- {second})"
 
 
 def annotate_code(code: str, notes: Mapping[str, str]) -> str:
-    """Return generated code with a note beside each line that makes or takes a noted value.
-
-    Arguments:
-        code: the code of an fx.GraphModule.
-        notes: the note for each name.
-    """
+    """Return generated code with a note beside each line that makes or takes a noted value."""
     lines = (_annotate_line(line, notes) for line in code.splitlines())
     return "\n".join(line for line in lines if line.strip()).strip()
 

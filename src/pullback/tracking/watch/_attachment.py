@@ -47,11 +47,7 @@ def choose_by(names: Names) -> Choose:
 
 
 class Attachment:
-    """The hooks of one store on any number of models.
-
-    Arguments:
-        store: where they write.
-    """
+    """The hooks of one store on any number of models."""
 
     def __init__(self, store: Store) -> None:
         self.sightings = Sightings(store)

@@ -26,7 +26,6 @@ class FunctionWatch(TorchFunctionMode):
     ``"encoder.0/softmax"``. Compiled code is passed over.
 
     Arguments:
-        sightings: what measures.
         patterns: of functions' names, ``"softmax"`` or ``"scaled_dot_product*"``. An operator and
             a method go by the function's name: ``"add"`` is also ``x + y`` and ``x.add_(y)``.
     """

@@ -208,17 +208,12 @@ class BeginHook(Hook):
     """Before the forward of a model, or of a part that is called by itself: a pass begins.
 
     A Lightning module, for one, is never called; its ``training_step`` calls its parts.
-
-    Arguments:
-        store: what counts the passes.
-        root: the name of the model or part.
-        whole: it is the model itself; its parts begin nothing until its forward is over.
     """
 
     def __init__(self, store: Store, root: str, whole: bool) -> None:
         self.store = store
         self.root = root
-        self.whole = whole
+        self.whole = whole  # the model itself: its parts begin nothing until its forward is over
 
     def __call__(self, module: nn.Module, inputs: Any) -> None:
         if not torch.compiler.is_compiling():

@@ -42,12 +42,7 @@ class NoiseWatch:
         self._parts: list[_Part] = []
 
     def start(self, model: nn.Module, choose: Callable[[str, nn.Module], bool]) -> None:
-        """Begin with whatever simulated models there are in a model.
-
-        Arguments:
-            model: what is tracked.
-            choose: whether a module is wanted, by its name within ``model`` and itself.
-        """
+        """Begin with whatever simulated models there are in a model."""
         for path, part in model.named_modules():
             if not isinstance(part, SimulatedFormat) or part.meter is None:
                 continue

@@ -15,10 +15,6 @@ __all__ = ["replace_tensors", "tensors_in"]
 def tensors_in(output: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Yield each floating or complex tensor in tensors, tuples, lists, mappings and dataclasses.
 
-    Arguments:
-        output: what a module returned; anything else in it is passed over.
-        path: the prefix of the paths.
-
     Yields:
         The path, such as ``"[0].hidden[key]"``, and the tensor.
 
@@ -44,11 +40,6 @@ def replace_tensors(
     output: Any, replace: Callable[[str, torch.Tensor], torch.Tensor], path: str = ""
 ) -> Any:
     """Rebuild an output with each floating or complex tensor replaced; the paths of `tensors_in`.
-
-    Arguments:
-        output: what a module returned. It is not changed.
-        replace: gives the new tensor for a path and the old one.
-        path: the prefix of the paths.
 
     Returns:
         A new object of the same type, or the same object if there is nothing to replace in it.

@@ -43,11 +43,8 @@ class ParameterWatch:
     """Measures parameters where an optimizer steps: as they are afterwards, and what moved them.
 
     Arguments:
-        store: where they are written.
-        model: whose parameters.
         parts: which of `PARTS`. An update is what a step adds, for which a copy of each parameter
             is kept while the step runs.
-        wanted: whether to measure a parameter, by its name.
     """
 
     def __init__(

@@ -33,11 +33,7 @@ class ProgramTracker(Recorder):
     """Finds the models of a running program by themselves, and tracks them.
 
     Arguments:
-        every: the cadence in steps.
-        names: patterns of names, or none for all.
-        history: how many moments are kept.
         journal: the file that receives each step.
-        title: what the program is called in reports.
     """
 
     def __init__(

@@ -129,12 +129,5 @@ def track(values: torch.Tensor, record: Record) -> torch.Tensor:
 def pass_through(
     values: torch.Tensor, store: Store, name: str, *, copy: bool = False
 ) -> torch.Tensor:
-    """Apply `Track` with a store and a name of one's own.
-
-    Arguments:
-        values: what to measure.
-        store: where.
-        name: under which name.
-        copy: return a copy instead of a view, which may then be changed in place.
-    """
+    """Apply `Track` under a name; a copy, instead of a view, may then be changed in place."""
     return Track.apply(values, store.handle, name, copy)[0]
