@@ -13,113 +13,69 @@ from pullback.internal.torch import fused_function
 
 __all__ = ["FACTORS", "REFUSED", "count_factors", "is_product", "is_single", "replace_factors"]
 
-# For each function: the positions and names of the tensors that are multiplied.
-_TWO: tuple[tuple[int, str], ...] = ((0, "input"), (1, "weight"))
-_PAIR: tuple[tuple[int, str], ...] = ((0, "input"), (1, "other"))
-_QUERY: tuple[tuple[int, str], ...] = ((0, "query"), (1, "key"), (2, "value"))
+Factors = tuple[tuple[int, str], ...]
+"""The positions and names of the tensors that a function multiplies."""
 
 
-def _pair(second: str, first: str = "input") -> tuple[tuple[int, str], ...]:
-    return ((0, first), (1, second))
+def _pair(second: str, first: str = "input", at: int = 0) -> Factors:
+    return ((at, first), (at + 1, second))
 
 
-_ADDED = ((1, "mat1"), (2, "mat2"))
-_ADDED_VECTOR = ((1, "mat"), (2, "vec"))
-_ADDED_OUTER = ((1, "vec1"), (2, "vec2"))
-_ADDED_BATCH = ((1, "batch1"), (2, "batch2"))
+_METHODS: dict[str, Factors] = {
+    **dict.fromkeys(("matmul", "vdot", "inner", "kron"), _pair("other")),
+    **dict.fromkeys(("mm", "bmm"), _pair("mat2")),
+    **dict.fromkeys(("outer", "ger"), _pair("vec2")),
+    "mv": _pair("vec"),
+    "dot": _pair("tensor"),
+}
+_SUMS: dict[str, Factors] = {  # what they add to the product comes first
+    "addmm": _pair("mat2", "mat1", at=1),
+    "addmv": _pair("vec", "mat", at=1),
+    "addr": _pair("vec2", "vec1", at=1),
+    "baddbmm": _pair("batch2", "batch1", at=1),
+    "addbmm": _pair("batch2", "batch1", at=1),
+}
+_CONVOLUTIONS = [f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3)]
 
-FACTORS: dict[Callable[..., Any], tuple[tuple[int, str], ...]] = {
-    functional.linear: _TWO,
+FACTORS: dict[Callable[..., Any], Factors] = {
+    functional.linear: _pair("weight"),
     functional.bilinear: ((0, "input1"), (1, "input2"), (2, "weight")),
-    functional.scaled_dot_product_attention: _QUERY,
-    torch.matmul: _PAIR,
-    Tensor.matmul: _PAIR,
-    Tensor.__matmul__: _PAIR,
-    Tensor.__rmatmul__: _PAIR,
-    torch.mm: _pair("mat2"),
-    Tensor.mm: _pair("mat2"),
-    torch.bmm: _pair("mat2"),
-    Tensor.bmm: _pair("mat2"),
-    torch.mv: _pair("vec"),
-    Tensor.mv: _pair("vec"),
-    torch.dot: _pair("tensor"),
-    Tensor.dot: _pair("tensor"),
-    torch.vdot: _pair("other"),
-    Tensor.vdot: _pair("other"),
-    torch.inner: _PAIR,
-    Tensor.inner: _PAIR,
-    torch.outer: _pair("vec2"),
-    Tensor.outer: _pair("vec2"),
-    torch.ger: _pair("vec2"),
-    Tensor.ger: _pair("vec2"),
-    torch.kron: _PAIR,
-    Tensor.kron: _PAIR,
-    torch.linalg.matmul: _PAIR,
+    functional.scaled_dot_product_attention: ((0, "query"), (1, "key"), (2, "value")),
+    **{
+        getattr(owner, name): factors
+        for name, factors in (_METHODS | _SUMS).items()
+        for owner in (torch, Tensor)
+    },
+    **{getattr(Tensor, f"{name}_"): factors for name, factors in _SUMS.items()},
+    Tensor.__matmul__: _pair("other"),
+    Tensor.__rmatmul__: _pair("other"),
+    torch.linalg.matmul: _pair("other"),
     torch.linalg.vecdot: _pair("y", "x"),
-    torch.addmm: _ADDED,
-    Tensor.addmm: _ADDED,
-    Tensor.addmm_: _ADDED,
-    torch.addmv: _ADDED_VECTOR,
-    Tensor.addmv: _ADDED_VECTOR,
-    Tensor.addmv_: _ADDED_VECTOR,
-    torch.addr: _ADDED_OUTER,
-    Tensor.addr: _ADDED_OUTER,
-    Tensor.addr_: _ADDED_OUTER,
-    torch.baddbmm: _ADDED_BATCH,
-    Tensor.baddbmm: _ADDED_BATCH,
-    Tensor.baddbmm_: _ADDED_BATCH,
-    torch.addbmm: _ADDED_BATCH,
-    Tensor.addbmm: _ADDED_BATCH,
-    Tensor.addbmm_: _ADDED_BATCH,
     torch.chain_matmul: (),
     torch.linalg.multi_dot: (),
-    torch.convolution: _TWO,
-    functional.conv1d: _TWO,
-    functional.conv2d: _TWO,
-    functional.conv3d: _TWO,
-    functional.conv_transpose1d: _TWO,
-    functional.conv_transpose2d: _TWO,
-    functional.conv_transpose3d: _TWO,
+    torch.convolution: _pair("weight"),
+    **{getattr(functional, name): _pair("weight") for name in _CONVOLUTIONS},
     torch.einsum: (),
-    torch.tensordot: ((0, "a"), (1, "b")),
+    torch.tensordot: _pair("b", "a"),
 }
 """The products that are simulated. Empty: every tensor among the arguments is a factor."""
 
 # One function each for a whole layer, whose products cannot be reached from outside.
-REFUSED: dict[Callable[..., Any], str] = {
-    fused_function(name): name
-    for name in (
-        "lstm",
-        "gru",
-        "rnn_tanh",
-        "rnn_relu",
-        "lstm_cell",
-        "gru_cell",
-        "rnn_tanh_cell",
-        "rnn_relu_cell",
-    )
-}
+_LAYERS = [
+    f"{kind}{cell}" for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu") for cell in ("", "_cell")
+]
+REFUSED: dict[Callable[..., Any], str] = {fused_function(name): name for name in _LAYERS}
 for _name in ("outer", "ger", "kron", "linalg_vecdot"):  # torch writes them as sums, out of sight
     _packet = getattr(torch.ops.aten, _name)
     REFUSED |= {_packet: f"ops.aten.{_name}", _packet.default: f"ops.aten.{_name}"}
-REFUSED |= {
-    torch.matrix_power: "matrix_power",
-    Tensor.matrix_power: "matrix_power",
-    torch.linalg.matrix_power: "matrix_power",
-    torch.sparse.mm: "sparse.mm",
-    torch.sparse.addmm: "sparse.addmm",
-    torch.sspaddmm: "sspaddmm",
-    Tensor.sspaddmm: "sspaddmm",
-    torch.hspmm: "hspmm",
-    torch.smm: "smm",
-    Tensor.smm: "smm",
-    torch.sparse.sampled_addmm: "sparse.sampled_addmm",
-    torch.cdist: "cdist",
-    torch.conv_tbc: "conv_tbc",
-    torch.matrix_exp: "matrix_exp",
-    torch.linalg.matrix_exp: "matrix_exp",
-    Tensor.matrix_exp: "matrix_exp",
-}
+for _name in ("matrix_power", "matrix_exp"):
+    REFUSED |= {getattr(owner, _name): _name for owner in (torch, torch.linalg, Tensor)}
+for _name in ("sspaddmm", "smm"):
+    REFUSED |= {getattr(owner, _name): _name for owner in (torch, Tensor)}
+for _name in ("mm", "addmm", "sampled_addmm"):
+    REFUSED[getattr(torch.sparse, _name)] = f"sparse.{_name}"
+for _name in ("hspmm", "cdist", "conv_tbc"):
+    REFUSED[getattr(torch, _name)] = _name
 """Functions that multiply out of reach, by name."""
 
 _KERNEL = re.compile(
