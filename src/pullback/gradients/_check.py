@@ -7,7 +7,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal._dtypes import PACKED
 from pullback.internal.torch import graph_break, is_exporting
 
-__all__ = ["check_broadcast", "check_real", "check_tensor", "refuse_export"]
+__all__ = ["check_broadcast", "check_device", "check_real", "check_tensor", "refuse_export"]
 
 
 def check_tensor(tensor: Tensor, function: str, name: str = "x") -> None:
@@ -78,6 +78,20 @@ def check_broadcast(shape: torch.Size, target: torch.Size, function: str, name: 
             f"{function}: {name} does not broadcast to the shape of x.",
             given=f"{name} of shape {tuple(shape)} for x of shape {tuple(target)}",
             expected="each size, from the last, 1 or that of x, and no more dimensions than x",
+        )
+
+
+def check_device(tensor: Tensor, x: Tensor, function: str, name: str, to: str = "x") -> None:
+    """Refuse tensors on two devices.
+
+    Raises:
+        ArgumentError: they are.
+    """
+    if tensor.device != x.device:
+        raise ArgumentError(
+            f"{function}: {name} and {to} are on different devices.",
+            given=f"{name} on {tensor.device}, {to} on {x.device}",
+            mend=f"Pass {name}.to({to}.device).",
         )
 
 

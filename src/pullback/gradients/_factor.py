@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.gradients._check import check_broadcast
+from pullback.gradients._check import check_broadcast, check_device
 from pullback.internal.torch import is_functorch_wrapped_tensor
 
 __all__ = ["Factor", "can_look_into", "check_factor", "check_number", "multiply", "widen"]
@@ -97,12 +97,8 @@ def _check_tensor_factor(
         if factor.is_complex() and not x.is_complex():
             _refuse_complex(factor.dtype, function, name)
         check_broadcast(factor.shape, x.shape, function, name)
-        if factor.device != x.device and not (factor.ndim == 0 and factor.device.type == "cpu"):
-            raise ArgumentError(
-                f"{function}: {name} and x are on different devices.",
-                given=f"{name} on {factor.device}, x on {x.device}",
-                mend=f"Pass {name}.to(x.device).",
-            )
+        if factor.ndim or factor.device.type != "cpu":
+            check_device(factor, x, function, name)
     if not allow_nan and can_look_into(factor) and not bool(torch.isfinite(factor).all()):
         _refuse_non_finite("a tensor with NaN or infinite values", function, name)
     return widen(factor)

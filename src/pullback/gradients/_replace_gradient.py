@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError
-from pullback.gradients._check import check_broadcast, check_tensor
+from pullback.gradients._check import check_broadcast, check_device, check_tensor
 from pullback.gradients._module import module_of
 from pullback.tensor import Function
 
@@ -75,12 +74,7 @@ def replace_gradient(x: Tensor, like: Tensor) -> Tensor:
     check_tensor(x, "replace_gradient")
     check_tensor(like, "replace_gradient", "like")
     check_broadcast(like.shape, x.shape, "replace_gradient", "like")
-    if like.device != x.device:
-        raise ArgumentError(
-            "replace_gradient: like and x are on different devices.",
-            given=f"like on {like.device}, x on {x.device}",
-            mend="Pass like.to(x.device).",
-        )
+    check_device(like, x, "replace_gradient", "like")
     # Detached, so that nothing is computed backwards only to be multiplied by zero.
     return ReplaceGradientFunction.apply(x.detach(), like)
 

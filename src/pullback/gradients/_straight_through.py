@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.gradients._check import check_tensor
+from pullback.gradients._check import check_device, check_tensor
 from pullback.gradients._module import module_of
 from pullback.tensor import Function
 
@@ -98,12 +98,7 @@ def _check_hard(hard: Tensor, soft: Tensor) -> None:
             expected="one shape",
             mend="For one that broadcasts, use replace_gradient(hard, like=soft).",
         )
-    if hard.device != soft.device:
-        raise ArgumentError(
-            "straight_through: hard and soft are on different devices.",
-            given=f"hard on {hard.device}, soft on {soft.device}",
-            mend="Pass hard.to(soft.device).",
-        )
+    check_device(hard, soft, "straight_through", "hard", "soft")
 
 
 StraightThrough = module_of(

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.gradients._check import check_broadcast, check_tensor
+from pullback.errors import ArgumentTypeError
+from pullback.gradients._check import check_broadcast, check_device, check_tensor
 from pullback.gradients._module import module_of
 from pullback.tensor import Function
 
@@ -65,12 +65,7 @@ def where_gradient(x: Tensor, mask: Tensor) -> Tensor:
     check_tensor(x, "where_gradient")
     _check_mask(mask, "where_gradient")
     check_broadcast(mask.shape, x.shape, "where_gradient", "mask")
-    if mask.device != x.device:
-        raise ArgumentError(
-            "where_gradient: mask and x are on different devices.",
-            given=f"mask on {mask.device}, x on {x.device}",
-            mend="Pass mask.to(x.device).",
-        )
+    check_device(mask, x, "where_gradient", "mask")
     return WhereGradientFunction.apply(x, mask)
 
 
