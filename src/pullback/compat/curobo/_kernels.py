@@ -174,17 +174,11 @@ class CliqueTensorStepKernel(Function):
         cotangents = (grad_out_p, grad_out_v, grad_out_a, grad_out_j)
         asked = ctx.needs_input_grad
         needs = (asked[0], asked[1], asked[2], asked[3], asked[cls._places[-1]])
-        pulled = cls._pull_saved(ctx.saved_tensors, cotangents, needs)
+        pulled = cls._pull(ctx.saved_tensors, cotangents, needs)
         gradients: list[Tensor | None] = [None] * len(asked)
         for place, gradient in zip(cls._places, pulled, strict=True):
             gradients[place] = gradient
         return tuple(gradients)
-
-    @classmethod
-    def _pull_saved(
-        cls, saved: tuple[Tensor, ...], cotangents: Four, needs: Needs
-    ) -> tuple[Tensor | None, ...]:
-        return cls._pull(saved, cotangents, needs)
 
     @classmethod
     def _pull(
@@ -264,12 +258,12 @@ class CliqueTensorStepIdxKernel(CliqueTensorStepKernel):
         )
 
     @classmethod
-    def _pull_saved(
-        cls, saved: tuple[Tensor, ...], cotangents: Four, needs: Needs
+    def _pull(
+        cls, given: Sequence[Tensor], cotangents: Four, needs: Needs
     ) -> tuple[Tensor | None, ...]:
-        u_act, *tables, start_idx, traj_dt = saved
+        u_act, *tables, start_idx, traj_dt = given
         starts = [gather(table, start_idx) for table in tables]
-        of_act, *of_rows, of_dt = cls._pull((u_act, *starts, traj_dt), cotangents, needs)
+        of_act, *of_rows, of_dt = super()._pull((u_act, *starts, traj_dt), cotangents, needs)
         index = start_idx.flatten().long()
         of_tables = (
             None if rows is None else torch.zeros_like(table).index_add(0, index, rows)
