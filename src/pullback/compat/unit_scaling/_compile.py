@@ -40,10 +40,6 @@ class _Compilation(Transform):
     name = "compile"
     rank = 3
 
-    def __init__(self) -> None:
-        # unit_scaling asks every transform for it.
-        self.__qualname__ = self.name
-
     def transform(self, graph_module: fx.GraphModule) -> Any:
         """Return the compiled graph."""
         return torch.compile(graph_module, dynamic=False)

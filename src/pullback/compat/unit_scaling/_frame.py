@@ -7,15 +7,10 @@ from torch import fx
 from pullback.compat.unit_scaling._metrics import Metrics
 from pullback.internal._extras import require
 
-__all__ = ["columns", "graph_to_dataframe", "rows"]
+__all__ = ["graph_to_dataframe"]
 
 
-def columns() -> list[str]:
-    """Return the names of the columns of `rows`."""
-    return ["layer", "weight tensor", "direction", "tensor type", *Metrics.full_names()]
-
-
-def rows(g: fx.Graph) -> list[list[Any]]:
+def _rows(g: fx.Graph) -> list[list[Any]]:
     """Return a row for each floating value and direction; needs no pandas."""
     table = []
     for node in g.nodes:
@@ -40,4 +35,5 @@ def graph_to_dataframe(g: fx.Graph) -> Any:
         MissingExtraError: pandas is not installed.
     """
     pandas = require("pandas", extra="pandas", purpose="graph_to_dataframe")
-    return pandas.DataFrame(rows(g), columns=columns())
+    columns = ["layer", "weight tensor", "direction", "tensor type", *Metrics.full_names()]
+    return pandas.DataFrame(_rows(g), columns=columns)

@@ -3,10 +3,10 @@
 import math
 from dataclasses import dataclass, fields
 
-import torch
 from torch import Tensor
 
 from pullback.compat.unit_scaling._std import std_of
+from pullback.gradients._factor import widen
 
 __all__ = ["Metrics"]
 
@@ -75,9 +75,7 @@ class Metrics:
         Arguments:
             t: shape (...), any floating or complex dtype.
         """
-        values = t.detach()
-        if values.dtype.itemsize < 4 or values.dtype == torch.complex32:
-            values = values.to(torch.complex64 if values.is_complex() else torch.float32)
+        values = widen(t.detach())
         if values.numel() == 0:
             return Metrics.Data(*(math.nan,) * 5, numel=0)
         magnitudes = values.abs()

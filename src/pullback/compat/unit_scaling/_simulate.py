@@ -78,9 +78,9 @@ class _Simulation(Transform):
     name = "simulate_format"
     rank = 1
     needs_graph = False
-    __qualname__: str
 
     def __init__(self, fwd_format: FPFormat, bwd_format: FPFormat) -> None:
+        super().__init__()
         self.fwd_format = fwd_format
         self.bwd_format = bwd_format
         # unit_scaling's unit_scale moves itself before what is called so.

@@ -8,6 +8,8 @@ import math
 import torch
 from torch import Tensor
 
+from pullback.gradients._factor import widen
+
 __all__ = ["std_of", "std_tensor"]
 
 
@@ -18,9 +20,7 @@ def std_of(tensor: Tensor) -> float:
 
 def std_tensor(tensor: Tensor) -> Tensor:
     """Return `std_of` as a tensor without a shape, where the values lie: nothing is waited for."""
-    values = tensor.detach()
-    if values.dtype.itemsize < 4 or values.dtype == torch.complex32:
-        values = values.to(torch.complex64 if values.is_complex() else torch.float32)
+    values = widen(tensor.detach())
     if values.numel() < 2:  # torch warns here, and gives NaN as well
         return torch.full((), math.nan, device=values.device)
     return values.std()

@@ -50,9 +50,8 @@ class _Tracking(Transform):
     rank = 2
 
     def __init__(self) -> None:
+        super().__init__()
         self.graphs: list[fx.Graph] = []
-        # unit_scaling asks every transform for it.
-        self.__qualname__ = self.name
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Tracking":
         return _Tracking()

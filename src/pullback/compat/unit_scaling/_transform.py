@@ -47,6 +47,10 @@ class Transform:
     name: str
     rank: int
     needs_graph = True
+    __qualname__: str  # unit_scaling asks every transform for it
+
+    def __init__(self) -> None:
+        self.__qualname__ = self.name
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: list[Any]) -> Any:
         """Return the transformed graph, or what runs it where no transform can follow."""
