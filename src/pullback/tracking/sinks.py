@@ -19,7 +19,7 @@ from pullback.tracking.run._writing import LineFile, observation_fields
 __all__ = ["JsonLines", "Sink", "TensorBoard", "WeightsAndBiases"]
 
 
-class JsonLines:
+class JsonLines(LineFile):
     """A file with one JSON object for each tensor at each moment, with statistics of one's own.
 
     Arguments:
@@ -45,15 +45,11 @@ class JsonLines:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._lines = LineFile(path, "observations")
+        super().__init__(path, "observations")
 
     def write(self, observations: Sequence[Observation]) -> None:
         """Append a line for each."""
-        self._lines.append(map(_record, observations))
-
-    def close(self) -> None:
-        """Close the file."""
-        self._lines.close()
+        self.append(map(_record, observations))
 
 
 def _record(observation: Observation) -> dict[str, Any]:

@@ -120,7 +120,8 @@ class SimulatedFormat(nn.Module):
         if wanted is None:
             return x
         chosen = self._delayed.fix(wanted if dim is None else along(wanted, dim), spot)
-        rounded = simulate_tensor(x, chosen, None, **self._how())
+        how = {"rounding": self.rounding, "overflow": self.overflow, "generator": self.generator}
+        rounded = simulate_tensor(x, chosen, None, **how)
         if self.training:
             self._delayed.see(wanted, spot, x)
         if self.meter is not None and not again and not is_recomputing():
@@ -195,13 +196,6 @@ class SimulatedFormat(nn.Module):
     def _formats(self, spot: Spot) -> ProductFormats:
         found = self.formats_of(spot.module)
         return ProductFormats() if found is None else found
-
-    def _how(self) -> dict[str, Any]:
-        return {
-            "rounding": self.rounding,
-            "overflow": self.overflow,
-            "generator": self.generator,
-        }
 
     def _see_gradient(
         self, y: Tensor, wanted: Rounder, chosen: Rounder | None, noise: Tensor | None, spot: Spot

@@ -116,10 +116,6 @@ def measure_into(
 def measure(values: torch.Tensor, backend: Backend = "auto") -> np.ndarray:
     """Measure one tensor and read the row back."""
     check_measurable(values)
-    if values.device.type == "cpu":
-        row = np.empty(WIDTH)
-        measure_into(values, row, backend=backend)
-        return row
-    device_row = torch.empty(WIDTH, dtype=torch.float64, device=values.device)
-    measure_into(values, device_row, backend=backend)
-    return device_row.cpu().numpy()
+    row = torch.empty(WIDTH, dtype=torch.float64, device=values.device)
+    measure_into(values, row, backend=backend)
+    return row.cpu().numpy()

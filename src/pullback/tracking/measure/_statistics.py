@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tracking.measure import _layout as layout
 from pullback.tracking.measure._dispatch import measure
 
-__all__ = ["Statistics", "hide_unknown", "merge_rows"]
-
-_SCALARS: dict[str, type[int] | type[float]] = {
-    "count": int, "mean": float, "m2": float, "mean_abs": float, "max_abs": float,
-    "min_abs": float, "zeros": int, "nans": int, "positive_infinities": int,
-    "negative_infinities": int,
-}  # fmt: skip
-"""The fields that are a number, in the order of the row."""
+__all__ = ["Statistics", "hide_unknown", "merge_rows", "plain_number"]
 
 
 def finite_counts(rows: np.ndarray) -> np.ndarray:
@@ -197,7 +190,7 @@ class Statistics:
         last = max(self.exponents, default=first - 1)
         return {
             **{
-                name: getattr(self, name) if kind is int else _plain(getattr(self, name))
+                name: getattr(self, name) if kind is int else plain_number(getattr(self, name))
                 for name, kind in _SCALARS.items()
             },
             "exponents": [first, *(self.exponents.get(e, 0) for e in range(first, last + 1))],
@@ -231,6 +224,10 @@ class Statistics:
             ) from error
 
 
+_SCALARS: dict[str, Any] = {each.name: each.type for each in fields(Statistics)[:-1]}
+"""The fields that are a number, int or float, in the order of the row."""
+
+
 def whole(value: Any) -> int:
     """Return a count that was read, or say that it is none."""
     if type(value) is not int or not 0 <= value < 1 << 53:
@@ -238,8 +235,8 @@ def whole(value: Any) -> int:
     return value
 
 
-def _plain(value: float) -> float | str:
-    """JSON has no infinity: text stands for it."""
+def plain_number(value: float) -> float | str:
+    """A number as JSON holds it, which has no infinity and no NaN: text stands for them."""
     return value if math.isfinite(value) else str(value)
 
 

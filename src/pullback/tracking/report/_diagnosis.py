@@ -1,25 +1,20 @@
 """`diagnose`: which layers look dead, saturated, drifting or broken, worst first."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.run._identity import Key
+from pullback.tracking.run._observation import Observation
 from pullback.tracking.run._run import Run, Series
 
 __all__ = ["Finding", "Problem", "diagnose", "same_tensors"]
 
 Problem = Literal["non-finite", "dead", "no gradient", "saturated", "drifting"]
 
-_RANK: dict[Problem, int] = {
-    "non-finite": 0,
-    "dead": 1,
-    "no gradient": 2,
-    "saturated": 3,
-    "drifting": 4,
-}
+_WORST_FIRST: tuple[Problem, ...] = get_args(Problem)
 
 DEAD_SHARE = 0.999  # of all values being zero
 SATURATED_RATIO = 0.9  # mean |x| against max |x|: nearly every value sits at the bound
@@ -85,21 +80,18 @@ def diagnose(run: Run) -> list[Finding]:
         )
         if found is not None:
             findings.append(found)
-    first = run.first_nonfinite
-    if first is not None:
-        findings = [
-            finding
-            for finding in findings
-            if (finding.problem, finding.key) != ("non-finite", first.key)
-        ]
-    findings.sort(key=lambda finding: _RANK[finding.problem])
-    return [_first(run), *findings] if first is not None else findings
+    findings.sort(key=lambda finding: _WORST_FIRST.index(finding.problem))
+    if run.first_nonfinite is None:
+        return findings
+    first = _first(run, run.first_nonfinite)
+    return [first, *(each for each in findings if _what(each) != _what(first))]
 
 
-def _first(run: Run) -> Finding:
-    first = run.first_nonfinite
-    if first is None:
-        raise ValueError("the run is finite")
+def _what(finding: Finding) -> tuple[Problem, Key]:
+    return finding.problem, finding.key
+
+
+def _first(run: Run, first: Observation) -> Finding:
     before = ", ".join(f"{key} ({key.direction}, {scale:.3g})" for key, scale in run.predecessors)
     detail = f"the first to hold {_bad(first.statistics)}"
     if before:

@@ -182,15 +182,7 @@ def _data(
 
 def _all_moments(run: Run) -> list[tuple[int, int]]:
     """Every step and microbatch that any series has, in order."""
-    return sorted(
-        {
-            moment
-            for series in run.series
-            for moment in zip(
-                series.points.steps.tolist(), series.points.microbatches.tolist(), strict=True
-            )
-        }
-    )
+    return sorted({moment for series in run.series for moment in series.points.moments()})
 
 
 def _side(series: Series, column: dict[tuple[int, int], int], offset: int) -> dict[str, Any]:
@@ -198,10 +190,7 @@ def _side(series: Series, column: dict[tuple[int, int], int], offset: int) -> di
     first = min(total.exponents, default=0)
     last = max(total.exponents, default=-1)
     most = max(total.exponents.values(), default=1)
-    places = [
-        column[moment]
-        for moment in zip(points.steps.tolist(), points.microbatches.tolist(), strict=True)
-    ]
+    places = [column[moment] for moment in points.moments()]
     side: dict[str, Any] = {
         "offset": offset,
         "count": len(points),

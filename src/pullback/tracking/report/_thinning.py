@@ -39,11 +39,4 @@ def _keep(points: Points, chosen: np.ndarray) -> Points:
     bad = np.flatnonzero((points.flags & BAD) > 0)
     chosen = chosen.copy()
     chosen[bad[:1]] = True
-    return Points(
-        points.steps[chosen],
-        points.microbatches[chosen],
-        points.scale[chosen],
-        points.peak[chosen],
-        points.zeros[chosen],
-        points.flags[chosen],
-    )
+    return points[chosen]

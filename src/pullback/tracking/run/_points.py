@@ -12,7 +12,7 @@ A thousand tensors with their gradients over a hundred steps are 0.8 million byt
 elements that are not finite the share of zeros is not kept: it says nothing there.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -60,6 +60,13 @@ class Points:
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    def __getitem__(self, chosen: np.ndarray) -> "Points":
+        return Points(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+    def moments(self) -> list[tuple[int, int]]:
+        """The step and the microbatch of each."""
+        return list(zip(self.steps.tolist(), self.microbatches.tolist(), strict=True))
 
 
 def encode_points(rows: np.ndarray) -> np.ndarray:

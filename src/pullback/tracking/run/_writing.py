@@ -20,9 +20,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-import numpy as np
-
 from pullback.errors import RecordingError
+from pullback.tracking.measure._statistics import plain_number
 from pullback.tracking.run._identity import Key, Place
 from pullback.tracking.run._observation import Observation
 from pullback.tracking.run._run import Run, Series
@@ -107,8 +106,7 @@ def closing_lines(run: Run) -> Iterator[dict[str, Any]]:
     if run.first_nonfinite is not None:
         yield nonfinite_line(run.first_nonfinite, run.predecessors)
     for noise in run.noise:
-        decibels = noise.decibels if np.isfinite(noise.decibels) else str(noise.decibels)
-        yield {"kind": "noise", **asdict(noise), "decibels": decibels}
+        yield {"kind": "noise", **asdict(noise), "decibels": plain_number(noise.decibels)}
     for name, reason in run.skipped.items():
         yield {"kind": "skipped", "name": name, "reason": reason}
 
@@ -121,8 +119,7 @@ def nonfinite_line(first: Observation, predecessors: Iterable[tuple[Key, float]]
         **first.place._asdict(),
         "statistics": first.statistics.to_dict(),
         "predecessors": [
-            {**key._asdict(), "scale": scale if np.isfinite(scale) else str(scale)}
-            for key, scale in predecessors
+            {**key._asdict(), "scale": plain_number(scale)} for key, scale in predecessors
         ],
     }
 
@@ -143,15 +140,13 @@ def point_lines(series: Series) -> Iterator[dict[str, Any]]:
     """The moments of a series as lines."""
     points = series.points
     fields = series.key._asdict()
-    for index in range(len(points)):
-        place = Place(int(points.steps[index]), int(points.microbatches[index]))
-        scale, peak = float(points.scale[index]), float(points.peak[index])
+    for index, moment in enumerate(points.moments()):
         yield {
             "kind": "point",
             **fields,
-            **place._asdict(),
-            "log2_scale": round(scale, 5) if np.isfinite(scale) else str(scale),
-            "log2_peak": round(peak, 5) if np.isfinite(peak) else str(peak),
+            **Place(*moment)._asdict(),
+            "log2_scale": plain_number(round(float(points.scale[index]), 5)),
+            "log2_peak": plain_number(round(float(points.peak[index]), 5)),
             "zero_share": round(float(points.zeros[index]), 5),
             "flags": int(points.flags[index]),
         }

@@ -11,7 +11,6 @@ import runpy
 import sys
 import warnings
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -22,7 +21,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from pullback.tracking.formats import QuantisationNoise
 from pullback.tracking.run._run import Run
-from pullback.tracking.watch._attachment import Attachment
+from pullback.tracking.watch._attachment import Attachment, choose_by
 from pullback.tracking.watch._recorder import Recorder
 from pullback.tracking.watch._steps import StepWatch
 
@@ -42,7 +41,7 @@ class ProgramTracker(Recorder):
         super().__init__(title, every, history)
         self._attachment = Attachment(self._store)
         self._watch = StepWatch(None, self._store.advance)
-        self._names = (names,) if isinstance(names, str) else names
+        self._chosen = choose_by(names or None)
         self._known: WeakSet[nn.Module] = WeakSet()
         self._prefixes: dict[str, int] = {}
         self._write_to(journal)
@@ -85,7 +84,7 @@ class ProgramTracker(Recorder):
             known.add(part)
         known.add(module)
         self._attachment.attach(
-            root, lambda name, part: part in fresh and self._wanted(name), prefix
+            root, lambda name, part: part in fresh and self._chosen(name, part), prefix
         )
         # The root is being called already: its own pre-hook comes too late for this pass.
         self._store.begin(prefix, root.training)
@@ -95,9 +94,6 @@ class ProgramTracker(Recorder):
         number = self._prefixes.get(kind, 0)
         self._prefixes[kind] = number + 1
         return f"{kind}." if number == 0 else f"{kind}#{number}."
-
-    def _wanted(self, name: str) -> bool:
-        return not self._names or any(fnmatchcase(name, pattern) for pattern in self._names)
 
 
 def _run_program(command: Sequence[str]) -> None:

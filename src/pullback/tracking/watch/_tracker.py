@@ -100,7 +100,8 @@ class Tracker(Recorder):
                 expected="a torch.nn.Module",
                 mend="For a tensor in your own code use track(tensor, record).",
             )
-        title = type(getattr(model, "_orig_mod", model)).__name__
+        model = getattr(model, "_orig_mod", model)  # of what torch.compile gave
+        title = type(model).__name__
         super().__init__(title, every, history, backend=backend, statistics=statistics)
         self._model: nn.Module | None = model
         self._names = names
@@ -108,9 +109,8 @@ class Tracker(Recorder):
         self._chosen = choose_by(names)
         self._store.measures = Measures(measures or {})
         self._attachment = Attachment(self._store)
-        inner = getattr(model, "_orig_mod", model)
         self._parameters = ParameterWatch(
-            self._store, inner, check_parts(parameters), self._holds_chosen
+            self._store, model, check_parts(parameters), self._holds_chosen
         )
         patterns = (functions,) if isinstance(functions, str) else tuple(functions)
         self._functions = FunctionWatch(self._attachment.sightings, patterns) if patterns else None
@@ -132,9 +132,8 @@ class Tracker(Recorder):
             undo.callback(setattr, self, "_entered", False)
             if self._jsonl is not None:
                 undo.callback(self._write_to(self._jsonl).close)
-            model = getattr(self._model, "_orig_mod", self._model)
             undo.callback(self._attachment.detach)
-            if not self._attachment.attach(model, self._chosen) and self._names is not None:
+            if not self._attachment.attach(self._model, self._chosen) and self._names is not None:
                 raise ArgumentError(
                     "No module has such a name.",
                     given=f"names={self._names!r}",
@@ -142,7 +141,7 @@ class Tracker(Recorder):
                 )
             if self._functions is not None:
                 undo.callback(self._functions.detach)
-                self._functions.attach(model)
+                self._functions.attach(self._model)
             undo.callback(self._parameters.stop)
             self._parameters.start()  # before the end of the step, which flushes
             undo.callback(self._watch.stop)
@@ -166,8 +165,7 @@ class Tracker(Recorder):
 
     def _holds_chosen(self, name: str) -> bool:
         """Whether a parameter's module was chosen."""
-        model = getattr(self._model, "_orig_mod", self._model)
-        owner = name.rpartition(".")[0]
+        model, owner = self._model, name.rpartition(".")[0]
         return model is not None and self._chosen(owner or ROOT, model.get_submodule(owner))
 
     @property
