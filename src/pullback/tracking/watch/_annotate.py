@@ -211,22 +211,19 @@ class ScalesInterpreter(fx.Interpreter):
         self.leaves: dict[str, Tensor] = {}
 
     def run_node(self, n: fx.Node) -> Any:
-        """Run a node and record what it gives."""
+        """Run a node and record the scale of what it gives, later its gradient's."""
         value = super().run_node(n)
-        if n.op != "output" and _is_floating(value):
-            self.record(n.name, value)
-        return value
-
-    def record(self, name: str, value: Tensor) -> None:
-        """Record a value's scale, and its gradient's once that is known."""
+        if n.op == "output" or not _is_floating(value):
+            return value
         pair: list[float | None] = [self.measure(value.detach()), None]
-        self.scales[name] = pair
+        self.scales[n.name] = pair
 
         def see(gradient: Tensor) -> None:
             pair[1] = self.measure(gradient.detach())
 
         if value.requires_grad:
             value.register_hook(see)
+        return value
 
     def fetch_attr(self, target: str) -> Any:
         """Return an attribute; a parameter as a leaf of its own, so that the model sees nothing."""
