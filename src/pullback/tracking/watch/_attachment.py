@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from typing import Any
 from weakref import ref
@@ -53,9 +54,8 @@ class Attachment:
         self.sightings = Sightings(store)
         self.noise = NoiseWatch()
         self._store = store
-        self._handles: list[Any] = []
+        self._undo = ExitStack()
         self._watched: list[tuple[str, Any]] = []
-        self._marked: list[tuple[ref[nn.Module], Any]] = []
         store.between = self.sightings.clear
 
     @property
@@ -69,11 +69,11 @@ class Attachment:
         for name, part in parts:
             if not isinstance(part, torch.jit.ScriptModule):
                 begin = BeginHook(self._store, name, part is model)
-                self._handles.append(part.register_forward_pre_hook(begin, prepend=True))
+                handle = part.register_forward_pre_hook(begin, prepend=True)
+                self._undo.callback(handle.remove)
         if not isinstance(model, torch.jit.ScriptModule):
-            self._handles.append(
-                model.register_forward_hook(EndHook(self._store), always_call=True)
-            )
+            handle = model.register_forward_hook(EndHook(self._store), always_call=True)
+            self._undo.callback(handle.remove)
         self.noise.start(model, lambda name, part: choose(prefix + name, part))
         watched = 0
         for path, module in model.named_modules():
@@ -83,9 +83,8 @@ class Attachment:
             if isinstance(module, torch.jit.ScriptModule):
                 self.sightings.skipped[name] = "a ScriptModule, which runs outside Python"
                 continue
-            hook = OutputHook(self.sightings, name)
-            handle = module.register_forward_hook(hook)
-            self._handles.append(handle)
+            handle = module.register_forward_hook(OutputHook(self.sightings, name))
+            self._undo.callback(handle.remove)
             self._watched.append((name, handle))
             self._mark(module)
             watched += 1
@@ -100,7 +99,7 @@ class Attachment:
         """
         own = module.__dict__.get("forward")
         given = module.__dict__["forward"] = module.forward if own is None else _Calling(own)
-        self._marked.append((ref(module), given))
+        self._undo.callback(_put_back, ref(module), given)
 
     def detach(self) -> None:
         """Take off every hook, and name the modules whose hook somebody else has removed."""
@@ -109,20 +108,16 @@ class Attachment:
             hooks = handle.hooks_dict_ref()
             if hooks is not None and handle.id not in hooks:
                 self.skipped[name] = "after somebody else removed its hook; its figures end there"
-        for handle in self._handles:
-            handle.remove()
-        for weak, given in reversed(self._marked):
-            module = weak()
-            if module is not None:
-                _put_back(module, given)
-        self._handles.clear()
+        self._undo.close()
         self._watched.clear()
-        self._marked.clear()
         self.sightings.clear()
 
 
-def _put_back(module: nn.Module, given: Any) -> None:
+def _put_back(weak: ref[nn.Module], given: Any) -> None:
     """Give a module the forward that it had before a mark; one that somebody set since stays."""
+    module = weak()
+    if module is None:
+        return
     own = given.own if isinstance(given, _Calling) else None
     now = module.__dict__.get("forward")
     if now is given and own is None:

@@ -45,8 +45,9 @@ class FunctionWatch(TorchFunctionMode):
             if isinstance(module, torch.jit.ScriptModule):
                 continue
             # Before the user's own: a module that one of these ends has begun too.
-            begin = module.register_forward_pre_hook(_Begin(self, name or ROOT), prepend=True)
-            end = module.register_forward_hook(_End(self), always_call=True)
+            began = _Call(functools.partial(self.begin, name or ROOT))
+            begin = module.register_forward_pre_hook(began, prepend=True)
+            end = module.register_forward_hook(_Call(self.end), always_call=True)
             self._undo.callback(begin.remove)
             self._undo.callback(end.remove)
         self.__enter__()
@@ -93,27 +94,15 @@ class FunctionWatch(TorchFunctionMode):
         return result
 
 
-class _Begin(Hook):
-    """Before a module's forward."""
+class _Call(Hook):
+    """Before or after a module's forward, in eager code: call a function of the watch."""
 
-    def __init__(self, watch: FunctionWatch, name: str) -> None:
-        self.watch = watch
-        self.name = name
+    def __init__(self, function: Callable[[], None]) -> None:
+        self.function = function
 
-    def __call__(self, module: nn.Module, inputs: Any) -> None:
+    def __call__(self, module: nn.Module, *_: Any) -> None:
         if not torch.compiler.is_compiling():
-            self.watch.begin(self.name)
-
-
-class _End(Hook):
-    """After a module's forward, whether it raised or not."""
-
-    def __init__(self, watch: FunctionWatch) -> None:
-        self.watch = watch
-
-    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        if not torch.compiler.is_compiling():
-            self.watch.end()
+            self.function()
 
 
 @functools.cache

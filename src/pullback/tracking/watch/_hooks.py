@@ -216,10 +216,12 @@ class BeginHook(Hook):
         self.whole = whole  # the model itself: its parts begin nothing until its forward is over
 
     def __call__(self, module: nn.Module, inputs: Any) -> None:
-        if not torch.compiler.is_compiling():
-            _begin(self, module.training)
-        elif self.whole:
-            begin_operator(self.store.handle, self.root, module.training)
+        if torch.compiler.is_compiling():
+            if self.whole:
+                begin_operator(self.store.handle, self.root, module.training)
+        elif not in_backward() and (self.whole or not self.store.inside):
+            self.store.begin(self.root, module.training)
+            self.store.inside = self.whole
 
 
 class EndHook(Hook):
@@ -231,13 +233,6 @@ class EndHook(Hook):
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if not torch.compiler.is_compiling():
             self.store.inside = False
-
-
-def _begin(hook: BeginHook, training: bool) -> None:
-    if in_backward() or (hook.store.inside and not hook.whole):
-        return
-    hook.store.begin(hook.root, training)
-    hook.store.inside = hook.whole
 
 
 # Dynamo enters the hooks of a compiled module in two ways. Those of its parts it traces as a piece
