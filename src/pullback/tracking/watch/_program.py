@@ -31,12 +31,11 @@ __all__ = ["ProgramTracker", "main"]
 class ProgramTracker(Recorder):
     """Finds the models of a running program by themselves, and tracks them.
 
-    Arguments:
-        journal: the file that receives each step.
+    Each step is written to the file ``jsonl``.
     """
 
     def __init__(
-        self, every: int, names: Sequence[str], history: int, journal: Path, title: str
+        self, every: int, names: Sequence[str], history: int, jsonl: str, title: str
     ) -> None:
         super().__init__(title, every, history)
         self._attachment = Attachment(self._store)
@@ -44,7 +43,7 @@ class ProgramTracker(Recorder):
         self._chosen = choose_by(names or None)
         self._known: WeakSet[nn.Module] = WeakSet()
         self._prefixes: dict[str, int] = {}
-        self._write_to(journal)
+        self._write_to(jsonl)
         self._handle: Any = None
 
     def start(self) -> None:
@@ -119,14 +118,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("options", type=json.loads)
     parser.add_argument("command", nargs=argparse.REMAINDER)
     parsed = parser.parse_args(arguments)
-    options = parsed.options
-    tracker = ProgramTracker(
-        options["every"],
-        options["names"],
-        options["history"],
-        Path(options["jsonl"]),
-        options["title"],
-    )
+    tracker = ProgramTracker(**parsed.options)
     tracker.start()
     try:
         _run_program(parsed.command)
