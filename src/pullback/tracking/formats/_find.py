@@ -31,14 +31,12 @@ def find_format(name: Named) -> Format:
     if isinstance(name, NumberFormat | ScaledFormat):
         return name
     wanted = str(name).casefold().replace("_", " ")
-    for known in FORMATS:
-        if (
-            isinstance(name, torch.dtype) and name == known.dtype
-        ) or wanted == known.name.casefold():
+    by_dtype = {known.dtype: known for known in FORMATS if known.dtype is not None}
+    if isinstance(name, torch.dtype) and name in by_dtype:
+        return by_dtype[name]
+    for known in (*FORMATS, *SCALED_FORMATS):
+        if wanted == known.name.casefold():
             return known
-    for scaled in SCALED_FORMATS:
-        if wanted == scaled.name.casefold():
-            return scaled
     raise ArgumentError(
         "There is no number format of this name.",
         given=repr(name),

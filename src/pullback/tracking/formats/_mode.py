@@ -46,46 +46,28 @@ from pullback.tracking.formats._spot import Place, Spot, place_of_call
 __all__ = ["rounding_products"]
 
 
-class Settings(Protocol):
-    """How to round."""
+class _Settings(Protocol):
+    """How to round: what `SimulatedFormat` says of itself."""
 
     recipe: Recipe
     rounding: Rounding
     generator: torch.Generator | None
 
     @property
-    def measures(self) -> bool:
-        """Whether weights and activations are measured apart."""
-        ...
-
-    def modules(self) -> Iterable[nn.Module]:
-        """All modules of the model."""
-        ...
-
+    def measures(self) -> bool: ...
     @property
-    def module_names(self) -> dict[nn.Module, list[str]]:
-        """The modules whose products go by their name, each with all of its names."""
-        ...
-
-    def formats_of(self, name: str) -> ProductFormats | None:
-        """Return the formats of a module's products; ``None`` leaves them as they are."""
-        ...
-
-    def round_factor(self, x: Tensor, role: Role, spot: Spot, dim: int | None = None) -> Tensor:
-        """Return a factor of a product with its value rounded."""
-        ...
-
-    def round_result(self, x: Tensor, spot: Spot) -> Tensor:
-        """Return a product whose gradient will be rounded."""
-        ...
-
-    def multiply_blocks(self, a: Tensor, b: Tensor, roles: tuple[Role, Role], spot: Spot) -> Tensor:
-        """Return the product of matrices whose factors are scaled along a dimension."""
-        ...
+    def module_names(self) -> dict[nn.Module, list[str]]: ...
+    def modules(self) -> Iterable[nn.Module]: ...
+    def formats_of(self, name: str) -> ProductFormats | None: ...
+    def round_factor(self, x: Tensor, role: Role, spot: Spot, dim: int | None = None) -> Tensor: ...
+    def round_result(self, x: Tensor, spot: Spot) -> Tensor: ...
+    def multiply_blocks(
+        self, a: Tensor, b: Tensor, roles: tuple[Role, Role], spot: Spot
+    ) -> Tensor: ...
 
 
 @contextlib.contextmanager
-def rounding_products(settings: Settings, path: Sequence[str] = ("",)) -> Iterator[None]:
+def rounding_products(settings: _Settings, path: Sequence[str] = ("",)) -> Iterator[None]:
     """Round every product that is called in a block, and in what is computed again for it.
 
     The path is of the modules that are running, by name.
@@ -102,7 +84,7 @@ def rounding_products(settings: Settings, path: Sequence[str] = ("",)) -> Iterat
 class _ProductMode(TorchFunctionMode):
     """Rounds the factors of every product, and the gradient that comes back to its result."""
 
-    def __init__(self, settings: Settings, path: Sequence[str]) -> None:
+    def __init__(self, settings: _Settings, path: Sequence[str]) -> None:
         super().__init__()
         self.settings = settings
         self.path = list(path)  # the modules that are running, the innermost last
