@@ -76,17 +76,9 @@ def _record(values: Tensor, handle: int, direction: str) -> None:
         setattr(pair, direction, std_tensor(values))
 
 
-@_record.register_fake
-def _(values: Tensor, handle: int, direction: str) -> None:
-    return None
-
-
-@_record.register_vmap
-def _(info: Any, in_dims: Any, values: Tensor, handle: int, direction: str) -> tuple[None, None]:
-    _record(values, handle, direction)  # of the whole batch, as it lies in memory
-    return None, None
-
-
+_record.register_fake(lambda *_: None)
+# Of the whole batch, as it lies in memory.
+_record.register_vmap(lambda info, in_dims, *given: (_record(*given), None))
 declare_ordered(_record)
 
 
