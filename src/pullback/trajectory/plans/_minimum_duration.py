@@ -19,7 +19,7 @@ from pullback.trajectory.plans._limits import Limits, check_limits, range_of
 from pullback.trajectory.plans._minimum_jerk import minimum_jerk
 from pullback.trajectory.plans._minimum_time import check_duration
 from pullback.trajectory.plans._plan import SAMPLES, Plan, make_plan
-from pullback.trajectory.plans._rows import POWERS, check_given, near_kept, problem_of
+from pullback.trajectory.plans._rows import POWERS, check_given, check_room, problem_of
 from pullback.trajectory.plans._stretch import keeps_zero, stands_still
 from pullback.trajectory.plans._within import combine
 
@@ -228,6 +228,7 @@ def _shorten(  # noqa: PLR0917 - what belongs together
     """The times as near to zero as limits can be kept at, or infinity."""
     plan = make_plan(points, times, duration=None, start=start, goal=goal, samples=samples, order=3)
     check_given(plan, limits)
+    check_room(plan, limits)
     basis = plan.basis()
 
     def kept(factor: Tensor) -> Tensor:
@@ -235,7 +236,7 @@ def _shorten(  # noqa: PLR0917 - what belongs together
         if not bool(_fast_enough(plan, limits, step).any()):
             return torch.zeros_like(step, dtype=torch.bool)
         _, found = keep_limits(problem_of(plan, combine(basis, plan.values(step)), limits, step))
-        return found.all(-1) & near_kept(plan, limits, step)
+        return found.all(-1)
 
     with torch.no_grad():
         low, high = search(kept, torch.ones_like(times[..., -1]))

@@ -1,7 +1,8 @@
 """What is asked of a least motion, checked and written as linear conditions."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ from pullback.trajectory.kernels.programs._cubic import (
     position_rows,
 )
 from pullback.trajectory.kernels.programs._least import Basis, least_basis
+from pullback.trajectory.plans._decided import Decided, decide_rows
 
 __all__ = ["FORMS", "SAMPLES", "Plan", "change_of", "make_plan", "to_motion"]
 
@@ -37,6 +39,9 @@ _ORDERS = {"velocity": 1, "acceleration": 2, "jerk": 3}
 SAMPLES = 256
 # Beyond, the band's condition (samples^6 / 1000) leaves the corrections nothing to hold on to.
 _MOST_SAMPLES = 2048
+# Steps from an end at which all is given, which decides the position a step away: at 1.01 what
+# comes between has to be so large that it is met to a millionth alone.
+_BESIDE = 1.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +69,13 @@ class Plan:
     order: int
     samples: int
     dtype: torch.dtype
+    found: dict[str, Decided] = field(default_factory=dict, init=False, repr=False)
+
+    def decided(self, kind: str) -> Decided:
+        """The rows of a kind that the conditions decide, found once."""
+        if kind not in self.found:
+            self.found[kind] = decide_rows(self.conditions, kind)
+        return self.found[kind]
 
     def basis(self) -> Basis:
         """The least motion for each condition alone."""
@@ -112,7 +124,7 @@ def make_plan(
     begin = knots[..., 0] if _listed(times) else None
     step = (knots[..., -1] - knots[..., 0]) / (samples - 1)
     places = (knots - knots[..., :1]) / step.unsqueeze(-1)
-    _check_places(places, samples)
+    _check_places(places, samples, [end for end, _, _ in ends])
     rows = position_rows(places, samples)
     for end, kind, _ in ends:
         at_end = end == "goal"
@@ -206,14 +218,24 @@ def _check_samples(samples: int, conditions: int) -> None:
         )
 
 
-def _check_places(places: Tensor, samples: int) -> None:
+def _check_places(places: Tensor, samples: int, ends: list[str]) -> None:
     gaps = concrete(places.diff(dim=-1))
-    if gaps is None or not gaps.numel() or bool((gaps >= 1 - 1e-9).all()):
+    if gaps is None or not gaps.numel():
         return
-    needed = int(torch.ceil((samples - 1) / gaps.min().clamp(min=1e-9))) + 1
+    least = torch.full_like(gaps, 1 - 1e-9)
+    for end, index in (("start", 0), ("goal", -1)):
+        if ends.count(end) == len(FORMS):
+            least[..., index] = _BESIDE
+    if bool((gaps >= least).all()):
+        return
+    if bool((gaps >= 1 - 1e-9).all()):
+        what = "A point lies too near an end whose velocity, acceleration and jerk are given."
+    else:
+        what = "Two points lie within one step of each other."
+    needed = math.ceil((samples - 1) * float((least / gaps.clamp(min=1e-9)).max())) + 1
     raise ArgumentError(
-        "Two points lie within one step of each other.",
+        what,
         given=f"{samples} samples, points {gaps.min():.3g} steps apart",
-        expected="at least one step between two points",
+        expected=f"at least one step between two points, and {_BESIDE} beside such an end",
         mend=f"Pass samples={needed} or more, or space the times.",
     )

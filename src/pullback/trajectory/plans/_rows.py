@@ -1,5 +1,8 @@
 """The rows of a limited motion: what is kept within a range, as parts of that range."""
 
+import math
+from operator import itemgetter
+
 import torch
 from torch import Tensor
 
@@ -9,40 +12,42 @@ from pullback.trajectory._knots import concrete
 from pullback.trajectory.kernels.programs import Problem
 from pullback.trajectory.kernels.programs._cubic import Forms, metric_product
 from pullback.trajectory.plans._aim import aim_of
+from pullback.trajectory.plans._decided import AT_END, rows_within
 from pullback.trajectory.plans._limits import Limits, range_of
 from pullback.trajectory.plans._plan import Plan
 
 __all__ = [
     "POWERS",
+    "check_decided",
     "check_given",
-    "check_near",
+    "check_room",
+    "free_rows",
+    "given_of",
     "limit_of",
-    "near_ends",
-    "near_kept",
     "problem_of",
     "row_kinds",
-    "row_mask",
     "row_values",
 ]
 
 POWERS = {"position": 0, "velocity": 1, "acceleration": 2, "jerk": 3}
 # The control points of each step, beside its samples.
 _BETWEEN = ("ahead", "behind")
-# The velocity at ends that are free, beside the control points within the motion.
-_AT_END = "end velocity"
+
+# Of the size of what is added up.
+_ROUNDING = 1e-13
 
 
 def row_kinds(plan: Plan, limits: Limits) -> tuple[str, ...]:
     """The kinds of rows, in their order."""
     between = _BETWEEN if limits.between and limits.position is not None else ()
     given = [end for end, part, _ in plan.ends if part == "velocity"]
-    at_end = (_AT_END,) if "velocity" in limits.given and len(given) < 2 else ()
+    at_end = (AT_END,) if "velocity" in limits.given and len(given) < 2 else ()
     return limits.given + between + at_end
 
 
 def limit_of(kind: str) -> str:
     """The limit that a kind of row keeps."""
-    return "position" if kind in _BETWEEN else "velocity" if kind == _AT_END else kind
+    return "position" if kind in _BETWEEN else "velocity" if kind == AT_END else kind
 
 
 def row_values(kind: str, forms: Forms) -> Tensor:
@@ -57,54 +62,36 @@ def row_values(kind: str, forms: Forms) -> Tensor:
     if kind == "behind":
         after = position[..., -1:] + 2 * velocity[..., -1:] / 3 + acceleration[..., -1:] / 6
         return torch.cat([position - velocity / 3, after], dim=-1)
-    own = {"position": position, "acceleration": acceleration, "jerk": jerk, _AT_END: velocity}
+    own = {"position": position, "acceleration": acceleration, "jerk": jerk, AT_END: velocity}
     return own[kind]
 
 
-def row_mask(plan: Plan, kind: str) -> Tensor:
-    """One for each row that is limited, ``[..., 1, rows]``.
+def free_rows(plan: Plan, kind: str) -> Tensor:
+    """Which rows within the motion are not decided, ``[..., 1, rows]``.
 
-    Zero where what is given decides a row, which is checked by itself, and for control points
-    outside of the motion.
+    A program needs room on both sides of a row; what is decided is looked at by itself.
     """
-    samples, given = plan.samples, {(end, part) for end, part, _ in plan.ends}
-    extra = {"jerk": -1, "velocity": 1, "ahead": 1, "behind": 1}.get(kind, 0)
-    mask = torch.ones(samples + extra, dtype=torch.float64, device=plan.points.device)
-    for end, edge, inner in (("start", 0, 1), ("goal", -1, -2)):
-        if kind == _AT_END:
-            mask[1:-1] = 0
-            mask[edge] = float((end, "velocity") not in given)
-        elif kind in _BETWEEN:
-            mask[edge] = 0
-            # The nearer control point of the first step, or the one a third of it further on.
-            near = (kind == "ahead") == (end == "start")
-            parts = ("velocity",) if near else ("velocity", "acceleration")
-            if {(end, part) for part in parts} <= given:
-                mask[inner] = 0
-        elif kind == "velocity":
-            mask[edge] = 0
-            if {(end, "velocity"), (end, "acceleration")} <= given:
-                mask[inner] = 0
-        elif (end, kind) in given:
-            mask[edge] = 0
-    if kind != "position":
-        return mask
-    steps = torch.arange(samples, dtype=torch.float64, device=plan.points.device)
-    met = (plan.places.detach().unsqueeze(-1) - steps).abs().amin(-2) < 1e-6
-    return (~met).to(torch.float64).unsqueeze(-2)
+    inside = rows_within(kind, plan.samples, plan.points.device)
+    return inside & ~plan.decided(kind).rows.unsqueeze(-2)
 
 
 def problem_of(plan: Plan, forms: Forms, limits: Limits, step: Tensor) -> Problem:
-    """The program that keeps the limits, for steps of so many seconds."""
+    """The program that keeps the limits, for steps of so many seconds.
+
+    It has no solution where what is given breaks them.
+    """
     levels, scales, kinds = [], [], row_kinds(plan, limits)
     energy = _energy(plan.order, forms)
     for kind in kinds:
         lower, upper = aim_of(plan, limits, limit_of(kind))
         middle, half = (lower + upper) / 2, (upper - lower) / 2
         unit = step.unsqueeze(-1) ** POWERS[limit_of(kind)]
-        scale = row_mask(plan, kind) / (half * unit).unsqueeze(-1)
-        levels.append((row_values(kind, forms) - (middle * unit).unsqueeze(-1)) * scale)
-        scales.append(scale)
+        free, part = free_rows(plan, kind), 1 / (half * unit).unsqueeze(-1)
+        level = (row_values(kind, forms) - (middle * unit).unsqueeze(-1)) * part
+        excess = worst_excess(plan, limits, kind, step)
+        broken = torch.where(excess > 0, 1 + excess / half, 0.0).detach()
+        levels.append(torch.where(free, level, broken.unsqueeze(-1)))
+        scales.append(torch.where(free, part, 0.0))
         beyond = (levels[-1].abs() - 1).clamp(min=0).amax(-1) * half * unit
         energy = torch.maximum(energy, _energy_of_change(plan, limit_of(kind), beyond.detach()))
     level = _cat(levels)
@@ -147,27 +134,30 @@ def _cat(parts: list[Tensor]) -> Tensor:
     return torch.cat([part.expand(*batch, part.shape[-1]) for part in parts], dim=-1)
 
 
-def near_ends(plan: Plan, limits: Limits) -> list[tuple[str, str, dict[int, Tensor]]]:
-    """The control points beside each end that what is given there decides.
+def given_of(plan: Plan, limit: str) -> list[Tensor]:
+    """What is given of what a limit is about: each ``[..., rows, dof]``, in seconds."""
+    if limit == "position":
+        return [plan.points + plan.origin]
+    return [value for _, part, value in plan.ends if part == limit]
 
-    Returns:
-        the end, the kind of limit, and the parts that multiply each power of the step, in the units
-        of `row_values`: ``[..., 1, dof]``.
-    """
-    ends = {(end, kind): value for end, kind, value in plan.ends}
-    places, found = plan.points + plan.origin, []
-    for end, sign, index in (("start", 1, slice(1)), ("goal", -1, slice(-1, None))):
-        velocity, acceleration = ends.get((end, "velocity")), ends.get((end, "acceleration"))
-        if velocity is None:
-            continue
-        if "velocity" in limits.given and acceleration is not None:
-            found.append((end, "velocity", {1: velocity, 2: sign * acceleration / 2}))
-        if limits.between and "position" in limits.given:
-            place, ahead = places[..., index, :], sign * velocity / 3
-            found.append((end, "position", {0: place, 1: ahead}))
-            if acceleration is not None:
-                found.append((end, "position", {0: place, 1: 2 * ahead, 2: acceleration / 6}))
-    return found
+
+def worst_excess(plan: Plan, limits: Limits, kind: str, step: Tensor) -> Tensor:
+    """How far what is given, or what that decides, is beyond a limit at most: ``[..., dof]``."""
+    worst = _decided_excess(plan, limits, kind, step).amax(-2)
+    for value in given_of(plan, kind):
+        worst = torch.maximum(worst, _excess(kind, value, limits, plan).amax(-2))
+    return worst
+
+
+def _decided_excess(plan: Plan, limits: Limits, kind: str, step: Tensor) -> Tensor:
+    """How far decided rows are beyond their limit, ``[..., few, dof]``, and more than rounding."""
+    limit, decided, values = limit_of(kind), plan.decided(kind), plan.values(step)
+    unit = step[..., None, None] ** POWERS[limit]
+    value, size = decided.weights @ values / unit, decided.weights.abs() @ values.abs() / unit
+    if limit == "position":
+        value = value + plan.origin
+    excess = _excess(limit, value, limits, plan) - _ROUNDING * size
+    return torch.where(decided.known.unsqueeze(-1), excess, -torch.inf)
 
 
 def check_given(plan: Plan, limits: Limits) -> None:
@@ -181,40 +171,53 @@ def check_given(plan: Plan, limits: Limits) -> None:
             _check_range(f"{kind} of the {end}", kind, value, limits, plan)
     if "position" in limits.given:
         _check_range("position of a point", "position", plan.points + plan.origin, limits, plan)
-        if limits.between:
-            _check_room(plan, limits)
 
 
-def check_near(plan: Plan, limits: Limits) -> None:
-    """Refuse ends from which what is given leads beyond a limit within a step of the plan.
+def check_decided(plan: Plan, limits: Limits, step: Tensor) -> None:
+    """Refuse what is given where it leads beyond a limit, whatever the motion does elsewhere.
 
     Raises:
-        ArgumentError: one does.
+        ArgumentError: it does.
     """
-    for end, kind, parts in near_ends(plan, limits):
-        given = "acceleration" if kind == "velocity" else "velocity"
-        excess = concrete(_excess(kind, _near(kind, parts, plan.step), limits, plan))
-        if excess is not None and bool((excess > 0).any()):
-            raise ArgumentError(
-                f"The {kind} within a step of the {end}, whose {given} is given, exceeds its "
-                "limit.",
-                given=f"up to {float(excess.max()):.6g} beyond the limit",
-                mend=f"Take more samples, raise the limit on {kind} or lower the {given}.",
-            )
+    for kind in row_kinds(plan, limits):
+        excess = _decided_excess(plan, limits, kind, step)
+        place = plan.decided(kind).place.unsqueeze(-1)
+        both = concrete(torch.stack(torch.broadcast_tensors(excess, place), dim=-1))
+        if both is None or not bool((both[..., 0] > 0).any()):
+            continue
+        most, where = both.flatten(0, -2)[both[..., 0].argmax()].tolist()
+        end, apart = min(("start", where), ("goal", plan.samples - 1 - where), key=itemgetter(1))
+        raise ArgumentError(
+            f"The {limit_of(kind)} within {_steps(apart)} of the {end}, which is decided by what "
+            "is given there, exceeds its limit.",
+            given=f"{most:.6g} beyond the limit",
+            mend=f"Take more samples, raise the limit on {limit_of(kind)} or give less.",
+        )
 
 
-def near_kept(plan: Plan, limits: Limits, step: Tensor) -> Tensor:
-    """Which trajectories `check_near` would let pass at steps of so many seconds: ``[...]``."""
-    kept = torch.ones_like(step, dtype=torch.bool)
-    for _, kind, parts in near_ends(plan, limits):
-        kept = kept & (_excess(kind, _near(kind, parts, step), limits, plan) <= 0).all(-1).all(-1)
-    return kept
+def _steps(count: float) -> str:
+    return "a step" if count <= 1 else f"{math.ceil(count)} steps"
 
 
-def _near(kind: str, parts: dict[int, Tensor], step: Tensor) -> Tensor:
-    h = step[..., None, None]
-    terms = [part * h ** (power - POWERS[kind]) for power, part in parts.items()]
-    return sum(terms[1:], terms[0])
+def check_room(plan: Plan, limits: Limits) -> None:
+    """Refuse points where a motion could only just touch its limit between samples.
+
+    Raises:
+        ArgumentError: a point that is no end lies on the limit.
+    """
+    if not limits.between or "position" not in limits.given:
+        return
+    inner = (plan.points + plan.origin)[..., 1:-1, :]
+    lower, upper = (end.unsqueeze(-2) for end in range_of(limits, "position", plan.points))
+    room = concrete(torch.minimum(upper - inner, inner - lower) - 1e-6 * (upper - lower))
+    if room is not None and room.numel() and bool((room <= 0).any()):
+        raise ArgumentError(
+            "A point lies on the limit of the position, which is to be kept between samples.",
+            given="a point between the ends, where a motion could only just touch its limit: that "
+            "is not decided",
+            expected="room of a millionth of the range",
+            mend="Widen the range a little, or leave between=False.",
+        )
 
 
 def _excess(kind: str, value: Tensor, limits: Limits, plan: Plan) -> Tensor:
@@ -231,18 +234,4 @@ def _check_range(what: str, kind: str, value: Tensor, limits: Limits, plan: Plan
             f"The {what} exceeds its limit, and no duration would do.",
             given=f"up to {float(excess.max()):.6g} beyond the limit",
             mend=f"Raise the limit on {kind}, or lower the {what}.",
-        )
-
-
-def _check_room(plan: Plan, limits: Limits) -> None:
-    inner = (plan.points + plan.origin)[..., 1:-1, :]
-    lower, upper = (end.unsqueeze(-2) for end in range_of(limits, "position", plan.points))
-    room = concrete(torch.minimum(upper - inner, inner - lower) - 1e-6 * (upper - lower))
-    if room is not None and room.numel() and bool((room <= 0).any()):
-        raise ArgumentError(
-            "A point lies on the limit of the position, which is to be kept between samples.",
-            given="a point between the ends, where a motion could only just touch its limit: that "
-            "is not decided",
-            expected="room of a millionth of the range",
-            mend="Widen the range a little, or leave between=False.",
         )

@@ -6,8 +6,6 @@ count for ``1``, a velocity given at an end for ``h``, an acceleration for ``h^2
 are cubics, and they need not stay kept once they are: with more time a motion may swing back.
 """
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
@@ -23,10 +21,10 @@ from pullback.trajectory.plans._limits import Limits, range_of
 from pullback.trajectory.plans._plan import Plan
 from pullback.trajectory.plans._rows import (
     POWERS,
+    free_rows,
+    given_of,
     limit_of,
-    near_ends,
     row_kinds,
-    row_mask,
     row_values,
 )
 from pullback.trajectory.plans._within import combine
@@ -121,12 +119,16 @@ def _polynomials(plan: Plan, basis: Basis, limits: Limits) -> tuple[Tensor, Tens
     for kind in row_kinds(plan, limits):
         values, name = [row_values(kind, form) for form in forms], limit_of(kind)
         ends = aim_of(plan, limits, name, SPARE)
-        parts.append((name, _conditions(values, name, ends, row_mask(plan, kind) > 0)))
-    for name, values in _given(plan, limits):
-        lower, upper = range_of(limits, name, plan.points)
-        slack = 1e-12 * torch.maximum(lower.abs(), upper.abs())
-        ends = lower - slack, upper + slack
-        parts.append((name, _conditions(values, name, ends, torch.ones_like(values[0]) > 0)))
+        parts.append((name, _conditions(values, name, ends, free_rows(plan, kind))))
+        known = plan.decided(kind).known.unsqueeze(-2)
+        ends = _whole(plan, limits, name)
+        parts.append((name, _conditions(_decided(plan, kind, values), name, ends, known)))
+    # `check_given` has looked at these, unless a graph is traced, where there are no values.
+    for name in limits.given:
+        for value in given_of(plan, name):
+            values = [value.mT * float(power == POWERS[name]) for power in range(4)]
+            kept = torch.ones_like(value.mT) > 0
+            parts.append((name, _conditions(values, name, _whole(plan, limits, name), kept)))
     batch = broadcast_shapes(*(part.shape[:-3] for _, part in parts))
     flat = [part.expand(*batch, *part.shape[-3:]).flatten(-3, -2) for _, part in parts]
     kinds = [
@@ -136,15 +138,27 @@ def _polynomials(plan: Plan, basis: Basis, limits: Limits) -> tuple[Tensor, Tens
     return torch.cat(flat, dim=-2), powers, kinds
 
 
-def _given(plan: Plan, limits: Limits) -> Iterator[tuple[str, list[Tensor]]]:
-    """What is given at the ends and what that decides beside them, which no row of the motion has.
+def _whole(plan: Plan, limits: Limits, name: str) -> tuple[Tensor, Tensor]:
+    """Both ends of a range, and what rounding may take."""
+    lower, upper = range_of(limits, name, plan.points)
+    slack = 1e-12 * torch.maximum(lower.abs(), upper.abs())
+    return lower - slack, upper + slack
 
-    `check_given` has looked at the first, unless a graph is traced, where there are no values.
+
+def _decided(plan: Plan, kind: str, rows: list[Tensor]) -> list[Tensor]:
+    """The decided ones of the rows, each power ``[..., dof, few]``: exact, where rows are rounded.
+
+    Their derivatives are those of the rows, which change with the times of points too.
     """
-    given = [(kind, {POWERS[kind]: value}) for _, kind, value in plan.ends if kind in limits.given]
-    for kind, parts in given + [(kind, parts) for _, kind, parts in near_ends(plan, limits)]:
-        some = next(iter(parts.values()))
-        yield kind, [parts.get(power, torch.zeros_like(some)).mT for power in range(4)]
+    decided, found = plan.decided(kind), []
+    for power, (row, given) in enumerate(zip(rows, _values_by_power(plan), strict=True)):
+        exact = (decided.weights @ given).mT
+        index = decided.index.unsqueeze(-2).expand(*row.shape[:-1], -1)
+        near = row.gather(-1, index)
+        found.append(near + (exact - near).detach())
+        if not power and limit_of(kind) == "position":
+            found[0] = found[0] + plan.origin.mT
+    return found
 
 
 def _values_by_power(plan: Plan) -> list[Tensor]:

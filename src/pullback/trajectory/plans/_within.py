@@ -11,7 +11,12 @@ from pullback.trajectory.kernels.programs._cubic import Forms
 from pullback.trajectory.kernels.programs._least import Basis
 from pullback.trajectory.plans._limits import KINDS, Limits
 from pullback.trajectory.plans._plan import Plan, change_of
-from pullback.trajectory.plans._rows import check_given, check_near, problem_of
+from pullback.trajectory.plans._rows import (
+    check_decided,
+    check_given,
+    check_room,
+    problem_of,
+)
 
 __all__ = ["combine", "least_forms"]
 
@@ -36,7 +41,8 @@ def least_forms(plan: Plan, limits: Limits | None) -> Forms:
     if limits is None or not limits.given:
         return forms
     check_given(plan, limits)
-    check_near(plan, limits)
+    check_room(plan, limits)
+    check_decided(plan, limits, plan.step)
     problem = problem_of(plan, forms, limits, plan.step)
     x, found = keep_limits(problem)
     known = concrete(found)

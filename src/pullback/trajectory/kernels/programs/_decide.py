@@ -66,7 +66,14 @@ def bound_problems(problem: Problem, precision: float) -> Bounds:
         torch.tensor([pair[i] for pair in found], dtype=torch.float64, device="cpu").reshape(shape)
         for i in range(2)
     )
-    return Bounds(low, high)
+    peak = _fixed_peak(problem).cpu()
+    worse = peak > 1
+    return Bounds(*(torch.where(worse, torch.maximum(part, peak), part) for part in (low, high)))
+
+
+def _fixed_peak(problem: Problem) -> Tensor:
+    """The largest part of a limit at a row that no motion changes, ``[..., joint]``."""
+    return torch.where(problem.scale == 0, problem.level.detach().abs(), 0.0).amax(-1)
 
 
 def solve_hard(problem: Problem, now: Unknowns, found: Tensor) -> tuple[Unknowns, Tensor]:
@@ -82,7 +89,7 @@ def solve_hard(problem: Problem, now: Unknowns, found: Tensor) -> tuple[Unknowns
     rows = problem.level.shape[-1]
     wide = (now.slack * now.push).mean((-2, -1)) > 1.5 * goal_of(rows)
     idle = (problem.level.abs() <= 1).all(-1)
-    hard = (~idle & (~found | wide)).reshape(-1).nonzero().squeeze(-1)
+    hard = (~idle & (~found | wide) & (_fixed_peak(problem) <= 1)).reshape(-1).nonzero().squeeze(-1)
     if not hard.numel():
         return now, found
     flat = [part.reshape(found.numel(), *part.shape[found.dim() :]).clone() for part in now]

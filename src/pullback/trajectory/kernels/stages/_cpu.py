@@ -555,7 +555,7 @@ def least_bound(problem, precision):
         precision: relative, at which a bound above 1 is known well enough.
     """
     level, scale = problem[0], problem[1]
-    samples, few, rows = level.shape[1], problem[3].shape[0], np.count_nonzero(scale)
+    samples, few, rows = level.shape[1], problem[3].shape[0], max(np.count_nonzero(scale), 1)
     s, u, y = np.zeros((samples, 3)), np.zeros(samples - 1), np.zeros(few)
     bound = 1.5 * np.max(np.abs(level)) + 1e-3
     slack = np.ones((2, *level.shape))
