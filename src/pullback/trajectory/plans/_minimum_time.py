@@ -12,15 +12,15 @@ from pullback.trajectory._motion import Motion
 from pullback.trajectory._state import State, rest
 from pullback.trajectory.kernels.programs._cubic import Forms
 from pullback.trajectory.plans._aim import aim_of
-from pullback.trajectory.plans._decided import rows_within
+from pullback.trajectory.plans._decided import inner_rows
 from pullback.trajectory.plans._limits import Limits, check_limits
 from pullback.trajectory.plans._plan import SAMPLES, Plan, make_plan, to_motion
 from pullback.trajectory.plans._rows import (
     POWERS,
     check_decided,
     check_given,
+    check_points,
     check_room,
-    free_rows,
     limit_of,
     row_kinds,
     row_values,
@@ -114,14 +114,16 @@ def minimum_time(
     )
     check_limits(limits, points)
     check_duration(limits, points)
-    check_given(plan, limits)
     basis = plan.basis()
     # The stretch has the derivatives of points, times and limits alone.
     if stands_still(start, goal) and are_constants(start, goal) and keeps_zero(limits):
         forms = combine(basis, plan.values(plan.step))
+        check_points(plan, limits)
         step = _least_step(plan, forms, limits)
-        check_decided(plan, limits, step)
+        if "position" in limits.given:  # others are kept by the step
+            check_decided(plan, limits, step)
     else:
+        check_given(plan, limits)
         check_room(plan, limits)
         step = least_kept_step(plan, basis, limits)
         forms = combine(basis, plan.values(step))
@@ -159,11 +161,12 @@ def _least_step(plan: Plan, forms: Forms, limits: Limits) -> Tensor:
         lower, upper = (end.unsqueeze(-1) for end in ends)
         value = row_values(kind, forms)
         if not power:
-            _check_place(value, lower, upper, free_rows(plan, kind))
+            free = plan.decided((kind,)).free[..., : value.shape[-1]]
+            _check_place(value, lower, upper, free)
             continue
         # Beyond zero on either side, as a part of what there is to that side.
-        level = torch.maximum(value / upper, value / lower)
-        peak = (level * rows_within(kind, plan.samples, level.device)).amax((-2, -1))
+        inner = inner_rows(kind, value)
+        peak = torch.maximum(inner / upper, inner / lower).amax((-2, -1))
         # The root of a peak of zero has no derivative; it is never the largest of a motion.
         safe = torch.where(peak > 0, peak, torch.ones_like(peak))
         candidates.append(torch.where(peak > 0, safe ** (1 / power), torch.zeros_like(peak)))
@@ -189,8 +192,7 @@ def _check_needed(plan: Plan, forms: Forms, limits: Limits, step: Tensor) -> Non
     size = plan.values(step).detach().abs().amax((-2, -1))
     idle = torch.ones_like(size, dtype=torch.bool)
     for kind in set(limits.given) - {"position"}:
-        inside = rows_within(kind, plan.samples, size.device)
-        reach = (row_values(kind, forms).detach().abs() * inside).amax((-2, -1))
+        reach = inner_rows(kind, row_values(kind, forms)).detach().abs().amax((-2, -1))
         idle = idle & (reach <= _ROUNDING * size / (plan.samples - 1) ** POWERS[kind])
     known = concrete(idle)
     if known is not None and bool(known.any()):

@@ -69,13 +69,14 @@ class Plan:
     order: int
     samples: int
     dtype: torch.dtype
-    found: dict[str, Decided] = field(default_factory=dict, init=False, repr=False)
+    known: dict[tuple[str, ...], Decided] = field(default_factory=dict, init=False, repr=False)
 
-    def decided(self, kind: str) -> Decided:
-        """The rows of a kind that the conditions decide, found once."""
-        if kind not in self.found:
-            self.found[kind] = decide_rows(self.conditions, kind)
-        return self.found[kind]
+    def decided(self, kinds: tuple[str, ...]) -> Decided:
+        """The rows of these kinds that the conditions decide, found once."""
+        if kinds not in self.known:
+            given = ("position",) * self.points.shape[-2] + tuple(part for _, part, _ in self.ends)
+            self.known[kinds] = decide_rows(self.conditions, given, kinds)
+        return self.known[kinds]
 
     def basis(self) -> Basis:
         """The least motion for each condition alone."""

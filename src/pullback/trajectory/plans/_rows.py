@@ -11,8 +11,9 @@ from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.trajectory._knots import concrete
 from pullback.trajectory.kernels.programs import Problem
 from pullback.trajectory.kernels.programs._cubic import Forms, metric_product
+from pullback.trajectory.kernels.programs._problem import ROWS
 from pullback.trajectory.plans._aim import aim_of
-from pullback.trajectory.plans._decided import AT_END, rows_within
+from pullback.trajectory.plans._decided import AT_END
 from pullback.trajectory.plans._limits import Limits, range_of
 from pullback.trajectory.plans._plan import Plan
 
@@ -20,13 +21,13 @@ __all__ = [
     "POWERS",
     "check_decided",
     "check_given",
+    "check_points",
     "check_room",
-    "free_rows",
-    "given_of",
     "limit_of",
     "problem_of",
     "row_kinds",
     "row_values",
+    "whole_ranges",
 ]
 
 POWERS = {"position": 0, "velocity": 1, "acceleration": 2, "jerk": 3}
@@ -66,32 +67,24 @@ def row_values(kind: str, forms: Forms) -> Tensor:
     return own[kind]
 
 
-def free_rows(plan: Plan, kind: str) -> Tensor:
-    """Which rows within the motion are not decided, ``[..., 1, rows]``.
-
-    A program needs room on both sides of a row; what is decided is looked at by itself.
-    """
-    inside = rows_within(kind, plan.samples, plan.points.device)
-    return inside & ~plan.decided(kind).rows.unsqueeze(-2)
-
-
 def problem_of(plan: Plan, forms: Forms, limits: Limits, step: Tensor) -> Problem:
     """The program that keeps the limits, for steps of so many seconds.
 
-    It has no solution where what is given breaks them.
+    A row needs room on both sides of it, so that those that are decided are no part of it: with one
+    that is broken it has no solution.
     """
     levels, scales, kinds = [], [], row_kinds(plan, limits)
-    energy = _energy(plan.order, forms)
-    for kind in kinds:
+    energy, free = _energy(plan.order, forms), plan.decided(kinds).free
+    fixed = _decided_level(plan, limits, step)
+    for number, kind in enumerate(kinds):
         lower, upper = aim_of(plan, limits, limit_of(kind))
         middle, half = (lower + upper) / 2, (upper - lower) / 2
         unit = step.unsqueeze(-1) ** POWERS[limit_of(kind)]
-        free, part = free_rows(plan, kind), 1 / (half * unit).unsqueeze(-1)
-        level = (row_values(kind, forms) - (middle * unit).unsqueeze(-1)) * part
-        excess = worst_excess(plan, limits, kind, step)
-        broken = torch.where(excess > 0, 1 + excess / half, 0.0).detach()
-        levels.append(torch.where(free, level, broken.unsqueeze(-1)))
-        scales.append(torch.where(free, part, 0.0))
+        level = row_values(kind, forms) - (middle * unit).unsqueeze(-1)
+        here = free[..., number, : level.shape[-1]].unsqueeze(-2)
+        scale = torch.where(here, 1 / (half * unit).unsqueeze(-1), 0.0)
+        levels.append(torch.where(here, level * scale, fixed[..., number, :, None]))
+        scales.append(scale)
         beyond = (levels[-1].abs() - 1).clamp(min=0).amax(-1) * half * unit
         energy = torch.maximum(energy, _energy_of_change(plan, limit_of(kind), beyond.detach()))
     level = _cat(levels)
@@ -134,30 +127,42 @@ def _cat(parts: list[Tensor]) -> Tensor:
     return torch.cat([part.expand(*batch, part.shape[-1]) for part in parts], dim=-1)
 
 
-def given_of(plan: Plan, limit: str) -> list[Tensor]:
-    """What is given of what a limit is about: each ``[..., rows, dof]``, in seconds."""
-    if limit == "position":
-        return [plan.points + plan.origin]
-    return [value for _, part, value in plan.ends if part == limit]
+def whole_ranges(plan: Plan, limits: Limits) -> tuple[Tensor, Tensor]:
+    """Both ends of the range of each kind, ``[..., kinds, dof]``, and what rounding may take.
+
+    Those of a position are relative to the first point.
+    """
+    ends: tuple[list[Tensor], list[Tensor]] = ([], [])
+    for kind in row_kinds(plan, limits):
+        lower, upper = range_of(limits, limit_of(kind), plan.points)
+        slack = _slack(lower, upper)
+        origin = plan.origin.squeeze(-2) if limit_of(kind) == "position" else 0.0
+        ends[0].append(lower - slack - origin)
+        ends[1].append(upper + slack - origin)
+    lower, upper = (torch.stack(torch.broadcast_tensors(*parts), dim=-2) for parts in ends)
+    return lower, upper
 
 
-def worst_excess(plan: Plan, limits: Limits, kind: str, step: Tensor) -> Tensor:
-    """How far what is given, or what that decides, is beyond a limit at most: ``[..., dof]``."""
-    worst = _decided_excess(plan, limits, kind, step).amax(-2)
-    for value in given_of(plan, kind):
-        worst = torch.maximum(worst, _excess(kind, value, limits, plan).amax(-2))
-    return worst
-
-
-def _decided_excess(plan: Plan, limits: Limits, kind: str, step: Tensor) -> Tensor:
-    """How far decided rows are beyond their limit, ``[..., few, dof]``, and more than rounding."""
-    limit, decided, values = limit_of(kind), plan.decided(kind), plan.values(step)
-    unit = step[..., None, None] ** POWERS[limit]
-    value, size = decided.weights @ values / unit, decided.weights.abs() @ values.abs() / unit
-    if limit == "position":
-        value = value + plan.origin
-    excess = _excess(limit, value, limits, plan) - _ROUNDING * size
+def _decided_excess(
+    plan: Plan, limits: Limits, step: Tensor, ranges: tuple[Tensor, Tensor]
+) -> Tensor:
+    """How far what is decided is beyond its range, in seconds: ``[..., kinds, rows, dof]``."""
+    kinds = row_kinds(plan, limits)
+    decided, values = plan.decided(kinds), plan.values(step).unsqueeze(-3)
+    powers = torch.tensor([POWERS[limit_of(kind)] for kind in kinds], device=step.device)
+    unit = (step.unsqueeze(-1) ** powers)[..., None, None]
+    lower, upper = (end.unsqueeze(-2) for end in ranges)
+    value = decided.weights @ values / unit
+    rounding = _ROUNDING * (decided.weights.abs() @ values.abs()) / unit
+    excess = torch.maximum(value - upper, lower - value) - rounding
     return torch.where(decided.known.unsqueeze(-1), excess, -torch.inf)
+
+
+def _decided_level(plan: Plan, limits: Limits, step: Tensor) -> Tensor:
+    """The largest level of what is decided where it is broken, or zero: ``[..., kinds, dof]``."""
+    lower, upper = ranges = whole_ranges(plan, limits)
+    excess = _decided_excess(plan, limits, step, ranges).amax(-2)
+    return torch.where(excess > 0, 1 + 2 * excess / (upper - lower), 0.0).detach()
 
 
 def check_given(plan: Plan, limits: Limits) -> None:
@@ -169,6 +174,15 @@ def check_given(plan: Plan, limits: Limits) -> None:
     for end, kind, value in plan.ends:
         if kind in limits.given:
             _check_range(f"{kind} of the {end}", kind, value, limits, plan)
+    check_points(plan, limits)
+
+
+def check_points(plan: Plan, limits: Limits) -> None:
+    """Refuse points beyond their limit.
+
+    Raises:
+        ArgumentError: one is.
+    """
     if "position" in limits.given:
         _check_range("position of a point", "position", plan.points + plan.origin, limits, plan)
 
@@ -179,13 +193,18 @@ def check_decided(plan: Plan, limits: Limits, step: Tensor) -> None:
     Raises:
         ArgumentError: it does.
     """
-    for kind in row_kinds(plan, limits):
-        excess = _decided_excess(plan, limits, kind, step)
-        place = plan.decided(kind).place.unsqueeze(-1)
-        both = concrete(torch.stack(torch.broadcast_tensors(excess, place), dim=-1))
-        if both is None or not bool((both[..., 0] > 0).any()):
+    kinds = row_kinds(plan, limits)
+    excess = _decided_excess(plan, limits, step, whole_ranges(plan, limits))
+    index = plan.decided(kinds).index
+    middles = [len(ROWS[kind]) / 2 for kind in kinds]
+    place = index - 1.5 + torch.tensor(middles, device=index.device).unsqueeze(-1)
+    excess = excess[..., : index.shape[-1], :]  # `check_given` looks at the others
+    both = torch.stack(torch.broadcast_tensors(excess, place.unsqueeze(-1)), dim=-1)
+    for number, kind in enumerate(kinds):
+        known = concrete(both[..., number, :, :, :])
+        if known is None or not bool((known[..., 0] > 0).any()):
             continue
-        most, where = both.flatten(0, -2)[both[..., 0].argmax()].tolist()
+        most, where = known.flatten(0, -2)[known[..., 0].argmax()].tolist()
         end, apart = min(("start", where), ("goal", plan.samples - 1 - where), key=itemgetter(1))
         raise ArgumentError(
             f"The {limit_of(kind)} within {_steps(apart)} of the {end}, which is decided by what "
@@ -220,15 +239,14 @@ def check_room(plan: Plan, limits: Limits) -> None:
         )
 
 
-def _excess(kind: str, value: Tensor, limits: Limits, plan: Plan) -> Tensor:
-    """How far a value is beyond its range, and more than rounding would explain."""
-    lower, upper = (end.unsqueeze(-2) for end in range_of(limits, kind, plan.points))
-    slack = 1e-12 * torch.maximum(lower.abs(), upper.abs())
-    return torch.maximum(value - upper, lower - value) - slack
+def _slack(lower: Tensor, upper: Tensor) -> Tensor:
+    """What rounding explains."""
+    return 1e-12 * torch.maximum(lower.abs(), upper.abs())
 
 
 def _check_range(what: str, kind: str, value: Tensor, limits: Limits, plan: Plan) -> None:
-    excess = concrete(_excess(kind, value, limits, plan))
+    lower, upper = (end.unsqueeze(-2) for end in range_of(limits, kind, plan.points))
+    excess = concrete(torch.maximum(value - upper, lower - value) - _slack(lower, upper))
     if excess is not None and bool((excess > 0).any()):
         raise ArgumentError(
             f"The {what} exceeds its limit, and no duration would do.",

@@ -17,15 +17,15 @@ from pullback.trajectory._state import State
 from pullback.trajectory.kernels.programs._least import Basis
 from pullback.trajectory.kernels.programs._polynomials import first_kept, solve_polynomial
 from pullback.trajectory.plans._aim import aim_of
-from pullback.trajectory.plans._limits import Limits, range_of
+from pullback.trajectory.plans._decided import Decided
+from pullback.trajectory.plans._limits import Limits
 from pullback.trajectory.plans._plan import Plan
 from pullback.trajectory.plans._rows import (
     POWERS,
-    free_rows,
-    given_of,
     limit_of,
     row_kinds,
     row_values,
+    whole_ranges,
 )
 from pullback.trajectory.plans._within import combine
 
@@ -114,21 +114,18 @@ def _refuse(found: Tensor, row: Tensor | None, kinds: list[str]) -> None:
 
 def _polynomials(plan: Plan, basis: Basis, limits: Limits) -> tuple[Tensor, Tensor, list[str]]:
     """Conditions ``[..., rows, 4]`` that are to be at most zero, their powers and their limits."""
-    forms = [combine(basis, values) for values in _values_by_power(plan)]
-    parts = []
-    for kind in row_kinds(plan, limits):
+    given = _values_by_power(plan)
+    forms = [combine(basis, values) for values in given]
+    parts, chosen = [], row_kinds(plan, limits)
+    decided, whole = plan.decided(chosen), whole_ranges(plan, limits)
+    for number, kind in enumerate(chosen):
         values, name = [row_values(kind, form) for form in forms], limit_of(kind)
-        ends = aim_of(plan, limits, name, SPARE)
-        parts.append((name, _conditions(values, name, ends, free_rows(plan, kind))))
-        known = plan.decided(kind).known.unsqueeze(-2)
-        ends = _whole(plan, limits, name)
-        parts.append((name, _conditions(_decided(plan, kind, values), name, ends, known)))
-    # `check_given` has looked at these, unless a graph is traced, where there are no values.
-    for name in limits.given:
-        for value in given_of(plan, name):
-            values = [value.mT * float(power == POWERS[name]) for power in range(4)]
-            kept = torch.ones_like(value.mT) > 0
-            parts.append((name, _conditions(values, name, _whole(plan, limits, name), kept)))
+        kept = decided.free[..., number, None, : values[0].shape[-1]]
+        parts.append((name, _conditions(values, name, aim_of(plan, limits, name, SPARE), kept)))
+        ends = whole[0][..., number, :], whole[1][..., number, :]
+        values = _exactly(given, decided, number, values)
+        kept = decided.known[..., number, None, :]
+        parts.append((name, _conditions(values, name, ends, kept)))
     batch = broadcast_shapes(*(part.shape[:-3] for _, part in parts))
     flat = [part.expand(*batch, *part.shape[-3:]).flatten(-3, -2) for _, part in parts]
     kinds = [
@@ -138,26 +135,20 @@ def _polynomials(plan: Plan, basis: Basis, limits: Limits) -> tuple[Tensor, Tens
     return torch.cat(flat, dim=-2), powers, kinds
 
 
-def _whole(plan: Plan, limits: Limits, name: str) -> tuple[Tensor, Tensor]:
-    """Both ends of a range, and what rounding may take."""
-    lower, upper = range_of(limits, name, plan.points)
-    slack = 1e-12 * torch.maximum(lower.abs(), upper.abs())
-    return lower - slack, upper + slack
+def _exactly(
+    given: list[Tensor], decided: Decided, number: int, rows: list[Tensor]
+) -> list[Tensor]:
+    """What is decided of the rows of a kind, by power ``[..., dof, few]``: they are rounded.
 
-
-def _decided(plan: Plan, kind: str, rows: list[Tensor]) -> list[Tensor]:
-    """The decided ones of the rows, each power ``[..., dof, few]``: exact, where rows are rounded.
-
-    Their derivatives are those of the rows, which change with the times of points too.
+    The derivatives of rows are kept: these change with the times of points too.
     """
-    decided, found = plan.decided(kind), []
-    for power, (row, given) in enumerate(zip(rows, _values_by_power(plan), strict=True)):
-        exact = (decided.weights @ given).mT
-        index = decided.index.unsqueeze(-2).expand(*row.shape[:-1], -1)
-        near = row.gather(-1, index)
-        found.append(near + (exact - near).detach())
-        if not power and limit_of(kind) == "position":
-            found[0] = found[0] + plan.origin.mT
+    index, weights = decided.index[..., number, None, :], decided.weights[..., number, :, :]
+    few, found = index.shape[-1], []
+    for row, value in zip(rows, given, strict=True):
+        exact = (weights @ value).mT
+        batch = broadcast_shapes(row.shape[:-1], index.shape[:-1])
+        near = row.expand(*batch, -1).gather(-1, index.expand(*batch, few))
+        found.append(torch.cat([near + (exact[..., :few] - near).detach(), exact[..., few:]], -1))
     return found
 
 

@@ -42,11 +42,11 @@ def least_forms(plan: Plan, limits: Limits | None) -> Forms:
         return forms
     check_given(plan, limits)
     check_room(plan, limits)
-    check_decided(plan, limits, plan.step)
     problem = problem_of(plan, forms, limits, plan.step)
     x, found = keep_limits(problem)
     known = concrete(found)
     if known is not None and not bool(known.all()):
+        check_decided(plan, limits, plan.step)
         _refuse(plan, basis, limits, problem, known)
     change = change_of(x)
     return Forms(*(a + b for a, b in zip(forms, change, strict=True)))
