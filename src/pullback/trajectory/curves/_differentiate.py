@@ -18,11 +18,12 @@ from pullback.trajectory._arguments import (
 )
 from pullback.trajectory._motion import Motion, make_motion
 from pullback.trajectory._state import PARTS, State, free
+from pullback.trajectory.kernels._function import Levels
 from pullback.trajectory.kernels.stencil import (
     SCHEMES,
+    STENCIL,
     Layout,
     Scheme,
-    Stencil,
     nonuniform_table,
     uniform_table,
 )
@@ -113,7 +114,7 @@ def differentiate(
     if weights is None:
         weights = _table(layout, dt, position, count, dtype)
     lines = position if len(batch) == 1 else position.reshape(count, horizon, dof)
-    parts = Stencil.apply(lines, values, weights, code, chosen)
+    parts = Levels.apply(lines, values, weights, STENCIL, code, chosen)
     if len(batch) != 1:
         parts = tuple(part.reshape(shape) for part in parts)
     sampled, velocity, acceleration, jerk = parts

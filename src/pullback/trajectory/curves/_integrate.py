@@ -17,9 +17,10 @@ from pullback.trajectory._arguments import (
 )
 from pullback.trajectory._motion import Motion, make_motion
 from pullback.trajectory._state import PARTS, State
+from pullback.trajectory.kernels._function import Levels
 from pullback.trajectory.kernels.accumulate import (
+    ACCUMULATE,
     METHODS,
-    Accumulate,
     Method,
     step_table,
     uniform_table,
@@ -94,7 +95,7 @@ def integrate(
     initial = torch.stack(rows, 1)
     table = _table(method, dt, control, count, dtype)
     lines = control if len(batch) == 1 else control.reshape(count, steps, dof)
-    outputs = Accumulate.apply(lines, initial, table, level, chosen)
+    outputs = Levels.apply(lines, initial, table, ACCUMULATE, level, chosen)
     if len(batch) != 1:
         outputs = tuple(part.reshape(*batch, steps + 1, dof) for part in outputs)
     kept = dt if isinstance(dt, Tensor) else torch.full((), dt, dtype=dtype, device=control.device)

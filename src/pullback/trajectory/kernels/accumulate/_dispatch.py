@@ -1,6 +1,6 @@
 """The chain of sums as two `torch.library` operators over three implementations.
 
-The operators carry kernels and no rule of differentiation: that is `_function`'s.
+The operators carry kernels and no rule of differentiation: that is `Levels`'.
 """
 
 from typing import Any
@@ -10,8 +10,10 @@ from torch import Tensor
 from pullback.internal.kernels._backend import implementation
 from pullback.internal.kernels._folding import fold_batch
 from pullback.internal.kernels._kernel import register_kernel
+from pullback.trajectory.kernels._function import Family, register_family
+from pullback.trajectory.kernels.accumulate._reference import steps_adjoint
 
-__all__ = ["accumulate", "accumulate_adjoint"]
+__all__ = ["ACCUMULATE", "accumulate", "accumulate_adjoint"]
 
 _PACKAGE = "pullback.trajectory.kernels.accumulate"
 
@@ -62,3 +64,5 @@ def _(position: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
 
 accumulate.register_vmap(fold_batch(accumulate, 3))
 accumulate_adjoint.register_vmap(fold_batch(accumulate_adjoint, 5))
+
+ACCUMULATE = register_family("accumulate", Family(accumulate, accumulate_adjoint, steps_adjoint))

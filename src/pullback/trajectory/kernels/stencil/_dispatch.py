@@ -1,6 +1,6 @@
 """The stencil as two `torch.library` operators over three implementations.
 
-The operators carry kernels and no rule of differentiation: that is `_function`'s.
+The operators carry kernels and no rule of differentiation: that is `Levels`'.
 """
 
 from typing import Any
@@ -10,9 +10,11 @@ from torch import Tensor
 from pullback.internal.kernels._backend import implementation
 from pullback.internal.kernels._folding import fold_batch
 from pullback.internal.kernels._kernel import register_kernel
+from pullback.trajectory.kernels._function import Family, register_family
 from pullback.trajectory.kernels.stencil._layout import read_geometry
+from pullback.trajectory.kernels.stencil._reference import weights_adjoint
 
-__all__ = ["stencil", "stencil_adjoint"]
+__all__ = ["STENCIL", "stencil", "stencil_adjoint"]
 
 _PACKAGE = "pullback.trajectory.kernels.stencil"
 
@@ -66,3 +68,12 @@ def _(position: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
 
 stencil.register_vmap(fold_batch(stencil, 3))
 stencil_adjoint.register_vmap(fold_batch(stencil_adjoint, 5))
+
+
+def _weigh(
+    cotangents: tuple[Tensor, ...], x: Tensor, conditions: Tensor, weights: Tensor, layout: str
+) -> Tensor:
+    return weights_adjoint(cotangents[1:], x, conditions, weights, read_geometry(layout))
+
+
+STENCIL = register_family("stencil", Family(stencil, stencil_adjoint, _weigh))
