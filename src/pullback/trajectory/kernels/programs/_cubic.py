@@ -19,6 +19,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pullback.internal.kernels._backend import keep_results
+
 __all__ = [
     "ACCELERATION",
     "JERK",
@@ -88,6 +90,7 @@ def add_form(form: Form, weights: Tensor, size: int) -> Tensor:
     return torch.stack(diagonals, dim=-1)
 
 
+@keep_results
 def metric_band(order: int, samples: int, device: torch.device) -> Tensor:
     """The band of the squared jerk (order 3) or acceleration (order 2), summed over the steps."""
     ones = torch.ones(samples - 1, dtype=torch.float64, device=device)
