@@ -62,5 +62,12 @@ pytest_collect_file = (_pages + _docstrings).pytest()
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
-    """Begin with the file that compiles most kernels: later two processes would, both the same."""
+    """Begin with the file that compiles most kernels: later two processes would, both the same.
+
+    What asks `tests.fuzzing` how much to try is marked, for `make fuzz` to find it.
+    """
     items.sort(key=lambda item: "trajectory/programs/test_programs.py" not in item.nodeid)
+    for item in items:
+        names = vars(getattr(item, "module", None) or object).values()
+        if any(getattr(value, "__module__", None) == "tests.fuzzing" for value in names):
+            item.add_marker("breadth")
