@@ -311,3 +311,14 @@ def test_the_first_number_that_is_kept(seed: int) -> None:
         if found[index] == 1:
             at = polynomials[index] @ torch.stack([h[index] ** k for k in range(4)])
             assert (at / h[index] ** powers <= 1e-9).all()
+
+
+@pytest.mark.parametrize("samples", range(9, 15))
+def test_samples_may_be_nearly_as_few_as_what_is_given(samples: int) -> None:
+    # Of all rows of a kind, fewer are undecided then than there are conditions.
+    points = torch.linspace(0, 1, 5, dtype=torch.float64)[:, None] ** 2
+    limits = Limits(velocity=3.0, acceleration=40.0, jerk=4000.0)
+    end = State(velocity=2.0, acceleration=1.0)
+    times = torch.linspace(0, 1, 5, dtype=torch.float64)
+    motion = minimum_time(points, limits, times=times, goal=end, samples=samples)
+    assert fullest(motion, limits) <= 1 + 1e-12

@@ -29,7 +29,7 @@ class Decided(NamedTuple):
 
     Arguments:
         free: ``[..., kinds, samples + 1]``, which of all rows are not, but of the motion.
-        index: ``[..., kinds, few]``, the numbers of those that are, and of others.
+        index: ``[..., kinds, few]``, the numbers of those that are, and 0 for others.
         known: ``[..., kinds, few + conditions]``, which of these are, and after them which of the
             conditions themselves are of the kind.
         weights: ``[..., kinds, few + conditions, conditions]``: the sums that they are.
@@ -80,6 +80,7 @@ def decide_rows(conditions: Tensor, given: tuple[str, ...], kinds: tuple[str, ..
     apart = torch.where(inner, _apart(basis, kinds), torch.inf)
     least, index = apart.topk(min(few, apart.shape[-1]), largest=False)
     known = least < _APART
+    index = torch.where(known, index, 0)  # of the others, all rows of a kind may be fewer
     # The rows that were chosen, times the basis.
     places = index.unsqueeze(-1) + torch.arange(_WIDEST, device=device)
     places = places.clamp(max=size - 1).flatten(-3).unsqueeze(-1)
