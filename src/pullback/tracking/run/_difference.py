@@ -81,12 +81,9 @@ def diff(run_a: Run, run_b: Run, threshold: float = 1.0) -> list[Change]:
 def _octaves(before: Statistics | None, after: Statistics | None) -> float:
     if before is None or after is None or (_bad(before) > 0) != (_bad(after) > 0):
         return math.inf
-    if before.finite == 0 and after.finite == 0:
+    first, second = (each.scale if each.finite else None for each in (before, after))
+    if first == second:
         return 0.0
-    if before.finite == 0 or after.finite == 0:
+    if not first or not second:  # zero, or nothing finite
         return math.inf
-    if before.scale == after.scale:
-        return 0.0
-    if before.scale == 0 or after.scale == 0:
-        return math.inf
-    return math.log2(after.scale) - math.log2(before.scale)
+    return math.log2(second) - math.log2(first)

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from typing import Any
 from weakref import ref
@@ -54,7 +53,7 @@ class Attachment:
         self.sightings = Sightings(store)
         self.noise = NoiseWatch()
         self._store = store
-        self._undo = ExitStack()
+        self._undo: list[Callable[[], Any]] = []
         self._watched: list[tuple[str, Any]] = []
         store.between = self.sightings.clear
 
@@ -70,10 +69,10 @@ class Attachment:
             if not isinstance(part, torch.jit.ScriptModule):
                 begin = BeginHook(self._store, name, part is model)
                 handle = part.register_forward_pre_hook(begin, prepend=True)
-                self._undo.callback(handle.remove)
+                self._undo.append(handle.remove)
         if not isinstance(model, torch.jit.ScriptModule):
             handle = model.register_forward_hook(EndHook(self._store), always_call=True)
-            self._undo.callback(handle.remove)
+            self._undo.append(handle.remove)
         self.noise.start(model, lambda name, part: choose(prefix + name, part))
         watched = 0
         for path, module in model.named_modules():
@@ -84,7 +83,7 @@ class Attachment:
                 self.sightings.skipped[name] = "a ScriptModule, which runs outside Python"
                 continue
             handle = module.register_forward_hook(OutputHook(self.sightings, name))
-            self._undo.callback(handle.remove)
+            self._undo.append(handle.remove)
             self._watched.append((name, handle))
             self._mark(module)
             watched += 1
@@ -99,7 +98,7 @@ class Attachment:
         """
         own = module.__dict__.get("forward")
         given = module.__dict__["forward"] = module.forward if own is None else _Calling(own)
-        self._undo.callback(_put_back, ref(module), given)
+        self._undo.append(functools.partial(_put_back, ref(module), given))
 
     def detach(self) -> None:
         """Take off every hook, and name the modules whose hook somebody else has removed."""
@@ -108,7 +107,8 @@ class Attachment:
             hooks = handle.hooks_dict_ref()
             if hooks is not None and handle.id not in hooks:
                 self.skipped[name] = "after somebody else removed its hook; its figures end there"
-        self._undo.close()
+        while self._undo:
+            self._undo.pop()()
         self._watched.clear()
         self.sightings.clear()
 
