@@ -265,7 +265,7 @@ def least_factor(task: Task) -> float | None:
     return float(solved.x[-1]) if solved.status == 0 else None
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(examples(15)))
 def test_refused_if_and_only_if_no_motion_keeps_the_limits(seed: int) -> None:
     task = Task(seed)
     assert all(said is kept for _, kept, said in task.verdicts()), (seed, task)
@@ -368,7 +368,7 @@ def test_points_beyond_their_limit_are_refused_in_the_least_time() -> None:
         minimum_time(through, Limits(velocity=1.0, position=(-1.0, 0.9999)), samples=33)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(examples(10)))
 def test_the_least_duration_with_ends_on_limits(seed: int) -> None:
     task = Task(seed)
     points, places = torch.from_numpy(task.points)[:, None], torch.from_numpy(task.times)

@@ -16,7 +16,7 @@ import pullback
 
 SEED = os.environ.get("PULLBACK_SEED", "20261121")
 PARTS = 5
-EACH = examples(120)
+EACH = examples(100)
 
 
 @pytest.mark.timeout(300 + EACH)
