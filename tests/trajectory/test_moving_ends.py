@@ -234,7 +234,9 @@ def test_it_compiles_whole() -> None:
         motion = minimum_time(points, MOVING, start=State(velocity=velocity), samples=14)
         return motion.velocity.square().sum()
 
-    compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
+    # Two thousand operations: what follows Dynamo takes three times as long as it does.
+    backend = "aot_eager" if examples(1) > 1 else "eager"
+    compiled = torch.compile(run, backend=backend, fullgraph=True)
     (expected,) = torch.autograd.grad(run(points, velocity), points)
     (found,) = torch.autograd.grad(compiled(points, velocity), points)
     torch.testing.assert_close(found, expected)
