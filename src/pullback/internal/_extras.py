@@ -15,10 +15,7 @@ _TENSOR = ("torch", "numpy")  # numba is not here: without it kernels run in pla
 def require(module: str, *, extra: str, purpose: str) -> types.ModuleType:
     """Import an optional dependency, or say which command installs it.
 
-    Arguments:
-        module: the module to import, for example ``"matplotlib.pyplot"``.
-        extra: the extra of pullback that holds it.
-        purpose: what it is needed for, to begin the message with.
+    The message begins with the purpose and names the extra of pullback that holds the module.
 
     Raises:
         MissingExtraError: the module is not installed.
@@ -38,10 +35,8 @@ def require(module: str, *, extra: str, purpose: str) -> types.ModuleType:
 def require_tensor(purpose: str) -> None:
     """Say which command installs the extra `tensor`, where a package of it is missing.
 
-    A room that computes with tensors asks first of all, before an import of its own fails.
-
-    Arguments:
-        purpose: what the extra is needed for, to begin the message with.
+    A room that computes with tensors asks first of all, before an import of its own fails. The
+    message begins with the purpose.
 
     Raises:
         MissingExtraError: torch or numpy is not installed.

@@ -9,10 +9,7 @@ __all__ = ["refuse_unwritable"]
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Refuse a file that cannot be written.
-
-    Arguments:
-        path: the file; one that is not there yet is not left behind.
+    """Refuse a file that cannot be written; one that is not there yet is not left behind.
 
     Raises:
         ArgumentError: it cannot be opened for writing.

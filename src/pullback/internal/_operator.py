@@ -76,9 +76,6 @@ def resolve(value: Any) -> OpOverload:
         value: a `torch.library.custom_op`, ``torch.ops.ns.op``, ``torch.ops.ns.op.overload``,
             ``"ns::op"`` or ``"ns::op.overload"``.
 
-    Returns:
-        The overload.
-
     Raises:
         ArgumentError: there is no such operator, or it has several overloads.
 
@@ -169,12 +166,6 @@ def definition(op: OpOverload) -> Any:
 
 def registered_rules(op: OpOverload) -> Rules:
     """Read how an operator is differentiated, without running it.
-
-    Arguments:
-        op: the overload.
-
-    Returns:
-        The rules that are registered now.
 
     Raises:
         UnsupportedError: the schema has an argument that no stand-in can be made for.

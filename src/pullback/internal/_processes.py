@@ -90,10 +90,7 @@ def _child(pid: int, log: Path, reap: Callable[[], int]) -> Child:
 def start_module(module: str, folder: Path, stdin: int = subprocess.DEVNULL) -> Child:
     """Run ``python -m module folder`` with the import path of this process.
 
-    Arguments:
-        module: a module of ours.
-        folder: its only argument; temporary files that the process leaves go with it.
-        stdin: what it reads, a descriptor; nothing unless it is given.
+    Temporary files that it leaves go with the folder. It reads from a descriptor, or nothing.
     """
     paths = os.pathsep.join(import_path())
     variables = {"PYTHONPATH": paths, "TMPDIR": temporary_place(folder), **_compiler()}
@@ -176,12 +173,8 @@ def _be_copy(work: Callable[[], object], log: Path, parent: int) -> None:
 def supervise(child: Child, give_up: Callable[[], str]) -> tuple[int, str]:
     """Wait for a process, and end it with all that it has forked.
 
-    Arguments:
-        child: the process.
-        give_up: asked all the time; why it is not waited for any longer, or an empty text.
-
-    Returns:
-        Its status, and why it was given up, if it was.
+    ``give_up`` is asked all the time: it says why the process is not waited for any longer, or has
+    an empty text. Returns the status of the process, and that text.
 
     Raises:
         Stopped: `STOP` was set meanwhile.
@@ -209,11 +202,7 @@ def tail(log: Path) -> str:
 
 
 def die_with(parent: int) -> None:
-    """End this process, and what it forks, when ``parent`` dies, also where that is killed.
-
-    Arguments:
-        parent: the number of the process that started this one.
-    """
+    """End this process, and what it forks, when the one that started it dies, or is killed."""
     line = [parent]
 
     def before() -> None:

@@ -37,15 +37,8 @@ def run_program(
     """Run a program with our terminal and wait for its end, whatever is sent to us meanwhile.
 
     A request to end (SIGTERM, SIGHUP) is handed to the program, and sets `STOP`: when the program
-    has ended as it would, there is nothing more to do.
-
-    Arguments:
-        command: an executable and its arguments.
-        variables: its environment.
-        stdout: the descriptor that takes its standard output; ours if ``None``.
-
-    Returns:
-        Its exit status, negative for a signal.
+    has ended as it would, there is nothing more to do. The variables are its whole environment, a
+    descriptor may take its standard output. Returns its exit status, negative for a signal.
 
     Raises:
         OSError: it cannot be started.

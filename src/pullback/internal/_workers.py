@@ -37,10 +37,6 @@ _SERVER = "pullback.internal._forkserver"
 def start_worker(module: str, folder: Path) -> Child:
     """Run ``module.main(folder)`` in a process of its own, as `start_module` does, but faster.
 
-    Arguments:
-        module: a module of ours.
-        folder: its only argument; temporary files that the process leaves go with it.
-
     Returns:
         The process: a copy of the fork server, or a fresh one where there are no good copies.
 
@@ -54,11 +50,7 @@ def start_worker(module: str, folder: Path) -> Child:
 
 
 def prepare_worker(module: str) -> None:
-    """Begin to import a module for workers that will be started soon.
-
-    Arguments:
-        module: a module of ours.
-    """
+    """Begin to import a module for workers that will be started soon."""
     if sys.platform == "linux":
         with contextlib.suppress(_Gone), _servers.lock:
             _servers.current().tell({"import": module})

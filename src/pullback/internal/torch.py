@@ -689,11 +689,7 @@ def run_eagerly(function: types.FunctionType, reason: str) -> None:
 
 
 def declare_ordered(operator: Any) -> None:
-    """Declare that an operator of `torch.library` has effects, which compiled code keeps in order.
-
-    Arguments:
-        operator: what `torch.library.custom_op` returned.
-    """
+    """Declare that an operator of `torch.library` has effects; compiled code keeps their order."""
     if _EFFECTS_ARE_PUBLIC:
         operator.register_effect(_ORDERED)
     else:

@@ -32,20 +32,12 @@ _LEAST_STEPS = {dtype: (1000 / highest) ** (1 / 3) for dtype, (_, highest) in _R
 
 
 def arithmetic_dtype(samples: Tensor) -> torch.dtype:
-    """Return the dtype to compute in: float64 for float64, float32 for all others.
-
-    Arguments:
-        samples: positions or controls.
-    """
+    """Return the dtype to compute in: float64 for float64, float32 for all others."""
     return torch.float64 if samples.dtype == torch.float64 else torch.float32
 
 
 def check_device(device: Any) -> None:
-    """Refuse what names no device.
-
-    Arguments:
-        device: what was given for one, or ``None``.
-    """
+    """Refuse what names no device; ``None`` leaves it open."""
     try:
         torch.device("cpu" if device is None else device)
     except (RuntimeError, TypeError) as error:
@@ -53,13 +45,7 @@ def check_device(device: Any) -> None:
 
 
 def check_samples(name: str, samples: Any, axis: str) -> None:
-    """Refuse what is not a floating tensor ``[..., axis, dof]``.
-
-    Arguments:
-        name: what the samples are called.
-        samples: positions or controls.
-        axis: what the second-last dimension is called.
-    """
+    """Refuse what is not a floating tensor ``[..., axis, dof]``."""
     if not isinstance(samples, Tensor):
         raise ArgumentTypeError(
             f"The {name} is not a tensor.", given=type(samples).__name__, expected="a tensor"
@@ -88,13 +74,7 @@ def check_samples(name: str, samples: Any, axis: str) -> None:
 def check_steps(dt: Any, samples: Tensor, steps: int, least: float = 0.0) -> Any:
     """Refuse time steps that are not positive seconds of the right shape on the right device.
 
-    Returns them, a number as one of Python's.
-
-    Arguments:
-        dt: a number, a 0-dimensional tensor, ``[steps]`` or ``[..., steps]``.
-        samples: positions or controls, ``[..., horizon, dof]``.
-        steps: how many steps there are.
-        least: how short a step may be.
+    Returns them: a number, as one of Python's, or a tensor ``[]``, ``[steps]`` or ``[..., steps]``.
     """
     dtype = arithmetic_dtype(samples)
     dt = plain(dt)
@@ -133,11 +113,7 @@ def check_steps(dt: Any, samples: Tensor, steps: int, least: float = 0.0) -> Any
 
 
 def least_step(samples: Tensor) -> float:
-    """The shortest step whose inverse cube, which jerk is a multiple of, the arithmetic holds.
-
-    Arguments:
-        samples: positions, ``[..., horizon, dof]``.
-    """
+    """The shortest step whose inverse cube, which jerk is a multiple of, the arithmetic holds."""
     return _LEAST_STEPS[arithmetic_dtype(samples)]
 
 
@@ -151,12 +127,7 @@ def _bad_step(given: str, dtype: torch.dtype, least: float) -> ArgumentError:
 
 
 def check_state(name: str, state: Any) -> None:
-    """Refuse what is not a `State`.
-
-    Arguments:
-        name: what the state is called.
-        state: what was given for it.
-    """
+    """Refuse what is not a `State`."""
     if not isinstance(state, State):
         raise ArgumentTypeError(
             f"The {name} is not a State.",
@@ -166,12 +137,9 @@ def check_state(name: str, state: Any) -> None:
 
 
 def check_index(index: Any, state: State, samples: Tensor) -> None:
-    """Refuse an index that does not choose one row of the start's table for each trajectory.
+    """Refuse an index that does not choose one row of a start's tables for each trajectory.
 
-    Arguments:
-        index: integers of the shape of the batch.
-        state: the start, whose tensors and lists are tables ``[states, dof]``.
-        samples: the trajectories, ``[*batch, horizon, dof]``.
+    The tensors and lists of the start are tables ``[states, dof]``.
     """
     batch, device = samples.shape[:-2], samples.device
     if not isinstance(index, Tensor) or index.dtype not in (torch.int32, torch.int64):
@@ -214,11 +182,8 @@ def check_index(index: Any, state: State, samples: Tensor) -> None:
 def gather_part(name: str, part: Any, samples: Tensor, index: Tensor | None) -> Tensor:
     """Return one part of a state as ``[*batch, dof]`` in the dtype of the samples.
 
-    Arguments:
-        name: what the part is called, for messages.
-        part: a number, ``[dof]``, ``[..., dof]``, or with ``index`` a table ``[states, dof]``.
-        samples: positions or controls, ``[*batch, horizon, dof]``.
-        index: ``[*batch]`` rows of the table, or ``None``.
+    It is a number, ``[dof]`` or ``[..., dof]``, or with an index ``[*batch]`` of rows a table
+    ``[states, dof]``.
     """
     shape = (*samples.shape[:-2], samples.shape[-1])
     if not isinstance(part, Tensor) and not _is_finite(part):

@@ -158,15 +158,7 @@ class Motion:
 def make_motion(
     position: Tensor, velocity: Tensor, acceleration: Tensor, jerk: Tensor, dt: Tensor
 ) -> Motion:
-    """A motion of what was computed, and checked, together: to check it again takes 20 us.
-
-    Arguments:
-        position: as in `Motion`, and so are the others.
-        velocity: as there.
-        acceleration: as there.
-        jerk: as there.
-        dt: as there, a tensor.
-    """
+    """A motion of what was computed, and checked, together: to check it again takes 20 us."""
     if torch.compiler.is_compiling():
         return Motion(position, velocity, acceleration, jerk, dt)
     motion = object.__new__(Motion)

@@ -23,11 +23,7 @@ def check_dtype(dtype: Any) -> None:
 
 
 def check_parts(parts: Mapping[str, Any]) -> None:
-    """Refuse parts that are not floating tensors ``[..., horizon, dof]`` of one shape.
-
-    Arguments:
-        parts: position, velocity, acceleration and jerk.
-    """
+    """Refuse parts that are not floating tensors ``[..., horizon, dof]`` of one shape."""
     for name, part in parts.items():
         if not isinstance(part, Tensor) or not part.dtype.is_floating_point:
             raise ArgumentTypeError(
@@ -45,13 +41,7 @@ def check_parts(parts: Mapping[str, Any]) -> None:
 
 
 def take_steps(dt: Any, position: Tensor, dtype: torch.dtype) -> Tensor:
-    """The steps of a motion as a tensor.
-
-    Arguments:
-        dt: seconds, a number or a tensor.
-        position: of the motion, ``[..., horizon, dof]``.
-        dtype: for a number.
-    """
+    """The steps of a motion in seconds as a tensor, a number in the given dtype."""
     steps = _take("dt", dt, position, dtype)
     check_steps(steps, position)
     _check_values("dt", steps, 0.0, "positive, finite seconds")
@@ -59,12 +49,7 @@ def take_steps(dt: Any, position: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def check_steps(steps: Tensor, position: Tensor) -> None:
-    """Refuse steps of another shape than the samples have.
-
-    Arguments:
-        steps: seconds.
-        position: of the motion, ``[..., horizon, dof]``.
-    """
+    """Refuse steps of another shape than the samples have."""
     *batch, horizon, _ = position.shape
     fits = not steps.ndim or (
         steps.shape[-1] == max(horizon - 1, 0) and _fits(steps.shape[:-1], batch)
@@ -78,12 +63,7 @@ def check_steps(steps: Tensor, position: Tensor) -> None:
 
 
 def take_start(start: Any, position: Tensor) -> Tensor | None:
-    """The start time of a motion as a tensor, or ``None`` where there is none.
-
-    Arguments:
-        start: seconds, a number or a tensor.
-        position: of the motion, ``[..., horizon, dof]``.
-    """
+    """The start time of a motion in seconds as a tensor, or ``None`` where there is none."""
     if start is None:
         return None
     time = _take("start_time", start, position, torch.float64)

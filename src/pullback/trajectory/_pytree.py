@@ -11,12 +11,9 @@ __all__ = ["register_dataclass"]
 def register_dataclass(
     cls: type, names: Sequence[str], is_constant: Callable[[str, Any], bool]
 ) -> None:
-    """Let torch's transforms look into a dataclass.
+    """Let torch's transforms look into a dataclass: its leaves are in the order of the names.
 
-    Arguments:
-        cls: the dataclass.
-        names: its fields, in the order in which its leaves are.
-        is_constant: whether a field with such a value is a part of the structure, and no leaf.
+    A field whose name and value are those of a constant is a part of the structure, and no leaf.
     """
 
     def flatten_with_keys(value: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:

@@ -66,12 +66,7 @@ def backend_used(position: Tensor, backend: Backend = "auto") -> str:
 
 
 def choose_backend(device: torch.device, backend: Backend) -> Backend:
-    """Return the backend for a device, or refuse the one that was asked for.
-
-    Arguments:
-        device: where the tensors are.
-        backend: one of ``"auto"``, ``"reference"``, ``"cpu"``, ``"triton"``.
-    """
+    """Return the backend for a device, or refuse the one that was asked for."""
     if backend == "auto":
         if device.type == "cpu" and _HAS_NUMBA:
             return "cpu"
@@ -105,10 +100,6 @@ def implementation(package: str, backend: str) -> ModuleType:
     """Return the module with the kernels of a package, such as ``stencil._cpu``.
 
     It is imported late: numba alone costs half a second, triton is often not installed.
-
-    Arguments:
-        package: the package of the kernels.
-        backend: as `choose_backend` returns it.
     """
     return importlib.import_module(f"{package}._{backend}")
 
@@ -136,9 +127,6 @@ def is_plain(*tensors: Tensor) -> bool:
 
     It may not while a graph is traced, under a transform, or under a mode such as fake tensors;
     then the registered operator must be called.
-
-    Arguments:
-        tensors: the inputs of the kernel.
     """
     if (
         torch.compiler.is_compiling()
@@ -166,11 +154,8 @@ def is_recorded() -> bool:
 def keep_results(function: Callable[P, R]) -> Callable[P, R]:
     """Return the function with its last results kept, for arguments without tensors.
 
-    Unlike those of `functools`, a compiler follows it. Nothing is kept that a graph being traced, a
-    transform or inference mode would own.
-
-    Arguments:
-        function: makes what nobody writes into.
+    Unlike those of `functools`, a compiler follows it. Nobody may write into a result. None is kept
+    that a graph being traced, a transform or inference mode would own.
     """
     kept: Any = functools.lru_cache(maxsize=64)(function)
 

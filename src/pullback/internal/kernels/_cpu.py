@@ -59,11 +59,7 @@ class _Loader(FunctionCache):
 
 
 class _Unrefreshed:
-    """A context of numba's that keeps what it has of the tables.
-
-    Arguments:
-        context: the context.
-    """
+    """A context of numba's that keeps what it has of the tables."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -81,10 +77,8 @@ def compile_kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     Compiling takes seconds, so that the result is kept on disk. Where no place for it can be
     written, in a container with a read-only root for example, each process compiles anew. numba
     looks at the file that a function is in; here the name under which a result is kept also stands
-    for the files of its room that this one imports.
-
-    Arguments:
-        options: of `numba.njit`; division by zero follows IEEE 754, as in torch.
+    for the files of its room that this one imports. Division by zero follows IEEE 754, as in torch;
+    other options are those of `numba.njit`.
 
     Example:
         >>> from pullback.internal.kernels._cpu import compile_kernel

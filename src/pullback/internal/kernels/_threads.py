@@ -36,24 +36,14 @@ _lock = threading.Lock()
 
 
 def in_memory(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a tensor whose memory holds the values one after the other.
-
-    Arguments:
-        tensor: any shape; itself where that holds already.
-        dtype: what the values are converted to.
-    """
+    """Return a tensor whose memory holds the values one after the other, itself if it does so."""
     if tensor.dtype is dtype and tensor.is_contiguous() and not tensor.is_neg():
         return tensor
     return tensor.detach().to(dtype).resolve_neg().contiguous()
 
 
 def count_threads(items: int, elements: int) -> int:
-    """Return how many threads work is worth, at most as many as torch's.
-
-    Arguments:
-        items: the number of independent items.
-        elements: the size of the whole work.
-    """
+    """Return how many threads independent items are worth, at most as many as torch's."""
     worth = elements // _LEAST
     return 1 if worth < 2 else max(1, min(torch.get_num_threads(), items, worth))
 
@@ -90,14 +80,9 @@ def run_slices(
     """Call a kernel with arguments and, for each slice, its first item and the one after its last.
 
     Returns when all slices are done, an interruption notwithstanding: threads write into buffers
-    that nobody keeps for them.
-
-    Arguments:
-        kernel: releases the interpreter's lock. It is also given ``first`` and ``last``.
-        arguments: by name, the same for all slices: addresses in another order would be an end
-            of the process, or another tensor's numbers.
-        items: the number of independent items.
-        threads: as `count_threads` returned it.
+    that nobody keeps for them. The kernel releases the interpreter's lock. It gets all arguments by
+    name, also ``first`` and ``last``: addresses in another order would be an end of the process, or
+    another tensor's numbers.
     """
     if threads <= 1:
         kernel(**arguments, first=0, last=items)

@@ -95,14 +95,8 @@ def quintic(
 def hermite(position: Tensor, velocity: Tensor, acceleration: Tensor, width: Tensor) -> Tensor:
     """The quintics between knots with given derivatives, as coefficients of a `Spline`.
 
-    Arguments:
-        position: ``[..., count, dof]``.
-        velocity: the same shape.
-        acceleration: the same shape.
-        width: ``[..., count - 1]`` seconds between the knots.
-
-    Returns:
-        ``[..., count - 1, 6, dof]``.
+    From ``[..., count, dof]`` and widths ``[..., count - 1]`` in seconds, between the knots, to
+    ``[..., count - 1, 6, dof]``.
     """
     w = width.unsqueeze(-1)
     ends = [

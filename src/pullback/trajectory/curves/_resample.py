@@ -96,12 +96,9 @@ def _step(dt: Any, like: Tensor) -> Tensor:
 
 
 def _count(step: Tensor, times: Tensor, coarse: float) -> tuple[int, bool]:
-    """How many whole steps there are, and whether a shorter one remains.
+    """How many whole steps there are in times since sample 0, and whether a shorter one remains.
 
-    Arguments:
-        step: of the result.
-        times: of the motion, since sample 0.
-        coarse: to which part of itself a step is rounded.
+    A step is rounded to a part of itself, ``coarse``.
     """
     value, ends = concrete(step), concrete(times[..., -1])
     if value is None or ends is None or value.dim():

@@ -20,11 +20,7 @@ _MOST = 1e-3
 def aim_of(plan: Plan, limits: Limits, kind: str, spare: float = _SPARE) -> tuple[Tensor, Tensor]:
     """The ends to solve for, ``[..., dof]``; those of a position are relative to the first point.
 
-    Arguments:
-        plan: what is asked.
-        limits: with a range of this kind.
-        kind: of limit.
-        spare: the part of half its width that a range loses at both ends.
+    A range loses a part of half its width at both ends, ``spare``.
     """
     lower, upper = range_of(limits, kind, plan.points)
     if kind == "position":

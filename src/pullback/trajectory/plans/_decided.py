@@ -65,12 +65,8 @@ def decide_rows(conditions: Tensor, given: tuple[str, ...], kinds: tuple[str, ..
     """Find the rows within a motion that are sums of its conditions ``[..., conditions, size]``.
 
     With ``A' = Q R`` for conditions ``A``, a row ``r`` is one where ``|r|^2 = |Q' r|^2``, and then
-    it is ``A' w`` for ``R w = Q' r``. There are no derivatives.
-
-    Arguments:
-        conditions: the matrix ``A``.
-        given: what each condition is about.
-        kinds: of rows.
+    it is ``A' w`` for ``R w = Q' r``. There are no derivatives. ``given`` says what each condition
+    is about.
     """
     few, size = conditions.shape[-2:]
     device = conditions.device

@@ -22,15 +22,7 @@ _PACKAGE = "pullback.trajectory.kernels.accumulate"
 def accumulate(
     control: Tensor, initial: Tensor, steps: Tensor, order: int, backend: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`_reference.accumulate` by a chosen backend.
-
-    Arguments:
-        control: ``[batch, steps, dof]``.
-        initial: ``[batch, order, dof]`` states at sample 0.
-        steps: ``[1 or batch, steps or 1, 3]`` coefficients.
-        order: 1, 2 or 3.
-        backend: as `choose_backend` returns it.
-    """
+    """`_reference.accumulate` by a chosen backend."""
     return implementation(_PACKAGE, backend).accumulate(control, initial, steps, order)
 
 

@@ -69,13 +69,7 @@ def _costates(cotangents: tuple[Tensor, ...], steps: Tensor, order: int) -> list
 def accumulate_adjoint(
     cotangents: tuple[Tensor, Tensor, Tensor, Tensor], steps: Tensor, order: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of control and initial states: the transpose of `accumulate`.
-
-    Arguments:
-        cotangents: of position, velocity, acceleration and jerk, ``[batch, steps + 1, dof]``.
-        steps: as in `accumulate`.
-        order: as in `accumulate`.
-    """
+    """Return the gradients of control and initial states: the transpose of `accumulate`."""
     dtype = cotangents[0].dtype
     costates = _costates(cotangents, steps, order)
     held = cotangents[order].to(steps.dtype)
@@ -89,15 +83,7 @@ def accumulate_adjoint(
 def steps_adjoint(
     cotangents: tuple[Tensor, ...], control: Tensor, initial: Tensor, steps: Tensor, order: int
 ) -> Tensor:
-    """Return the gradient of the coefficients, in their shape, in differentiable operations.
-
-    Arguments:
-        cotangents: as in `accumulate_adjoint`.
-        control: as in `accumulate`.
-        initial: as in `accumulate`.
-        steps: as in `accumulate`.
-        order: as in `accumulate`.
-    """
+    """Return the gradient of the coefficients, in their shape, in differentiable operations."""
     levels = accumulate(control.to(steps.dtype), initial, steps, order)
     costates = _costates(cotangents, steps, order)
     gradients = []

@@ -29,12 +29,7 @@ _FACTORS: dict[str, tuple[float, float, float]] = {
 
 
 def step_table(method: Method, dt: Tensor) -> Tensor:
-    """Return ``e_1, e_2, e_3`` for each step, ``[trajectories, steps or 1, 3]`` in float64.
-
-    Arguments:
-        method: the integrator.
-        dt: ``[trajectories, steps or 1]`` seconds.
-    """
+    """Return ``e_1, e_2, e_3`` in float64, ``[..., 3]``, for steps ``[...]`` in seconds."""
     dt = dt.to(torch.float64)
     powers = torch.stack([dt, dt * dt, dt * dt * dt], dim=-1)
     return powers * torch.tensor(_FACTORS[method], dtype=torch.float64, device=dt.device)
@@ -42,13 +37,6 @@ def step_table(method: Method, dt: Tensor) -> Tensor:
 
 @keep_results
 def uniform_table(method: Method, dt: float, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return ``e_1, e_2, e_3`` for steps that all take one number of seconds, ``[1, 1, 3]``.
-
-    Arguments:
-        method: the integrator.
-        dt: seconds.
-        device: where the coefficients are needed.
-        dtype: what the coefficients, found in float64, are rounded to.
-    """
+    """`step_table` for steps that all take one number of seconds, ``[1, 1, 3]``, rounded."""
     seconds = torch.full((1, 1), dt, dtype=torch.float64, device=device)
     return step_table(method, seconds).to(dtype)

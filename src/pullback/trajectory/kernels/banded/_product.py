@@ -7,11 +7,9 @@ __all__ = ["banded_product", "outer_band", "shift_rows"]
 
 
 def shift_rows(x: Tensor, by: int) -> Tensor:
-    """Move rows down by ``by`` (up if negative), zeros coming in: ``result[i] = x[i - by]``.
+    """Move the rows of ``x [..., n, columns]`` down by ``by``: ``result[i] = x[i - by]``.
 
-    Arguments:
-        x: ``[..., n, columns]``.
-        by: how many rows, at most ``n`` either way.
+    Up if that is negative; zeros come in.
     """
     if by == 0 or x.shape[-1] == 0:  # torch 2.7 does not pad where there are no columns
         return x
@@ -51,15 +49,8 @@ def banded_product(band: Tensor, x: Tensor) -> Tensor:
 def outer_band(left: Tensor, right: Tensor, width: int) -> Tensor:
     """The lower diagonals of the symmetric part of ``left right'``, doubled off the diagonal.
 
-    This is the gradient of ``left' A right`` with respect to the band of ``A``.
-
-    Arguments:
-        left: ``[..., n, columns]``.
-        right: ``[..., n, columns]``.
-        width: how many diagonals below the main one.
-
-    Returns:
-        ``[..., n, width + 1]``.
+    Of two ``[..., n, columns]`` this is the gradient ``[..., n, width + 1]`` of ``left' A right``
+    with respect to the band of ``A``.
     """
     columns = [(left * right).sum(-1)]
     for d in range(1, width + 1):

@@ -4,6 +4,10 @@ The matrix is cut into square blocks no smaller than its width, so that only blo
 diagonal are not zero: a solve takes a few batched dense operations for each block, not for each
 row. Halves are computed in float32, which is what torch's dense solvers know.
 
+Bands and their factors are ``[batch, n, width + 1]``, the lower diagonals ``band[:, i, d] =
+A[i, i - d]``, right sides ``[batch, n, columns]``. What belongs to a matrix that is not positive
+definite is NaN.
+
 Source: Golub and Van Loan, Matrix Computations, sections 4.3.5 and 4.5.1.
 """
 
@@ -57,14 +61,7 @@ def _join(diagonal: list[Tensor], below: list[Tensor], like: Tensor) -> Tensor:
 
 
 def factorise(band: Tensor) -> Tensor:
-    """The lower Cholesky factor of a symmetric positive definite banded matrix.
-
-    Arguments:
-        band: ``[batch, n, width + 1]``, the lower diagonals: ``band[:, i, d] = A[i, i - d]``.
-
-    Returns:
-        the factor in the same storage; NaN where the matrix is not positive definite.
-    """
+    """The lower Cholesky factor of a symmetric positive definite banded matrix."""
     if not band.numel():
         return band.clone()
     diagonal, below = _split(_wide(band))
@@ -82,28 +79,14 @@ def factorise(band: Tensor) -> Tensor:
 
 
 def solve(band: Tensor, right: Tensor) -> Tensor:
-    """Solve ``A X = B`` by the factor, forwards and backwards.
-
-    Arguments:
-        band: ``[batch, n, width + 1]``.
-        right: ``[batch, n, columns]``, with the same batch.
-
-    Returns:
-        ``[batch, n, columns]``; NaN where a matrix is not positive definite.
-    """
+    """Solve ``A X = B`` by the factor, forwards and backwards."""
     factor = factorise(_wide(band))
     half = substitute(factor, _wide(right), transposed=False)
     return substitute(factor, half, transposed=True).to(right.dtype)
 
 
 def substitute(factor: Tensor, right: Tensor, *, transposed: bool) -> Tensor:
-    """Solve ``L X = B``, or ``L' X = B`` if transposed, for a lower factor.
-
-    Arguments:
-        factor: ``[batch, n, width + 1]``.
-        right: ``[batch, n, columns]``, with the same batch.
-        transposed: which of the two.
-    """
+    """Solve ``L X = B``, or ``L' X = B`` if transposed, for a lower factor."""
     size = factor.shape[-2]
     if not right.numel():
         return right.clone()

@@ -56,12 +56,7 @@ def triangular_product(factor: Tensor, x: Tensor, *, transposed: bool) -> Tensor
 
 
 def triangular_solve(factor: Tensor, right: Tensor, *, transposed: bool) -> Tensor:
-    """``L^-1 B``, or ``L^-T B`` if transposed, with every derivative.
-
-    Arguments:
-        factor: ``[..., n, width + 1]``, from `banded_factor`.
-        right: ``[..., n, columns]``.
-        transposed: which half.
+    """``L^-1 B [..., n, columns]`` for a `banded_factor`, or ``L^-T B``, with every derivative.
 
     Example:
         >>> import torch

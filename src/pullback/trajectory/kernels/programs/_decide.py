@@ -50,11 +50,9 @@ class Bounds(NamedTuple):
 
 
 def bound_problems(problem: Problem, precision: float) -> Bounds:
-    """Bound by how much each joint misses its limits; below 1 it keeps them.
+    """Bound by how much each joint misses its limits, above 1 to a relative precision.
 
-    Arguments:
-        problem: the programs.
-        precision: relative, for those above 1.
+    Below 1 it keeps them.
 
     Raises:
         UnsupportedError: numba is not installed.
@@ -77,13 +75,7 @@ def _fixed_peak(problem: Problem) -> Tensor:
 
 
 def solve_hard(problem: Problem, now: Unknowns, found: Tensor) -> tuple[Unknowns, Tensor]:
-    """Replace what was not found, or not near enough, where limits can be kept.
-
-    Arguments:
-        problem: the programs.
-        now: where the quick method left them.
-        found: which of them it solved.
-    """
+    """Replace what a quick method has not found, or not near enough, where limits can be kept."""
     if not problem.level.numel() or importlib.util.find_spec("numba") is None:
         return now, found
     rows = problem.level.shape[-1]

@@ -180,14 +180,8 @@ def solve_saddle(
 ) -> tuple[Tensor, Tensor]:
     """Solve ``(P + G' diag(stiff) G) x + A' y = slope``, ``A x = gap``, with every derivative.
 
-    Arguments:
-        problem: the problems.
-        stiff: ``[..., rows]``, positive.
-        slope: ``[..., samples + 2]``.
-        gap: ``[..., few]``.
-
-    Returns:
-        ``x`` and ``y``, NaN where rounding has made the matrix indefinite.
+    ``stiff [..., rows]`` is positive, slopes are ``[..., samples + 2]``, gaps ``[..., few]``. Both
+    results are NaN where rounding has made the matrix indefinite.
     """
     parts = _split_rows(problem, problem.scale.square() * stiff)
     bands = [add_form(ROWS[kind], part, problem.samples + 2) for kind, part in parts.items()]

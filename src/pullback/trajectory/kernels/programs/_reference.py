@@ -31,9 +31,6 @@ def solve_problems(problem: Problem) -> tuple[Unknowns, Tensor]:
 
     Only problems that are not solved yet are carried from one iteration to the next. One whose
     motion keeps its limits without a change stays where it begins, at ``x = 0``.
-
-    Arguments:
-        problem: the problems.
     """
     batch = problem.level.shape[:-1]
     flat = _flat(problem)

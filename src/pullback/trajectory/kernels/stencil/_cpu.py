@@ -495,13 +495,8 @@ def _run(
 ) -> None:
     """Run a kernel over all trajectories. Tensors go by their addresses: the caller keeps them.
 
-    Arguments:
-        kernel: `_forward` or `_adjoint`.
-        sizes: batch, horizon and joints.
-        weights: as in `apply_stencil`.
-        geometry: as in `apply_stencil`.
-        addresses: by the names that the kernel has for them.
-        written: those that are written to.
+    Sizes are batch, horizon and joints. Addresses have the names that the kernel has for them;
+    ``written`` are those that it writes to.
     """
     batch, horizon, dof = sizes
     elements = batch * horizon * dof

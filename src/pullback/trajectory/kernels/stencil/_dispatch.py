@@ -25,13 +25,8 @@ def stencil(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`_reference.apply_stencil` by a chosen backend.
 
-    Arguments:
-        x: ``[batch, horizon, dof]`` positions.
-        conditions: ``[batch, conditions, dof]`` boundary values.
-        weights: ``[1 or batch, rows, 3, width + conditions]``. Only rows at the ends weigh boundary
-            values: a backend may take those weights of inside rows as zero without a look.
-        layout: `Layout.code`.
-        backend: as `choose_backend` returns it.
+    Only rows at the ends weigh boundary values: a backend may take those weights of inside rows as
+    zero without a look.
     """
     kernels = implementation(_PACKAGE, backend)
     return kernels.apply_stencil(x, conditions, weights, read_geometry(layout))

@@ -30,13 +30,8 @@ ORDERS = (1, 2, 3)
 class Geometry(NamedTuple):
     """What a kernel needs of a `Layout`.
 
-    Arguments:
-        before: as in `Layout`.
-        width: as in `Layout`.
-        left: as in `Layout`.
-        right: as in `Layout`.
-        head: the column of the boundary value that replaces the first sample; -1 where none does.
-        tail: the same of the last sample.
+    ``head`` and ``tail`` are the columns of the boundary values that replace the first and the last
+    sample; -1 where none does.
     """
 
     before: int
@@ -135,13 +130,8 @@ def choose_conditions(layout: Layout, side: Side, row: int, order: int) -> list[
 
     Backward: the ``order + 1`` newest; velocity is exact on lines, acceleration on parabolas,
     jerk on cubics. Central: symmetric inside; at an end as many as make velocity exact on
-    parabolas, acceleration on cubics and jerk on quartics, as they are inside.
-
-    Arguments:
-        layout: the scheme and the values given at the ends.
-        side: the anchor that samples are counted from, as in `Layout.column`.
-        row: the row, counted inwards from the end (0 inside).
-        order: 1, 2 or 3.
+    parabolas, acceleration on cubics and jerk on quartics, as they are inside. Samples are counted
+    from the side, as in `Layout.column`, and rows inwards from the end (0 inside).
     """
     given = layout.goal if side == "right" else layout.start
     if side != "inside" and row == 0 and order in given:

@@ -20,11 +20,7 @@ def gather_rows(
 ) -> tuple[Tensor, Tensor]:
     """Return the first sample of each row's window and the row of its weights, ``[horizon]``.
 
-    Arguments:
-        horizon: the number of samples.
-        rows: the number of rows of weights: ``horizon``, or fewer where the inside rows share one.
-        geometry: `Layout.geometry`.
-        device: where the indices are needed.
+    There are ``horizon`` rows of weights, or fewer where the inside rows share one.
     """
     before, width, left, right = geometry[:4]
     sample = torch.arange(horizon, device=device)
@@ -72,13 +68,7 @@ def apply_stencil(
 def apply_stencil_adjoint(
     cotangents: tuple[Tensor, Tensor, Tensor, Tensor], weights: Tensor, geometry: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of positions and boundary values: the transpose of `apply_stencil`.
-
-    Arguments:
-        cotangents: of position, velocity, acceleration and jerk, ``[batch, horizon, dof]``.
-        weights: as in `apply_stencil`.
-        geometry: as in `apply_stencil`.
-    """
+    """Return the gradients of positions and boundary values: the transpose of `apply_stencil`."""
     dtype = weights.dtype
     width, first, last = geometry[1], geometry[4], geometry[5]
     position = cotangents[0].to(dtype)
@@ -110,12 +100,8 @@ def weights_adjoint(
 ) -> Tensor:
     """Return the gradient of the weights, in their shape, in differentiable torch operations.
 
-    Arguments:
-        cotangents: of velocity, acceleration and jerk, ``[batch, horizon, dof]``.
-        x: as in `apply_stencil`.
-        conditions: as in `apply_stencil`.
-        weights: as in `apply_stencil`; only their shape and dtype matter.
-        geometry: as in `apply_stencil`.
+    Cotangents are those of velocity, acceleration and jerk. Of the weights only shape and dtype
+    matter.
     """
     dtype, width = weights.dtype, geometry[1]
     shared = weights.shape[0] == 1

@@ -35,13 +35,9 @@ Row = tuple[Side, int]
 def uniform_table(
     layout: Layout, dt: Tensor | float, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
-    """Return the weights for one step of time, ``[1, left + 1 + right, 3, columns]``.
+    """Return the weights for one step in seconds, ``[1, left + 1 + right, 3, columns]``.
 
-    Arguments:
-        layout: the stencil.
-        dt: seconds between samples, a number or a 0-dimensional tensor.
-        device: where the weights are needed.
-        dtype: what the weights, found in float64, are rounded to.
+    They are found in float64 and rounded.
     """
     if is_plain():
         # Not through the operator, whose first call imports torch's compiler, for seconds.
@@ -61,13 +57,7 @@ def uniform_table(
 
 
 def nonuniform_table(layout: Layout, dt: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the weights for steps of their own, ``[trajectories, horizon, 3, columns]``.
-
-    Arguments:
-        layout: the stencil.
-        dt: ``[trajectories, horizon - 1]`` seconds.
-        dtype: what the weights, found in float64, are rounded to.
-    """
+    """`uniform_table` for steps ``[trajectories, horizon - 1]``: ``[..., horizon, 3, columns]``."""
     dt = dt.to(torch.float64)
     inside = _central_rows(dt) if layout.scheme == "central" else _backward_rows(dt)
     inside = torch.nn.functional.pad(inside, (0, layout.conditions))
