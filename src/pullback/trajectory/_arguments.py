@@ -13,6 +13,7 @@ from pullback.trajectory._state import PARTS, State
 
 __all__ = [
     "arithmetic_dtype",
+    "check_choice",
     "check_device",
     "check_index",
     "check_samples",
@@ -34,6 +35,14 @@ _LEAST_STEPS = {dtype: (1000 / highest) ** (1 / 3) for dtype, (_, highest) in _R
 def arithmetic_dtype(samples: Tensor) -> torch.dtype:
     """Return the dtype to compute in: float64 for float64, float32 for all others."""
     return torch.float64 if samples.dtype == torch.float64 else torch.float32
+
+
+def check_choice(what: str, given: Any, choices: tuple[str, ...]) -> None:
+    """Refuse what is none of some words."""
+    if given not in choices:
+        raise ArgumentError(
+            f"The {what} is unknown.", given=repr(given), expected=f"one of {choices}"
+        )
 
 
 def check_device(device: Any) -> None:

@@ -14,10 +14,10 @@ from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory._motion import Motion, time_dtype
 from pullback.trajectory._motion_checks import check_dtype
 from pullback.trajectory._plain import plain
+from pullback.trajectory._state import PARTS
 
 __all__ = ["from_joint_trajectory", "read_csv", "to_joint_trajectory", "write_csv"]
 
-_PARTS = ("position", "velocity", "acceleration", "jerk")
 _STAMP = ("sec", "nanosec")
 _NANO = 1_000_000_000
 
@@ -60,9 +60,9 @@ def write_csv(motion: Motion, path: str | Path) -> None:
         True
     """
     _check_single(motion)
-    columns = [_exact_times(motion)[:, None], *(getattr(motion, part) for part in _PARTS)]
+    columns = [_exact_times(motion)[:, None], *(getattr(motion, part) for part in PARTS)]
     rows = torch.cat([column.detach().cpu().double() for column in columns], dim=-1)
-    names = [f"{part}_{joint}" for part in _PARTS for joint in range(motion.dof)]
+    names = [f"{part}_{joint}" for part in PARTS for joint in range(motion.dof)]
     with Path(path).open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["time", *names])
@@ -89,8 +89,8 @@ def read_csv(path: str | Path, dtype: torch.dtype = torch.float64) -> Motion:
         raise ArgumentError(
             "The file is not text with comma-separated values.", given=str(error)
         ) from error
-    dof = (len(head) - 1) // len(_PARTS)
-    names = [f"{part}_{joint}" for part in _PARTS for joint in range(dof)]
+    dof = (len(head) - 1) // len(PARTS)
+    names = [f"{part}_{joint}" for part in PARTS for joint in range(dof)]
     if not rows or not dof or head != ["time", *names]:
         raise ArgumentError(
             "The file does not hold a motion.",
@@ -182,7 +182,7 @@ def to_joint_trajectory(
     # Apart from the start, beside which the steps would lose digits.
     since = _exact_times(replace(motion, start_time=None)).detach().cpu()
     start = 0.0 if motion.start_time is None else float(motion.start_time)
-    lists = [getattr(motion, part).detach().cpu().double().tolist() for part in _PARTS[:3]]
+    lists = [getattr(motion, part).detach().cpu().double().tolist() for part in PARTS[:3]]
     points = [
         {
             "positions": position,

@@ -15,6 +15,7 @@ from pullback.trajectory._state import State
 __all__ = [
     "MOST_SECONDS",
     "broadcast_batch",
+    "check_fit",
     "check_increasing",
     "check_points",
     "check_span",
@@ -94,6 +95,7 @@ def normalise_duration(duration: Any, like: Tensor) -> Tensor:
             expected="seconds, as a number or a tensor [...]",
         )
     if isinstance(duration, Tensor):
+        _check_floating("duration", duration)
         _check_device("duration", duration, like)
     else:
         duration = torch.tensor(float(duration), dtype=torch.float64, device=like.device)
@@ -200,19 +202,30 @@ def check_state(name: str, state: Any, like: Tensor) -> None:
             if not math.isfinite(value):
                 raise ArgumentError(f"The {part} of the {name} is not finite.", given=repr(value))
             continue
-        _check_device(f"{part} of the {name}", value, like)
-        dof = like.shape[-1]
-        if value.dim() and value.shape[-1] not in (1, dof):
-            raise ArgumentError(
-                f"The {part} of the {name} has another number of joints than the points.",
-                given=f"{tuple(value.shape)} beside points {tuple(like.shape)}",
-                expected=f"a number or [..., {dof}]",
-            )
-        if value.dim():
-            broadcast_batch(f"{part} of the {name}", value.shape[:-1], like)
+        _check_floating(f"{part} of the {name}", value)
+        check_fit(f"{part} of the {name}", value, like)
         known = concrete(value)
         if known is not None and not bool(torch.isfinite(known).all()):
             raise ArgumentError(f"The {part} of the {name} is not finite.", given="NaN or infinity")
+
+
+def check_fit(what: str, value: Tensor, like: Tensor) -> None:
+    """Refuse a tensor ``[]`` or ``[..., dof]`` that does not fit points ``[..., count, dof]``.
+
+    Raises:
+        ArgumentError: another dof, batch or device.
+    """
+    _check_device(what, value, like)
+    if not value.dim():
+        return
+    dof = like.shape[-1]
+    if value.shape[-1] not in (1, dof):
+        raise ArgumentError(
+            f"The {what} has another number of joints than the points.",
+            given=f"{tuple(value.shape)} beside points {tuple(like.shape)}",
+            expected=f"a number or [..., {dof}]",
+        )
+    broadcast_batch(what, value.shape[:-1], like)
 
 
 def state_part(state: State, part: str, like: Tensor) -> Tensor:
@@ -258,11 +271,14 @@ def broadcast_batch(what: str, batch: torch.Size, like: Tensor) -> torch.Size:
         ) from None
 
 
-def _check_device(what: str, tensor: Tensor, like: Tensor) -> None:
+def _check_floating(what: str, tensor: Tensor) -> None:
     if not tensor.dtype.is_floating_point:
         raise ArgumentTypeError(
             f"The {what} is not of a floating point dtype.", given=str(tensor.dtype)
         )
+
+
+def _check_device(what: str, tensor: Tensor, like: Tensor) -> None:
     if tensor.device != like.device:
         raise ArgumentError(
             f"The {what} lies on another device than the points.",

@@ -19,11 +19,11 @@ from pullback.trajectory._motion_checks import (
     take_steps,
 )
 from pullback.trajectory._pytree import register_dataclass
+from pullback.trajectory._state import PARTS
 
 __all__ = ["Motion", "concatenate", "make_motion", "time_dtype"]
 
-_PARTS = ("position", "velocity", "acceleration", "jerk")
-_FIELDS = (*_PARTS, "dt", "start_time")
+_FIELDS = (*PARTS, "dt", "start_time")
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class Motion:
     start_time: Tensor | None = None
 
     def __post_init__(self) -> None:
-        parts = {name: getattr(self, name) for name in _PARTS}
+        parts = {name: getattr(self, name) for name in PARTS}
         # In a pytree a motion may hold in_dims or markers; a motion of tensors holds no other.
         if not any(isinstance(part, Tensor) for part in parts.values()):
             return
@@ -119,7 +119,7 @@ class Motion:
             ) from None
         if last <= first:
             raise ArgumentError("No sample is left.", given=f"{samples} of {self.horizon} samples")
-        parts = [getattr(self, name)[..., first:last, :] for name in _PARTS]
+        parts = [getattr(self, name)[..., first:last, :] for name in PARTS]
         dt = self.dt[..., first : last - 1] if self.dt.ndim else self.dt
         since = self.start_time if not first else self.times[..., first]
         return Motion(*parts, dt=dt, start_time=since)
@@ -149,7 +149,7 @@ class Motion:
         if dtype is not None:
             check_dtype(dtype)
         check_device(device)
-        parts = {name: getattr(self, name).to(device=device, dtype=dtype) for name in _PARTS}
+        parts = {name: getattr(self, name).to(device=device, dtype=dtype) for name in PARTS}
         steps = self.dt.to(device=device, dtype=None if dtype is None else time_dtype(dtype))
         start = None if self.start_time is None else self.start_time.to(device=device)
         return replace(self, **parts, dt=steps, start_time=start)
@@ -204,19 +204,14 @@ def concatenate(motions: Sequence[Motion]) -> Motion:
         )
     for before, after in itertools.pairwise(motions):
         _check_meeting(before, after)
-    kept = [(motion[:-1] if motion.horizon > 1 else None) for motion in motions[:-1]]
-    pieces = [*(motion for motion in kept if motion is not None), motions[-1]]
-    parts = [torch.cat([getattr(piece, name) for piece in pieces], dim=-2) for name in _PARTS]
+    pieces = [*(motion[:-1] for motion in motions[:-1] if motion.horizon > 1), motions[-1]]
+    parts = [torch.cat([getattr(piece, name) for piece in pieces], dim=-2) for name in PARTS]
     batch = motions[0].position.shape[:-2]
-    steps = [_all_steps(motion) for motion in motions]
+    steps = [m.dt if m.dt.ndim else m.dt.expand(m.horizon - 1) for m in motions]
     together = (
         [step.expand(*batch, -1) for step in steps] if any(s.ndim > 1 for s in steps) else steps
     )
     return Motion(*parts, dt=torch.cat(together, dim=-1), start_time=motions[0].start_time)
-
-
-def _all_steps(motion: Motion) -> Tensor:
-    return motion.dt.expand(motion.horizon - 1) if motion.dt.ndim == 0 else motion.dt
 
 
 def _check_meeting(before: Motion, after: Motion) -> None:

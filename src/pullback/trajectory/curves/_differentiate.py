@@ -9,6 +9,7 @@ from pullback.errors import ArgumentError
 from pullback.internal.kernels._backend import Backend, choose_backend, keep_results
 from pullback.trajectory._arguments import (
     arithmetic_dtype,
+    check_choice,
     check_index,
     check_samples,
     check_state,
@@ -93,7 +94,7 @@ def differentiate(
     """
     start, goal = free if start is None else start, free if goal is None else goal
     check_samples("position", position, "horizon")
-    _check_scheme(scheme)
+    check_choice("scheme", scheme, SCHEMES)
     check_state("start", start)
     check_state("goal", goal)
     shape, device, dtype = position.shape, position.device, arithmetic_dtype(position)
@@ -139,13 +140,6 @@ def _orders(state: State) -> tuple[int, ...]:
     if state is free:
         return ()
     return tuple(order for order, name in enumerate(PARTS) if getattr(state, name) is not None)
-
-
-def _check_scheme(scheme: str) -> None:
-    if scheme not in SCHEMES:
-        raise ArgumentError(
-            "The scheme is unknown.", given=repr(scheme), expected=f"one of {SCHEMES}"
-        )
 
 
 def _check_horizon(horizon: int, layout: Layout) -> None:

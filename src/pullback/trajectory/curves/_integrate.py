@@ -10,6 +10,7 @@ from pullback.errors import ArgumentError
 from pullback.internal.kernels._backend import Backend, choose_backend
 from pullback.trajectory._arguments import (
     arithmetic_dtype,
+    check_choice,
     check_samples,
     check_state,
     check_steps,
@@ -81,7 +82,11 @@ def integrate(
     """
     check_samples("control", control, "steps")
     *batch, steps, dof = control.shape
-    level = _check_choices(order, method, steps)
+    check_choice("order of the control", order, PARTS[1:])
+    check_choice("method", method, METHODS)
+    if steps < 1:
+        raise ArgumentError("There is no step to integrate.", given="0 steps", expected="1 or more")
+    level = PARTS.index(order)
     check_state("start", start)
     _check_start(start, level, order)
     dt = check_steps(dt, control, steps)
@@ -110,21 +115,6 @@ def _table(
         return uniform_table(method, dt, control.device, dtype)
     trajectories, steps = (1 if dt.ndim < 2 else count), (1 if dt.ndim == 0 else control.shape[-2])
     return step_table(method, dt.reshape(trajectories, steps)).to(dtype)
-
-
-def _check_choices(order: str, method: str, steps: int) -> int:
-    orders = ("velocity", "acceleration", "jerk")
-    if order not in orders:
-        raise ArgumentError(
-            "The order of the control is unknown.", given=repr(order), expected=f"one of {orders}"
-        )
-    if method not in METHODS:
-        raise ArgumentError(
-            "The method is unknown.", given=repr(method), expected=f"one of {METHODS}"
-        )
-    if steps < 1:
-        raise ArgumentError("There is no step to integrate.", given="0 steps", expected="1 or more")
-    return orders.index(order) + 1
 
 
 def _check_start(start: State, level: int, order: str) -> None:

@@ -102,9 +102,8 @@ class LevelsAdjoint(Function):
         ctx.save_for_backward(*inputs[:5])
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, first: Tensor, second: Tensor) -> tuple[Any, ...]:
         """Apply the forward kernel: the adjoint of the adjoint."""
-        first, second = cotangents
         *saved, weights = ctx.saved_tensors
         needs, (family, code, _) = ctx.needs_input_grad, ctx.chosen
         back: tuple[Any, ...] = (None,) * 4

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._shapes import broadcast_shapes
-from pullback.trajectory._knots import broadcast_batch, concrete
+from pullback.trajectory._knots import check_fit, concrete
 from pullback.trajectory._plain import plain
 from pullback.trajectory._pytree import register_dataclass
 
@@ -193,23 +193,7 @@ def check_limits(limits: Any, like: Tensor) -> None:
         (_check_pair if isinstance(value, tuple) else _check_magnitude)(kind, value)
         for end in value if isinstance(value, tuple) else (value,):
             if isinstance(end, Tensor) and end.dim():
-                _check_fit(kind, end, like)
-
-
-def _check_fit(kind: str, value: Tensor, like: Tensor) -> None:
-    if value.device != like.device:
-        raise ArgumentError(
-            f"The limit on {kind} lies on another device than the points.",
-            given=str(value.device),
-            expected=str(like.device),
-        )
-    if value.shape[-1] not in (1, like.shape[-1]):
-        raise ArgumentError(
-            f"The limit on {kind} has another number of joints than the points.",
-            given=f"{tuple(value.shape)} beside points {tuple(like.shape)}",
-            expected=f"a number or [..., {like.shape[-1]}]",
-        )
-    broadcast_batch(f"limit on {kind}", value.shape[:-1], like)
+                check_fit(f"limit on {kind}", end, like)
 
 
 def range_of(limits: Limits, kind: str, like: Tensor) -> tuple[Tensor, Tensor]:

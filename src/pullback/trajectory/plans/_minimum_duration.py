@@ -18,8 +18,8 @@ from pullback.trajectory.kernels.programs import keep_limits
 from pullback.trajectory.plans._limits import Limits, check_limits, range_of
 from pullback.trajectory.plans._minimum_jerk import minimum_jerk
 from pullback.trajectory.plans._minimum_time import check_duration
-from pullback.trajectory.plans._plan import SAMPLES, Plan, make_plan
-from pullback.trajectory.plans._rows import POWERS, check_given, check_room, problem_of
+from pullback.trajectory.plans._plan import POWERS, SAMPLES, Plan, make_plan
+from pullback.trajectory.plans._rows import check_given, check_room, problem_of
 from pullback.trajectory.plans._stretch import keeps_zero, stands_still
 from pullback.trajectory.plans._within import combine
 

@@ -14,9 +14,8 @@ from pullback.trajectory.kernels.programs._cubic import Forms
 from pullback.trajectory.plans._aim import aim_of
 from pullback.trajectory.plans._decided import inner_rows
 from pullback.trajectory.plans._limits import Limits, check_limits
-from pullback.trajectory.plans._plan import SAMPLES, Plan, make_plan, to_motion
+from pullback.trajectory.plans._plan import POWERS, SAMPLES, Plan, make_plan, to_motion
 from pullback.trajectory.plans._rows import (
-    POWERS,
     check_decided,
     check_given,
     check_points,

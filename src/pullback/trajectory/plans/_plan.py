@@ -19,7 +19,7 @@ from pullback.trajectory._knots import (
 )
 from pullback.trajectory._motion import Motion, time_dtype
 from pullback.trajectory._plain import plain
-from pullback.trajectory._state import State
+from pullback.trajectory._state import PARTS, State
 from pullback.trajectory.kernels.programs._cubic import (
     ACCELERATION,
     JERK,
@@ -32,10 +32,10 @@ from pullback.trajectory.kernels.programs._cubic import (
 from pullback.trajectory.kernels.programs._least import Basis, least_basis
 from pullback.trajectory.plans._decided import Decided, decide_rows
 
-__all__ = ["FORMS", "SAMPLES", "Plan", "change_of", "make_plan", "to_motion"]
+__all__ = ["FORMS", "POWERS", "SAMPLES", "Plan", "change_of", "make_plan", "to_motion"]
 
 FORMS = {"velocity": VELOCITY, "acceleration": ACCELERATION, "jerk": JERK}
-_ORDERS = {"velocity": 1, "acceleration": 2, "jerk": 3}
+POWERS = {name: power for power, name in enumerate(PARTS)}
 SAMPLES = 256
 # Beyond, the band's condition (samples^6 / 1000) leaves the corrections nothing to hold on to.
 _MOST_SAMPLES = 2048
@@ -84,7 +84,7 @@ class Plan:
 
     def values(self, step: Tensor) -> Tensor:
         """What the conditions are to be, for a step in seconds: ``[..., rows, dof]``."""
-        ends = [value * step[..., None, None] ** _ORDERS[kind] for _, kind, value in self.ends]
+        ends = [value * step[..., None, None] ** POWERS[kind] for _, kind, value in self.ends]
         parts = [self.points, *ends]
         batch = broadcast_shapes(*(part.shape[:-2] for part in parts))
         dof = self.points.shape[-1]
@@ -112,7 +112,7 @@ def make_plan(
     count = points.shape[-2]
     ends = _ends(points, start, goal)
     # Motions that cost nothing are polynomials below the order; a jerk tells none from another.
-    telling = [kind for _, kind, _ in ends if _ORDERS[kind] < order]
+    telling = [kind for _, kind, _ in ends if POWERS[kind] < order]
     if count + len(telling) < order:
         raise ArgumentError(
             "There is too little to determine the motion.",

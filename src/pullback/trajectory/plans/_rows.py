@@ -15,10 +15,9 @@ from pullback.trajectory.kernels.programs._problem import ROWS
 from pullback.trajectory.plans._aim import aim_of
 from pullback.trajectory.plans._decided import AT_END
 from pullback.trajectory.plans._limits import Limits, range_of
-from pullback.trajectory.plans._plan import Plan
+from pullback.trajectory.plans._plan import POWERS, Plan
 
 __all__ = [
-    "POWERS",
     "check_decided",
     "check_given",
     "check_points",
@@ -30,7 +29,6 @@ __all__ = [
     "whole_ranges",
 ]
 
-POWERS = {"position": 0, "velocity": 1, "acceleration": 2, "jerk": 3}
 # The control points of each step, beside its samples.
 _BETWEEN = ("ahead", "behind")
 

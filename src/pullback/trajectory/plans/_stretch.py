@@ -15,18 +15,12 @@ from pullback.internal.torch import forward_level, is_functorch_wrapped_tensor
 from pullback.trajectory._knots import concrete
 from pullback.trajectory._state import State
 from pullback.trajectory.kernels.programs._least import Basis
-from pullback.trajectory.kernels.programs._polynomials import first_kept, solve_polynomial
+from pullback.trajectory.kernels.programs._polynomials import SolvePolynomial, first_kept
 from pullback.trajectory.plans._aim import aim_of
 from pullback.trajectory.plans._decided import Decided
 from pullback.trajectory.plans._limits import Limits
-from pullback.trajectory.plans._plan import Plan
-from pullback.trajectory.plans._rows import (
-    POWERS,
-    limit_of,
-    row_kinds,
-    row_values,
-    whole_ranges,
-)
+from pullback.trajectory.plans._plan import POWERS, Plan
+from pullback.trajectory.plans._rows import limit_of, row_kinds, row_values, whole_ranges
 from pullback.trajectory.plans._within import combine
 
 __all__ = ["SPARE", "are_constants", "keeps_zero", "least_kept_step", "stands_still"]
@@ -86,7 +80,7 @@ def least_kept_step(plan: Plan, basis: Basis, limits: Limits) -> Tensor:
     if known is not None and not bool((known == 1).all()):
         _refuse(known, concrete(row), kinds)
     chosen = row[..., None, None].expand(*row.shape, 1, 4)
-    return solve_polynomial(polynomials.gather(-2, chosen).squeeze(-2), step)
+    return SolvePolynomial.apply(polynomials.gather(-2, chosen).squeeze(-2), step)
 
 
 def _refuse(found: Tensor, row: Tensor | None, kinds: list[str]) -> None:

@@ -66,7 +66,7 @@ def _refuse(plan: Plan, basis: Basis, limits: Limits, problem: Problem, known: T
         )
     failed = tuple((~known).nonzero()[0].tolist())
     place = f"joint {failed[-1]}" + (f" of trajectory {list(failed[:-1])}" if failed[:-1] else "")
-    bounds = bound_problems(_joint(problem, failed), 1e-3)
+    bounds = bound_problems(problem.at(failed), 1e-3)
     if float(bounds.high) < 1:
         raise ArgumentError(
             f"The {blame} leave so little room that the least motion within it was not found.",
@@ -99,7 +99,7 @@ def _stretched(
     with torch.no_grad():
         step = plan.step * stretch
         problem = problem_of(plan, combine(basis, plan.values(step)), limits, step)
-        return bound_problems(_joint(problem, place), 0.5)
+        return bound_problems(problem.at(place), 0.5)
 
 
 def _blame(plan: Plan, basis: Basis, limits: Limits, place: tuple[int, ...]) -> list[str]:
@@ -132,17 +132,3 @@ def _least_duration(plan: Plan, basis: Basis, limits: Limits, known: Tensor) -> 
         if float(span[place[:-1]]) * high > longest:
             longest, stretch = float(span[place[:-1]]) * high, high
     return f"a duration of {longest:.4g} s or more, {stretch:.4g} times as long"
-
-
-def _joint(problem: Problem, place: tuple[int, ...]) -> Problem:
-    """The program of one joint of one trajectory."""
-    *where, joint = place
-    batch = problem.level.shape[:-1]
-    conditions = problem.conditions.expand(*batch[:-1], *problem.conditions.shape[-3:])
-    conditions = conditions[tuple(where)]
-    return problem._replace(
-        level=problem.level[place].unsqueeze(0),
-        scale=problem.scale.expand_as(problem.level)[place].unsqueeze(0),
-        conditions=conditions[joint if len(conditions) > 1 else 0].unsqueeze(0),
-        energy=problem.energy.expand(batch)[place].unsqueeze(0),
-    )

@@ -12,10 +12,7 @@ __all__ = ["accumulate", "accumulate_adjoint", "steps_adjoint"]
 
 
 def _total(parts: list[Tensor]) -> Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+    return sum(parts[1:], parts[0])
 
 
 def _running_sum(first: Tensor, increments: Tensor) -> Tensor:

@@ -102,22 +102,19 @@ def _(band: Tensor, right: Tensor, strict: bool) -> Tensor:
     return right.new_empty((*batch, *right.shape[-2:]))
 
 
-@solve_operator.register_vmap
-def _(info: Any, in_dims: Any, band: Tensor, right: Tensor, strict: bool) -> tuple[Tensor, int]:
-    return solve_operator(*_both_first(in_dims, band, right), strict), 0
+def _batch_solve(operator: Callable[[Tensor, Tensor, bool], Tensor]) -> Callable[..., Any]:
+    def rule(
+        info: Any, in_dims: Any, band: Tensor, right: Tensor, flag: bool
+    ) -> tuple[Tensor, int]:
+        first = _batch_first(band, in_dims[0], right.dim() - (in_dims[1] is not None))
+        second = _batch_first(right, in_dims[1], band.dim() - (in_dims[0] is not None))
+        return operator(first, second, flag), 0
+
+    return rule
 
 
-@substitute_operator.register_vmap
-def _(
-    info: Any, in_dims: Any, factor: Tensor, right: Tensor, transposed: bool
-) -> tuple[Tensor, int]:
-    return substitute_operator(*_both_first(in_dims, factor, right), transposed), 0
-
-
-def _both_first(in_dims: Any, band: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    first = _batch_first(band, in_dims[0], right.dim() - (in_dims[1] is not None))
-    second = _batch_first(right, in_dims[1], band.dim() - (in_dims[0] is not None))
-    return first, second
+solve_operator.register_vmap(_batch_solve(solve_operator))
+substitute_operator.register_vmap(_batch_solve(substitute_operator))
 
 
 def _batch_first(tensor: Tensor, dim: int | None, rank: int) -> Tensor:
@@ -125,7 +122,4 @@ def _batch_first(tensor: Tensor, dim: int | None, rank: int) -> Tensor:
     if dim is None:
         return tensor
     tensor = tensor.movedim(dim, 0)
-    missing = rank - (tensor.dim() - 1)
-    for _ in range(missing):
-        tensor = tensor.unsqueeze(1)
-    return tensor
+    return tensor.reshape(tensor.shape[0], *[1] * (rank + 1 - tensor.dim()), *tensor.shape[1:])

@@ -33,8 +33,7 @@ class BandedSolve(Function):
         ctx.save_for_backward(band, output)
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> tuple[Tensor | None, Tensor | None, None]:
-        (cotangent,) = cotangents
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         band, x = ctx.saved_tensors
         dual = BandedSolve.apply(band, cotangent, ctx.strict)
         of_band = of_right = None
@@ -45,10 +44,9 @@ class BandedSolve(Function):
         return of_band, of_right, None
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+    def jvp(ctx: Any, of_band: Tensor, of_right: Tensor, _: None) -> Tensor:
         # Written out: the derived rule compares <w, Jv> with <J'w, v> to a few rounding errors,
         # and a badly conditioned system differs by its condition.
-        of_band, of_right, _ = tangents
         band, x = ctx.saved_tensors
         return BandedSolve.apply(band, of_right - banded_product(of_band, x), ctx.strict)
 

@@ -84,8 +84,7 @@ class TriangularSolve(Function):
         ctx.save_for_backward(factor, output)
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> tuple[Tensor | None, Tensor | None, None]:
-        (cotangent,) = cotangents
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         factor, x = ctx.saved_tensors
         dual = TriangularSolve.apply(factor, cotangent, not ctx.transposed)
         of_factor = of_right = None
@@ -98,9 +97,8 @@ class TriangularSolve(Function):
         return of_factor, of_right, None
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+    def jvp(ctx: Any, of_factor: Tensor, of_right: Tensor, _: None) -> Tensor:
         # Written out for the reason given in `BandedSolve.jvp`.
-        of_factor, of_right, _ = tangents
         factor, x = ctx.saved_tensors
         moved = triangular_product(of_factor, x, transposed=ctx.transposed)
         return TriangularSolve.apply(factor, of_right - moved, ctx.transposed)

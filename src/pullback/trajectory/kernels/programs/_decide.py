@@ -6,6 +6,7 @@ It runs on the CPU, one joint after another, for those that need it.
 """
 
 import importlib.util
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,8 +59,9 @@ def bound_problems(problem: Problem, precision: float) -> Bounds:
         UnsupportedError: numba is not installed.
     """
     kernels = _kernels()
-    found = [kernels.least_bound(one, precision)[:2] for one in _each(problem)]
     shape = problem.level.shape[:-1]
+    programs = _programs(problem, range(shape.numel()))
+    found = [kernels.least_bound(one, precision)[:2] for one in programs]
     low, high = (
         torch.tensor([pair[i] for pair in found], dtype=torch.float64, device="cpu").reshape(shape)
         for i in range(2)
@@ -86,10 +88,9 @@ def solve_hard(problem: Problem, now: Unknowns, found: Tensor) -> tuple[Unknowns
         return now, found
     flat = [part.reshape(found.numel(), *part.shape[found.dim() :]).clone() for part in now]
     success = found.reshape(-1).clone()
-    chosen = set(hard.tolist())
-    for item, one in enumerate(_each(problem, chosen)):
-        if item in chosen:
-            _solve_one(problem, item, one, flat, success)
+    items = hard.tolist()
+    for item, one in zip(items, _programs(problem, items), strict=True):
+        _solve_one(problem, item, one, flat, success)
     shaped = (part.reshape(like.shape) for part, like in zip(flat, now, strict=True))
     return Unknowns(*shaped), success.reshape(found.shape)
 
@@ -128,8 +129,8 @@ def _kernels() -> Any:
     return implementation(_STAGES, "cpu")
 
 
-def _each(problem: Problem, chosen: set[int] | None = None) -> Any:
-    """The programs one after another, as the kernels take them; `None` for those not chosen."""
+def _programs(problem: Problem, items: Iterable[int]) -> Iterator[Any]:
+    """Some of the programs, one after another, as the kernels take them."""
     batch, rows = problem.level.shape[:-1], problem.level.shape[-1]
     level = problem.level.detach().reshape(-1, rows).cpu()
     scale = problem.scale.detach().expand(*batch, rows).reshape(-1, rows).cpu()
@@ -139,10 +140,7 @@ def _each(problem: Problem, chosen: set[int] | None = None) -> Any:
     conditions = conditions.reshape(1, *matrix) if shared else conditions.expand(*batch, *matrix)
     conditions = conditions.reshape(-1, *matrix).numpy()
     places = _conditions(conditions[0]) if shared else None
-    for item in range(level.shape[0]):
-        if chosen is not None and item not in chosen:
-            yield None
-            continue
+    for item in items:
         yield (
             *_channels(problem, level[item].numpy(), scale[item].numpy()),
             *(places or _conditions(conditions[item])),

@@ -22,7 +22,6 @@ def solve_problems(problem: Problem) -> tuple[Unknowns, Tensor]:
 
 
 @register_kernel("pullback_trajectory::keep_limits")
-# Operators take their arguments by position.
 def keep_limits_operator(
     level: Tensor,
     scale: Tensor,

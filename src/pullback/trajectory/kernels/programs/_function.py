@@ -31,13 +31,10 @@ def keep_limits(problem: Problem) -> tuple[Tensor, Tensor]:
         ``[..., joint, samples + 2]``, with every derivative and zero where the motion keeps its
         limits without a change, and ``[..., joint]``.
     """
-    x, *_, found = KeepLimits.apply(*_arguments(problem), torch.compiler.is_compiling())  # type: ignore[arg-type] # as many as forward takes
+    kinds, strict = ",".join(problem.kinds), torch.compiler.is_compiling()
+    x, *_, found = KeepLimits.apply(*problem[:5], kinds, strict)
     idle = (problem.level.abs() <= 1).all(-1, keepdim=True)
     return torch.where(idle, torch.zeros_like(x), x), found
-
-
-def _arguments(problem: Problem) -> tuple[Any, ...]:
-    return *problem[:5], ",".join(problem.kinds)
 
 
 class KeepLimits(Function):
@@ -53,7 +50,6 @@ class KeepLimits(Function):
     """
 
     @staticmethod
-    # A rule takes its arguments by position.
     def forward(
         level: Tensor,
         scale: Tensor,
@@ -105,10 +101,7 @@ class KeepLimits(Function):
         # Written out: the derived rule compares <w, Jv> with <J'w, v> to a few rounding errors,
         # and a badly conditioned system differs by its condition.
         problem, now = _restore(ctx)
-        of_level, of_scale, of_conditions, of_energy = (
-            torch.zeros_like(part) if tangent is None else tangent
-            for part, tangent in zip(problem[:4], tangents[:4], strict=True)
-        )
+        of_level, of_scale, of_conditions, of_energy = _filled(tangents[:4], problem[:4])
         sign, stiff = sides(problem.level), now.push / now.slack
         turned, total = problem._replace(scale=of_scale), stiff.sum(-2)
         moved = -(of_level + apply_rows(turned, now.x))
@@ -148,8 +141,8 @@ def _restore(ctx: Any) -> tuple[Problem, Unknowns]:
     return Problem(level, scale, conditions, energy, ctx.order, kinds), Unknowns(*parts)
 
 
-def _filled(cotangents: tuple[Tensor | None, ...], now: Unknowns) -> tuple[Tensor, ...]:
+def _filled(changes: tuple[Tensor | None, ...], parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(
-        torch.zeros_like(part) if cotangent is None else cotangent
-        for part, cotangent in zip(now, cotangents, strict=True)
+        torch.zeros_like(part) if change is None else change
+        for part, change in zip(parts, changes, strict=True)
     )

@@ -14,7 +14,7 @@ from pullback.errors import ArgumentError
 from pullback.internal.kernels._kernel import register_kernel
 from pullback.tensor import Function
 
-__all__ = ["SolvePolynomial", "first_kept", "solve_polynomial"]
+__all__ = ["SolvePolynomial", "first_kept"]
 
 # Of a polynomial over its power: what counts as kept, well within the margin of the limits.
 _TOLERANCE = 1e-9
@@ -24,7 +24,6 @@ _MOST_STEPS = 1000
 
 
 @register_kernel("pullback_trajectory::first_kept")
-# Operators take their arguments by position.
 def first_kept(polynomials: Tensor, powers: Tensor, strict: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The smallest ``h > 0`` at which no polynomial, over its power of ``h``, is positive.
 
@@ -136,7 +135,7 @@ def _next_root(q: Tensor) -> Tensor:
 
 
 class SolvePolynomial(Function):
-    """A root ``h`` of each cubic ``c``, from one nearby, with every derivative.
+    """A root ``h [...]`` of each cubic ``c [..., 4]``, from one nearby, with every derivative.
 
     From ``c(h) = 0`` follows ``dh = -sum_k dc_k h^k / c'(h)``. It is written in terms of ``h``,
     whose derivative it is, so it holds for every order.
@@ -153,21 +152,16 @@ class SolvePolynomial(Function):
         ctx.save_for_backward(inputs[0], output)
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> tuple[Tensor, None]:
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
         """The rule of the class."""
         polynomials, h = ctx.saved_tensors
-        return _powers(h) * (-cotangents[0] / _slope(polynomials, h)).unsqueeze(-1), None
+        return _powers(h) * (-cotangent / _slope(polynomials, h)).unsqueeze(-1), None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         """The rule of the class."""
         polynomials, h = ctx.saved_tensors
         return -(tangents[0] * _powers(h)).sum(-1) / _slope(polynomials, h)
-
-
-def solve_polynomial(polynomials: Tensor, near: Tensor) -> Tensor:
-    """`SolvePolynomial`: roots ``[...]`` of ``polynomials [..., 4]`` from roots nearby."""
-    return SolvePolynomial.apply(polynomials, near)
 
 
 def _slope(polynomials: Tensor, h: Tensor) -> Tensor:

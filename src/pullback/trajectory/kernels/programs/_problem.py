@@ -13,7 +13,7 @@ above and -1 below, the solution with a gap ``m`` is where
 Source: Nocedal and Wright, Numerical Optimization, section 16.6.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -106,6 +106,16 @@ class Problem(NamedTuple):
     def samples(self) -> int:
         """How many samples a motion has."""
         return self.conditions.shape[-1] - 2
+
+    def at(self, index: Any) -> "Problem":
+        """Some of the problems, by an index of trajectories and joints."""
+        batch, matrix = self.level.shape[:-1], self.conditions.shape[-2:]
+        return self._replace(
+            level=self.level[index],
+            scale=self.scale.expand_as(self.level)[index],
+            conditions=self.conditions.expand(*batch, *matrix)[index],
+            energy=self.energy.expand(batch)[index],
+        )
 
 
 class Unknowns(NamedTuple):

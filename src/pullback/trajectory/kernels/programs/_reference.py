@@ -41,10 +41,10 @@ def solve_problems(problem: Problem) -> tuple[Unknowns, Tensor]:
     for _ in range(ITERATIONS):
         if not left.numel():
             break
-        chosen = _chosen(flat, left)
+        chosen = flat.at(left)
         now = _advance(chosen, now)
         finished = _converged(chosen, now)
-        final = _polish(_chosen(flat, left[finished]), Unknowns(*(part[finished] for part in now)))
+        final = _polish(flat.at(left[finished]), Unknowns(*(part[finished] for part in now)))
         result = _replace(result, left, now)
         result = _replace(result, left[finished], final)
         found = found.index_copy(0, left, finished)
@@ -74,15 +74,6 @@ def _flat(problem: Problem) -> Problem:
         scale=problem.scale.expand(*batch, rows).reshape(count, rows),
         conditions=problem.conditions.expand(*batch, *matrix).reshape(count, *matrix),
         energy=problem.energy.expand(batch).reshape(count),
-    )
-
-
-def _chosen(problem: Problem, index: Tensor) -> Problem:
-    return problem._replace(
-        level=problem.level[index],
-        scale=problem.scale[index],
-        conditions=problem.conditions[index],
-        energy=problem.energy[index],
     )
 
 

@@ -53,11 +53,8 @@ def apply_stencil(
     position = _replace_ends(x, conditions, geometry).to(weights.dtype)
     begin, row = gather_rows(x.shape[1], weights.shape[1], geometry, x.device)
     spread = weights[:, row]
-    outputs = (
-        torch.einsum("thkm,bmd->kbhd", spread[..., width:], conditions.to(weights.dtype))
-        if (weights.shape[0] == 1)
-        else torch.einsum("bhkm,bmd->kbhd", spread[..., width:], conditions.to(weights.dtype))
-    )
+    kernel = "thkm,bmd->kbhd" if weights.shape[0] == 1 else "bhkm,bmd->kbhd"
+    outputs = torch.einsum(kernel, spread[..., width:], conditions.to(weights.dtype))
     for j in range(width):
         difference = position[:, begin + j] - position
         outputs = outputs + spread[..., j].movedim(-1, 0)[..., None] * difference
