@@ -26,7 +26,7 @@ __all__ = ["main"]
 
 _IDLE_SECONDS = 60.0
 # What torch imports at the first call that needs it, as most do: sympy soon, its compiler late.
-_AT_FIRST = ("torch.fx.experimental.symbolic_shapes",)
+_AT_FIRST = "torch.fx.experimental.symbolic_shapes"
 _MANY = 3
 
 
@@ -67,17 +67,16 @@ def _import(name: str) -> ModuleType:
     return module
 
 
-def _import_late(names: tuple[str, ...]) -> None:
-    for name in names:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+def _import_late(name: str) -> None:
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
 
 
 def _prepare(name: str, number: int) -> bool:
     """Import what the copy runs; says whether a copy is as good as a fresh process."""
     _import(name)
     if number >= _MANY and "torch" in sys.modules:
-        _import_late((sys.modules["pullback.internal.torch"].COMPILER,))
+        _import_late(sys.modules["pullback.internal.torch"].COMPILER)
     # A lock that another thread holds is never opened in a copy. Those of OpenBLAS end at a fork.
     return threading.active_count() == 1
 

@@ -148,10 +148,8 @@ def signature(op: OpOverload) -> inspect.Signature:
 
 def written(op: OpOverload) -> tuple[str, ...]:
     """The names of the arguments that the schema says are written into."""
-    marked = [
-        a for a in schema_of(op).arguments if a.alias_info is not None and a.alias_info.is_write
-    ]
-    return tuple(argument.name for argument in marked)
+    arguments = schema_of(op).arguments
+    return tuple(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
 
 
 def definer(op: OpOverload) -> Callable[..., Any] | None:

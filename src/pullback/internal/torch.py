@@ -523,9 +523,7 @@ def _innermost_regions() -> Iterator[Any]:
         for cell in getattr(hooks[0], "__closure__", None) or () if hooks else ():
             yield cell.cell_contents
         return
-    caller = sys._getframe(
-        1
-    )  # torch 2.7 does not tell its hooks; the region runs within a generator
+    caller = sys._getframe(1)  # torch 2.7 does not tell its hooks; a generator runs the region
     while caller is not None:
         code, region = caller.f_code, caller.f_locals.get("gen")
         if code.co_name == "checkpoint" and code.co_filename == _checkpoint.__file__ and region:
