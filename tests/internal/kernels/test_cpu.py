@@ -35,7 +35,7 @@ def test_where_nothing_can_be_kept_it_is_compiled_anew(monkeypatch):
         return x + x
 
     assert double(2.0) == 4.0
-    assert asked == [True, False]
+    assert asked[:2] == [True, False]  # the compiler itself asks, too, where it is used first
 
 
 def test_the_sources_of_a_kernel_are_those_of_its_room():
@@ -66,7 +66,7 @@ def test_a_change_in_any_file_that_a_kernel_uses_is_noticed(tmp_path):
     def run(factor):
         (room / "_numbers.py").write_text(f"FACTOR = {factor}\n")
         done = subprocess.run(
-            [sys.executable, "-c", program],
+            [sys.executable, "-B", "-c", program],  # bytecode looks at whole seconds
             cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-2000:]
