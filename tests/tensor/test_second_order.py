@@ -1,0 +1,468 @@
+"""Second order is torch's own where torch is right: no history, no kink, no other call matters."""
+
+import itertools
+import subprocess
+import sys
+import textwrap
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from tests.tensor.both import both, refusal, right_or_refused, second
+from tests.tensor.functions import (
+    KINKED,
+    Dropout,
+    Eigenvalues,
+    Guided,
+    Normalised,
+    Sigmoid,
+    SpecialSpmm,
+    Square,
+    Through,
+    spike,
+    stopped,
+)
+
+import pullback
+from pullback.errors import UnsupportedError
+
+func = torch.func
+X = torch.tensor([0.6, -1.1, 1.4], dtype=torch.float64)
+close = torch.testing.assert_close
+
+
+# A tensor that is no argument.
+
+
+@both
+@pytest.mark.parametrize("place", ["attribute", "saved", "closure"])
+def test_a_parameter_that_is_no_argument_has_its_share_of_a_gradient_penalty(way, place):
+    def penalised(make):
+        torch.manual_seed(0)
+        module = torch.nn.Linear(3, 4, bias=False, dtype=torch.float64)
+        F = make(Through.of(place, module))
+        x = X.expand(2, 3).clone().requires_grad_()
+        y = F.apply(x, module)
+        (slope,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        slope.square().sum().backward()
+        return module.weight.grad, x.grad
+
+    close(penalised(way), penalised(lambda bare: bare))
+
+
+@both
+def test_a_learnt_slope_in_a_closure_has_its_meta_gradient(way):
+    def meta(make):
+        slope = torch.tensor(1.7, dtype=torch.float64, requires_grad=True)
+        F = make(spike(slope))
+        v = X.clone().requires_grad_()
+        (step,) = torch.autograd.grad((F.apply(v) * X.cos()).sum(), v, create_graph=True)
+        return torch.autograd.grad((v - 0.3 * step).square().sum(), (slope, v))
+
+    bare = meta(lambda bare: bare)
+    assert bare[0] != 0
+    close(meta(lambda bare: way(bare, gradient="surrogate")), bare)
+
+
+# Kinks.
+
+
+@both
+@pytest.mark.parametrize("order", ["kink first", "kink last"])
+@pytest.mark.parametrize("name", KINKED)
+def test_at_a_kink_and_away_from_it_in_both_orders(way, name, order):
+    make, kink, away = KINKED[name]
+    bare = make()
+    F = way(make(), gradient=getattr(bare, "gradient", "exact"))
+    for x in (kink, away, kink) if order == "kink first" else (away, kink, away):
+        close(second(F.apply, x), second(bare.apply, x))
+
+
+@both
+@pytest.mark.parametrize("name", KINKED)
+def test_forward_mode_over_reverse_at_a_kink(way, name):
+    make, kink, away = KINKED[name]
+    bare = make()
+    F = way(make(), gradient=getattr(bare, "gradient", "exact"))
+    for x in (kink, away):
+        want = second(bare.apply, x)[-1]
+        weights = torch.linspace(0.5, 1.5, x.numel(), dtype=x.dtype)
+
+        def gradient(x, weights=weights):
+            return func.grad(lambda x: (weights * F.apply(x) + F.apply(x) ** 2 / 2).sum())(x)
+
+        jacobian = func.jacrev(gradient)(x)
+        close(jacobian.T @ torch.linspace(1, 2, x.numel(), dtype=x.dtype), want)
+
+
+# What is kept, and how often rules run.
+
+
+@both
+def test_a_saved_output_is_enough_for_create_graph(way):
+    F = way(Sigmoid)
+    x = X.clone().requires_grad_()
+    hidden = x * 2
+    y = F.apply(hidden)
+    del hidden
+    (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    s = torch.sigmoid(2 * X)
+    close(first, 2 * s * (1 - s))
+    (twice,) = torch.autograd.grad(first.sum(), x)
+    close(twice, 4 * s * (1 - s) * (1 - 2 * s))
+
+
+@both
+def test_a_stack_that_saves_its_outputs_keeps_no_input_alive(way):
+    def alive(F):
+        h, seen = X.clone().requires_grad_(), []
+        for _ in range(8):
+            h = h * 2  # keeps nothing itself
+            seen.append(weakref.ref(h))
+            h = F.apply(h)
+        return sum(reference() is not None for reference in seen), h
+
+    assert alive(Square)[0] == 8, "the measure sees what torch keeps"
+    assert alive(Sigmoid)[0] == 0
+    assert alive(way(Square))[0] == 8
+    assert alive(way(Sigmoid))[0] == 0
+
+
+def counted():
+    calls = {"forward": itertools.count(), "backward": itertools.count()}
+
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            next(calls["forward"])
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            next(calls["backward"])
+            (x,) = ctx.saved_tensors
+            return 3 * x**2 * g
+
+    return Cube, calls
+
+
+def first(f):
+    x = X.clone().requires_grad_()
+    f(x).sum().backward()
+
+
+def third(f):
+    x = X.clone().requires_grad_()
+    for _ in range(3):
+        (y,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+        (y,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        torch.autograd.grad(y.sum(), x)
+
+
+@both
+@pytest.mark.parametrize("ask", [first, lambda f: second(f, X), third])
+def test_rules_run_as_often_as_in_torch(way, ask):
+    bare, wanted = counted()
+    ask(bare.apply)
+    made, calls = counted()
+    ask(way(made).apply)  # first use included
+    assert [next(count) for count in calls.values()] == [next(n) for n in wanted.values()]
+
+
+# A stop-gradient that the author wrote in backward.
+
+
+@both
+@pytest.mark.parametrize("how", ["no_grad", "detach", "data", "item", "torch.tensor"])
+def test_a_stop_gradient_in_backward_is_torchs_or_refused(way, how):
+    want = second(stopped(how).apply, X)
+    F = way(stopped(how))
+    right_or_refused(lambda: second(F.apply, X), want, UnsupportedError)
+    x = X.clone().requires_grad_()
+    F.apply(x).sum().backward()
+    close(x.grad, 2 * X)  # first order is never refused
+
+    def hessian(x):
+        return func.hessian(lambda x: F.apply(x).sum())(x)
+
+    right_or_refused(lambda: hessian(X), torch.zeros(3, 3, dtype=X.dtype), UnsupportedError)
+
+
+@both
+def test_detach_for_a_mask_alone_is_answered(way):
+    bare = stopped("mask")
+    close(second(way(stopped("mask")).apply, X), second(bare.apply, X))
+
+
+# Nothing depends on the order of calls, or on the values of the first.
+
+
+@both
+@pytest.mark.parametrize("question", ["jvp", "hessian"])
+def test_guided_backpropagation_is_judged_by_its_own_alpha(way, question):
+    def verdict(F, alpha):
+        ask = {
+            "jvp": lambda: func.jvp(lambda x: F.apply(x, alpha), (X,), (X.cos(),)),
+            "hessian": lambda: func.hessian(lambda x: F.apply(x, alpha).square().sum())(X),
+        }[question]
+        return refusal(ask)
+
+    alone = verdict(way(Guided()), 0.0)
+    assert alone is not None, "backward is not linear"
+    F = way(Guided())
+    assert [verdict(F, 1.0), verdict(F, 0.0)] == [verdict(way(Guided()), 1.0), alone]
+    F = way(Guided())
+    assert [verdict(F, 0.0), verdict(F, 1.0)] == [alone, verdict(way(Guided()), 1.0)]
+
+
+def scaled_by_numpy():
+    class Scaled(torch.autograd.Function):
+        """w * x**2, its derivative from numpy: only where w is not 0 a fault shows."""
+
+        @staticmethod
+        def forward(ctx, x, w):
+            ctx.slope = torch.from_numpy(2 * x.detach().numpy())
+            ctx.save_for_backward(x, w)
+            return w * x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            x, w = ctx.saved_tensors
+            by_w = x * x * g if ctx.needs_input_grad[1] else None
+            return w * ctx.slope * g, by_w
+
+    return Scaled
+
+
+@both
+@pytest.mark.parametrize("first_w", [0.0, 1.0])
+def test_zero_weights_at_first_use_say_nothing_of_others(way, first_w):
+    F = way(scaled_by_numpy())
+    for weight in (first_w, 1.0, 0.0, 2.0):
+        w = torch.full_like(X, weight)
+        want = second(lambda x, w: w * x * x, X, w)
+        right_or_refused(lambda w=w: second(F.apply, X, w), want)
+
+
+@both
+@pytest.mark.parametrize("first_use", [(True, False), (False, True), (True, True)])
+def test_other_needs_input_grad_are_other_calls(way, first_use):
+    F = way(scaled_by_numpy())
+    values = (X, X.cos())
+    for needs in (first_use, (True, False), (False, True), (True, True)):
+
+        def ask(f, needs=needs):
+            args = [v.clone().requires_grad_(n) for v, n in zip(values, needs, strict=True)]
+            wanted = [a for a in args if a.requires_grad]
+            gradients = torch.autograd.grad(f(*args).square().sum(), wanted, create_graph=True)
+            return torch.autograd.grad(sum((g * g).sum() for g in gradients), wanted)
+
+        right_or_refused(lambda ask=ask: ask(F.apply), ask(lambda x, w: w * x * x))
+
+
+LOCKED = """
+    import threading, torch, pullback
+    from tests.tensor.both import BOTH, second
+
+    class Guarded(torch.autograd.Function):
+        lock = threading.{lock}()
+
+        @staticmethod
+        def forward(ctx, x):
+            {enter}
+                ctx.save_for_backward(x)
+                return x ** 3
+
+        @staticmethod
+        def backward(ctx, g):
+            {enter}
+                return 3 * ctx.saved_tensors[0] ** 2 * g
+
+    x = torch.tensor([0.6, -1.1], dtype=torch.float64)
+    for way in BOTH:
+        F = way(Guarded)
+        with Guarded.lock:
+            torch.testing.assert_close(second(F.apply, x), second(lambda x: x ** 3, x))
+            torch.func.hessian(lambda x: F.apply(x).sum())(x)
+            torch.func.jvp(F.apply, (x,), (x,))
+    print("answered")
+"""
+
+
+@pytest.mark.parametrize(
+    ("lock", "enter"),
+    [("Lock", "if True:"), ("RLock", "with Guarded.lock:")],
+    ids=["plain", "again"],
+)
+def test_a_lock_that_the_caller_holds_does_not_hang(lock, enter):
+    script = textwrap.dedent(LOCKED.format(lock=lock, enter=enter))
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.stdout == "answered\n", done.stderr[-2000:]
+
+
+# What rules write outside, and what they draw.
+
+
+@both
+@pytest.mark.parametrize("ask", ["eval", "first", "second", "third"])
+def test_running_statistics_of_a_module_are_updated_as_often_as_in_torch(way, ask):
+    def updated(make):
+        module = torch.nn.BatchNorm1d(3, affine=False, dtype=torch.float64)
+        F = make(Normalised)
+        x = torch.outer(torch.arange(1.0, 5.0, dtype=X.dtype), X).requires_grad_(ask != "eval")
+        y = F.apply(x, module)
+        total = (y**3).sum()
+        for _ in range({"eval": 0, "first": 1, "second": 2, "third": 3}[ask]):
+            (g,) = torch.autograd.grad(total, x, create_graph=True)
+            total = g.square().sum()
+        return module.running_mean, module.num_batches_tracked, total.detach()
+
+    close(updated(way), updated(lambda bare: bare))
+
+
+@both
+def test_running_statistics_are_updated_once_under_a_transform(way):
+    module = torch.nn.BatchNorm1d(3, affine=False, dtype=torch.float64)
+    x = torch.outer(torch.arange(1.0, 5.0, dtype=X.dtype), X)
+    want = (0.1 * x.mean(0), torch.tensor(1))
+    F = way(Normalised)
+    for transform in (func.jacrev, lambda f: lambda x: func.jvp(f, (x,), (x,))):
+        module.reset_running_stats()
+        transform(lambda x: F.apply(x, module).sum())(x)
+        close((module.running_mean, module.num_batches_tracked), want)
+
+
+@both
+@pytest.mark.parametrize("eval_first", [True, False])
+def test_dropout_out_of_training_says_nothing_of_training(way, eval_first):
+    F = way(Dropout)
+    x = torch.linspace(0.5, 1.5, 40, dtype=torch.float64)
+    if eval_first:
+        assert not second(lambda x: F.apply(x, 0.5, False), x)[-1].isnan().any()
+        close(func.jvp(lambda x: F.apply(x, 0.5, False), (x,), (x,)), (x * x, 2 * x * x))
+    for _ in range(2):
+        leaf = x.clone().requires_grad_()
+        y = F.apply(leaf, 0.5, True)
+        mask = (y / x**2).detach()
+        assert 0 < (mask == 0).sum() < 40
+        (g,) = torch.autograd.grad(y.sum(), leaf, create_graph=True)
+        close(torch.autograd.grad(g.sum(), leaf)[0], 2 * mask)
+        value, tangent = func.jvp(lambda x: F.apply(x, 0.5, True), (x,), (x,))
+        close(tangent, 2 * value)
+
+
+@both
+def test_forward_mode_is_of_the_numbers_drawn(way):
+    class Noisy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            noise = torch.randn_like(x)
+            ctx.save_for_backward(noise)
+            return x * noise
+
+        @staticmethod
+        def backward(ctx, g):
+            return ctx.saved_tensors[0] * g
+
+    F = way(Noisy)
+    torch.manual_seed(3)
+    value, tangent = func.jvp(F.apply, (X,), (X.cos(),))
+    following = torch.rand(())
+    torch.manual_seed(3)
+    noise = torch.randn_like(X)
+    close((value, tangent), (X * noise, X.cos() * noise))
+    assert following == torch.rand(()), "the generator stands where one run leaves it"
+
+
+# Work outside of torch, and residuals that torch loses.
+
+
+@both
+def test_scratch_memory_outside_is_right_or_refused_item_by_item(way):
+    scratch = np.zeros(3)
+
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            np.multiply(x.detach().numpy(), 2, out=scratch)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return torch.from_numpy(scratch.copy()) * g
+
+    F = way(Square, batching="loop")
+    rows = torch.stack([X, 2 * X, 3 * X])
+    leaf = X.clone().requires_grad_()
+    F.apply(leaf).sum().backward()
+    close(leaf.grad, 2 * X)
+    gradient = func.grad(lambda x: F.apply(x).sum())
+    right_or_refused(lambda: func.vmap(gradient)(rows), 2 * rows)
+    total = func.grad(lambda rows: func.vmap(F.apply)(rows).sum())
+    right_or_refused(lambda: total(rows), 2 * rows)
+
+
+@both
+def test_a_sparse_product_has_its_mixed_second_derivative_or_refuses(way):
+    indices = torch.tensor([[0, 0, 1, 2], [0, 2, 1, 0]])
+    values, dense = X.new_tensor([0.5, -1.0, 2.0, 0.3]), torch.outer(X, X.cos())
+
+    def formula(values, dense):
+        return (
+            (torch.zeros(3, 3, dtype=X.dtype).index_put(tuple(indices), values) @ dense).sin().sum()
+        )
+
+    def product(values, dense):
+        return way(SpecialSpmm).apply(indices, values, (3, 3), dense).sin().sum()
+
+    for argnums in (0, 1, (0, 1)):
+        want = func.hessian(formula, argnums)(values, dense)
+        right_or_refused(lambda n=argnums: func.hessian(product, n)(values, dense), want)
+    want = second(formula, values, dense)
+    right_or_refused(lambda: second(product, values, dense), want)
+    close(func.grad(product, (0, 1))(values, dense), func.grad(formula, (0, 1))(values, dense))
+
+
+@both
+@pytest.mark.parametrize("saves", ["vectors", "matrix"])
+def test_eigenvalues_of_a_symmetric_matrix_have_their_second_derivative(way, saves):
+    matrix = torch.tensor([[2.0, 0.4, -0.3], [0.4, -1.0, 0.7], [-0.3, 0.7, 0.5]], dtype=X.dtype)
+
+    alive = []  # of what forward does not save, a second derivative needs the inputs
+
+    def of(values):
+        def of_the_symmetric_part(m):
+            alive.append((m + m.T) / 2)
+            return values(alive[-1])
+
+        return of_the_symmetric_part
+
+    F = way(Eigenvalues(saves))
+    close(second(of(F.apply), matrix), second(of(torch.linalg.eigvalsh), matrix))
+    weighted = [lambda m, f=f: (of(f)(m) ** 3).sum() for f in (F.apply, torch.linalg.eigvalsh)]
+    close(func.hessian(weighted[0])(matrix), func.hessian(weighted[1])(matrix))
+
+
+def test_a_pair_of_custom_vjp_is_plain_too():
+    forwards, backwards = itertools.count(), itertools.count()
+
+    @pullback.custom_vjp
+    def squared_relu(x):
+        return torch.relu(x) ** 2
+
+    def forward(x):
+        next(forwards)
+        return torch.relu(x) ** 2, x
+
+    def backward(x, g):
+        next(backwards)
+        return 2 * torch.relu(x) * g
+
+    squared_relu.defvjp(forward, backward)
+    make, kink, _ = KINKED["squared relu"]
+    close(second(squared_relu, kink), second(make().apply, kink))
+    assert (next(forwards), next(backwards)) == (1, 1)
