@@ -276,3 +276,61 @@ def Eigenvalues(saves):
             return (vectors * g) @ vectors.T
 
     return Eigvalsh
+
+
+class Softplus(F):
+    """Keeps an intermediate, which torch takes for a constant."""
+
+    @staticmethod
+    def forward(ctx, x):
+        exponential = x.exp()
+        ctx.save_for_backward(exponential / (1 + exponential))
+        return exponential.log1p()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0]
+
+
+class Scaled(F):
+    """Keeps numbers and a shape as attributes."""
+
+    @staticmethod
+    def forward(ctx, x, scale=3.0):
+        ctx.scale, ctx.shape = scale, x.shape
+        return (x * scale).reshape(-1)
+
+    @staticmethod
+    def backward(ctx, g):
+        return (g * ctx.scale).reshape(ctx.shape), None
+
+
+class Parts(F):
+    """Two outputs, of which one is not differentiable, in the split form."""
+
+    @staticmethod
+    def forward(x):
+        return x * x.abs(), x > 0
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g, _):
+        (x,) = ctx.saved_tensors
+        return 2 * x.abs() * g
+
+
+class Boxed(F):
+    """Keeps tensors as attributes, alone and in a list."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.x, ctx.parts = x, [x * 2, (x * x).detach()]
+        return x * ctx.parts[1]
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * (ctx.parts[0] * ctx.x + ctx.parts[1])
