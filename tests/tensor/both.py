@@ -23,7 +23,9 @@ _MADE = {"__dict__", "__weakref__", "__doc__", "_backward_cls"}
 
 def as_function(bare: Bare, **declared: Any) -> type[pullback.Function]:
     """The rules of ``bare`` in the body of a `pullback.Function`, as its author would write it."""
-    body = {name: value for name, value in vars(bare).items() if name not in _MADE} | declared
+    own = bare.__mro__[: bare.__mro__.index(torch.autograd.Function)]
+    body = {k: v for cls in reversed(own) for k, v in vars(cls).items() if k not in _MADE}
+    body |= declared
     return types.new_class(
         bare.__name__, (pullback.Function,), exec_body=lambda namespace: namespace.update(body)
     )
