@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from tests.tensor.hidden.circumstances import CIRCUMSTANCES, Asked, Circumstance
 from tests.tensor.hidden.judge import Answer, Verdict, answer, compare, is_refusal, leak
 from tests.tensor.hidden.questions import QUESTIONS, Question, every, inner, leaves, loss, stacked
 from tests.tensor.hidden.source import Sample, draw, load, plain, unload
@@ -19,6 +20,7 @@ _EAGER = [q for q in QUESTIONS if q.kind != "compiled"]
 _COMPILED = [q for q in QUESTIONS if q.kind == "compiled"]
 _FIRST = next(q for q in QUESTIONS if q.name == "first_order")
 _EACH = 5  # questions to one Function
+_AS_IT_IS = CIRCUMSTANCES[0]
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Failure:
     question: Question
     args: tuple[torch.Tensor, ...]
     directions: tuple[torch.Tensor, ...]
+    circumstance: Circumstance
     got: str
     want: str
 
@@ -52,6 +55,7 @@ class Failure:
             f"{helpers}\n{asked}\n"
             "def f(*args):\n    y = F.apply(*args)\n"
             "    return y[0] if isinstance(y, tuple) else y\n\n"
+            f"# asked {self.circumstance.name.replace('_', ' ')}\n"
             f"print({self.question.name}(f, ({args},), ({directions},)))\n"
             f"# got      {self.got}\n# expected {self.want}\n"
         )
@@ -59,26 +63,31 @@ class Failure:
     def __str__(self) -> str:
         return (
             f"{self.verdict}: {self.sample.place}, {self.sample.way}, {self.sample.maths.name}, "
-            f"{self.sample.dtype}, {self.question.name} (seed {self.seed})"
+            f"{self.sample.dtype}, {self.question.name}, "
+            f"{self.circumstance.name} (seed {self.seed})"
         )
 
 
 @dataclass
 class Counts:
-    """Answers by hiding place, by question and by way, and those that failed."""
+    """Answers by hiding place, by question, way and circumstance, and those that failed."""
 
     by_place: dict[str, collections.Counter[str]] = field(default_factory=dict)
     by_question: dict[str, collections.Counter[str]] = field(default_factory=dict)
     by_way: dict[str, collections.Counter[str]] = field(default_factory=dict)
+    by_circumstance: dict[str, collections.Counter[str]] = field(default_factory=dict)
     ordinary: collections.Counter[str] = field(default_factory=collections.Counter)
     failures: list[Failure] = field(default_factory=list)
 
-    def add(self, sample: Sample, question: Question, verdict: Verdict) -> None:
+    def add(
+        self, sample: Sample, question: Question, circumstance: Circumstance, verdict: Verdict
+    ) -> None:
         """Count one answer."""
         for table, key in (
             (self.by_place, sample.place),
             (self.by_question, question.name),
             (self.by_way, sample.way),
+            (self.by_circumstance, circumstance.name),
         ):
             table.setdefault(key, collections.Counter())[verdict] += 1
         if sample.is_ordinary() and question.kind != "compiled":
@@ -101,6 +110,7 @@ class Counts:
             ("place", self.by_place),
             ("question", self.by_question),
             ("way", self.by_way),
+            ("circumstance", self.by_circumstance),
         ):
             lines.append(f"{title:<58}{'right':>8}{'refused':>9}{'wrong':>8}{'foreign':>9}")
             for key in sorted(table):
@@ -154,19 +164,33 @@ def ask(sample: Sample, questions: list[Question], seed: str, counts: Counts) ->
 
     failures = []
     for question in questions:
-        args, directions = (_values(sample, rng) for _ in range(2))
-        reference = plain(sample.maths)
-        want, same = _expected(question, reference, args, directions, sample.dtype)
+        args, directions = _values(sample, rng), _values(sample, rng, kinks=False)
+        circumstance = _circumstance(sample, question, rng)
+        asked, reference = _reference(question, sample)
+        if asked is None:
+            continue
+        want, same = _expected(asked, reference, args, directions, sample.dtype)
         if sample.maths.formula is None and want.values is None:
             want = Answer(None, None)
+        elif want.values is None and sample.is_stopped:
+            continue  # torch has no gradient to differentiate
         elif want.values is None:
             raise RuntimeError(f"{question.name} of {sample.maths.name}: {want}")
         elif sample.dtype != torch.float64 and same.values is None:
             continue  # torch has no such kernel
-        got = answer(question, f, args, directions)
+        another = rng.choice(_EAGER)
+        got = circumstance.ask(
+            Asked(
+                lambda args, q=question, v=directions: answer(q, f, args, v),
+                lambda args, q=another, v=directions: answer(q, f, args, v),
+                f,
+                module,
+                args,
+            )
+        )
         verdict = judge(got, want, same, sample, question)
         if verdict == "wrong" and torch.finfo(sample.coarsest).bits == 16:
-            nearby = _nearby(question, reference, args, directions, sample.coarsest)
+            nearby = _nearby(asked, reference, args, directions, sample.coarsest)
             if any(judge(got, want, other, sample, question) == "right" for other in nearby):
                 verdict = "right"
         if verdict == "foreign" and _is_torchs(got, question, sample, args, directions):
@@ -176,13 +200,46 @@ def ask(sample: Sample, questions: list[Question], seed: str, counts: Counts) ->
         left = leak()
         if left:
             verdict, got = "foreign", Answer(None, RuntimeError(f"left behind: {left}"))
-        counts.add(sample, question, verdict)
+        counts.add(sample, question, circumstance, verdict)
         if verdict in ("wrong", "foreign"):
             failures.append(
-                Failure(verdict, seed, sample, question, args, directions, str(got), str(want))
+                Failure(
+                    verdict,
+                    seed,
+                    sample,
+                    question,
+                    args,
+                    directions,
+                    circumstance,
+                    str(got),
+                    str(want),
+                )
             )
     unload(module)
     return failures
+
+
+def _circumstance(sample: Sample, question: Question, rng: random.Random) -> Circumstance:
+    plainly = question.kind == "compiled" or rng.random() < 0.4
+    chosen = _AS_IT_IS if plainly else rng.choice(CIRCUMSTANCES)
+    narrow = torch.finfo(sample.coarsest).bits == 16  # which autocast widens for some operations
+    return _AS_IT_IS if narrow and chosen.name == "under_autocast" else chosen
+
+
+def _reference(question: Question, sample: Sample) -> tuple[Question | None, Any]:
+    """The question whose answer is right, and of which function; ``None`` where none tells.
+
+    Where backward holds a stop-gradient that its author wrote, torch's own answer is right, which
+    has reverse mode alone. A tangent is the transpose of backward, so that a Hessian in forward
+    mode is the one of reverse mode, row by row.
+    """
+    if not sample.is_stopped or question.name in _TANGENTS:
+        return question, plain(sample.maths)
+    name = dict(_EAGER_OF).get(question.name, question.name)
+    asked = next(q for q in QUESTIONS if q.name == _IN_REVERSE.get(name, name))
+    if asked.kind == "forward" and sample.maths.formula is not None:
+        return None, None
+    return asked, plain(sample.maths, stopped=True)
 
 
 def judge(got: Answer, want: Answer, same: Answer, sample: Sample, question: Question) -> Verdict:
@@ -213,6 +270,7 @@ def _is_torchs(got: Answer, question: Question, sample: Sample, args: Any, direc
 def _expected(
     question: Question, reference: Any, args: Any, directions: Any, dtype: torch.dtype
 ) -> tuple[Answer, Answer]:
+    """What is right in float64, and what the reference itself gives in the dtype."""
     if question.kind == "compiled":
         eager = dict(_EAGER_OF)[question.name]
         question = next(q for q in QUESTIONS if q.name == eager)
@@ -240,6 +298,15 @@ def _nearby(
         yield _expected(question, reference, *moved, dtype)[1]
 
 
+# First order in forward mode, where a stop-gradient in backward changes nothing.
+_TANGENTS = ("func_jvp", "func_jacfwd", "func_linearize", "dual_numbers", "compile_jvp")
+# Second order in forward mode, and the same matrix in reverse mode.
+_IN_REVERSE = {
+    "func_hessian": "func_jacrev_of_jacrev",
+    "jacfwd_of_jacfwd": "func_jacrev_of_jacrev",
+    "jacrev_of_jacfwd": "func_jacrev_of_jacrev",
+    "hessian_in_forward_mode_of_functional": "func_jacrev_of_jacrev",
+}
 # A compiled question and the one whose answer it has to equal.
 _EAGER_OF = (
     ("compile_forward_and_backward", "first_order"),
@@ -253,8 +320,12 @@ _EAGER_OF = (
 )
 
 
-def _values(sample: Sample, rng: random.Random) -> tuple[torch.Tensor, ...]:
+def _values(sample: Sample, rng: random.Random, *, kinks: bool = True) -> tuple[torch.Tensor, ...]:
+    at_kinks = kinks and bool(sample.maths.kinks) and rng.random() < 0.5
+
+    def one() -> float:
+        return rng.choice(sample.maths.kinks) if at_kinks else rng.uniform(0.55, 1.45)
+
     return tuple(
-        torch.tensor([rng.uniform(0.55, 1.45) for _ in range(3)], dtype=sample.dtype)
-        for _ in sample.maths.arguments
+        torch.tensor([one() for _ in range(3)], dtype=sample.dtype) for _ in sample.maths.arguments
     )

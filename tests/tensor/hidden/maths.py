@@ -22,6 +22,7 @@ class Maths:
             Function that saves its inputs alone says what is right.
         saved: names that backward uses beside what is hidden.
         late: the hidden value is computed in backward, of the cotangent.
+        kinks: values from which half of the arguments are drawn: where its slope jumps, 0, ties.
         ordinary: autograd sees the value; else a refusal is what most ways of keeping it deserve.
     """
 
@@ -35,6 +36,7 @@ class Maths:
     intent: Literal["exact", "surrogate", "nonlinear"] = "exact"
     late: bool = False
     ordinary: bool = True
+    kinks: tuple[float, ...] = ()
 
 
 def _rounded(x: torch.Tensor) -> torch.Tensor:
@@ -92,6 +94,43 @@ MATHS = (
         _rounded,
         intent="surrogate",
     ),
+    Maths(
+        "SquaredRelu",
+        X,
+        "torch.relu(x) ** 2",
+        "2 * torch.relu(x)",
+        ("h * g",),
+        lambda x: torch.relu(x) ** 2,
+        kinks=(0.0, 0.0, 1.0, -1.0),
+    ),
+    Maths(
+        "Masked",
+        X,
+        "torch.relu(x) * x",
+        "(x > 0).to(x.dtype)",
+        ("2 * h * x * g",),
+        lambda x: torch.where(x > 0, x * x, 0 * x),
+        X,
+        kinks=(0.0, 0.0, 1.0, -1.0),
+    ),
+    Maths(
+        "Huber",
+        X,
+        "torch.where(x.abs() <= 1, x * x / 2, x.abs() - 0.5)",
+        "x.clamp(-1, 1)",
+        ("h * g",),
+        lambda x: torch.where(x.abs() <= 1, x * x / 2, x.abs() - 0.5),
+        kinks=(0.0, 1.0, -1.0, 2.0),
+    ),
+    Maths(
+        "SquaredLeakyRelu",
+        X,
+        "torch.where(x > 0, x, 0.1 * x) ** 2",
+        "torch.where(x > 0, x, 0.01 * x)",
+        ("2 * h * g",),
+        lambda x: torch.where(x > 0, x, 0.1 * x) ** 2,
+        kinks=(0.0, 0.0, 1.0, -1.0),
+    ),
     # What the operations of forward say of these is wrong: an iteration, and a Function within.
     Maths("Root", X, "bisected(x)", "y", ("g / (1 + 3 * h * h)",), _root, ordinary=False),
     Maths(
@@ -113,9 +152,14 @@ MATHS = (
 )
 
 
-def plain_source(maths: Maths) -> str:
-    """The Function that hides nothing: it saves its inputs and computes all else in backward."""
+def plain_source(maths: Maths, stopped: bool = False) -> str:
+    """The Function that hides nothing: it saves its inputs and computes all else in backward.
+
+    Arguments:
+        stopped: the hidden value has a stop-gradient, as its author wrote it in backward.
+    """
     names = ", ".join(maths.arguments)
+    hidden = f"({maths.hidden}).detach()" if stopped else maths.hidden
     return f"""\
 class Plain{maths.name}(torch.autograd.Function):
     generate_vmap_rule = True
@@ -131,6 +175,7 @@ class Plain{maths.name}(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g):
         {names}, = ctx.saved_tensors
-        h = {maths.hidden}
+        y = {maths.value}
+        h = {hidden}
         return {", ".join(maths.gradients)}
 """

@@ -1,4 +1,4 @@
-"""Through what a value passes unseen: 60 ways to compute ``t`` again with its history cut.
+"""Through what a value passes unseen: 61 ways to compute ``t`` again with its history cut.
 
 Each returns the value of ``t``; what it does to the graph is the matter. Its source becomes
 ``passage`` in the Function, in forward around what is kept, or in backward around what is used.
@@ -6,6 +6,7 @@ Each returns the value of ``t``; what it does to the graph is the matter. Its so
 
 import concurrent.futures
 import copy
+import ctypes
 import inspect
 import io
 import pickle
@@ -29,14 +30,20 @@ class Passage:
         name: for the counts.
         source: the source of ``passage(t)``.
         ordinary: published code is full of it.
+        stops: in backward it is a stop-gradient that its author wrote: what torch answers there is
+            right, or a refusal, and no other number. What leaves torch is none, and no more is a
+            private call of autograd: of these torch knows nothing.
     """
 
     name: str
     source: str
     ordinary: bool
+    stops: bool
 
 
 PASSAGES: list[Passage] = []
+_STOPS = re.compile(r"detach|\.data\b|no_grad|set_grad_enabled|inference_mode|class Inner")
+_LEAVES = re.compile(r"numpy|np\.|tolist|item\(|float\(|int64|autograd\.grad|func\.grad|ctypes")
 
 
 def _passage(
@@ -45,7 +52,9 @@ def _passage(
     text = inspect.getsource(function)
     text = re.sub(r"def \w+\(t: Tensor(.*)\) -> Tensor:", r"def passage(t\1):", text)
     text = text[text.index("def ") :]
-    PASSAGES.append(Passage(function.__name__, text, ordinary))
+    decides = "requires_grad else" in text or "is_grad_enabled" in text
+    stops = bool(_STOPS.search(text)) and not _LEAVES.search(text) and not decides
+    PASSAGES.append(Passage(function.__name__, text, ordinary, stops))
     return function
 
 
@@ -245,6 +254,14 @@ def bits_as_integers(t: Tensor) -> Tensor:
 @_passage
 def bits_as_integers_with_history(t: Tensor) -> Tensor:
     return t.double().view(torch.int64).view(torch.float64).to(t.dtype)
+
+
+@_passage
+def a_kernel_that_writes_through_a_pointer(t: Tensor) -> Tensor:
+    s = t.detach().contiguous()
+    out = torch.empty_like(s)
+    ctypes.memmove(out.data_ptr(), s.data_ptr(), s.numel() * s.element_size())
+    return out
 
 
 @_passage
@@ -462,7 +479,7 @@ def mean_of_a_stack(t: Tensor) -> Tensor:
 @_passage
 def resized_buffer(t: Tensor, buffer=torch.zeros(0, dtype=torch.float64)) -> Tensor:  # noqa: B008
     buffer.resize_(t.shape).copy_(t.detach())
-    return buffer.detach().to(t.dtype)  # as an output it would have a history itself
+    return buffer.detach().clone().to(t.dtype)  # the buffer is written again, as torch would say
 
 
 @_passage

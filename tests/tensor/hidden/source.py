@@ -16,7 +16,8 @@ from tests.tensor.hidden.stores import ORDINARY, STORES, Store
 __all__ = ["Sample", "draw", "load", "plain", "unload"]
 
 IMPORTS = """\
-import array, collections, concurrent.futures, contextvars, copy, dataclasses, functools, io
+import array, collections, concurrent.futures, contextvars, copy, ctypes, dataclasses
+import functools, io
 import itertools, pickle, queue, threading, types, weakref
 import numpy as np, torch, pullback
 
@@ -79,12 +80,19 @@ class Sample:
         side = "backward" if self.maths.late or self.store is _OPEN else self.side
         return f"{side}: {self.passage.name}"
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether its author wrote a stop-gradient in backward."""
+        late = self.side == "backward" or self.maths.late or self.store is _OPEN
+        return self.passage is not None and self.passage.stops and late
+
     def is_ordinary(self) -> bool:
         """Whether published code is full of it, so that a refusal would be a loss."""
         stored = self.store.name in ORDINARY or self.store is _OPEN
         return (
             self.maths.ordinary
             and stored
+            and not self.is_stopped
             and (self.passage is None or self.passage.name in ORDINARY_PASSAGES)
         )
 
@@ -227,11 +235,12 @@ def unload(module: Any) -> None:
 _plain: dict[str, Any] = {}
 
 
-def plain(maths: Maths) -> Any:
+def plain(maths: Maths, stopped: bool = False) -> Any:
     """What is right: a formula for autograd, or a Function that hides nothing."""
-    if maths.formula is not None:
+    if maths.formula is not None and not stopped:
         return maths.formula
-    if maths.name not in _plain:
-        module = load(IMPORTS + plain_source(maths))
-        _plain[maths.name] = getattr(module, f"Plain{maths.name}").apply
-    return _plain[maths.name]
+    key = f"{maths.name} {stopped}"
+    if key not in _plain:
+        module = load(IMPORTS + plain_source(maths, stopped))
+        _plain[key] = getattr(module, f"Plain{maths.name}").apply
+    return _plain[key]

@@ -1,4 +1,4 @@
-"""Where a value waits between forward and backward: 60 ways to put ``h`` down and to take it up.
+"""Where a value waits between forward and backward: 80 ways to put ``h`` down and to take it up.
 
 Both halves are source code: ``put`` runs in forward, ``take`` in backward and leaves ``h`` again.
 """
@@ -202,6 +202,28 @@ _UNUSUAL = (
     ),
     Store(
         "buffer on the context", "ctx.kept = torch.empty_like(h); ctx.kept.copy_(h)", "h = ctx.kept"
+    ),
+    Store(
+        "module buffer written in forward",
+        "KEPT.h.resize_(h.shape).copy_(h.detach())",
+        "h = KEPT.h.clone().to(g.dtype)",
+        head=(
+            "KEPT = torch.nn.Module()\n"
+            "KEPT.register_buffer('h', torch.zeros(0, dtype=torch.float64))"
+        ),
+    ),
+    Store(
+        "scratch of numpy outside",
+        "ctx.shape = h.shape; KEPT[:h.numel()] = h.detach().double().reshape(-1).numpy()",
+        "h = torch.from_numpy(KEPT[:ctx.shape.numel()].copy()).reshape(ctx.shape).to(g.dtype)",
+        head="KEPT = np.zeros(64)",
+    ),
+    Store("cache by id", "ctx.n = id(x); KEPT[ctx.n] = h", "h = KEPT[ctx.n]", head="KEPT = {}"),
+    Store(
+        "first in first out",
+        "KEPT.queue.clear(); KEPT.put(h)",
+        "h = KEPT.get_nowait(); KEPT.put(h)",
+        head="KEPT = queue.Queue()",
     ),
     Store("global by shape", "KEPT[x.shape] = h", "h = KEPT[g.shape]", head="KEPT = {}"),
     Store(
