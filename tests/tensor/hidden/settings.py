@@ -1,5 +1,7 @@
 """How rules read a setting from outside: each is 1.0 first, and 3.0 after it was changed."""
 
+import importlib.machinery
+import sysconfig
 from dataclasses import dataclass
 from typing import Any
 
@@ -281,7 +283,7 @@ def written(setting: Setting, way: str, elsewhere: bool = False) -> Any:
 
     Arguments:
         way: ``"Function"``, ``"complete"``, or ``"torch"`` for the class as published.
-        elsewhere: the setting belongs to another module, whose function the rules call.
+        elsewhere: the setting belongs to another package, whose function the rules call.
     """
     if elsewhere:
         return _written_elsewhere(setting, way)
@@ -309,6 +311,8 @@ CHANGE = {setting.change!r}
 def _written_elsewhere(setting: Setting, way: str) -> Any:
     library = load(f"{IMPORTS}\n{setting.head}\ndef setting():\n    return {setting.read}\n")
     name = library.__name__
+    origin = f"{sysconfig.get_path('purelib')}/{name}.py"  # as of an installed package
+    library.__spec__ = importlib.machinery.ModuleSpec(name, None, origin=origin)
     module = written(
         Setting(setting.name, "library.setting()", "", f"import {name} as library"), way
     )
