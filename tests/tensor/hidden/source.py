@@ -82,7 +82,13 @@ class Sample:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether its author wrote a stop-gradient in backward."""
+        """Whether its author stopped the gradient of the hidden value.
+
+        He wrote a stop-gradient in backward; or made the value a differentiable output whose
+        cotangent backward ignores: through an output goes the author's own rule, which says 0.
+        """
+        if self._returned() and not self.store.marked:
+            return True
         late = self.side == "backward" or self.maths.late or self.store is _OPEN
         return self.passage is not None and self.passage.stops and late
 
