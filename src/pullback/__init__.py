@@ -5,7 +5,6 @@ cheap and works without torch:
 
 - `Function`, `custom_vjp`: write a differentiable function once;
 - `complete`, `completed`: give somebody else's Function the transforms it lacks;
-- `audit`, `audits`: switch the audit of derived rules, and ask what it found;
 - `check`: test any Function against the whole contract, giving a `Report`;
 - `Case`: offer cases of your own package to the checker;
 - `tape`: the same contract over numbers, texts, lists and mappings, without torch;
@@ -38,24 +37,18 @@ if _TYPE_CHECKING:
     from pullback.conformance import check
     from pullback.report import Report
     from pullback.tensor import (
-        Audit,
         Case,
         Function,
-        audit,
-        audits,
         complete,
         completed,
         custom_vjp,
     )
 
 __all__ = [
-    "Audit",
     "Case",
     "Function",
     "PullbackError",
     "Report",
-    "audit",
-    "audits",
     "check",
     "compat",
     "complete",
@@ -74,12 +67,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Audit": "tensor",
     "Case": "tensor",
     "Function": "tensor",
     "Report": "report",
-    "audit": "tensor",
-    "audits": "tensor",
     "check": "conformance",
     "complete": "tensor",
     "completed": "tensor",

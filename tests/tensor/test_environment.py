@@ -93,9 +93,8 @@ def test_saved_tensor_hooks_see_everything_and_buffers_are_freed():
 
     x = torch.randn(5, dtype=torch.float64, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        out = Attributes.apply(x)
-    # The square, the mask and x: an alias of the input is the input.
-    assert len(packed) == 3
+        out = Residual.apply(x)
+    assert len(packed) == 1
     out.sum().backward()
     with pytest.raises(RuntimeError, match="second time"):
         out.sum().backward()
@@ -214,7 +213,7 @@ def test_sparse_attributes_are_right_or_refused_by_name(layout, way):
     for name, (ask, expected) in asked.items():
         try:
             found = ask()
-        except (UnsupportedError, torch._dynamo.exc.Unsupported) as refusal:
+        except (UnsupportedError, NotImplementedError, torch._dynamo.exc.Unsupported) as refusal:
             assert "sparse" in str(refusal).lower(), name  # noqa: PT017 - or right
             continue
         agree(found, expected)

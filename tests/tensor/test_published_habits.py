@@ -267,9 +267,9 @@ def clips_in_float32(base):
 
 
 @both(clips_in_float32)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_small_part_that_is_not_linear_shows_in_float32(function, dtype):
-    x = leaf().detach().to(dtype)
+def test_a_small_part_that_is_not_linear_shows_in_float32(function):
+    # In a coarser dtype it is below what that rounds away: there the map is linear.
+    x = leaf().detach().float()
     with pytest.raises(PullbackError, match="not linear"):
         func.jvp(function.apply, (x,), (x,))
 

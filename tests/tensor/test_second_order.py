@@ -468,4 +468,5 @@ def test_a_pair_of_custom_vjp_is_plain_too():
     squared_relu.defvjp(forward, backward)
     make, kink, _ = KINKED["squared relu"]
     close(second(squared_relu, kink), second(make().apply, kink))
-    assert (next(forwards), next(backwards)) == (1, 1)
+    # The cotangent depends on x, so that torch runs backward once more for the second derivative.
+    assert (next(forwards), next(backwards)) == (1, 2)

@@ -104,6 +104,7 @@ __all__ = [
     "is_traced",
     "is_view",
     "is_zero_tensor",
+    "lacks_gradient",
     "leave_function_mode",
     "len_torch_dispatch_stack",
     "make_subclass",
@@ -359,7 +360,8 @@ def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def storage_of(tensor: torch.Tensor) -> int:
     """What is the same number for two tensors if they lie in one storage, without data too."""
-    return tensor.untyped_storage()._cdata
+    with disable_torch_function():  # nothing to the modes around
+        return tensor.untyped_storage()._cdata
 
 
 def function_of(node: object) -> Any:
@@ -444,6 +446,13 @@ def rules_in(frame: types.FrameType) -> tuple[Any, Any] | None:
     """The backward and the ``setup_context`` of an operator, where its autograd runs."""
     info = frame.f_locals.get("info") if frame.f_code.co_filename == _registered.__file__ else None
     return None if info is None else (info._backward_fn, info._setup_context_fn)
+
+
+def lacks_gradient(op: Any) -> bool:
+    """Whether no gradient was registered for an operator of `torch.library.custom_op`."""
+    name = op.name() if isinstance(op, OpOverload) else getattr(op, "_qualified_op_name", "")
+    definition = OPERATORS.get(name.rpartition(".")[0] if "." in name else name)
+    return definition is not None and definition._backward_fn is None
 
 
 def is_of_custom_operators(module: str) -> bool:

@@ -4,7 +4,6 @@ from pullback.internal._extras import require_tensor as _require_tensor
 
 _require_tensor("pullback.tensor")
 
-from pullback.tensor._audit import Audit, audit, audits
 from pullback.tensor._case import Case, Intent
 from pullback.tensor._complete import complete
 from pullback.tensor._completed import completed
@@ -13,14 +12,11 @@ from pullback.tensor._custom_vjp import CustomVjp, custom_vjp
 from pullback.tensor._function import Function
 
 __all__ = [
-    "Audit",
     "Case",
     "Context",
     "CustomVjp",
     "Function",
     "Intent",
-    "audit",
-    "audits",
     "complete",
     "completed",
     "custom_vjp",

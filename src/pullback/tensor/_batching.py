@@ -13,18 +13,17 @@ from pullback.internal.torch import (
     add_batch_dim,
     get_interpreter_stack,
     is_batchedtensor,
-    is_raised_by_tracing,
     maybe_get_level,
     peek_interpreter_stack,
     pytree,
     restore_vmap,
     versions_of,
 )
+from pullback.tensor import _random
 from pullback.tensor._call import Call
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
-from pullback.tensor._preserve import kept_outside
-from pullback.tensor._retrace import Raised, named
+from pullback.tensor._errors import Raised, is_control, named
 from pullback.tensor._structure import flatten, unflatten, without_values
 
 __all__ = ["batch_by_rule", "batched", "batching", "share_batch"]
@@ -84,30 +83,45 @@ def _flat_dims(dims: Any, template: Any, count: int) -> list[int | None]:
     )
 
 
-def batched(run: Callable[..., Any], definition: Definition) -> Callable[..., Any]:
-    """Make author code run under vmap as its Function declares."""
-    looped = _per_item(run, definition)
-    if definition.batching == "loop":
-        return looped
+def batched(run: Callable[..., Any], call: Call, *, backward: bool = False) -> Callable[..., Any]:
+    """Make author code run under vmap as its Function declares.
+
+    Arguments:
+        run: takes trees of tensors; gives a sequence of tensors. The first argument of what runs
+            backward is the kept tensors by their places, of which the inputs come first.
+        call: the application. Where its forward has run item by item, so does its backward.
+        backward: forward runs before each item again, so that what it writes to outside of torch is
+            of this item when backward reads it.
+    """
+    definition = call.definition
+
+    def item(*arguments: Any) -> Any:
+        if backward:
+            inputs = [arguments[0][i] for i in range(len(call.needs))]
+            with torch.no_grad(), _random.replaying(call.generators):
+                call.forward([x.clone() for x in inputs])
+        return run(*arguments)
+
+    looped = _per_item(item, definition)
 
     def either(*arguments: Any) -> Any:
         levels = get_interpreter_stack() or ()
         if not any(level.key() == TransformType.Vmap for level in levels):
             return run(*arguments)
+        if definition.batching == "loop" or call.looped:
+            return looped(*arguments)
         if definition.batching == "derived":
-            with named(definition.name, "Batching", _MEND):
+            with named(f"Batching of {definition.name} cannot be derived", _MEND):
                 return run(*arguments)
         try:
             return run(*arguments)
         except Exception as error:
             if isinstance(error, PullbackError) and not isinstance(error, Raised):
                 raise
-            if is_raised_by_tracing(error):  # it ends the graph, and nothing may run after it
+            if is_control(error):  # vmap is told by its caller what randomness means
                 raise
-            # vmap is told by its caller what randomness means; a loop would not ask.
-            if "randomness" in str(error):
-                raise
-            with named(definition.name, "Batching", _MEND):
+            call.looped = True
+            with named(f"Batching of {definition.name} cannot be derived", _MEND):
                 return looped(*arguments)
 
     return either
@@ -229,7 +243,7 @@ class _Item(torch.autograd.Function):
         item = run if transparent else lambda *given: _Item.apply(run, definition, *given)
         shared = [tensor for tensor, dim in zip(tensors, dims, strict=True) if dim is None]
         before = versions_of(shared)
-        items, versions, outside = [], [], None
+        items, versions = [], []
         for i in range(info.batch_size):
             given = (
                 tensor if dim is None else tensor.select(dim, i)
@@ -237,13 +251,10 @@ class _Item(torch.autograd.Function):
             )
             items.append(item(*given))
             versions.append(versions_of(items[i]))
-            if i == 0 and info.batch_size > 1:
-                outside = kept_outside(definition)
-        reused = versions != [versions_of(item) for item in items]
-        if reused or (outside is not None and outside != kept_outside(definition)):
+        if versions != [versions_of(item) for item in items]:
             raise UnsupportedError(
-                f"{definition.name} batches item by item, and writes numbers or tensors outside of "
-                "its context for each item.",
+                f"{definition.name} batches item by item, and gives for each item a tensor that it "
+                "writes to for the next.",
                 mend="Keep a tensor on the context, or apply it to each item, without vmap.",
             )
         if before != versions_of(shared):

@@ -6,8 +6,8 @@ tensor comes from. It holds no tensor itself, so it can be shared by all levels 
 transforms, each of which has its own tensors at the same places.
 """
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -20,21 +20,21 @@ from pullback.tensor._definition import Definition
 from pullback.tensor._in_graph import tried_below
 from pullback.tensor._leniency import leniency
 from pullback.tensor._mutation import refuse_mutation
-from pullback.tensor._places import Place, Places, fill, refuse_layouts, same, views_of
+from pullback.tensor._places import Place, Places, are_plain, fill, refuse_layouts, same, views_of
 from pullback.tensor._structure import (
     ONE,
     Template,
     children,
     flatten,
+    is_hole,
+    is_plain,
     match,
     unflatten,
     without_values,
 )
 
-__all__ = ["Call", "Follows", "Meta", "differentiable", "zeros"]
+__all__ = ["Call", "Meta", "differentiable", "zeros"]
 
-# What a derivative of forward is taken of, where forward runs again (`pullback.tensor._pair`).
-Follows = Literal["rules", "operations", "outputs"]
 # The shape, dtype and device of an output or input, as its Function sees it.
 Meta = tuple[torch.Size, torch.dtype, torch.device]
 
@@ -48,16 +48,15 @@ class Call:
     """
 
     __slots__ = (
-        "agreed",
         "attributes",
         "autocast",
         "count",
         "definition",
         "dirty",
-        "follows",
         "generators",
         "grad_enabled",
         "inputs",
+        "looped",
         "materialize",
         "names",
         "needed",
@@ -65,6 +64,7 @@ class Call:
         "non_differentiable",
         "output_grad_dtypes",
         "outputs",
+        "plain",
         "residuals",
         "result",
         "saved_for_backward",
@@ -75,18 +75,18 @@ class Call:
         "transformed",
     )
 
-    agreed: bool  # what is derived of it with measurements; else its structure alone decides
     attributes: dict[str, Any] | None  # of the context, as the author set them
     count: int  # of output tensors
     dirty: list[int]
-    follows: Follows
     generators: Any  # the states of random generators before forward, if it draws
     inputs: list[Meta]
+    looped: bool  # forward ran item by item, under vmap
     materialize: bool
     needed: list[int]
     non_differentiable: list[int]
     output_grad_dtypes: list[torch.dtype | None] | None  # as declared, for each output tensor
     outputs: list[Meta]
+    plain: bool  # all tensors that reach backward are inputs or differentiated outputs
     residuals: int  # how many tensors were saved that are neither input nor output
     result: Template
     saved_for_backward: list[Place]
@@ -109,9 +109,8 @@ class Call:
         self.names = names
         self.needs = needs
         self.autocast = autocast
-        self.agreed = False
-        self.follows = "rules"
         self.generators = self.attributes = None
+        self.looped = False
         self.transformed = transformed  # by torch.func or dual numbers, at some level
         self.grad_enabled = torch.is_grad_enabled()
 
@@ -132,8 +131,8 @@ class Call:
         definition = self.definition
         versions = None if definition.lenient else versions_of(tensors)
         if self.transformed or _transforming():
-            name, published = definition.name, definition.lenient
-            with leniency(tensors, self.needs, name=name, published=published):
+            asked = dict(zip(map(id, tensors), self.needs, strict=True))
+            with leniency(asked, name=definition.name):
                 context, output = self.forward(tensors)
         else:
             context, output = self.forward(tensors)
@@ -163,15 +162,24 @@ class Call:
             dirty = Context.declared(context).dirty
             refuse_mutation(self.definition, self.template, tensors, versions, dirty)
 
-    def forward(self, tensors: Sequence[torch.Tensor]) -> tuple[Context, Any]:
-        """Run the author's forward; returns its context and what it returned."""
+    def forward(
+        self,
+        tensors: Sequence[torch.Tensor],
+        returned: Callable[[Any], Any] = lambda output: output,
+    ) -> tuple[Context, Any]:
+        """Run the author's forward; returns its context and what it returned.
+
+        Arguments:
+            tensors: the inputs.
+            returned: gives what `setup_context` is told that forward has returned.
+        """
         definition = self.definition
         context = Context(self.needs, self.by_argument)
         values = unflatten(self.template, tensors)
         if definition.setup_context is None:
             return context, definition.call(values, self.names, context)
         output = definition.call(values, self.names)
-        definition.setup_context(context, values, output)
+        definition.setup_context(context, values, returned(output))
         return context, output
 
     def capture(
@@ -205,11 +213,43 @@ class Call:
             self.inputs = [_meta(t) for t in tensors]
         if len(outputs) > 1 or self.transformed:
             self.outputs = [_meta(t) for t in outputs]
-        self.needed = sorted(places.used)
         self.residuals = len(places.residuals)
+        given = [hole for hole in self.template[0] if not is_hole(hole)]
+        self.plain = (
+            not self.residuals
+            and all(are_plain(value, given) for value in (*attributes.values(), *slots.values()))
+            and not any(
+                differentiable(outputs[i].dtype) and len(tensors) + i in places.used
+                for i in self.non_differentiable
+            )
+            and not any(isinstance(place, torch.Tensor) for place in self.saved_for_backward)
+        )
+        if self.transformed and not self.plain:  # it may run again
+            places.used.update(range(len(tensors), len(tensors) + len(outputs)))
+        self.needed = sorted(places.used)
         if before is not None:
             self._same_for_each_item(before)
         return (*(outputs if self.dirty else views_of(outputs, tensors)), *places.residuals)
+
+    def entries(self, output: Any) -> tuple[Any, ...]:
+        """What forward returned, as a tuple."""
+        return (output,) if self.single else output
+
+    def refuse_values(self, attributes: dict[str, Any], why: str, purpose: str) -> None:
+        """Refuse values on a context that forward may have computed outside of torch.
+
+        Whole numbers and flags change in steps. What has a digit may spell a number.
+        """
+        given = [hole for hole in self.template[0] if not is_hole(hole)]
+        for name, value in attributes.items():
+            known = isinstance(value, torch.Tensor) or is_plain(value, given)
+            if not known:
+                raise UnsupportedError(
+                    f"{purpose} of {self.definition.name} cannot be derived: {why}, and keeps a "
+                    "value on the context.",
+                    given=f"ctx.{name}",
+                    mend="Compute it in torch operations, or pass it as an argument.",
+                )
 
     def places(self, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Places:
         """Where the tensors that forward kept come from."""
@@ -296,35 +336,50 @@ class Call:
         saved: dict[int, Any],
         cotangents: Sequence[torch.Tensor | None],
         needs: Sequence[bool],
-        *,
-        transposing: bool = False,
     ) -> list[torch.Tensor | None]:
         """Run the author's backward; returns one gradient or None per input tensor."""
         definition = self.definition
-        backward = definition.transposable if transposing else definition.backward
-        if backward is None:
+        given = self._filled(cotangents)
+        context, name = self.context(saved, needs), definition.name
+        if not (self.transformed or _transforming()):
+            return self.backward(definition.backward, context, given)
+        lenient = leniency(self.answers(saved), name=name)
+        with tried_below(name, list(saved.values())), lenient:
+            return self.backward(definition.backward, context, given)
+
+    def answers(self, saved: dict[int, Any]) -> dict[int, bool]:
+        """What saved tensors, by id, answer when they are asked whether they require a gradient."""
+        flowing = (i not in self.non_differentiable for i in range(self.count))
+        asked = enumerate((*self.needs, *flowing))
+        return {id(saved[i]): yes for i, yes in asked if i in saved}
+
+    def pull_on(
+        self, context: Context, cotangents: Sequence[Any], *, transposing: bool = False
+    ) -> list[torch.Tensor | None]:
+        """Run the author's backward on a context."""
+        definition = self.definition
+        rule = definition.transposable if transposing else definition.backward
+        given = self._filled(cotangents)
+        with leniency({}, name=definition.name):
+            return self.backward(rule, context, given)
+
+    def _filled(self, cotangents: Sequence[Any]) -> list[Any]:
+        """The cotangents as the author wants them: zeros where undefined, and in their dtypes."""
+        if self.definition.backward is None:
             raise DefinitionError(
-                f"{definition.name} has no backward.",
+                f"{self.definition.name} has no backward.",
                 mend="Define backward(ctx, *cotangents) as a static method.",
             )
         given = [
             zeros(self.outputs[i]) if cotangent is None and self.materialize else cotangent
             for i, cotangent in enumerate(cotangents)
         ]
-        if self.output_grad_dtypes is not None:
-            given = [
-                cotangent if dtype is None or cotangent is None else cotangent.to(dtype)
-                for dtype, cotangent in zip(self.output_grad_dtypes, given, strict=True)
-            ]
-        context, name = self.context(saved, needs), definition.name
-        if not (self.transformed or _transforming()):
-            return self.backward(backward, context, given)
-        flowing = (i not in self.non_differentiable for i in range(self.count))
-        asked = {i: yes for i, yes in enumerate((*self.needs, *flowing)) if i in saved}
-        tensors, flags = [saved[i] for i in asked], list(asked.values())
-        lenient = leniency(tensors, flags, name=name, published=definition.lenient)
-        with tried_below(name, tensors), lenient:
-            return self.backward(backward, context, given)
+        if self.output_grad_dtypes is None:
+            return given
+        return [
+            cotangent if dtype is None or cotangent is None else cotangent.to(dtype)
+            for dtype, cotangent in zip(self.output_grad_dtypes, given, strict=True)
+        ]
 
     def backward(
         self, rule: Any, context: Context, given: Sequence[torch.Tensor | None]

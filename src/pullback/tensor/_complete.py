@@ -1,5 +1,6 @@
 """`complete`: give any `torch.autograd.Function` the transforms it lacks."""
 
+import copyreg
 import types
 from collections.abc import Callable
 from typing import Any, Literal, overload
@@ -121,17 +122,38 @@ def complete(
         "batching": batching,
         "keep_inputs": keep_inputs,
         "_lenient": True,
+        "_options": {"gradient": gradient, "batching": batching, "keep_inputs": keep_inputs},
     }
     # Dynamo looks for the rules on the class itself.
     for name in ("backward", "vjp"):
         if getattr(function, name) is not getattr(_base, name):
             body[name] = staticmethod(getattr(function, name))
     result = types.new_class(
-        function.__name__, (Function, function), exec_body=lambda namespace: namespace.update(body)
+        function.__name__,
+        (Function, function),
+        {"metaclass": _Completed},
+        lambda namespace: namespace.update(body),
     )
     if plain and node is not None:
         setattr(node, _RESULT, result)
     return result
+
+
+class _Completed(type(torch.autograd.Function)):  # type: ignore[misc]
+    """The class of completed Functions, which are pickled as what they were made of."""
+
+
+def _again(function: Any, options: dict[str, Any]) -> type[Function]:
+    return complete(function, **options)
+
+
+def _reduce(completed: Any) -> Any:
+    if "__wrapped__" not in vars(completed):  # inherits from a completed one
+        return completed.__qualname__
+    return _again, (completed.__wrapped__, completed._options)
+
+
+copyreg.pickle(_Completed, _reduce)  # type: ignore[arg-type]
 
 
 def has_own_apply(function: type[torch.autograd.Function]) -> bool:

@@ -25,14 +25,15 @@ class Definition:
         backward: the rule as written, with its decorators.
         transposable: the rule below `once_differentiable`, for deriving the forward mode.
         once: whether backward is declared `once_differentiable`.
+        detaches: whether a value that backward detaches stops a gradient: not where it was declared
+            `once_differentiable`, for then it never had one.
         mutates: positions of arguments that forward is declared to write into.
         lenient: a third-party Function, whose undeclared mutations are left as they are.
         signature: the signature of forward, without ``ctx``.
         positional: the number of arguments of a call that needs no binding; ``None`` if any
             number does.
-        random: whether forward draws random numbers; also learnt at the first call.
+        random: whether forward is declared to draw random numbers.
         keep_inputs: whether a second derivative may rely on inputs that were not saved.
-        audited: whether what is derived is compared with finite differences when first used.
         rules: the rules as they were on the class.
         direct: whether torch may run the rules itself where no transform is at work.
     """
@@ -46,6 +47,7 @@ class Definition:
     vmap: Callable[..., Any] | None
     split: bool
     once: bool
+    detaches: bool
     boxed: bool
     gradient: Literal["exact", "surrogate", "nonlinear"] | None
     batching: Literal["derived", "loop", "auto"]
@@ -56,7 +58,6 @@ class Definition:
     positional: int | None
     random: bool
     keep_inputs: bool
-    audited: bool
     direct: bool
     rules: tuple[Any, ...]
 
@@ -105,6 +106,7 @@ def define(cls: Any) -> Definition:
     split = cls.setup_context is not _base.setup_context
     source = vars(cls).get("__wrapped__", cls) if cls._lenient else cls
     backward = _one_of(source, "backward", "vjp") or _one_of(cls, "backward", "vjp")
+    detaches = backward is None or without_once(backward) is backward
     if cls._lenient and backward is not None:  # what it computes has a derivative all the same
         backward = without_once(backward)
     vmap = None if cls.vmap is _base.vmap else cls.vmap
@@ -131,6 +133,7 @@ def define(cls: Any) -> Definition:
         vmap=vmap,
         split=split,
         once=backward is not None and without_once(backward) is not backward,
+        detaches=detaches,
         # Before torch 2.13 nothing reads the attribute.
         boxed=hasattr(_base, "boxed_grads_call") and bool(cls.boxed_grads_call),
         gradient=cls.gradient,
@@ -142,7 +145,6 @@ def define(cls: Any) -> Definition:
         positional=_positional(signature),
         random=cls.random,
         keep_inputs=cls.keep_inputs,
-        audited=cls.audited,
         direct=vars(cls).get("_direct", False),
         rules=rules_of(cls),
     )

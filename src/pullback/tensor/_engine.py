@@ -7,8 +7,8 @@ beside them, the residuals: tensors that forward saved without returning them, w
 transforms must carry. The rules that the author left out are derived:
 
 - ``jvp`` by transposing the backward (`pullback.tensor._forward_mode`);
-- the derivative of a gradient or a tangent by running the author's rules again
-  (`pullback.tensor._derived`);
+- the derivative of a gradient or a tangent by running the author's rules where autograd sees them
+  (`pullback.tensor._second_order`);
 - ``vmap`` by torch's generated rule over the engine, or item by item (`pullback.tensor._batching`).
 """
 
@@ -38,7 +38,6 @@ from pullback.tensor._batching import batch_by_rule, batched, batching, share_ba
 from pullback.tensor._call import Call, differentiable, zeros
 from pullback.tensor._definition import Definition
 from pullback.tensor._forward_mode import push
-from pullback.tensor._gradient import differentiable_gradient
 from pullback.tensor._in_graph import (
     confirm_outputs,
     may_change,
@@ -50,10 +49,11 @@ from pullback.tensor._in_graph import (
 from pullback.tensor._kept import aside, reclaim
 from pullback.tensor._levels import alive, is_differentiated
 from pullback.tensor._outside import watch
-from pullback.tensor._pair import engines
+from pullback.tensor._on_call import OnCall
 from pullback.tensor._plain import Nested, is_flat, make_plain
-from pullback.tensor._retrace import retracing, settle, suspended
+from pullback.tensor._second_order import differentiable_gradient
 from pullback.tensor._structure import ONE, flatten
+from pullback.tensor._watch import watching
 
 __all__ = ["apply", "make_engine"]
 
@@ -68,6 +68,9 @@ def apply(
     engine: Any, definition: Definition, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Apply a Function: the one way in, under every transform."""
+    watch = watching()
+    if watch is not None:
+        return watch.apply(lambda *a, **k: apply(engine, definition, a, k), args, kwargs)
     count = definition.positional
     if not kwargs and (count is None or count == len(args)):
         if _is_plain(definition) and is_flat(args):
@@ -101,15 +104,7 @@ def _run(
     if _transforming():
         needs = [is_differentiated(tensor) for tensor in tensors]
         call = Call(definition, template, names, needs, state, transformed=True)
-        mode = retracing()
-        if mode is not None and mode.through and not mode.suspended:
-            return call.forward(tensors)[1]
-        if mode is not None:
-            with suspended():
-                results = custom_function_call(engine, call, *tensors)
-            settle(results, tensors)
-        else:
-            results = custom_function_call(engine, call, *tensors)
+        results = custom_function_call(engine, call, *tensors)
     else:
         tensors = [_unwrap_if_dead(tensor) for tensor in tensors]
         dual = forward_level() >= 0
@@ -161,7 +156,6 @@ def make_engine(function: type, definition: Definition) -> Any:
     engine.function = weakref.ref(function)
     engine.enter = _entry(engine)
     engine.plain = make_plain(name, definition)
-    engines[definition] = engine
     return engine
 
 
@@ -198,7 +192,7 @@ class _Engine(torch.autograd.Function):
     def forward(call: Call, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         run = call.run_forward
         if _transforming():
-            run = batched(run, call.definition)
+            run = batched(run, call)
         results = _in_scope(call.definition, run, tensors)
         if call.dirty:
             if batching():
@@ -250,23 +244,29 @@ class _Engine(torch.autograd.Function):
         beyond = torch.is_grad_enabled() or forward_level() >= 0
         if not beyond and not _transforming():
             return (None, *call.pull(saved, given, needs))
-        if call.definition.direct:
-            return (None, *call.pull(saved, given, needs))
         if not call.transformed:
             inputs = [i for i in range(len(needs)) if i not in call.dirty]
             found = reclaim(call.definition, ctx.__pullback__, ctx.saved_tensors)
             saved |= {inputs[k]: tensor for k, tensor in found.items()}
 
-        def compute(saved: Any, cotangents: Any) -> Any:
-            return call.pull(saved, cotangents, needs)
+        def run(kept: Any, cotangents: Any) -> Any:
+            return differentiable_gradient(OnCall(call, kept, needs), cotangents, needs)
 
-        return (None, *differentiable_gradient(call, saved, given, needs, compute))
+        if _transforming():
+            run = batched(run, call, backward=True)
+        return (None, *run(saved, given))
 
     @staticmethod
     def jvp(ctx: Any, *grad_inputs: Any) -> tuple[Any, ...]:
         call: Call = ctx.call
         saved = dict(zip(call.needed, ctx.saved_tensors, strict=True))
-        results = push(call, saved, grad_inputs[1:])
+
+        def run(kept: Any, tangents: Any) -> Any:
+            return push(call, kept, tangents)
+
+        if call.looped:
+            run = batched(run, call, backward=True)
+        results = list(run(saved, grad_inputs[1:]))
         for i in getattr(ctx, "unmarked", ()):
             results[i] = zeros(call.outputs[i])
         first = len(call.needs) + call.count

@@ -1,15 +1,27 @@
-"""Forward mode, derived from a backward that is linear in the cotangent.
+"""Derive the tangent of a Function from its backward, by transposition.
 
-A backward computes ``J' w`` for a cotangent ``w``. It is linear in ``w``, so it is its own
-derivative, and transposing it gives ``J v``: with ``b(w) = J' w``, the vector-Jacobian product of
-``b`` with a tangent ``v`` is ``J v``. It is the transpose of the rule *as written*, which is what
-a surrogate gradient asks for too. The linearity is checked where values are at hand, by
-``<w, J v> = <b(w), v>``.
+The backward at a point is a linear map ``b(w) = J' w`` from cotangents to gradients. Its transpose
+is the derivative: because ``b`` is linear, its own vector-Jacobian product at any cotangent ``w``
+with a tangent ``v`` is ``J v``. It is the transpose of the rule *as written*, which is what a
+surrogate gradient asks for too.
+
+That ``b`` is linear is shown in the same call, where values are at hand: at a cotangent ``w`` with
+large and small entries
+
+    <w, J v> = <b(w), v>,    <u, J v> = <b(u), v>    and    b(-2 w) = -2 b(w)
+
+for another one ``u``. The first two hold to rounding. The last holds to the last bits in any
+dtype, since a factor of two commutes with rounding; so it tells a map that is not linear also where
+a coarse dtype hides the difference from the others.
+
+What is computed is the value that autograd and forward mode differentiate in turn, if forward and
+backward hide nothing (`pullback.tensor._second_order`).
 
 Source: Radul et al., "You Only Linearize Once" (2022), read in the other direction; the double
 transposition is J. Townsend, "A new trick for calculating Jacobian vector products" (2017).
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,126 +29,140 @@ import torch
 
 from pullback.errors import DefinitionError, UnsupportedError
 from pullback.internal.torch import set_forward_mode
-from pullback.tensor._audit import compare_tangent, is_auditing
 from pullback.tensor._autocast import scope
 from pullback.tensor._call import Call, Meta, zeros
-from pullback.tensor._compare import length
 from pullback.tensor._context import Context
-from pullback.tensor._derived import Derivation, derive
-from pullback.tensor._leniency import complete_inner
-from pullback.tensor._levels import concrete, is_freed, out_of_place, primal, vjp
-from pullback.tensor._pair import fill_in, forward_again, gradient_again
-from pullback.tensor._preserve import preserved
-from pullback.tensor._retrace import MEND, Retrace, named
-from pullback.tensor._rounding import coarsest, smallest
+from pullback.tensor._errors import Raised, named
+from pullback.tensor._levels import (
+    apart,
+    are_differentiated_below,
+    concrete,
+    is_freed,
+    primal,
+    vjp,
+)
+from pullback.tensor._on_call import OnCall
+from pullback.tensor._refused import refused
+from pullback.tensor._second_order import confirm_forward, connected, running_again
 from pullback.tensor._structure import children, match, unflatten, without_values
+from pullback.tensor._watch import Outside, Watch, refusal
 
 __all__ = ["push"]
 
 Tangents = Sequence[torch.Tensor | None]
 _PURPOSE = "Forward mode"
+_BEYOND = "The derivative of a tangent"
 _MEND = "Write jvp(ctx, *tangents), or write backward in torch operations."
 
 
 def push(call: Call, saved: dict[int, Any], tangents: Tangents) -> list[torch.Tensor | None]:
-    """The tangents of the outputs for tangents of the inputs, as a node of their own."""
+    """The tangents of the outputs for tangents of the inputs."""
+    definition = call.definition
     if call.dirty:
         return _push_in_place(call, saved, tangents)
-    if call.definition.jvp is None and call.definition.gradient == "nonlinear":
+    if definition.jvp is None and definition.gradient == "nonlinear":
         raise UnsupportedError(
-            f"Forward mode of {call.definition.name} is refused: its backward is declared "
-            "nonlinear, so it has no transpose.",
+            f"Forward mode of {definition.name} is refused: its backward is declared nonlinear, so "
+            "it has no transpose.",
             mend="Write jvp(ctx, *tangents).",
         )
-    flowing = [i for i in range(call.count) if i not in call.non_differentiable]
-    if not flowing or all(tangent is None for tangent in tangents):
+    if len(call.non_differentiable) == call.count or all(t is None for t in tangents):
         return [None] * call.count
     if any(map(is_freed, saved.values())):
         raise UnsupportedError(
-            f"Forward mode of {call.definition.name} is refused: forward frees the memory of an "
-            "input.",
+            f"Forward mode of {definition.name} is refused: forward frees the memory of an input.",
             mend="Write jvp(ctx, *tangents), or keep the memory.",
         )
+    # torch runs jvp with forward gradients switched off, which makes nested forward mode silently
+    # zero. They are on here, so this level's own tangents are taken off first.
     with set_forward_mode(True), torch.set_grad_enabled(call.grad_enabled):
-        primals = {place: primal(tensor) for place, tensor in saved.items()}
-        return _derive(call, primals, tangents)
+        application = OnCall(call, {place: primal(tensor) for place, tensor in saved.items()})
+        given = [*application.kept.values(), *tangents]
+        if are_differentiated_below(given):
+            return _push_beyond(application, tangents)
+        return _push_once(application, tangents)
 
 
-def _derive(call: Call, saved: dict[int, Any], tangents: Tangents) -> list[Any]:
-    count = len(call.inputs)
-    definition = call.definition
-    live = [i for i, tangent in enumerate(tangents) if tangent is not None]
-    kept = [place for place in saved if place >= count]
-    rule = _push_by_transposing if definition.jvp is None else _push_by_rule
-
-    def compute(sources: Any, state: Any) -> list[Any]:
-        strict = definition.jvp is not None or not compare_tangent(
-            call, again, _pulling(live), sources
-        )
-        inside = dict(enumerate(sources[:count])) | dict(zip(kept, state, strict=True))
-        given = _spread(sources[count:], live, count)
-        with scope(call.autocast):
-            return rule(call, inside, given, strict=strict)
-
-    def again(call: Call, sources: Any) -> list[Any]:
-        given = _spread(sources[count:], live, count)
-        return _again(call, sources, given)
-
-    sources = [*(saved[i] for i in range(count)), *(tangents[i] for i in live)]
-    refusal = call.once_refusal if definition.once else None
-    derivation = Derivation(call, "The derivative of a tangent", compute, again, refusal)
-    return derive(derivation, sources, [saved[place] for place in kept])
+def _push_once(application: OnCall, tangents: Tangents) -> list[torch.Tensor | None]:
+    """The tangents, where nobody differentiates them: what else is read is a constant."""
+    watch = Watch([*application.kept.values(), *tangents], outside=True, detaches=False)
+    try:
+        return _compute(application, application.context(tangents), tangents, watch)
+    except Raised:  # what was kept beside the saved tensors may belong to a level that has ended
+        return _push_again(application, tangents, detaches=False)
 
 
-def _pulling(live: Sequence[int]) -> Callable[..., list[Any]]:
-    def pull(call: Call, sources: Any, cotangents: Any) -> list[Any]:
-        """The author's pair at some cotangents: the gradients of the inputs with a tangent."""
-        count = len(call.inputs)
-        needs = [i in live for i in range(count)]
-        given = fill_in(call, cotangents, [zeros(meta) for meta in call.outputs])
-        gradients = gradient_again(call, _PURPOSE, sources[:count], given, needs)
-        retrace = Retrace(call.definition.name, _PURPOSE, _MEND)
-        return [_fit(gradients[i], call.inputs[i], retrace) for i in live]
+def _push_beyond(application: OnCall, tangents: Tangents) -> list[torch.Tensor | None]:
+    """The tangents, where they can be differentiated in turn."""
+    call = application.call
+    given = [*application.kept.values(), *tangents]
+    try:
+        if call.definition.once:
+            raise call.once_refusal
+        if call.plain:
+            with contextlib.suppress(Outside):
+                context = application.context(tangents)
+                watch = Watch(given, detaches=call.definition.detaches)
+                return _compute(application, context, tangents, watch)
+        return _push_again(application, tangents, detaches=call.definition.detaches)
+    except UnsupportedError as error:
+        count = len(application.kept)
 
-    return pull
+        def compute(tensors: Sequence[Any]) -> Sequence[Any]:
+            return _push_once(application.at(apart(tensors[:count])), apart(tensors[count:]))
 
-
-def _spread(tensors: Tangents, places: Sequence[int], count: int) -> list[Any]:
-    spread: list[Any] = [None] * count
-    for place, tensor in zip(places, tensors, strict=True):
-        spread[place] = tensor
-    return spread
-
-
-def _again(call: Call, sources: Any, tangents: Tangents) -> list[Any]:
-    """The tangents by running forward again, where autograd sees all of it."""
-    definition = call.definition
-    flags: dict[int, bool] = {}
-    inputs = sources[: len(call.inputs)]
-    purpose, through = "The derivative of a tangent", call.follows == "operations"
-    retrace = Retrace(definition.name, purpose, MEND, sources, flags, through=through)
-    with preserved(definition), complete_inner(), scope(call.autocast):
-        context, _ = forward_again(call, inputs, retrace)
-        needs = [tangent is not None for tangent in tangents]
-        Context.declared(context).needs = needs
-        if definition.jvp is not None:
-            with retrace:
-                return _tangents(call, context, tangents)
-
-        def pull(every: Tangents, mode: Retrace) -> list[torch.Tensor | None]:
-            mode.flags = flags
-            with retrace if retrace.level else mode:
-                return call.backward(definition.transposable, context, every)
-
-        return _transpose(call, pull, tangents, strict=False, confirm=False)
+        return refused(error, compute, given, call)
 
 
-def _push_by_rule(
-    call: Call, saved: dict[int, Any], tangents: Tangents, *, strict: bool = True
-) -> list[Any]:
-    """Run the author's jvp."""
+def _push_again(
+    application: OnCall, tangents: Tangents, *, detaches: bool
+) -> list[torch.Tensor | None]:
+    """The tangents, with what forward computes when it runs again."""
+    call, inputs = application.call, application.inputs()
+    with running_again(call, [*inputs, *tangents], _BEYOND, detaches=detaches) as watch:
+        with named(f"{_BEYOND} of {call.definition.name} cannot be derived", _MEND):
+            context = connected(application, inputs, watch)
+        Context.declared(context).needs = [tangent is not None for tangent in tangents]
+        found = _compute(application, context, tangents, watch)
+    if watch.doubtful:
+        pulled = _pulled(application, tangents)
+        confirm_forward(application, inputs, *pulled, watch.dtypes)
+    return found
+
+
+def _pulled(application: OnCall, tangents: Tangents) -> tuple[list[Any], list[bool], list[Any]]:
+    """Cotangents, for which inputs a gradient is wanted, and these gradients."""
+    call = application.call
+    probes = [
+        None if i in call.non_differentiable else _probe(meta)
+        for i, meta in enumerate(call.outputs)
+    ]
     needs = [tangent is not None for tangent in tangents]
-    return _tangents(call, call.context(saved, needs, forward_mode=True), tangents)
+    kept = dict(zip(application.kept, apart(application.kept.values()), strict=True))
+    return probes, needs, OnCall(call, kept, needs).pull(probes)
+
+
+def _compute(
+    application: OnCall, context: Context, tangents: Tangents, watch: Watch
+) -> list[torch.Tensor | None]:
+    call = application.call
+    watch.answers.update(application.answers())
+    if call.definition.jvp is None:
+        try:
+            with named(f"{_PURPOSE} of {call.definition.name} cannot be derived", _MEND):
+                return _transpose(call, context, tangents, watch)
+        except Raised as error:
+            if watch.left is not None:
+                raise refusal(_PURPOSE, call.definition.name, watch.left) from error
+            raise
+    with watch, scope(call.autocast):
+        found = _tangents(call, context, tangents)
+    for i, tangent in enumerate(found):
+        if tangent is not None:
+            found[i], why = watch.whole(tangent)
+            if why is not None:
+                raise refusal(_BEYOND, call.definition.name, why)
+    return found
 
 
 def _push_in_place(call: Call, saved: dict[int, Any], tangents: Tangents) -> list[Any]:
@@ -146,10 +172,11 @@ def _push_in_place(call: Call, saved: dict[int, Any], tangents: Tangents) -> lis
             mend="Compute out of place where a tangent is wanted, or write jvp(ctx, *tangents).",
         )
     with torch.set_grad_enabled(call.grad_enabled), scope(call.autocast):
-        return _push_by_rule(call, saved, tangents)
+        return _tangents(call, OnCall(call, saved).context(tangents), tangents)
 
 
 def _tangents(call: Call, context: Context, tangents: Tangents) -> list[Any]:
+    """Run the author's jvp."""
     definition = call.definition
     given = [
         zeros(meta) if tangent is None and call.materialize else tangent
@@ -188,65 +215,36 @@ def _complain(name: str) -> Any:
     return complain
 
 
-def _push_by_transposing(
-    call: Call, saved: dict[int, Any], tangents: Tangents, *, strict: bool
-) -> list[Any]:
-    """Transpose the author's backward, with what forward kept."""
-    needs = [tangent is not None for tangent in tangents]
-    name = call.definition.name
-    flags = {id(saved[i]): need for i, need in enumerate(call.needs) if i in saved}
-
-    def pull(every: Tangents, mode: Retrace) -> list[torch.Tensor | None]:
-        mode.flags = flags
-        with complete_inner(), mode:
-            return call.pull(saved, every, needs, transposing=True)
-
-    with named(name, _PURPOSE, _MEND):
-        return _transpose(call, pull, tangents, strict=strict)
-
-
-def _transpose(
-    call: Call,
-    backward: Callable[..., Any],
-    tangents: Tangents,
-    *,
-    strict: bool,
-    confirm: bool = True,
-) -> list[Any]:
-    name = call.definition.name
+def _transpose(call: Call, context: Context, tangents: Tangents, watch: Watch) -> list[Any]:
+    """Transpose the author's backward on a context."""
     live = [i for i, tangent in enumerate(tangents) if tangent is not None]
     outputs = [i for i in range(call.count) if i not in call.non_differentiable]
-    result: list[Any] = [None] * call.count
-    met: set[torch.dtype] = set()
 
     def pull(*cotangents: torch.Tensor) -> tuple[torch.Tensor, ...]:
         every: list[torch.Tensor | None] = [None] * call.count
         for i, cotangent in zip(outputs, cotangents, strict=True):
             every[i] = cotangent
-        retrace = Retrace(name, _PURPOSE, _MEND, cotangents, strict=strict)
-        gradients = retrace.confirm(backward(every, retrace), "what backward returns")
-        met.update(retrace.dtypes)
-        return tuple(_fit(gradients[i], call.inputs[i], retrace) for i in live)
+        watch.give_cotangents(cotangents)
+        with watch:
+            gradients = call.pull_on(context, every, transposing=True)
+            found = [watch.whole(g) if g is not None else (g, None) for g in gradients]
+        for i in live:
+            if found[i][1] is not None:
+                raise refusal(_PURPOSE, call.definition.name, found[i][1])
+        linear.append(
+            all(g is None or watch.is_linear(g) is True for g, _ in (found[i] for i in live))
+        )
+        return tuple(_fit(found[i][0], call.inputs[i]) for i in live)
 
+    linear: list[bool] = []  # whether each run of backward is shown to be so by its structure
     probes = [_probe(call.outputs[i]) for i in outputs]
     given = tuple(_as(tangents[i], call.inputs[i]) for i in live)
-
-    def transpose(wrap: Any) -> tuple[Any, Any]:
-        pulled, transposed = vjp(wrap(pull), *probes)
-        return pulled, transposed(given)
-
-    gradients, pushed = out_of_place(transpose)
-    if confirm:
-        seen = _confirm(name, probes, pushed, gradients, given, met=met)
-        if call.definition.gradient is None:  # nothing is declared: look from another side too
-            opposite = [_probe(call.outputs[i], -1.0) for i in outputs]
-            _confirm(name, opposite, pushed, pull(*opposite), given, met=met)
-            if strict and not seen and is_auditing():
-                raise UnsupportedError(
-                    f"Forward mode of {name} cannot be derived while it is traced: nothing shows "
-                    "that its backward is linear in the cotangent, and it could not be audited.",
-                    mend="Declare its gradient: complete(F, gradient='exact') or 'surrogate'.",
-                )
+    gradients, transposed = vjp(pull, *probes)
+    pushed = transposed(given)
+    if not linear[0]:
+        shapes = [call.outputs[i] for i in outputs]
+        _confirm(call, pull, shapes, gradients, given, pushed, watch.dtypes)
+    result: list[Any] = [None] * call.count
     for i, tangent in zip(outputs, pushed, strict=True):
         result[i] = tangent
     return result
@@ -256,26 +254,19 @@ def _as(tangent: Any, meta: Meta) -> torch.Tensor:
     return tangent if tangent.dtype is meta[1] else tangent.to(meta[1])
 
 
-def _probe(meta: Meta, sign: float = 1.0) -> torch.Tensor:
-    """A fixed cotangent with large and small entries and no symmetry.
-
-    The linear map is transposed at this point; one that is not linear shows itself there.
-    """
+def _probe(meta: Meta, phase: int = 0) -> torch.Tensor:
+    """A fixed cotangent with large and small entries and no symmetry."""
     shape, dtype, device = meta
     wide = torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
-    count = torch.arange(shape.numel(), device=device, dtype=wide)
-    return (sign * torch.cos(count + 1) * 10.0 ** (2 - count % 5)).reshape(shape).to(dtype)
+    count = torch.arange(shape.numel(), device=device, dtype=wide) + phase
+    return (torch.cos(count + 1 + phase) * 10.0 ** (2 - count % 5)).reshape(shape).to(dtype)
 
 
-def _fit(gradient: torch.Tensor | None, meta: Meta, retrace: Retrace) -> torch.Tensor:
+def _fit(gradient: torch.Tensor | None, meta: Meta) -> torch.Tensor:
     """Give a gradient the shape and dtype of its input, as autograd does."""
     shape, dtype, device = meta
     if gradient is None:
         return torch.zeros(shape, dtype=dtype, device=device)
-    if retrace.level and not retrace.tracks(gradient):
-        plain = concrete(gradient)
-        if plain is None or bool(plain.any()):
-            raise retrace.refuse("backward computes a gradient where autograd cannot see it")
     if gradient.shape != shape:
         gradient = gradient.sum_to_size(shape) if gradient.dim() >= len(shape) else gradient
         gradient = gradient.expand(shape)
@@ -286,39 +277,73 @@ def _fit(gradient: torch.Tensor | None, meta: Meta, retrace: Retrace) -> torch.T
 
 
 def _confirm(
-    name: str,
-    probes: Sequence[torch.Tensor],
-    pushed: Sequence[torch.Tensor],
+    call: Call,
+    pull: Callable[..., Any],
+    outputs: Sequence[Meta],
     gradients: Sequence[torch.Tensor],
-    tangents: Sequence[Any],
-    *,
+    tangents: Sequence[torch.Tensor],
+    pushed: Sequence[torch.Tensor],
     met: Iterable[torch.dtype],
-) -> bool:
-    """Check ``<w, J v> = <b(w), v>``, which holds if and only if backward is linear here.
-
-    To the precision of the coarsest dtype that backward met on its way: relative to what is
-    multiplied, and beside it what any factor may lose where numbers are subnormal.
-
-    False where there are no values to look at.
-    """
+) -> None:
+    """Refuse a backward that is not linear in the cotangent, as far as there are values."""
+    name = call.definition.name
     if any(concrete(tensor) is None for tensor in (*pushed, *gradients)):
-        return False
-    left, left_scale = _inner(probes, pushed)
-    right, right_scale = _inner(gradients, tangents)
-    dtypes = [*met, *(tensor.dtype for tensor in (*pushed, *gradients))]
-    floor = 8 * smallest(dtypes) * (_size(probes) + _size(tangents))
-    allowed = min(256 * coarsest(dtypes), 0.1) * (left_scale + right_scale) + floor
-    difference, bound = concrete(left - right), concrete(allowed)
-    if difference is None or bound is None or difference.shape != bound.shape:
-        return False
-    if (difference.abs() > bound).any():
+        if call.definition.gradient is None:
+            raise UnsupportedError(
+                f"Forward mode of {name} cannot be derived while it is traced: there are no values "
+                "that show that its backward is linear in the cotangent.",
+                mend="Declare its gradient: complete(F, gradient='exact') or 'surrogate'.",
+            )
+        return
+    probes = [_probe(meta) for meta in outputs]
+    doubled = pull(*(-2 * probe for probe in probes))
+    others = [_probe(meta, 1) for meta in outputs]
+    dtypes = {*met, *(tensor.dtype for tensor in (*pushed, *gradients))}
+    limits = [torch.finfo(d) for d in dtypes if d.is_floating_point or d.is_complex]
+    linear = (
+        all(_is_minus_twice(a, b, limits) for a, b in zip(gradients, doubled, strict=True))
+        and _is_transpose(probes, pushed, gradients, tangents, limits)
+        and _is_transpose(others, pushed, pull(*others), tangents, limits)
+    )
+    if not linear:
         raise UnsupportedError(
             f"Forward mode of {name} cannot be derived: its backward is not linear in the "
-            "cotangent, or autograd sees only a part of it.",
-            given=f"<w, Jv> and <J'w, v> differ by {difference.abs().max():.3g}",
+            "cotangent.",
             mend="Write jvp(ctx, *tangents); declare gradient = 'nonlinear' if that is meant.",
         )
-    return True
+
+
+def _is_minus_twice(
+    gradient: torch.Tensor, doubled: torch.Tensor, limits: Sequence[torch.finfo]
+) -> bool:
+    """Whether the second is -2 times the first: to the last bits, where no number is subnormal."""
+    one, other = gradient.detach(), doubled.detach()
+    size = one.abs()
+    smallest = max(each.smallest_normal for each in limits)
+    bound = 4 * torch.finfo(one.dtype).eps * size + 8 * smallest
+    finite = (2 * size).isfinite()
+    wrong = concrete(((other + 2 * one).abs() > bound) & finite)
+    return wrong is None or not bool(wrong.any())
+
+
+def _is_transpose(
+    cotangents: Sequence[torch.Tensor],
+    pushed: Sequence[torch.Tensor],
+    gradients: Sequence[torch.Tensor],
+    tangents: Sequence[torch.Tensor],
+    limits: Sequence[torch.finfo],
+) -> bool:
+    """Check ``<w, J v> = <b(w), v>`` to the precision of the dtypes, beside what is subnormal."""
+    left, left_scale = _inner(cotangents, pushed)
+    right, right_scale = _inner(gradients, tangents)
+    eps = max(each.eps for each in limits)
+    floor = 8 * max(each.smallest_normal * each.eps for each in limits)
+    allowed = min(256 * eps, 0.1) * (left_scale + right_scale)
+    allowed = allowed + floor * (_size(cotangents) + _size(tangents))
+    difference, bound = concrete(left - right), concrete(allowed)
+    if difference is None or bound is None or difference.shape != bound.shape:
+        return True
+    return not bool((difference.abs() > bound).any())
 
 
 def _size(tensors: Sequence[Any]) -> torch.Tensor:
@@ -332,8 +357,13 @@ def _size(tensors: Sequence[Any]) -> torch.Tensor:
 
 def _inner(first: Sequence[Any], second: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """The inner product, and the product of the lengths, which bounds what may cancel in it."""
-    total = torch.zeros((), dtype=torch.float64)
+    total, lengths = torch.zeros((), dtype=torch.float64), []
     for a, b in zip(first, second, strict=True):
         product = (torch.conj(a.detach()) * b.detach()).real.to(torch.float64)
         total = total.to(product.device) + product.sum()
-    return total, length(first) * length(second).to(total.device)
+    for tensors in (first, second):
+        squares = torch.zeros((), dtype=torch.float64, device=total.device)
+        for tensor in tensors:
+            squares = squares + tensor.detach().abs().to(torch.float64).square().sum()
+        lengths.append(squares.sqrt())
+    return total, lengths[0] * lengths[1]

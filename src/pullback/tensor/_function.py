@@ -64,8 +64,6 @@ class Function(torch.autograd.Function):
         random: forward draws random numbers, so that two runs differ.
         keep_inputs: keep the inputs that forward did not save, for a second derivative. Where it
             is false, a second derivative needs them to be alive still, and refuses otherwise.
-        audited: compare what is derived with finite differences when it is first used; see
-            `pullback.audit`.
 
     Raises:
         DefinitionError: the class contradicts itself; raised when it is defined or first
@@ -114,7 +112,6 @@ class Function(torch.autograd.Function):
     mutates: ClassVar[tuple[str, ...]] = ()
     random: ClassVar[bool] = False
     keep_inputs: ClassVar[bool] = True
-    audited: ClassVar[bool] = True
     # The rules are in split form, mutate nothing and return no argument; whatever they save is an
     # argument or an output, and autocast does not touch what they compute. Outside of transforms
     # torch then runs them as they are, without the 10 us that serve the rest of the contract. It is

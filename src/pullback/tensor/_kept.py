@@ -29,6 +29,7 @@ def aside(
     saved: Sequence[Any] | None,
     *,
     refused: bool = False,
+    weak: bool = False,
 ) -> Kept:
     """Where each input is among the saved tensors; the others are kept aside.
 
@@ -44,7 +45,7 @@ def aside(
         else:
             version = -1 if refused else version_of(tensor)
             # Saved-tensor hooks decide what stays in memory: behind them, nothing is kept.
-            strong = definition.keep_inputs and not saved_tensors_are_hooked()
+            strong = not weak and definition.keep_inputs and not saved_tensors_are_hooked()
             kept.append((tensor if strong else TensorWeakRef(tensor), version))
     return kept
 

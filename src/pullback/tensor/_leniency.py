@@ -32,7 +32,8 @@ from pullback.internal.torch import (
     wrap_functional_tensor,
 )
 from pullback.tensor._operations import name_of, writes_into_a_view
-from pullback.tensor._retrace import LEAVING, Raised, is_without_graph
+from pullback.tensor._errors import Raised, is_without_graph
+from pullback.tensor._watch import LEAVING, watching
 
 __all__ = ["complete_inner", "leniency"]
 
@@ -110,23 +111,14 @@ def _writes(packet: Any) -> bool:
 
 
 @contextlib.contextmanager
-def leniency(
-    tensors: Sequence[torch.Tensor] = (),
-    needs: Sequence[bool] = (),
-    *,
-    name: str,
-    published: bool,
-) -> Iterator[None]:
+def leniency(answers: dict[int, bool], *, name: str) -> Iterator[None]:
     """Run a rule below transforms.
 
     Arguments:
+        answers: what tensors, by id, are to answer when asked whether they require a gradient.
         name: of the Function, for a refusal.
-        tensors: the inputs of forward, as the rule has them.
-        needs: what each is to answer when it is asked whether it requires a gradient.
-        published: the rule is third-party code, whose inner Functions are completed.
     """
-    flags = {id(tensor): need for tensor, need in zip(tensors, needs, strict=True)}
-    with _Leniency(name, flags), complete_inner() if published else contextlib.nullcontext():
+    with _Leniency(name, answers), complete_inner():
         try:
             yield
         except RuntimeError as error:
@@ -160,6 +152,9 @@ def _complete(
     )
     # What torch makes of an operator's rules runs inside of the dispatcher, below all transforms.
     of_an_operator = is_of_an_operator(cls)
+    watch = watching()
+    if watch is not None:
+        return watch.apply(lambda *a, **k: _complete(call, cls, a, k), args, kwargs)
     if completer is None or of_an_operator or not are_functorch_transforms_active():
         return call(cls, *args, **kwargs)
     inner = completer(cls) if lacks else cls

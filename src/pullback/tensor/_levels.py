@@ -1,14 +1,17 @@
 """Look below the wrappers that transforms put around tensors."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
 from pullback.internal import torch as _functorch
 from pullback.internal.torch import (
+    TransformType,
     disable_functorch,
+    forward_level,
+    get_interpreter_stack,
     get_unwrapped,
     innermost,
     is_batchedtensor,
@@ -21,64 +24,27 @@ from pullback.internal.torch import (
     storage_of,
     unwrap_if_dead,
 )
-from pullback.tensor._writable import Writable
 
 __all__ = [
-    "IN_PLACE",
     "alive",
-    "are_numbers",
+    "apart",
+    "are_differentiated_below",
     "concrete",
     "is_differentiated",
     "is_freed",
     "nodes",
-    "out_of_place",
     "primal",
     "same_view",
-    "sample",
     "tracking_level",
     "tracking_levels",
     "vjp",
-    "wrapper_level",
 ]
 
-# What autograd says where it does not allow a change in place, and what vmap says.
-IN_PLACE = ("inplace operation", "written-to tensor")
-_VMAP = "(self, *extra_args) is not possible"
 # torch.func.vjp without auxiliary output: its annotation does not tell the two apart.
 vjp: Any = torch.func.vjp
 
 
-T = TypeVar("T")
-
-
-def out_of_place(derive: Callable[[Callable[..., Any]], T]) -> T:
-    """Derive something of a rule; if its changes in place stand in the way, of a pure copy of it.
-
-    Arguments:
-        derive: does the work, given what wraps the rule.
-    """
-    try:
-        return derive(_as_it_is)
-    except RuntimeError as error:
-        if not _is_in_place(error):
-            raise
-        together = "multiple views" in str(error)
-    with Writable():
-        if together:
-            try:
-                return derive(_as_it_is)
-            except RuntimeError as error:
-                if not _is_in_place(error):
-                    raise
-        return derive(torch.func.functionalize)
-
-
-def _as_it_is(rule: Callable[..., Any]) -> Callable[..., Any]:
-    return rule
-
-
-def _is_in_place(error: RuntimeError) -> bool:
-    return any(sign in str(error) for sign in (*IN_PLACE, _VMAP))
+_ENDED = -2  # the level of a wrapper whose transform has ended
 
 
 def alive(tensor: Any) -> Any:
@@ -106,37 +72,13 @@ def concrete(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor.detach()
 
 
-def are_numbers(found: Iterable[torch.Tensor | None], known: Iterable[torch.Tensor]) -> bool:
-    """Whether no entry is NaN, or not all that it comes from is finite; so while tracing."""
-    plain = [concrete(tensor) for tensor in found if tensor is not None]
-    if not any(tensor is not None and bool(tensor.isnan().any()) for tensor in plain):
-        return True
-    sources = [concrete(tensor) for tensor in known]
-    return not all(tensor is None or bool(tensor.isfinite().all()) for tensor in sources)
-
-
-def sample(tensor: torch.Tensor) -> torch.Tensor | None:
-    """One item of a tensor as the innermost transform sees it, or ``None`` while tracing."""
-    dims = []
-    while is_functorch_wrapped_tensor(tensor):
-        if is_batchedtensor(tensor):
-            dims.append(maybe_get_bdim(tensor))
-        tensor = get_unwrapped(tensor)
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
-        return None
-    if is_legacy_batchedtensor(tensor):  # of torch.autograd.functional
-        return None
-    with disable_functorch(), torch.no_grad():
-        for dim in reversed(dims):
-            tensor = tensor.select(dim, 0)
-        return tensor.detach()
-
-
 def is_freed(tensor: torch.Tensor) -> bool:
     """Whether a tensor has lost its memory, as ``storage.resize_(0)`` takes it."""
     tensor = innermost(tensor)
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     if not plain or tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
+        return False
+    if is_legacy_batchedtensor(tensor):
         return False
     return tensor.untyped_storage().size() == 0
 
@@ -151,10 +93,14 @@ def same_view(tensor: torch.Tensor, other: torch.Tensor) -> bool:
         if maybe_get_bdim(tensor) != maybe_get_bdim(other):
             return False
         tensor, other = get_unwrapped(tensor), get_unwrapped(other)
+    if is_functorch_wrapped_tensor(other):
+        return False
     plain = (torch.Tensor, torch.nn.Parameter)
     return (
         type(tensor) in plain
         and type(other) in plain
+        and not is_legacy_batchedtensor(tensor)
+        and not is_legacy_batchedtensor(other)
         and tensor.dtype is other.dtype
         and not tensor.is_complex()
         and tensor.layout is other.layout is torch.strided
@@ -178,11 +124,12 @@ def tracking_level(tensor: torch.Tensor) -> int:
 
 def tracking_levels(tensor: torch.Tensor) -> set[int]:
     """All levels that differentiate a tensor in reverse; 0 is autograd below `torch.func`."""
-    levels = set()
+    levels = set[int]()
     while is_functorch_wrapped_tensor(tensor):
         if is_gradtrackingtensor(tensor) and tensor.requires_grad:
             levels.add(maybe_get_level(tensor))
         tensor = get_unwrapped(tensor)
+    levels.discard(_ENDED)
     return levels | {0} if tensor.requires_grad else levels
 
 
@@ -195,15 +142,6 @@ def nodes(tensor: torch.Tensor) -> list[Any]:
     return [node for node in found if node is not None]
 
 
-def wrapper_level(tensor: torch.Tensor) -> int:
-    """The innermost level of `torch.func` that wraps a tensor for derivatives; 0 for none."""
-    while is_functorch_wrapped_tensor(tensor):
-        if is_gradtrackingtensor(tensor):
-            return maybe_get_level(tensor)
-        tensor = get_unwrapped(tensor)
-    return 0
-
-
 def primal(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor without the tangent that it has at the innermost forward-mode level."""
     if not is_batchedtensor(tensor):
@@ -214,6 +152,32 @@ def primal(tensor: torch.Tensor) -> torch.Tensor:
     with _functorch.current_interpreter().lower():
         value = primal(inside)
     return tensor if value is inside else _functorch.add_batch_dim(value, dim, level)
+
+
+def apart(tensors: Iterable[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """The tensors without a history or a tangent."""
+    return [None if tensor is None else _apart(tensor) for tensor in tensors]
+
+
+def _apart(tensor: torch.Tensor) -> torch.Tensor:
+    if is_legacy_batchedtensor(tensor):  # of torch.autograd.functional, which cannot detach
+        with torch.no_grad():
+            return tensor.clone()
+    return tensor.detach()
+
+
+def are_differentiated_below(tensors: Iterable[torch.Tensor | None]) -> bool:
+    """Whether a tangent may be differentiated: by autograd, or by a transform around this one."""
+    around = [level.key() for level in get_interpreter_stack() or ()]
+    if sum(key in (TransformType.Grad, TransformType.Jvp) for key in around) > 1:
+        return True
+    plain = [innermost(tensor) for tensor in tensors if tensor is not None]
+    if any(tensor.requires_grad for tensor in plain):
+        return True
+    if not around or forward_level() < 0:
+        return False
+    with disable_functorch():
+        return any(forward_ad.unpack_dual(tensor, level=0).tangent is not None for tensor in plain)
 
 
 def is_differentiated(tensor: torch.Tensor) -> bool:

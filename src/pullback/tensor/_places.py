@@ -14,9 +14,9 @@ import torch
 from pullback.errors import DefinitionError, UnsupportedError
 from pullback.internal.torch import FakeTensor, FunctionalTensor, forward_level, pytree
 from pullback.tensor._levels import same_view
-from pullback.tensor._structure import is_data
+from pullback.tensor._structure import is_data, is_plain
 
-__all__ = ["Place", "Places", "fill", "refuse_layouts", "same", "views_of"]
+__all__ = ["Place", "Places", "are_plain", "fill", "refuse_layouts", "same", "views_of"]
 
 # Where a saved tensor is among the tensors of a call. One that forward computed with gradients
 # switched on has a graph of its own, which the engine could not return: it is kept as it is.
@@ -120,6 +120,12 @@ def refuse_layouts(name: str, residuals: Sequence[torch.Tensor]) -> None:
                 given=str(residual.layout),
                 mend="Save its values and its indices.",
             )
+
+
+def are_plain(value: Any, given: Sequence[Any]) -> bool:
+    """Whether what `Places.strip` left has inputs, outputs and plain values in it, and no more."""
+    leaves = pytree.tree_leaves(value)
+    return all(isinstance(leaf, _Slot) or is_plain(leaf, given) for leaf in leaves)
 
 
 def fill(value: Any, saved: dict[int, Any]) -> Any:

@@ -3,10 +3,9 @@
 The author's rules run on torch's own context, so first order is what torch does, to the bit and in
 memory, at nearly its cost. Added are what the contract asks for at first order: nothing keeps an
 output alive, and an undeclared change in place is an error. A gradient that can be differentiated
-again is one node beside it (`pullback.tensor._gradient`).
+again is the author's backward, run where autograd sees it (`pullback.tensor._second_order`).
 """
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,19 +25,20 @@ from pullback.internal.torch import (
 )
 from pullback.tensor import _random
 from pullback.tensor._autocast import scope
-from pullback.tensor._call import Call
+from pullback.tensor._call import Call, differentiable
 from pullback.tensor._definition import Definition
-from pullback.tensor._gradient import differentiable_gradient
 from pullback.tensor._kept import aside, forget, reclaim
 from pullback.tensor._leniency import leniency
 from pullback.tensor._mutation import refuse_mutation
 from pullback.tensor._places import Places, views_of
+from pullback.tensor._second_order import Application, differentiable_gradient
 from pullback.tensor._structure import (
     ONE,
     Template,
     flatten,
     is_data,
     is_hole,
+    is_plain,
     unflatten,
     without_values,
 )
@@ -47,13 +47,13 @@ __all__ = ["Nested", "is_flat", "make_plain"]
 
 _CONTAINERS = (list, tuple, dict)
 _ATOMS = frozenset({float, int, bool, str, type(None)})
+_STEPS = frozenset({int, bool, type(None)})
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _FLAT = _ATOMS | set(_TENSORS)
 _transforming = are_functorch_transforms_active
 _autocasting = is_any_autocast_enabled
 _keeps_graph = graph_is_kept
 _node: Any = FunctionNode
-_unpack: Any = _node.saved_tensors.__get__
 # torch 2.15: what backward may add its gradients to.
 _buffers: Any = getattr(torch.autograd.function.FunctionCtx, "input_grad_buffers", None)
 
@@ -73,43 +73,34 @@ class Nested:
         return entries[0] if self.single else entries
 
 
-class _Slot:
-    """Stands in an attribute of the context for a saved tensor."""
-
-    __slots__ = ("place",)
-
-    def __init__(self, place: int) -> None:
-        self.place = place
-
-
 class _Kept:
     """What the node of a plain call keeps beside what its author keeps."""
 
     __slots__ = (
-        "attributes",
         "beyond",
         "dirty",
+        "entry",
         "generators",
         "inputs",
         "nested",
+        "non_differentiable",
+        "plain",
         "result",
-        "saved",
         "single",
         "template",
     )
 
+    beyond: bool  # whether backward runs to be differentiated again
     dirty: bool
+    entry: Callable[..., Any]  # applies the Function
+    generators: Any  # of random numbers before forward, if it drew
     inputs: list[Any]  # for each input tensor, its place among the saved ones or a reference
+    nested: bool
+    non_differentiable: list[int]
+    plain: bool  # all that reaches backward is an input, a differentiated output or no number
     result: Template
     single: bool
-    saved: int  # how many tensors the author saved
     template: Template
-
-    def __init__(self, generators: Any) -> None:
-        self.attributes: dict[str, Any] = {}  # that hold tensors, with slots instead
-        self.beyond = False  # whether backward runs to be differentiated again
-        self.nested = False
-        self.generators = generators
 
 
 def is_flat(args: Sequence[Any]) -> bool:
@@ -125,25 +116,26 @@ def make_plain(name: str, definition: Definition) -> Any:
     # Long: two rules, as torch takes them, that share what is read off the definition once.
     if definition.direct:
         return _make_direct(name, definition)
-    draws: bool | None = definition.random or None  # unknown until the first call
     split, check = definition.setup_context, not definition.lenient
 
     def forward(ctx: Any, *args: Any) -> Any:
-        nonlocal draws
-        before = None if draws is False else _random.states(args)
-        kept = ctx.__pullback__ = _Kept(before)
+        before = _random.states(args)
+        kept = ctx.__pullback__ = _Kept()
         versions = versions_of([a for a in args if isinstance(a, torch.Tensor)]) if check else None
         if split is None:
             output = definition.forward(ctx, *args)
         else:
             output = definition.forward(*args)
             split(ctx, args, output)
-        if draws is None:
-            draws = _random.changed(before)
         kept.template, tensors = flatten(args)
         if versions is not None and versions != versions_of(tensors):
             refuse_mutation(definition, kept.template, tensors, versions, ctx.dirty_tensors or ())
-        return _finish(definition, ctx, kept, tensors, output)
+        kept.entry, kept.beyond, kept.nested = entry, False, False
+        result = _finish(definition, ctx, kept, tensors, output)
+        # What is plain never runs forward again.
+        drew = definition.random or (not kept.plain and _random.changed(before))
+        kept.generators = before if drew else None
+        return result
 
     def backward(ctx: Any, *cotangents: Any) -> Any:
         if definition.backward is None:
@@ -153,9 +145,8 @@ def make_plain(name: str, definition: Definition) -> Any:
             )
         given = tuple(cotangents[0]) if definition.boxed else cotangents
         if torch.is_grad_enabled() or forward_level() >= 0 or _transforming():
-            if not definition.direct:
-                return _beyond(definition, ctx, given)
-        elif not _keeps_graph():
+            return _beyond(definition, ctx, given)
+        if not _keeps_graph():
             forget(ctx.__pullback__.inputs)
         return _run_in_batch(definition, ctx, given, _run)
 
@@ -166,11 +157,11 @@ def make_plain(name: str, definition: Definition) -> Any:
         "__module__": __name__,
     }
     plain: Any = type(name, (torch.autograd.Function,), body)
-    node_class(plain).saved_tensors = property(_saved_tensors)
     if _buffers is not None:
         node_class(plain).input_grad_buffers = property(_input_grad_buffers)
     # The entry point in C++: torch's own `apply` binds the signature anew for each call.
-    return super(torch.autograd.Function, plain).apply
+    entry = super(torch.autograd.Function, plain).apply
+    return entry
 
 
 def _make_direct(name: str, definition: Definition) -> Any:
@@ -211,7 +202,7 @@ def _run_in_batch(
     else:
         return run(definition, ctx, cotangents)
     try:
-        with leniency(name=definition.name, published=False):
+        with leniency({}, name=definition.name):
             return run(definition, ctx, cotangents)
     except RuntimeError as error:
         if isinstance(error, PullbackError):
@@ -221,12 +212,6 @@ def _run_in_batch(
             f"{str(error).splitlines()[0]}",
             mend="Use torch.func.vmap, or take one gradient at a time.",
         ) from error
-
-
-def _saved_tensors(ctx: Any) -> tuple[Any, ...]:
-    saved = _unpack(ctx)
-    kept = ctx.__pullback__
-    return saved[: kept.saved] if kept.attributes else saved
 
 
 def _input_grad_buffers(ctx: Any) -> tuple[torch.Tensor | None, ...]:
@@ -239,25 +224,30 @@ def _finish(
     definition: Definition, ctx: Any, kept: _Kept, tensors: Sequence[torch.Tensor], output: Any
 ) -> Any:
     """Keep what a second derivative needs, and give torch an output that it can take."""
-    for name, value in ctx.__dict__.items():
-        if type(value) not in _ATOMS and name != "__pullback__":
-            _stash(ctx, kept)
-            break
     saved = ctx.to_save
     kept.dirty = ctx.dirty_tensors is not None
     if kept.dirty:
         places = Places(tensors, ())
         for tensor in ctx.dirty_tensors:
             places.dirty_place(tensor, definition.name)
-    kept.inputs = aside(definition, tensors, saved, refused=kept.dirty)
     marked = ctx.non_differentiable
-    if type(output) is torch.Tensor and marked is None:
-        kept.result, kept.single = ONE, True
-        return output
-    kept.single = not isinstance(output, tuple) or hasattr(output, "_fields")
-    kept.result, outputs = flatten((output,) if kept.single else output)
+    one = type(output) is torch.Tensor and marked is None
+    if one:
+        kept.result, kept.single, outputs = ONE, True, [output]
+    else:
+        kept.single = not isinstance(output, tuple) or hasattr(output, "_fields")
+        kept.result, outputs = flatten((output,) if kept.single else output)
+    ids = set(map(id, marked or ()))
+    kept.non_differentiable = [
+        i for i, t in enumerate(outputs) if id(t) in ids or not differentiable(t.dtype)
+    ]
+    kept.plain = _is_all_plain(ctx, kept, tensors, outputs)
+    kept.inputs = aside(definition, tensors, saved, refused=kept.dirty, weak=kept.plain)
+    if not kept.plain and not kept.dirty:
+        outputs = _apart(ctx, outputs)
+    if one:
+        return outputs[0]
     if marked is not None:  # torch would give a view a history all the same
-        ids = set(map(id, marked))
         fresh = {id(t): t.detach() for t in outputs if id(t) in ids}
         ctx.mark_non_differentiable(*fresh.values())
         outputs = [fresh.get(id(t), t) for t in outputs]
@@ -269,39 +259,32 @@ def _finish(
     return entries[0] if kept.single else entries
 
 
-def _stash(ctx: Any, kept: _Kept) -> None:
-    """Save the tensors among the attributes of the context, so that no output is kept alive."""
-    saved = list(ctx.to_save or ())
-    kept.saved = len(saved)
-
-    def strip(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor) or vars(leaf) or leaf.is_inference():
-            return leaf
-        saved.append(leaf)
-        return _Slot(len(saved) - 1)
-
-    for name, value in list(ctx.__dict__.items()):
-        if name == "__pullback__" or is_data(value):
+def _is_all_plain(
+    ctx: Any, kept: _Kept, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+) -> bool:
+    """Whether all that can reach backward is seen there: inputs, outputs, and no other number."""
+    inputs = set(map(id, tensors))
+    flowing = {id(t) for i, t in enumerate(outputs) if i not in kept.non_differentiable}
+    for tensor in ctx.to_save or ():
+        if tensor is None or id(tensor) in inputs or id(tensor) in flowing:
             continue
-        if isinstance(value, (torch.Tensor, *_CONTAINERS)):
-            kept.attributes[name] = ctx.__dict__[name] = pytree.tree_map(strip, value)
-    if len(saved) > kept.saved:
-        ctx.save_for_backward(*saved)
+        return False
+    given = None
+    for name, value in ctx.__dict__.items():
+        if type(value) in _STEPS or name == "__pullback__" or id(value) in inputs:
+            continue
+        if given is None:
+            given = [hole for hole in kept.template[0] if not is_hole(hole)]
+        known = [leaf for leaf in pytree.tree_leaves(value) if id(leaf) not in inputs]
+        if not all(is_plain(leaf, given) for leaf in known):
+            return False
+    return True
 
 
-@contextlib.contextmanager
-def _filled(ctx: Any) -> Any:
-    """Put the saved tensors back into the attributes of the context while backward runs."""
-    stripped = ctx.__pullback__.attributes
-    saved = _unpack(ctx)
-    for name, value in stripped.items():
-        ctx.__dict__[name] = pytree.tree_map(
-            lambda leaf: saved[leaf.place] if isinstance(leaf, _Slot) else leaf, value
-        )
-    try:
-        yield
-    finally:
-        ctx.__dict__.update(stripped)
+def _apart(ctx: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The outputs, as other objects where the context holds them: that would keep itself alive."""
+    held = set(map(id, pytree.tree_leaves(list(ctx.__dict__.values()))))
+    return [t.detach() if id(t) in held else t for t in outputs]
 
 
 def _run(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
@@ -312,12 +295,12 @@ def _run(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
     if kept.nested:
         given = unflatten(without_values(kept.result, None), cotangents[:-1])
     given = (list(given),) if definition.boxed else given
-    outside = _autocasting() and definition.autocast != "ambient"
-    if kept.attributes or outside:
-        with _filled(ctx), scope(None) if outside else _NOTHING:
-            result = definition.backward(ctx, *given)  # type: ignore[misc]
+    rule: Any = definition.backward
+    if _autocasting() and definition.autocast != "ambient":
+        with scope(None):
+            result = rule(ctx, *given)
     else:
-        result = definition.backward(ctx, *given)  # type: ignore[misc]
+        result = rule(ctx, *given)
     if versions is not None and versions != versions_of(cotangents):
         raise DefinitionError(
             f"The backward of {definition.name} changes its cotangent in place.",
@@ -327,45 +310,74 @@ def _run(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
     return result
 
 
-_NOTHING = contextlib.nullcontext()
-
-
 def _beyond(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
     """The gradients where they can be differentiated in turn."""
     kept = ctx.__pullback__
     places = [i for i, hole in enumerate(kept.template[0]) if is_hole(hole)]
     needs = [ctx.needs_input_grad[i] for i in places]
-    call = _call(definition, kept, needs)
-    inputs = reclaim(definition, kept.inputs, _unpack(ctx))
-    call.dirty = list(inputs) if kept.dirty else []
-    last = cotangents[:-1] if kept.nested else cotangents
-    mixed = not kept.nested and len(kept.result[0]) == len(last)
-    flowing = [i for i, hole in enumerate(kept.result[0]) if is_hole(hole)] if mixed else None
-    given = last if flowing is None else [last[i] for i in flowing]
-
-    def compute(saved: Any, every: Any) -> list[torch.Tensor | None]:
-        spread = list(last)
-        for i, cotangent in zip(flowing or range(len(last)), every, strict=True):
-            spread[i] = cotangent
-        kept.beyond = True
-        try:
-            result = _run(definition, ctx, [*spread, None] if kept.nested else spread)
-        finally:
-            kept.beyond = False
-        return call.matched(result)
-
-    gradients = differentiable_gradient(call, inputs, given, needs, compute)
+    application = _OnNode(definition, ctx, needs, cotangents)
+    kept.beyond = True
+    try:
+        gradients = differentiable_gradient(application, application.given, needs)
+    finally:
+        kept.beyond = False
     every: list[Any] = [None] * len(kept.template[0])
     for place, gradient in zip(places, gradients, strict=True):
         every[place] = gradient
     return tuple(every)
 
 
-def _call(definition: Definition, kept: _Kept, needs: Sequence[bool]) -> Call:
-    """The general form of a plain call, for what is derived from it."""
-    call = Call(definition, kept.template, (), needs, None, transformed=False)
-    call.result, call.single = kept.result, kept.single
-    call.count = sum(map(is_hole, kept.result[0]))
-    call.generators, call.materialize = kept.generators, False
-    call.dirty, call.non_differentiable = [], []
-    return call
+class _OnNode(Application):
+    """An application whose context is torch's own node."""
+
+    def __init__(
+        self, definition: Definition, ctx: Any, needs: Sequence[bool], cotangents: Sequence[Any]
+    ) -> None:
+        kept = ctx.__pullback__
+        self.node = ctx
+        self.call = call = Call(definition, kept.template, (), needs, None, transformed=False)
+        call.result, call.single, call.plain = kept.result, kept.single, kept.plain
+        call.count = sum(map(is_hole, kept.result[0]))
+        call.generators, call.materialize = kept.generators, False
+        call.dirty, call.non_differentiable = [0] if kept.dirty else [], kept.non_differentiable
+        last = cotangents[:-1] if kept.nested else cotangents
+        mixed = not kept.nested and len(kept.result[0]) == len(last)
+        holes = [i for i, hole in enumerate(kept.result[0]) if is_hole(hole)]
+        self._places = holes if mixed else list(range(len(last)))  # of the output tensors
+        self._cotangents = cotangents
+        self.given = [last[i] for i in self._places]
+
+    def pull(self, cotangents: Sequence[Any]) -> list[torch.Tensor | None]:
+        """Run the author's backward on what forward kept."""
+        every = list(self._cotangents)
+        for i, cotangent in zip(self._places, cotangents, strict=True):
+            every[i] = cotangent
+        result = _run_in_batch(self.call.definition, self.node, every, _run)
+        return self.call.matched(result)
+
+    def saved(self) -> list[torch.Tensor]:
+        """The tensors that were saved."""
+        kept = [entry[0] for entry in self.node.__pullback__.inputs if isinstance(entry, tuple)]
+        found = [*self.node.saved_tensors, *(map(_behind, kept))]
+        return [tensor for tensor in found if tensor is not None]
+
+    def inputs(self) -> list[torch.Tensor]:
+        """The inputs, with their history."""
+        kept = self.node.__pullback__
+        found = reclaim(self.call.definition, kept.inputs, self.node.saved_tensors)
+        return list(found.values())
+
+    def outputs(self) -> list[torch.Tensor]:
+        """The outputs of one more application: the node holds none that its author did not save."""
+        output = self.node.__pullback__.entry(*unflatten(self.call.template, self.inputs()))
+        if type(output) is tuple and output and type(output[-1]) is Nested:
+            return list(output[:-1])
+        return flatten(self.call.entries(output))[1]
+
+    def attributes(self) -> dict[str, Any]:
+        """What the context has now, that its author has put there."""
+        return {name: v for name, v in self.node.__dict__.items() if name != "__pullback__"}
+
+
+def _behind(reference: Any) -> Any:
+    return reference if isinstance(reference, torch.Tensor) else reference()

@@ -19,7 +19,9 @@ __all__ = [
     "flatten",
     "is_data",
     "is_hole",
+    "is_plain",
     "match",
+    "replaced",
     "unflatten",
     "without_values",
 ]
@@ -29,6 +31,8 @@ Template = tuple[tuple[Any, ...], Any]
 
 _CONTAINERS = (list, tuple, dict)
 _ATOMS = frozenset({int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device})
+
+_STEPS = frozenset({int, bool, type(None), torch.dtype, torch.device, torch.layout, slice})
 
 
 class _Hole:
@@ -78,6 +82,39 @@ def is_data(value: Any) -> bool:
     if kind is dict:
         return all(map(is_data, value.values()))
     return kind in (tuple, list, torch.Size) and all(map(is_data, value))
+
+
+def is_plain(value: Any, given: Sequence[Any] = ()) -> bool:
+    """Whether nothing that is computed in steps no smaller than a number can hide in a value.
+
+    Whole numbers, flags, dtypes and the like change in steps, and so have no derivative; a number
+    that was given as an argument was not computed; a text without a digit spells no number.
+    """
+    kind = type(value)
+    if kind in _STEPS or any(value is each for each in given):
+        return True
+    if kind is str:
+        return not any(map(str.isdigit, value))
+    if kind is dict:
+        return all(is_plain(key, given) and is_plain(entry, given) for key, entry in value.items())
+    if kind in (tuple, list, torch.Size):
+        return all(is_plain(entry, given) for entry in value)
+    if kind is not float:
+        return False
+    return any(isinstance(each, (int, float)) and each == value for each in given)
+
+
+def replaced(value: Any, by: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A value with other tensors in it; the same object where none is another."""
+    if isinstance(value, torch.Tensor):
+        return by(value)
+    if is_data(value) or not isinstance(value, _CONTAINERS):
+        return value
+    leaves, spec = pytree.tree_flatten(value)
+    found = [by(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    if all(new is old for new, old in zip(found, leaves, strict=True)):
+        return value
+    return pytree.tree_unflatten(found, spec)
 
 
 def is_hole(leaf: Any) -> bool:

@@ -1,0 +1,50 @@
+"""Refusals by name that rules get for what torch raises in them."""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from pullback.errors import PullbackError, UnsupportedError
+from pullback.internal.torch import is_raised_by_tracing
+
+__all__ = ["Raised", "is_control", "is_without_graph", "named"]
+
+# What autograd says of the two ends of a graph that was not written down.
+_WITHOUT_GRAPH = (
+    "does not require grad and does not have a grad_fn",
+    "One of the differentiated Tensors does not require grad",
+)
+
+
+class Raised(UnsupportedError):
+    """What torch raised in a rule, by name: in one on a batch, maybe not on one item of it."""
+
+
+Raised.__name__ = UnsupportedError.__name__  # what a user sees, and catches
+
+
+@contextlib.contextmanager
+def named(what: str, mend: str) -> Iterator[None]:
+    """Turn what torch raises in a rule into a refusal by name."""
+    try:
+        yield
+    except (PullbackError, Warning, torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
+        if is_control(error):
+            raise
+        first = str(error).strip().split("\n")[0][:200]
+        raise Raised(
+            f"{what}: its rules raise {type(error).__name__}: {first}", mend=mend
+        ) from error
+
+
+def is_without_graph(error: Exception) -> bool:
+    """Whether autograd was asked for a gradient of what it had written nothing down for."""
+    return not isinstance(error, PullbackError) and any(s in str(error) for s in _WITHOUT_GRAPH)
+
+
+def is_control(error: Exception) -> bool:
+    """Whether an error asks for another way to run, or stops the tracing of a graph."""
+    return is_raised_by_tracing(error) or "randomness" in str(error)

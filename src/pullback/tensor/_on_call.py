@@ -1,0 +1,65 @@
+"""An application at one level of transforms, where the engine holds what forward kept."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from pullback.tensor._call import Call
+from pullback.tensor._context import Context
+from pullback.tensor._second_order import Application
+
+__all__ = ["OnCall"]
+
+
+class OnCall(Application):
+    """An application of which a `Call` tells what was kept where.
+
+    Arguments:
+        call: the application.
+        kept: by their places the inputs, and what else was kept.
+        needs: for each input, whether its gradient is wanted.
+    """
+
+    def __init__(
+        self, call: Call, kept: dict[int, Any], needs: Sequence[bool] | None = None
+    ) -> None:
+        self.call = call
+        self.kept = kept
+        self._needs = call.needs if needs is None else needs
+
+    def pull(self, cotangents: Sequence[Any]) -> list[torch.Tensor | None]:
+        """Run the author's backward on what forward kept."""
+        return self.call.pull(self.kept, cotangents, self._needs)
+
+    def at(self, saved: Sequence[torch.Tensor]) -> "OnCall":
+        """The same application, with the saved tensors of another level."""
+        return OnCall(self.call, dict(zip(self.kept, saved, strict=True)), self._needs)
+
+    def saved(self) -> list[torch.Tensor]:
+        """The tensors that were saved."""
+        return list(self.kept.values())
+
+    def inputs(self) -> list[torch.Tensor]:
+        """The inputs, with their history."""
+        return [self.kept[i] for i in range(len(self.call.needs))]
+
+    def outputs(self) -> list[torch.Tensor]:
+        """The outputs, with the history that the author's rule gives them."""
+        first = len(self.call.needs)
+        return [self.kept[first + i] for i in range(self.call.count)]
+
+    def answers(self) -> dict[int, bool]:
+        """What tensors, by id, are to answer when asked whether they require a gradient."""
+        return self.call.answers(self.kept)
+
+    def attributes(self) -> dict[str, Any]:
+        """Nothing: the engine holds what forward put on the context."""
+        return {}
+
+    def context(self, tangents: Sequence[Any]) -> Context:
+        """The context of forward again, for tangents of some inputs."""
+        needs = [tangent is not None for tangent in tangents]
+        return self.call.context(
+            self.kept, needs, forward_mode=self.call.definition.jvp is not None
+        )

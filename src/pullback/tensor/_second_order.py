@@ -1,0 +1,378 @@
+"""The derivative of a gradient: backward, run where autograd sees it.
+
+A gradient is a map of the inputs and the cotangents,
+
+    P(x, g) = backward(forward(x), g),
+
+and its derivative is what autograd finds when the rules run with gradients on, if they hide
+nothing. There are three kinds of call:
+
+- *plain*: all tensors that can reach backward are inputs or outputs that are differentiated. Then
+  backward runs once, on the saved tensors, as torch runs it (`Watch` looks for cuts).
+- *residual*: forward kept something else that it has computed. Then forward runs again, so that
+  this has a history, and backward runs on it. What passes through an output has the history that
+  the author's own rule gives it: an output is the one that was returned.
+- *opaque*: the rules leave torch. The gradient is what it is, and its derivative is refused.
+
+Nothing is remembered from one call to another. The derivative lies in the graph that autograd makes
+of the rules, so that a parameter that is no argument keeps its share, and a third derivative is
+that of the graph.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from pullback.errors import PullbackError, UnsupportedError
+from pullback.internal._generators import rewind_shared
+from pullback.tensor import _random
+from pullback.tensor._autocast import scope
+from pullback.tensor._born import Born
+from pullback.tensor._call import Call, differentiable
+from pullback.tensor._compare import agree, equals_one_of
+from pullback.tensor._context import Context
+from pullback.tensor._errors import Raised, is_control
+from pullback.tensor._leniency import complete_inner, leniency
+from pullback.tensor._levels import apart, is_freed
+from pullback.tensor._refused import refused
+from pullback.tensor._structure import flatten, replaced, unflatten
+from pullback.tensor._watch import Outside, Retaining, Watch, refusal
+
+__all__ = [
+    "Application",
+    "confirm_forward",
+    "connected",
+    "differentiable_gradient",
+    "running_again",
+]
+
+Tensors = Sequence[torch.Tensor | None]
+_PURPOSE = "The second derivative"
+
+
+class Application(ABC):
+    """One application of a Function at one level of transforms, with the tensors it has there."""
+
+    call: Call
+    node: object = None  # of the graph of autograd, if torch's own holds the context
+
+    @abstractmethod
+    def pull(self, cotangents: Tensors) -> list[torch.Tensor | None]:
+        """Run the author's backward on what forward kept."""
+
+    def at(self, saved: Sequence[torch.Tensor]) -> "Application":
+        """The same application, with the saved tensors of another level."""
+        return self
+
+    @abstractmethod
+    def saved(self) -> list[torch.Tensor]:
+        """The tensors that were saved."""
+
+    @abstractmethod
+    def inputs(self) -> list[torch.Tensor]:
+        """The inputs, with their history.
+
+        Raises:
+            UnsupportedError: one is gone, or was changed.
+        """
+
+    @abstractmethod
+    def outputs(self) -> list[torch.Tensor]:
+        """The outputs, with the history that the author's rule gives them."""
+
+    def answers(self) -> dict[int, bool]:
+        """What tensors, by id, are to answer when asked whether they require a gradient."""
+        return {}
+
+    @abstractmethod
+    def attributes(self) -> dict[str, Any]:
+        """What the context has now, that its author has put there."""
+
+
+def differentiable_gradient(
+    application: Application, cotangents: Tensors, needs: Sequence[bool]
+) -> list[torch.Tensor | None]:
+    """The gradients, with a history; where that cannot be, an error in place of a derivative.
+
+    Arguments:
+        application: of the Function.
+        cotangents: one for each output, or None.
+        needs: for each input, whether its gradient is wanted.
+    """
+    call = application.call
+    values: list[torch.Tensor | None] | None = None
+    error = _declared(call)
+    if error is None and call.plain:
+        given = [*application.saved(), *cotangents]
+        watch = Watch(given, node=application.node, detaches=call.definition.detaches)
+        watch.answers = application.answers()
+        try:
+            with _named(call, watch) as failed:
+                with complete_inner(), watch:
+                    values = application.pull(cotangents)
+                values, error = _whole(call, watch, values, needs)
+                if error is None:
+                    return values
+                values = apart(values)
+            error = failed[0] if failed else error
+        except Outside:
+            values = None
+    if values is None:
+        try:
+            values = _values(application, cotangents)
+        except Exception as raised:
+            # What was kept beside the saved tensors may belong to a level that has ended, and what
+            # leaves torch cannot run on the tensors of a level.
+            if not call.transformed or is_control(raised):
+                raise
+    if error is None:
+        with _named(call) as failed:
+            return _again(application, cotangents, needs, values)
+        error = failed[0]
+    return _refused(application, error, cotangents)
+
+
+def _refused(
+    application: Application, error: UnsupportedError, cotangents: Tensors
+) -> list[torch.Tensor | None]:
+    """The gradients, with an error in the place of their derivative."""
+    saved = application.saved()
+
+    def compute(tensors: Sequence[Any]) -> Sequence[Any]:
+        kept, given = tensors[: len(saved)], tensors[len(saved) :]
+        return _values(application.at(kept), given)
+
+    try:
+        return refused(error, compute, [*saved, *cotangents], application.call)
+    except Exception as raised:
+        if isinstance(raised, PullbackError) or is_control(raised):
+            raise
+        raise Raised(error.what, mend=error.mend) from raised
+
+
+def _values(application: Application, cotangents: Tensors) -> list[torch.Tensor | None]:
+    """The gradients without a history."""
+    with torch.no_grad(), Retaining():  # it runs again if the derivative is asked for
+        return apart(application.pull(apart(cotangents)))
+
+
+@contextmanager
+def _named(call: Call, watch: Watch | None = None) -> Iterator[list[UnsupportedError]]:
+    """Collect a refusal, or what rules raise where autograd sees them, as one by name."""
+    failed: list[UnsupportedError] = []
+    try:
+        yield failed
+    except UnsupportedError as error:
+        failed.append(error)
+    except (PullbackError, Warning, torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
+        if is_control(error):
+            raise
+        first = str(error).strip().split("\n")[0][:200]
+        why = f"its rules, run where autograd sees them, raise {type(error).__name__}: {first}"
+        why = why if watch is None or watch.left is None else watch.left
+        failed.append(refusal(_PURPOSE, call.definition.name, why))
+        failed[0].__cause__ = error
+
+
+def _declared(call: Call) -> UnsupportedError | None:
+    if call.definition.once:
+        return call.once_refusal
+    if call.dirty:
+        return UnsupportedError(
+            f"{_PURPOSE} of {call.definition.name} needs the input that it has changed in place.",
+            mend="Compute out of place where a second derivative is wanted.",
+        )
+    return None
+
+
+def _whole(
+    call: Call, watch: Watch, gradients: Tensors, needs: Sequence[bool]
+) -> tuple[list[torch.Tensor | None], UnsupportedError | None]:
+    """The gradients with their history, and the refusal if one that is wanted has lost a part."""
+    found, error = list(gradients), None
+    for i, (gradient, need) in enumerate(zip(gradients, needs, strict=True)):
+        if gradient is not None and need:
+            found[i], why = watch.whole(gradient)
+            if why is not None and error is None:
+                error = refusal(_PURPOSE, call.definition.name, why)
+    return found, error
+
+
+def _again(
+    application: Application,
+    cotangents: Tensors,
+    needs: Sequence[bool],
+    values: Tensors | None,
+) -> list[torch.Tensor | None]:
+    """Run forward and backward again, where autograd sees them."""
+    call, inputs = application.call, application.inputs()
+    with running_again(call, (*inputs, *cotangents), _PURPOSE) as watch:
+        context = connected(application, inputs, watch)
+        Context.declared(context).needs = needs
+        given = fill_in(call, cotangents, application)
+        with watch:
+            gradients = call.backward(call.definition.transposable, context, given)
+        gradients, error = _whole(call, watch, gradients, needs)
+    if error is not None:
+        raise error
+    values = apart(gradients) if values is None else values
+    _confirm(application, watch, values, gradients)
+    if watch.doubtful:
+        confirm_forward(application, inputs, cotangents, needs, values, watch.dtypes)
+    return gradients
+
+
+@contextmanager
+def running_again(
+    call: Call, given: Tensors, purpose: str, *, detaches: bool | None = None
+) -> Iterator[Watch]:
+    """Run rules a second time, with the numbers that were drawn, and leave no trace.
+
+    Yields:
+        What the rules run under.
+    """
+    if any(tensor is not None and is_freed(tensor) for tensor in given):
+        raise refusal(purpose, call.definition.name, "forward frees the memory of an input")
+    detaches = call.definition.detaches if detaches is None else detaches
+    undo = rewind_shared()
+    generators = call.generators or _random.states(given)
+    try:
+        with (
+            leniency({}, name=call.definition.name),
+            _random.replaying(generators),
+            Born() as born,
+        ):
+            yield Watch(given, born=born.storages, detaches=detaches)
+    finally:
+        for step in undo:
+            step()
+
+
+def connected(application: Application, inputs: Sequence[torch.Tensor], watch: Watch) -> Context:
+    """Run forward again; gives a context on which all that forward computed has a history."""
+    call = application.call
+    # Copies, since forward may change them in place.
+    copies = [x.clone() if differentiable(x.dtype) else x for x in inputs]
+    watch.give(copies)
+    if call.transformed:
+        watch.answers.update(zip(map(id, copies), call.needs, strict=True))
+    with watch.forward(), scope(call.autocast):
+        context, output = call.forward(copies, lambda output: _returned(application, output, watch))
+    _, outputs = flatten(call.entries(output))
+    watch.doubt(outputs)
+    if call.transformed:
+        watch.answers.update((id(output), any(call.needs)) for output in outputs)
+    places = {id(output): i for i, output in enumerate(outputs) if i not in call.non_differentiable}
+    known: list[torch.Tensor] = []
+
+    def as_returned(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in places:
+            return tensor
+        if not known:
+            known.extend(application.outputs())
+            watch.give(known)
+            watch.answers.update(application.answers())
+        return known[places[id(tensor)]]
+
+    declared = Context.declared(context)
+    declared.saved_for_backward = replaced(declared.saved_for_backward, as_returned)
+    declared.saved_for_forward = replaced(declared.saved_for_forward, as_returned)
+    for name, value in list(vars(context).items()):
+        vars(context)[name] = replaced(value, as_returned)
+    if watch.left is not None:
+        call.refuse_values(vars(context), watch.left, _PURPOSE)
+    for name, value in application.attributes().items():  # put there since
+        vars(context).setdefault(name, value)
+    return context
+
+
+def _returned(application: Application, output: Any, watch: Watch) -> Any:
+    """What `setup_context` is given: the outputs that were returned, where they have a derivative."""
+    call = application.call
+    entries = call.entries(output)
+    template, computed = flatten(entries)
+    watch.doubt(computed)
+    with watch.pause():
+        outputs = application.outputs()
+    watch.give(outputs)
+    for i in call.non_differentiable:
+        outputs[i] = watch.current(computed[i])
+    found = unflatten(template, outputs)
+    return found[0] if call.single else found
+
+
+def fill_in(call: Call, cotangents: Tensors, application: Application) -> Tensors:
+    """Put zeros where a cotangent is undefined, if the author wants them."""
+    if not call.materialize or all(cotangent is not None for cotangent in cotangents):
+        return cotangents
+    outputs = application.outputs()
+    return [
+        torch.zeros_like(output) if c is None and differentiable(output.dtype) else c
+        for c, output in zip(cotangents, outputs, strict=True)
+    ]
+
+
+def _confirm(application: Application, watch: Watch, values: Tensors, gradients: Tensors) -> None:
+    """Refuse where the rules give another result when they run again."""
+    name = application.call.definition.name
+    what = "its rules give another result when they run again"
+    pattern = [value is None for value in values] == [g is None for g in gradients]
+    if not pattern or not agree(gradients, values):
+        raise refusal(_PURPOSE, name, what)
+    if equals_one_of(watch.outside, watch.computed()):
+        what = "backward reads a tensor outside of its context that an earlier forward has kept"
+        raise refusal(_PURPOSE, name, what)
+
+
+def confirm_forward(
+    application: Application,
+    inputs: Sequence[torch.Tensor],
+    cotangents: Tensors,
+    needs: Sequence[bool],
+    values: Tensors,
+    met: Iterable[torch.dtype],
+) -> None:
+    """Refuse where forward, seen by autograd, has another gradient than the author's backward.
+
+    What backward uses was computed of an output, or by another Function. Its history is that of the
+    operations of forward. They say how it changes if they say, of the same cotangent, what backward
+    says; an iteration, or a Function whose gradient is no derivative, does not.
+    """
+    call = application.call
+    flowing = [
+        i for i, c in enumerate(cotangents) if c is not None and i not in call.non_differentiable
+    ]
+    live = [i for i, need in enumerate(needs) if need]
+
+    def forward(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        filled: list[Any] = [x.clone() if differentiable(x.dtype) else x for x in inputs]
+        for i, tensor in zip(live, given, strict=True):
+            filled[i] = tensor.clone()
+        watch.give(filled)
+        with watch.forward():
+            _, output = call.forward(filled)
+        _, outputs = flatten(call.entries(output))
+        return tuple(watch.current(outputs[i]) for i in flowing)
+
+    with running_again(call, (*inputs, *cotangents), _PURPOSE) as watch, scope(call.autocast):
+        pull: Callable[..., Any] = torch.func.vjp(forward, *(inputs[i] for i in live))[1]
+        found = pull(tuple(cotangents[i] for i in flowing))
+    wanted = [_summed(values[i], inputs[i]) for i in live]
+    if not agree(found, wanted, met=met, needed=True):
+        what = (
+            "backward uses what forward has computed of an output, or by another Function, and "
+            "the operations of forward have another derivative than backward says"
+        )
+        raise refusal(_PURPOSE, call.definition.name, what)
+
+
+def _summed(gradient: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
+    """A gradient in the shape of its input, as autograd sums it."""
+    if gradient is None:
+        return torch.zeros_like(like)
+    return gradient if gradient.shape == like.shape else gradient.sum_to_size(like.shape)
