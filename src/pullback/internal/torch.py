@@ -63,6 +63,7 @@ __all__ = [
     "called_from",
     "compile_in_one_thread",
     "current_graph_task_id",
+    "constant_in_graph",
     "current_interpreter",
     "custom_function_call",
     "declare_ordered",
@@ -84,6 +85,7 @@ __all__ = [
     "graph_is_kept",
     "guard_graph",
     "has_kernel",
+    "hint_of",
     "innermost",
     "is_any_autocast_enabled",
     "is_batchedtensor",
@@ -117,6 +119,7 @@ __all__ = [
     "parameters_of",
     "peek_interpreter_stack",
     "pytree",
+    "recording",
     "remove_forward_hook",
     "restore_vmap",
     "rules_in",
@@ -127,7 +130,6 @@ __all__ = [
     "set_forward_mode",
     "set_grad_mode",
     "storage_of",
-    "substitute_in_graph",
     "temporarily_clear_interpreter_stack",
     "trace_again",
     "unwrap_if_dead",
@@ -330,6 +332,11 @@ try:
     _find(_registered.Info.__annotations__, "_backward_fn", "_setup_context_fn")
 
     # The compiler.
+    _AUTOGRAD = [
+        getattr(_c.DispatchKey, name)
+        for name in ("AutogradFunctionality", "AutogradOther", "ADInplaceOrView")
+    ]
+    _find(dir(_c), "_SetExcludeDispatchKeyGuard")
     _Strategy = _frames._FrameExecStrategy
     _SKIP, _DEFAULT = _frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT
     _set_strategy = _frames.set_code_exec_strategy
@@ -659,10 +666,27 @@ def free_symbols() -> Iterator[None]:
         _set_fallback_warning_enabled(True)
 
 
-def substitute_in_graph(function: types.FunctionType, other: Callable[..., Any]) -> None:
-    """Let Dynamo trace ``other`` in the place of a function, which is never compiled."""
-    torch.compiler.substitute_in_graph(function)(other)
-    never_compile(function)
+def constant_in_graph(function: types.FunctionType) -> Any:
+    """Let Dynamo call a function when it traces a call of it, and take the result for a constant.
+
+    As `torch.compiler.assume_constant_result`, which imports Dynamo.
+    """
+    vars(function)["_dynamo_marked_constant"] = True
+    return function
+
+
+def hint_of(size: Any) -> Any:
+    """A number that Dynamo traces with, or the one that it stands for in a symbol."""
+    return size.node.hint if isinstance(size, (torch.SymInt, torch.SymFloat)) else size
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[None]:
+    """Let autograd record within an operator, which torch runs below it."""
+    with contextlib.ExitStack() as stack:
+        for key in _AUTOGRAD:
+            stack.enter_context(_c._SetExcludeDispatchKeyGuard(key, False))
+        yield
 
 
 def never_compile(function: types.FunctionType, *, callees: bool = False) -> None:

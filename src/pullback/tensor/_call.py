@@ -17,7 +17,6 @@ from pullback.internal.torch import pytree, versions_of
 from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
-from pullback.tensor._in_graph import tried_below
 from pullback.tensor._leniency import leniency
 from pullback.tensor._mutation import refuse_mutation
 from pullback.tensor._places import Place, Places, fill, refuse_layouts, same, views_of
@@ -323,7 +322,7 @@ class Call:
         asked = {i: yes for i, yes in enumerate((*self.needs, *flowing)) if i in saved}
         tensors, flags = [saved[i] for i in asked], list(asked.values())
         lenient = leniency(tensors, flags, name=name, published=definition.lenient)
-        with tried_below(name, tensors), lenient:
+        with lenient:
             return self.backward(backward, context, given)
 
     def backward(

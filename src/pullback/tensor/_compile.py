@@ -1,0 +1,154 @@
+"""Compiled: Dynamo traces the author's rules; what it cannot trace stands in the graph as one call.
+
+Dynamo has a way of its own for Functions, which knows classes of torch's own metaclass alone. The
+classes here have another, so that Dynamo traces `Function.apply` as it traces any method, and
+comes to `follow`, which decides by what it sees:
+
+- **traced**: a bare Function, the *twin*, calls the author's rules. Dynamo takes it in its own way,
+  and guards what the rules read. This is what torch does with the Function as published.
+- **opaque**: where Dynamo cannot trace the rules, or a bare Function has no such arguments (nested,
+  by keyword), an operator runs them when the graph runs (`pullback.tensor._opaque`). What they
+  read is read then.
+- **refused**: a transform of torch.func in compiled code, where torch drops a custom backward.
+
+Which of the first two it is, is found by trying: the twin alone is given to `torch.compile`, with
+a backend that stops before anything runs. Nothing is read off the author's code.
+"""
+
+import enum
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from pullback.internal.torch import (
+    are_functorch_transforms_active,
+    constant_in_graph,
+    graph_break,
+    never_compile,
+    pytree,
+)
+from pullback.tensor import _opaque
+from pullback.tensor._shown import example_of, last_shown, show
+
+__all__ = ["Traceable", "follow", "prepare"]
+
+_base: Any = torch.autograd.Function
+# What a graph takes as an argument or a constant; anything else Dynamo follows, or refuses.
+_GRAPHED = (torch.Tensor, int, float, complex, str, bytes, type(None), enum.Enum)
+_GRAPHED += (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
+_CONTAINERS = (dict, list, tuple)
+
+
+class Traceable(type(torch.autograd.Function)):
+    """The metaclass of Functions whose `apply` Dynamo traces as it is written."""
+
+
+def prepare(function: Any) -> None:
+    """Make what Dynamo traces in the place of a Function, when its class is defined."""
+    function._twin = _twin(function)
+    function._handle = _opaque.register(function)
+
+
+def follow(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Apply a Function in code that Dynamo traces.
+
+    Where Dynamo ends its graph within, this runs, and nothing below it is compiled: `apply` would
+    be compiled once more, and end there again, without end.
+    """
+    if not torch.compiler.is_dynamo_compiling():
+        return function.apply(*args, **kwargs)
+    if are_functorch_transforms_active():
+        graph_break(
+            "UnsupportedError: torch.compile of a torch.func transform is refused for a custom "
+            "Function: its backward would be dropped. Compile the function without the transform, "
+            "or transform without compiling."
+        )
+    leaves = pytree.tree_leaves((args, kwargs))
+    if not all(isinstance(leaf, _GRAPHED) for leaf in leaves):
+        return function._twin.apply(*args, **kwargs)  # a constant of a graph it cannot be
+    if kwargs:
+        names = _order(function._handle, len(args), tuple(kwargs))
+        if names is not None:
+            args, kwargs = (*args, *[kwargs[name] for name in names]), {}
+    if not kwargs and not any(isinstance(arg, _CONTAINERS) for arg in args):
+        for leaf in args:
+            show(leaf)
+        if _is_traced(function._handle, len(args)):
+            return function._twin.apply(*args)
+    return _opaque.follow(function._handle, args, kwargs)
+
+
+never_compile(follow)
+
+
+def _twin(function: Any) -> Any:
+    """A bare Function with the rules of another one, whatever they are when it is traced."""
+    split = function.setup_context is not _base.setup_context
+    name = _name_of_backward(function)
+    boxed = bool(getattr(function, "boxed_grads_call", False))
+
+    def forward(ctx: Any, *args: Any) -> Any:
+        if split:
+            output = function.forward(*args)
+            function.setup_context(ctx, args, output)
+        else:
+            output = function.forward(ctx, *args)
+        nested = isinstance(output, _CONTAINERS) and type(output) is not tuple
+        if nested or (type(output) is tuple and any(isinstance(y, _CONTAINERS) for y in output)):
+            graph_break("A bare Function has no nested outputs.")
+        return output
+
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        return getattr(function, name)(ctx, *([list(cotangents)] if boxed else cotangents))
+
+    rules = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type(function.__name__, (_base,), rules)
+
+
+def _name_of_backward(function: Any) -> str:
+    """Which of the two names of one rule the author has written."""
+    for cls in function.__mro__[: function.__mro__.index(_base)]:
+        for name in ("backward", "vjp"):
+            if isinstance(vars(cls).get(name), (staticmethod, classmethod)):
+                return name
+    return "backward"
+
+
+@constant_in_graph
+def _order(handle: str, count: int, names: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The keywords as positional arguments; ``None`` if a default stands between them."""
+    function = _opaque.function_of(handle)
+    split = function.setup_context is not _base.setup_context
+    parameters = list(inspect.signature(function.forward, follow_wrapped=split).parameters.values())
+    rest = parameters[count + (not split) :][: len(names)]
+    fits = {p.name for p in rest if p.kind is p.POSITIONAL_OR_KEYWORD} == set(names)
+    return tuple(p.name for p in rest) if fits else None
+
+
+@constant_in_graph
+def _is_traced(handle: str, count: int) -> bool:
+    """Whether Dynamo can trace the rules on the arguments that were shown last."""
+    examples = [example_of(argument) for argument in last_shown(count)]
+    twin = _opaque.function_of(handle)._twin
+
+    def applied(*args: Any) -> Any:
+        return twin.apply(*args)
+
+    try:
+        with torch._dynamo.config.patch(suppress_errors=False):
+            torch.compile(applied, fullgraph=True, backend=_stop)(*examples)
+    except torch._dynamo.exc.BackendCompilerFailed as error:
+        return isinstance(error.inner_exception, _Traced)
+    except Exception:  # whatever it is, it comes again where the operator is tried
+        return False
+    return True  # nothing was computed, so that there was no graph
+
+
+class _Traced(Exception):  # noqa: N818 - no error: the graph is there
+    """Ends a trial before anything runs."""
+
+
+def _stop(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+    raise _Traced
