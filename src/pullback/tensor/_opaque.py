@@ -260,9 +260,7 @@ def _fits(found: Any, known: Any) -> bool:
     return same and all(size == before or type(before) is not int for size, before in sizes)
 
 
-def _apart(
-    tensors: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
+def _apart(tensors: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The tensors, copied where they lie in the memory of another: an operator must not alias."""
     seen = set(map(storage_of, others))
     result = []
