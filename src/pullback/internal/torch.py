@@ -62,8 +62,8 @@ __all__ = [
     "base_of",
     "called_from",
     "compile_in_one_thread",
-    "current_graph_task_id",
     "constant_in_graph",
+    "current_graph_task_id",
     "current_interpreter",
     "custom_function_call",
     "declare_ordered",
@@ -71,8 +71,8 @@ __all__ = [
     "disable_functorch",
     "disable_torch_function",
     "drops_writes",
+    "end_forward_mode",
     "end_graph",
-    "ending_forward_mode",
     "forward_level",
     "free_symbols",
     "from_functional_tensor",
@@ -112,6 +112,7 @@ __all__ = [
     "maybe_get_bdim",
     "maybe_get_level",
     "metadata_of",
+    "nested_forward_mode",
     "never_compile",
     "node_class",
     "operator_of",
@@ -192,6 +193,7 @@ try:
         _vmap,
         _interpreters,
         _autograd_function,
+        _eager,
         _fake,
         _functional,
         _modes,
@@ -206,6 +208,7 @@ try:
             "_functorch.vmap",
             "_functorch.pyfunctorch",
             "_functorch.autograd_function",
+            "_functorch.eager_transforms",
             "_subclasses.fake_tensor",
             "_subclasses.functional_tensor",
             "utils._python_dispatch",
@@ -319,6 +322,7 @@ try:
         _forward_ad._set_fwd_grad_enabled
     )
     _find(dir(_forward_ad), "_current_level")
+    _find(dir(_eager), "JVP_NESTING")
     _enter_level, _exit_level = _c._enter_dual_level, _c._exit_dual_level
 
     # Operators.
@@ -332,11 +336,12 @@ try:
     _find(_registered.Info.__annotations__, "_backward_fn", "_setup_context_fn")
 
     # The compiler.
-    _AUTOGRAD = [
-        getattr(_c.DispatchKey, name)
-        for name in ("AutogradFunctionality", "AutogradOther", "ADInplaceOrView")
-    ]
-    _find(dir(_c), "_SetExcludeDispatchKeyGuard")
+    _find(
+        dir(_c),
+        "_ForceDispatchKeyGuard",
+        "_dispatch_tls_local_include_set",
+        "_dispatch_tls_local_exclude_set",
+    )
     _Strategy = _frames._FrameExecStrategy
     _SKIP, _DEFAULT = _frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT
     _set_strategy = _frames.set_code_exec_strategy
@@ -604,22 +609,17 @@ def innermost(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-@contextlib.contextmanager
-def ending_forward_mode() -> Iterator[None]:
-    """End the level of forward mode that a graph began, where an error ends the graph within.
+def end_forward_mode() -> None:
+    """End the level of forward mode that a graph began, where an error ends the graph.
 
     Of what a graph has begun, torch itself ends all but this, and then refuses every later level.
     """
-    try:
-        yield
-    except Exception:
-        if _forward_ad._current_level < 0:
-            try:
-                level = _enter_level()
-            except RuntimeError:  # there is one
-                level = 0
-            _exit_level(level=level)
-        raise
+    if _forward_ad._current_level < 0:
+        try:
+            level = _enter_level()
+        except RuntimeError:  # there is one
+            level = 0
+        _exit_level(level=level)
 
 
 def end_graph(message: str) -> NoReturn:
@@ -680,13 +680,39 @@ def hint_of(size: Any) -> Any:
     return size.node.hint if isinstance(size, (torch.SymInt, torch.SymFloat)) else size
 
 
+def recording() -> AbstractContextManager[Any]:
+    """Let autograd and transforms work within an operator, which torch runs below them.
+
+    What dispatches to what is then as in a thread that has just begun.
+    """
+    return _c._ForceDispatchKeyGuard(*_first_state())
+
+
 @contextlib.contextmanager
-def recording() -> Iterator[None]:
-    """Let autograd record within an operator, which torch runs below it."""
-    with contextlib.ExitStack() as stack:
-        for key in _AUTOGRAD:
-            stack.enter_context(_c._SetExcludeDispatchKeyGuard(key, False))
+def nested_forward_mode() -> Iterator[None]:
+    """Let forward mode in an operator know of the level that compiled code around it has entered.
+
+    A graph enters a level without `torch.autograd.forward_ad` or `torch.func.jvp` knowing.
+    """
+    before = _eager.JVP_NESTING, _forward_ad._current_level
+    try:
+        _exit_level(level=_enter_level())
+    except RuntimeError:  # there is one
+        _eager.JVP_NESTING, _forward_ad._current_level = max(1, before[0]), 0
+    try:
         yield
+    finally:
+        _eager.JVP_NESTING, _forward_ad._current_level = before
+
+
+@functools.cache
+def _first_state() -> tuple[Any, Any]:
+    found: list[tuple[Any, Any]] = []
+    keys = _c._dispatch_tls_local_include_set, _c._dispatch_tls_local_exclude_set
+    thread = threading.Thread(target=lambda: found.append((keys[0](), keys[1]())))
+    thread.start()
+    thread.join()
+    return found[0]
 
 
 def never_compile(function: types.FunctionType, *, callees: bool = False) -> None:

@@ -31,6 +31,7 @@ from pullback.internal.torch import (
 )
 from pullback.tensor import _opaque
 from pullback.tensor._shown import example_of, last_shown, show
+from pullback.tensor._site import find, keep
 
 __all__ = ["Traceable", "follow", "prepare"]
 
@@ -39,6 +40,11 @@ _base: Any = torch.autograd.Function
 _GRAPHED = (torch.Tensor, int, float, complex, str, bytes, type(None), enum.Enum)
 _GRAPHED += (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 _CONTAINERS = (dict, list, tuple)
+_REFUSAL = (
+    "UnsupportedError: torch.compile of a torch.func transform is refused for a Function that takes "
+    "an object as argument: its backward would be dropped. Compile it without the transform, or "
+    "transform it without compiling."
+)
 
 
 class Traceable(type(torch.autograd.Function)):
@@ -48,7 +54,7 @@ class Traceable(type(torch.autograd.Function)):
 def prepare(function: Any) -> None:
     """Make what Dynamo traces in the place of a Function, when its class is defined."""
     function._twin = _twin(function)
-    function._handle = _opaque.register(function)
+    function._handle = keep(function)
 
 
 def follow(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -59,25 +65,22 @@ def follow(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """
     if not torch.compiler.is_dynamo_compiling():
         return function.apply(*args, **kwargs)
-    if are_functorch_transforms_active():
-        graph_break(
-            "UnsupportedError: torch.compile of a torch.func transform is refused for a custom "
-            "Function: its backward would be dropped. Compile the function without the transform, "
-            "or transform without compiling."
-        )
+    composed = are_functorch_transforms_active()
     leaves = pytree.tree_leaves((args, kwargs))
     if not all(isinstance(leaf, _GRAPHED) for leaf in leaves):
-        return function._twin.apply(*args, **kwargs)  # a constant of a graph it cannot be
+        if composed:
+            graph_break(_REFUSAL)
+        return function._twin.apply(*args, **kwargs)  # an object is no argument of an operator
     if kwargs:
         names = _order(function._handle, len(args), tuple(kwargs))
         if names is not None:
             args, kwargs = (*args, *[kwargs[name] for name in names]), {}
-    if not kwargs and not any(isinstance(arg, _CONTAINERS) for arg in args):
+    if not (kwargs or composed) and not any(isinstance(arg, _CONTAINERS) for arg in args):
         for leaf in args:
             show(leaf)
         if _is_traced(function._handle, len(args)):
             return function._twin.apply(*args)
-    return _opaque.follow(function._handle, args, kwargs)
+    return _opaque.follow(function._handle, args, kwargs, composed=composed)
 
 
 never_compile(follow)
@@ -119,7 +122,7 @@ def _name_of_backward(function: Any) -> str:
 @constant_in_graph
 def _order(handle: str, count: int, names: tuple[str, ...]) -> tuple[str, ...] | None:
     """The keywords as positional arguments; ``None`` if a default stands between them."""
-    function = _opaque.function_of(handle)
+    function = find(handle)
     split = function.setup_context is not _base.setup_context
     parameters = list(inspect.signature(function.forward, follow_wrapped=split).parameters.values())
     rest = parameters[count + (not split) :][: len(names)]
@@ -131,7 +134,7 @@ def _order(handle: str, count: int, names: tuple[str, ...]) -> tuple[str, ...] |
 def _is_traced(handle: str, count: int) -> bool:
     """Whether Dynamo can trace the rules on the arguments that were shown last."""
     examples = [example_of(argument) for argument in last_shown(count)]
-    twin = _opaque.function_of(handle)._twin
+    twin = find(handle)._twin
 
     def applied(*args: Any) -> Any:
         return twin.apply(*args)
@@ -146,7 +149,7 @@ def _is_traced(handle: str, count: int) -> bool:
     return True  # nothing was computed, so that there was no graph
 
 
-class _Traced(Exception):  # noqa: N818 - no error: the graph is there
+class _Traced(Exception):
     """Ends a trial before anything runs."""
 
 

@@ -13,7 +13,7 @@ transforms must carry. The rules that the author left out are derived:
 """
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch

@@ -121,7 +121,7 @@ class Function(torch.autograd.Function, metaclass=Traceable):
     _lenient: ClassVar[bool] = False
     _twin: ClassVar[Any] = None  # see `pullback.tensor._compile`
     _handle: ClassVar[str] = ""
-    _sites: ClassVar[dict[str, Any]] = {}
+    _sites: ClassVar[list[Any]] = []
     _compiled: ClassVar[tuple[Any, Definition] | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
