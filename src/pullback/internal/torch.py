@@ -105,6 +105,7 @@ __all__ = [
     "is_symbolic",
     "is_traced",
     "is_view",
+    "is_whole",
     "is_zero_tensor",
     "leave_function_mode",
     "len_torch_dispatch_stack",
@@ -650,9 +651,9 @@ def _again() -> type[Exception]:
 
 
 @contextlib.contextmanager
-def free_symbols() -> Iterator[None]:
-    """Let a call that Dynamo tries read numbers of tensors that stay inside of it."""
-    shapes = getattr(getattr(_Tracing.try_get(), "fake_mode", None), "shape_env", None)
+def free_symbols(mode: Any) -> Iterator[None]:
+    """Let code on tensors without values read numbers of them that stay inside of it."""
+    shapes = mode.shape_env
     if shapes is None:
         yield
         return
@@ -673,6 +674,17 @@ def constant_in_graph(function: types.FunctionType) -> Any:
     """
     vars(function)["_dynamo_marked_constant"] = True
     return function
+
+
+def is_whole(context: Any) -> bool:
+    """Whether the graph that Dynamo traces must not end, as asked by ``fullgraph=True``.
+
+    Arguments:
+        context: what `torch._dynamo.comptime` hands out.
+    """
+    translator = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
+    root = translator.output.root_tx
+    return root.one_graph or getattr(translator, "error_on_graph_break", False)
 
 
 def hint_of(size: Any) -> Any:

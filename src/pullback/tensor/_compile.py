@@ -7,9 +7,10 @@ comes to `follow`, which decides by what it sees:
 - **traced**: a bare Function, the *twin*, calls the author's rules. Dynamo takes it in its own way,
   and guards what the rules read. This is what torch does with the Function as published.
 - **opaque**: where Dynamo cannot trace the rules, or a bare Function has no such arguments (nested,
-  by keyword), an operator runs them when the graph runs (`pullback.tensor._opaque`). What they
-  read is read then.
-- **refused**: a transform of torch.func in compiled code, where torch drops a custom backward.
+  by keyword), and the graph must not end (``fullgraph=True``), an operator runs them when the
+  graph runs (`pullback.tensor._opaque`). What they read is read then. So it is below transforms of
+  torch.func, where torch drops the backward of what it traces (`pullback.tensor._composed`).
+- **not compiled**: otherwise the graph ends before the call, as torch's does.
 
 Which of the first two it is, is found by trying: the twin alone is given to `torch.compile`, with
 a backend that stops before anything runs. Nothing is read off the author's code.
@@ -30,7 +31,7 @@ from pullback.internal.torch import (
     pytree,
 )
 from pullback.tensor import _opaque
-from pullback.tensor._shown import example_of, last_shown, show
+from pullback.tensor._shown import example_of, last_shown, may_be_operator, show
 from pullback.tensor._site import find, keep
 
 __all__ = ["Traceable", "follow", "prepare"]
@@ -41,9 +42,9 @@ _GRAPHED = (torch.Tensor, int, float, complex, str, bytes, type(None), enum.Enum
 _GRAPHED += (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 _CONTAINERS = (dict, list, tuple)
 _REFUSAL = (
-    "UnsupportedError: torch.compile of a torch.func transform is refused for a Function that takes "
-    "an object as argument: its backward would be dropped. Compile it without the transform, or "
-    "transform it without compiling."
+    "UnsupportedError: torch.compile of a torch.func transform is refused for a Function that "
+    "takes an object as argument: its backward would be dropped. Compile it without the "
+    "transform, or transform it without compiling."
 )
 
 
@@ -80,6 +81,8 @@ def follow(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             show(leaf)
         if _is_traced(function._handle, len(args)):
             return function._twin.apply(*args)
+    if not may_be_operator(composed):
+        graph_break("A Function whose rules Dynamo cannot trace, or that takes nested tensors.")
     return _opaque.follow(function._handle, args, kwargs, composed=composed)
 
 

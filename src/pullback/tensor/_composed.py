@@ -34,6 +34,7 @@ class _Program:
 
     def __init__(self, source: Any, way: str, count: int, moving: Any, flowing: Any) -> None:
         self.source, self.way, self.count = source, way, count
+        self.name = source.name
         self.moving, self.flowing = moving, flowing
         self.constants = _constants(source) if way == "vmap" else ()
         self.derived: dict[Any, tuple[str, _Program]] = {}
@@ -148,4 +149,4 @@ def _(key: str, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     program = find(key)
     if isinstance(program, Site):
         return program.learn(tensors)
-    return without_values(program.run, tensors)
+    return without_values(program.name, program.run, tensors)

@@ -1,17 +1,17 @@
 """What Dynamo knows of the arguments of a call, shown to code that decides how it is traced.
 
-Code that Dynamo traces sees no types and shapes, only names for them; what runs while it traces (a
-function whose result is a constant in the graph) is given constants alone. `torch._dynamo.comptime` is
-torch's own way from the first to the second.
+Code that Dynamo traces sees neither types nor shapes. A function whose result is a constant in the
+graph runs while it traces, and is given constants alone. `torch._dynamo.comptime` is torch's own
+way from the first to the second.
 """
 
 from typing import Any
 
 import torch
 
-from pullback.internal.torch import hint_of
+from pullback.internal.torch import constant_in_graph, hint_of, is_exporting, is_whole
 
-__all__ = ["constant_of", "example_of", "is_tensor", "last_shown", "show"]
+__all__ = ["constant_of", "example_of", "is_tensor", "last_shown", "may_be_operator", "show"]
 
 _shown: list[Any] = []  # one graph is traced at a time, in whichever thread
 
@@ -23,6 +23,25 @@ def show(leaf: Any) -> None:
 
 def _note(context: Any) -> None:
     _shown.append(context.get_local("leaf"))
+
+
+def may_be_operator(composed: bool) -> bool:
+    """Whether an operator may stand in the graph, which is asked for only where it must not end.
+
+    To learn the shapes it runs forward once; where the graph may end, nothing is run.
+    """
+    torch._dynamo.comptime.comptime(_note_whole)
+    return _is_allowed(composed)
+
+
+def _note_whole(context: Any) -> None:
+    _shown.append(is_whole(context))
+
+
+@constant_in_graph
+def _is_allowed(composed: bool) -> bool:
+    # An exported program goes to processes that do not have the Function.
+    return (_shown.pop() or composed) and not is_exporting()
 
 
 def last_shown(count: int) -> list[Any]:

@@ -1,6 +1,6 @@
 """`Site`: one place in a compiled graph where a Function stands as an operator.
 
-What the operator runs is no part of the graph; a graph, which may be kept on disk, has a key for it.
+What the operator runs is no part of the graph, which may be kept on disk: it has a key for it.
 """
 
 import enum
@@ -18,6 +18,8 @@ from pullback.internal.torch import (
     FakeTensorMode,
     disable_current_modes,
     end_forward_mode,
+    free_symbols,
+    hint_of,
     pytree,
     recording,
     storage_of,
@@ -69,7 +71,7 @@ class Site:
     """
 
     def __init__(self, function: Any, holed: Any, needs: tuple[bool, ...]) -> None:
-        self.function = weakref.ref(function)
+        self.function, self.name = weakref.ref(function), function.__name__
         self.holed = holed
         self.needs = needs
         self.autocast = forward_state("ambient", ())
@@ -106,7 +108,7 @@ class Site:
                 self.outline, outputs = self.apply(self.leaves(given))
             return outputs
 
-        outputs = without_values(run, tensors)
+        outputs = without_values(self.name, run, tensors)
         self.outputs = [(list(y.size()), y.dtype, y.device) for y in outputs]
         return outputs
 
@@ -118,9 +120,8 @@ class Site:
 
     def refusal(self, what: str) -> UnsupportedError:
         """The error for what an operator cannot be."""
-        name = getattr(self.function(), "__name__", "A Function that is gone")
         return UnsupportedError(
-            f"{name} {what}, and it stands as one operator in a compiled graph, since "
+            f"{self.name} {what}, and it stands as one operator in a compiled graph, since "
             "torch.compile cannot trace its rules.",
             mend="Apply it outside of what is compiled, or write rules that can be traced.",
         )
@@ -156,25 +157,30 @@ def _fits(tensor: torch.Tensor, known: Any) -> bool:
     return same and all(now == before or type(before) is not int for now, before in sizes)
 
 
-def without_values(run: Any, tensors: Sequence[Any]) -> list[torch.Tensor]:
+def without_values(name: str, run: Any, tensors: Sequence[Any]) -> list[torch.Tensor]:
     """What ``run`` returns where the tensors that it is given have no values: their shapes alone.
 
     What rules make of nothing but numbers has values: they may keep that for the next call.
 
     Raises:
-        NotImplementedError: it fails, for whatever reason: a kind of error for which Dynamo ends its
-            graph before the call, which then runs uncompiled.
+        NotImplementedError: it fails, for whatever reason: an error of this kind ends the graph
+            of Dynamo before the call, which then runs uncompiled.
     """
     undo = rewind_shared()
     try:
         mode = next(tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor))
         with FakeTensorMode(allow_non_fake_inputs=True, shape_env=mode.shape_env):
             given = list(map(_like, tensors))
-        with disable_current_modes(), torch.random.fork_rng(), recording():
+        with free_symbols(mode), disable_current_modes(), torch.random.fork_rng(), recording():
             outputs = run(given)
+        if any(hint_of(size) is None for y in outputs for size in y.size()):
+            raise UnsupportedError("The shape of an output depends on values.")
     except Exception as error:
         end_forward_mode()
-        raise NotImplementedError(f"{type(error).__name__}: {error}") from error
+        raise NotImplementedError(
+            f"UnsupportedError: {name} cannot stand in a compiled graph as an operator, since its "
+            f"shapes are not known without values. {type(error).__name__}: {error}"
+        ) from error
     finally:
         for step in undo:
             step()
