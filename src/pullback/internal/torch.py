@@ -61,6 +61,7 @@ __all__ = [
     "are_functorch_transforms_active",
     "base_of",
     "called_from",
+    "can_trace",
     "compile_in_one_thread",
     "constant_in_graph",
     "current_graph_task_id",
@@ -72,7 +73,6 @@ __all__ = [
     "disable_torch_function",
     "drops_writes",
     "end_forward_mode",
-    "end_graph",
     "forward_level",
     "free_symbols",
     "from_functional_tensor",
@@ -83,16 +83,12 @@ __all__ = [
     "get_unwrapped",
     "graph_break",
     "graph_is_kept",
-    "guard_graph",
     "has_kernel",
     "hint_of",
     "innermost",
     "is_any_autocast_enabled",
     "is_batchedtensor",
-    "is_compiled",
-    "is_decided_by_values",
     "is_dynamo_tracing",
-    "is_dynamo_trying",
     "is_exporting",
     "is_functional_tensor",
     "is_functorch_wrapped_tensor",
@@ -133,11 +129,11 @@ __all__ = [
     "set_grad_mode",
     "storage_of",
     "temporarily_clear_interpreter_stack",
-    "trace_again",
     "unwrap_if_dead",
     "version_of",
     "versions_of",
     "watch_apply",
+    "while_tracing",
     "wrap_functional_tensor",
     "wrap_recomputation",
 ]
@@ -147,7 +143,6 @@ TESTED = "2.15"  # the newest that `make matrix` runs
 _BEYOND = "3"
 _FLAG_TELLS = torch.__version__ >= "2.9"
 _EFFECTS_ARE_PUBLIC = torch.__version__ >= "2.10"
-_GUARDS_TAKE_A_STACK = torch.__version__ >= "2.11"
 # There a Function that Dynamo traces also returns every tensor of its forward, and autograd gives
 # the cotangent of a tensor that is returned twice to its last place.
 INTERMEDIATES_ARE_OUTPUTS = "2.11" <= torch.__version__ < "2.12"
@@ -347,7 +342,6 @@ try:
     _SKIP, _DEFAULT = _frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT
     _set_strategy = _frames.set_code_exec_strategy
     _Tracing: Any = torch._guards.TracingContext
-    _Guard: Any = torch._guards.Guard
     if _FLAG_TELLS:
         _find(vars(torch.compiler), "_is_exporting_flag")
     _ORDERED = (_effects.EffectType if _EFFECTS_ARE_PUBLIC else _effects._EffectType).ORDERED
@@ -474,23 +468,6 @@ def is_dynamo_tracing() -> bool:
     return _Tracing.try_get() is not None
 
 
-def guard_graph(watch: Callable[[], Callable[[], bool]], what: str) -> None:
-    """Have the graph that Dynamo traces made anew once ``watch()()`` is false.
-
-    ``watch`` is called when all of the graph has been traced.
-    """
-
-    def create(builder: Any, guard: Any) -> None:
-        stack = (None,) if _GUARDS_TAKE_A_STACK else ()
-        unchanged = watch()
-        builder.guard_manager.root.add_lambda_guard(lambda _: unchanged(), [what], *stack)
-
-    from torch._dynamo.source import GlobalStateSource  # imports Dynamo, which is there by then
-
-    guard = _Guard(GlobalStateSource(), create)
-    _Tracing.get().guards_context.dynamo_guards.add(guard)
-
-
 def saved_tensors_are_hooked() -> bool:
     """Whether hooks pack what is saved now; no where torch (2.7) cannot tell."""
     return _saved_hooks is not None and _saved_hooks(True) is not None
@@ -581,28 +558,6 @@ def is_raised_by_tracing(error: Exception) -> bool:
     return type(error).__module__.startswith((COMPILER, "torch.fx"))
 
 
-def is_compiled(function: object) -> bool:
-    """Whether a function is what `torch.compile` returned."""
-    return hasattr(function, "_torchdynamo_orig_callable")
-
-
-def is_decided_by_values(error: Exception) -> bool:
-    """Whether code under Dynamo asked for a number that only the values of a tensor give."""
-    symbols = sys.modules.get("torch.fx.experimental.symbolic_shapes")
-    return symbols is not None and isinstance(error, symbols.GuardOnDataDependentSymNode)
-
-
-def is_dynamo_trying(tensors: Iterable[torch.Tensor]) -> bool:
-    """Whether Dynamo tries a call that it puts into its graph whole, on tensors without data.
-
-    The compiler behind it traces the graph again, with other tensors; an error there is not the
-    end of the graph but of the program.
-    """
-    if _Tracing.try_get() is None or is_traced():
-        return False
-    return not any(isinstance(innermost(tensor), FunctionalTensor) for tensor in tensors)
-
-
 def innermost(tensor: torch.Tensor) -> torch.Tensor:
     """What is below all wrappers of `torch.func`."""
     while is_functorch_wrapped_tensor(tensor):
@@ -621,33 +576,6 @@ def end_forward_mode() -> None:
         except RuntimeError:  # there is one
             level = 0
         _exit_level(level=level)
-
-
-def end_graph(message: str) -> NoReturn:
-    """Let Dynamo end its graph before the call that it tries, which then runs uncompiled.
-
-    Raises:
-        Unsupported: always; torch reports it under ``fullgraph=True``.
-    """
-    raise torch._dynamo.exc.Unsupported(message)
-
-
-def trace_again(function: object, message: str) -> NoReturn:
-    """Let Dynamo begin anew and trace a class that it took into its graph whole.
-
-    Without ``fullgraph=True`` the graph ends before the call this once.
-
-    Raises:
-        Unsupported: always; it begins the analysis anew where it would end it.
-    """
-    torch._dynamo.trace_rules._allowed_callable_ids.remove(id(function))
-    raise _again()(message)
-
-
-@functools.cache
-def _again() -> type[Exception]:
-    errors = torch._dynamo.exc
-    return type("Unsupported", (errors.Unsupported, errors.RestartAnalysis), {"restart_reason": ""})
 
 
 @contextlib.contextmanager
@@ -674,6 +602,31 @@ def constant_in_graph(function: types.FunctionType) -> Any:
     """
     vars(function)["_dynamo_marked_constant"] = True
     return function
+
+
+def while_tracing(function: Callable[[Any], None]) -> None:
+    """Let Dynamo call a function when it traces this call, with all that it knows."""
+    torch._dynamo.comptime.comptime(function)
+
+
+def can_trace(function: Callable[..., Any], examples: Iterable[Any]) -> bool:
+    """Whether Dynamo makes one graph of a function on such arguments; nothing is run."""
+    try:
+        with torch._dynamo.config.patch(suppress_errors=False):
+            torch.compile(function, fullgraph=True, backend=_stop)(*examples)
+    except torch._dynamo.exc.BackendCompilerFailed as error:
+        return isinstance(error.inner_exception, _GraphIsMade)
+    except Exception:  # of any kind: what can be traced only ends in the backend
+        return False
+    return True  # nothing was computed, so that there was no graph
+
+
+class _GraphIsMade(Exception):
+    """Ends a compilation before anything runs."""
+
+
+def _stop(graph: Any, inputs: Any) -> NoReturn:
+    raise _GraphIsMade
 
 
 def is_whole(context: Any) -> bool:

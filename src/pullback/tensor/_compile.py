@@ -18,13 +18,14 @@ a backend that stops before anything runs. Nothing is read off the author's code
 
 import enum
 import inspect
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from pullback.internal.torch import (
+    INTERMEDIATES_ARE_OUTPUTS,
     are_functorch_transforms_active,
+    can_trace,
     constant_in_graph,
     graph_break,
     never_compile,
@@ -32,7 +33,7 @@ from pullback.internal.torch import (
 )
 from pullback.tensor import _opaque
 from pullback.tensor._shown import example_of, last_shown, may_be_operator, show
-from pullback.tensor._site import find, keep
+from pullback.tensor._site import differentiable, find, keep
 
 __all__ = ["Traceable", "follow", "prepare"]
 
@@ -96,14 +97,16 @@ def _twin(function: Any) -> Any:
     boxed = bool(getattr(function, "boxed_grads_call", False))
 
     def forward(ctx: Any, *args: Any) -> Any:
-        if split:
-            output = function.forward(*args)
-            function.setup_context(ctx, args, output)
-        else:
-            output = function.forward(ctx, *args)
+        output = function.forward(*args) if split else function.forward(ctx, *args)
         nested = isinstance(output, _CONTAINERS) and type(output) is not tuple
         if nested or (type(output) is tuple and any(isinstance(y, _CONTAINERS) for y in output)):
             graph_break("A bare Function has no nested outputs.")
+        if INTERMEDIATES_ARE_OUTPUTS:
+            if type(output) is tuple and not split:
+                graph_break("What forward marks may not be copied: see INTERMEDIATES_ARE_OUTPUTS.")
+            output = _copied(output)
+        if split:
+            function.setup_context(ctx, args, output)
         return output
 
     def backward(ctx: Any, *cotangents: Any) -> Any:
@@ -111,6 +114,14 @@ def _twin(function: Any) -> Any:
 
     rules = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     return type(function.__name__, (_base,), rules)
+
+
+def _copied(output: Any) -> Any:
+    """The outputs as tensors of their own: no operation of forward returned any of them."""
+    if isinstance(output, tuple):
+        return tuple([_copied(entry) for entry in output])
+    floats = isinstance(output, torch.Tensor) and differentiable(output)
+    return output.clone() if floats else output
 
 
 def _name_of_backward(function: Any) -> str:
@@ -136,25 +147,9 @@ def _order(handle: str, count: int, names: tuple[str, ...]) -> tuple[str, ...] |
 @constant_in_graph
 def _is_traced(handle: str, count: int) -> bool:
     """Whether Dynamo can trace the rules on the arguments that were shown last."""
-    examples = [example_of(argument) for argument in last_shown(count)]
     twin = find(handle)._twin
 
     def applied(*args: Any) -> Any:
         return twin.apply(*args)
 
-    try:
-        with torch._dynamo.config.patch(suppress_errors=False):
-            torch.compile(applied, fullgraph=True, backend=_stop)(*examples)
-    except torch._dynamo.exc.BackendCompilerFailed as error:
-        return isinstance(error.inner_exception, _Traced)
-    except Exception:  # whatever it is, it comes again where the operator is tried
-        return False
-    return True  # nothing was computed, so that there was no graph
-
-
-class _Traced(Exception):
-    """Ends a trial before anything runs."""
-
-
-def _stop(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
-    raise _Traced
+    return can_trace(applied, [example_of(argument) for argument in last_shown(count)])

@@ -36,7 +36,7 @@ from pullback.tensor._reach import (
     named,
 )
 
-__all__ = ["drawn_outside", "keeps_a_fake", "kept_outside", "names_in_rules", "preserved"]
+__all__ = ["kept_outside", "names_in_rules", "preserved"]
 
 _DEPTH = 2  # functions that rules call by name, and what these call
 _REACHED = 4096  # functions that are looked into at any distance
@@ -80,21 +80,6 @@ def kept_outside(definition: Definition) -> list[Any]:
         (id(leaf), version_of(leaf)) if isinstance(leaf, torch.Tensor) else repr(leaf)
         for leaf in _outside(definition)
     ]
-
-
-def keeps_a_fake(definition: Definition) -> bool:
-    """Whether a rule has written a tensor without values to outside of its arguments."""
-    return any(isinstance(leaf, FakeTensor) for leaf in _outside(definition))
-
-
-def drawn_outside(definition: Definition) -> list[str]:
-    """Where the generators of Python and numpy stand that the rules of a Function can draw from.
-
-    Two lists are equal if nothing was drawn between them.
-    """
-    named_ones = [value for rule in _functions(definition) for value in named(rule)]
-    undo = [rewind(value) for value in named_ones if not isinstance(value, torch.Generator)]
-    return [repr(step) for step in (*rewind_shared(), *filter(None, undo))]
 
 
 def _outside(definition: Definition) -> Iterator[Any]:

@@ -1,15 +1,21 @@
 """What Dynamo knows of the arguments of a call, shown to code that decides how it is traced.
 
 Code that Dynamo traces sees neither types nor shapes. A function whose result is a constant in the
-graph runs while it traces, and is given constants alone. `torch._dynamo.comptime` is torch's own
-way from the first to the second.
+graph runs while it traces, and is given constants alone. torch's own way from the first to the
+second is `comptime`.
 """
 
 from typing import Any
 
 import torch
 
-from pullback.internal.torch import constant_in_graph, hint_of, is_exporting, is_whole
+from pullback.internal.torch import (
+    constant_in_graph,
+    hint_of,
+    is_exporting,
+    is_whole,
+    while_tracing,
+)
 
 __all__ = ["constant_of", "example_of", "is_tensor", "last_shown", "may_be_operator", "show"]
 
@@ -18,11 +24,11 @@ _shown: list[Any] = []  # one graph is traced at a time, in whichever thread
 
 def show(leaf: Any) -> None:
     """Show an argument to what Dynamo calls next."""
-    torch._dynamo.comptime.comptime(_note)
+    while_tracing(_note)
 
 
 def _note(context: Any) -> None:
-    _shown.append(context.get_local("leaf"))
+    _shown.append(context.get_local("leaf", stacklevel=1))
 
 
 def may_be_operator(composed: bool) -> bool:
@@ -30,7 +36,7 @@ def may_be_operator(composed: bool) -> bool:
 
     To learn the shapes it runs forward once; where the graph may end, nothing is run.
     """
-    torch._dynamo.comptime.comptime(_note_whole)
+    while_tracing(_note_whole)
     return _is_allowed(composed)
 
 
