@@ -659,15 +659,16 @@ def nested_forward_mode() -> Iterator[None]:
 
     A graph enters a level without `torch.autograd.forward_ad` or `torch.func.jvp` knowing.
     """
-    before = _eager.JVP_NESTING, _forward_ad._current_level
+    transforms: Any = _eager
+    before = transforms.JVP_NESTING, _forward_ad._current_level
     try:
         _exit_level(level=_enter_level())
     except RuntimeError:  # there is one
-        _eager.JVP_NESTING, _forward_ad._current_level = max(1, before[0]), 0
+        transforms.JVP_NESTING, _forward_ad._current_level = max(1, before[0]), 0
     try:
         yield
     finally:
-        _eager.JVP_NESTING, _forward_ad._current_level = before
+        transforms.JVP_NESTING, _forward_ad._current_level = before
 
 
 @functools.cache

@@ -110,23 +110,26 @@ class _Transformed(torch.autograd.Function):
         return (None, *(next(found) if i in ctx.moving else None for i in range(len(tensors))))
 
     @staticmethod
-    def jvp(ctx: Any, _: None, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
+    def jvp(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
         tensors = ctx.saved_tensors
         key = _derive(ctx.key, "jvp", len(tensors), ctx.moving, ctx.flowing)
         given = [
-            torch.zeros_like(tensors[i]) if (t := tangents[i]) is None else t for i in ctx.moving
+            torch.zeros_like(tensors[i]) if (t := tangents[1 + i]) is None else t
+            for i in ctx.moving
         ]
         found = iter(_Transformed.apply(key, *tensors, *given))
         count = 1 + max((*ctx.flowing, *_constants(find(ctx.key))), default=-1)
         return tuple(next(found) if i in ctx.flowing else None for i in range(count))
 
     @staticmethod
-    def vmap(info: Any, dims: tuple[Any, ...], key: str, *tensors: torch.Tensor) -> Any:
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+        key, *tensors = args
+        dims = in_dims[1:]
         source = find(key)
         if isinstance(source, Site) and not source.outline:  # one item tells what it returns
-            pairs = zip(tensors, dims[1:], strict=True)
+            pairs = zip(tensors, dims, strict=True)
             _Transformed.apply(key, *(t if dim is None else t.select(dim, 0) for t, dim in pairs))
-        key = _derive(key, "vmap", len(tensors), dims[1:], ())
+        key = _derive(key, "vmap", len(tensors), dims, ())
         outputs = _Transformed.apply(key, *tensors)
         return outputs, (0,) * len(outputs)
 

@@ -61,7 +61,7 @@ def follow(handle: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, compos
     return _restore(key, outputs, 0)[0]
 
 
-def _restore(key: str, outputs: list[torch.Tensor], at: int) -> tuple[Any, int]:
+def _restore(key: str, outputs: Sequence[torch.Tensor], at: int) -> tuple[Any, int]:
     """The output of a Function from its tensors, and where in its outline the next one begins."""
     kind, at = _word(key, at), at + 1
     if kind is None:
