@@ -28,6 +28,7 @@ from pullback.internal.torch import (
     can_trace,
     constant_in_graph,
     graph_break,
+    is_exporting,
     never_compile,
     pytree,
 )
@@ -147,9 +148,12 @@ def _order(handle: str, count: int, names: tuple[str, ...]) -> tuple[str, ...] |
 @constant_in_graph
 def _is_traced(handle: str, count: int) -> bool:
     """Whether Dynamo can trace the rules on the arguments that were shown last."""
+    examples = [example_of(argument) for argument in last_shown(count)]
     twin = find(handle)._twin
+    if is_exporting():  # as torch exports the Function as published; nothing is compiled there
+        return True
 
     def applied(*args: Any) -> Any:
         return twin.apply(*args)
 
-    return can_trace(applied, [example_of(argument) for argument in last_shown(count)])
+    return can_trace(applied, examples)
