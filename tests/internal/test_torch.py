@@ -201,7 +201,6 @@ VERSIONS = ["2.6.1", "2.6.1+cpu", "1.13.1", "3.0.0"]
 MISSING = [
     "torch._C._functorch.unwrap_if_dead",
     "torch.autograd.forward_ad._current_level",
-    "torch._guards.Guard",
     "torch._library.custom_ops.CustomOpDef",
 ]
 # A room that needs torch is imported after each change of torch, in one process for all: to import

@@ -61,7 +61,9 @@ __all__ = [
     "are_functorch_transforms_active",
     "base_of",
     "called_from",
+    "can_trace",
     "compile_in_one_thread",
+    "constant_in_graph",
     "current_graph_task_id",
     "current_interpreter",
     "custom_function_call",
@@ -70,8 +72,7 @@ __all__ = [
     "disable_functorch",
     "disable_torch_function",
     "drops_writes",
-    "end_graph",
-    "ending_forward_mode",
+    "end_forward_mode",
     "forward_level",
     "free_symbols",
     "from_functional_tensor",
@@ -82,15 +83,12 @@ __all__ = [
     "get_unwrapped",
     "graph_break",
     "graph_is_kept",
-    "guard_graph",
     "has_kernel",
+    "hint_of",
     "innermost",
     "is_any_autocast_enabled",
     "is_batchedtensor",
-    "is_compiled",
-    "is_decided_by_values",
     "is_dynamo_tracing",
-    "is_dynamo_trying",
     "is_exporting",
     "is_functional_tensor",
     "is_functorch_wrapped_tensor",
@@ -103,6 +101,7 @@ __all__ = [
     "is_symbolic",
     "is_traced",
     "is_view",
+    "is_whole",
     "is_zero_tensor",
     "lacks_gradient",
     "leave_function_mode",
@@ -111,6 +110,7 @@ __all__ = [
     "maybe_get_bdim",
     "maybe_get_level",
     "metadata_of",
+    "nested_forward_mode",
     "never_compile",
     "node_class",
     "operator_of",
@@ -118,6 +118,7 @@ __all__ = [
     "parameters_of",
     "peek_interpreter_stack",
     "pytree",
+    "recording",
     "remove_forward_hook",
     "restore_vmap",
     "rules_in",
@@ -128,13 +129,12 @@ __all__ = [
     "set_forward_mode",
     "set_grad_mode",
     "storage_of",
-    "substitute_in_graph",
     "temporarily_clear_interpreter_stack",
-    "trace_again",
     "unwrap_if_dead",
     "version_of",
     "versions_of",
     "watch_apply",
+    "while_tracing",
     "wrap_functional_tensor",
     "wrap_recomputation",
 ]
@@ -144,7 +144,6 @@ TESTED = "2.15"  # the newest that `make matrix` runs
 _BEYOND = "3"
 _FLAG_TELLS = torch.__version__ >= "2.9"
 _EFFECTS_ARE_PUBLIC = torch.__version__ >= "2.10"
-_GUARDS_TAKE_A_STACK = torch.__version__ >= "2.11"
 # There a Function that Dynamo traces also returns every tensor of its forward, and autograd gives
 # the cotangent of a tensor that is returned twice to its last place.
 INTERMEDIATES_ARE_OUTPUTS = "2.11" <= torch.__version__ < "2.12"
@@ -191,6 +190,7 @@ try:
         _vmap,
         _interpreters,
         _autograd_function,
+        _eager,
         _fake,
         _functional,
         _modes,
@@ -205,6 +205,7 @@ try:
             "_functorch.vmap",
             "_functorch.pyfunctorch",
             "_functorch.autograd_function",
+            "_functorch.eager_transforms",
             "_subclasses.fake_tensor",
             "_subclasses.functional_tensor",
             "utils._python_dispatch",
@@ -318,6 +319,7 @@ try:
         _forward_ad._set_fwd_grad_enabled
     )
     _find(dir(_forward_ad), "_current_level")
+    _find(dir(_eager), "JVP_NESTING")
     _enter_level, _exit_level = _c._enter_dual_level, _c._exit_dual_level
 
     # Operators.
@@ -331,11 +333,16 @@ try:
     _find(_registered.Info.__annotations__, "_backward_fn", "_setup_context_fn")
 
     # The compiler.
+    _find(
+        dir(_c),
+        "_ForceDispatchKeyGuard",
+        "_dispatch_tls_local_include_set",
+        "_dispatch_tls_local_exclude_set",
+    )
     _Strategy = _frames._FrameExecStrategy
     _SKIP, _DEFAULT = _frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT
     _set_strategy = _frames.set_code_exec_strategy
     _Tracing: Any = torch._guards.TracingContext
-    _Guard: Any = torch._guards.Guard
     if _FLAG_TELLS:
         _find(vars(torch.compiler), "_is_exporting_flag")
     _ORDERED = (_effects.EffectType if _EFFECTS_ARE_PUBLIC else _effects._EffectType).ORDERED
@@ -470,23 +477,6 @@ def is_dynamo_tracing() -> bool:
     return _Tracing.try_get() is not None
 
 
-def guard_graph(watch: Callable[[], Callable[[], bool]], what: str) -> None:
-    """Have the graph that Dynamo traces made anew once ``watch()()`` is false.
-
-    ``watch`` is called when all of the graph has been traced.
-    """
-
-    def create(builder: Any, guard: Any) -> None:
-        stack = (None,) if _GUARDS_TAKE_A_STACK else ()
-        unchanged = watch()
-        builder.guard_manager.root.add_lambda_guard(lambda _: unchanged(), [what], *stack)
-
-    from torch._dynamo.source import GlobalStateSource  # imports Dynamo, which is there by then
-
-    guard = _Guard(GlobalStateSource(), create)
-    _Tracing.get().guards_context.dynamo_guards.add(guard)
-
-
 def saved_tensors_are_hooked() -> bool:
     """Whether hooks pack what is saved now; no where torch (2.7) cannot tell."""
     return _saved_hooks is not None and _saved_hooks(True) is not None
@@ -577,28 +567,6 @@ def is_raised_by_tracing(error: Exception) -> bool:
     return type(error).__module__.startswith((COMPILER, "torch.fx"))
 
 
-def is_compiled(function: object) -> bool:
-    """Whether a function is what `torch.compile` returned."""
-    return hasattr(function, "_torchdynamo_orig_callable")
-
-
-def is_decided_by_values(error: Exception) -> bool:
-    """Whether code under Dynamo asked for a number that only the values of a tensor give."""
-    symbols = sys.modules.get("torch.fx.experimental.symbolic_shapes")
-    return symbols is not None and isinstance(error, symbols.GuardOnDataDependentSymNode)
-
-
-def is_dynamo_trying(tensors: Iterable[torch.Tensor]) -> bool:
-    """Whether Dynamo tries a call that it puts into its graph whole, on tensors without data.
-
-    The compiler behind it traces the graph again, with other tensors; an error there is not the
-    end of the graph but of the program.
-    """
-    if _Tracing.try_get() is None or is_traced():
-        return False
-    return not any(isinstance(innermost(tensor), FunctionalTensor) for tensor in tensors)
-
-
 def innermost(tensor: torch.Tensor) -> torch.Tensor:
     """What is below all wrappers of `torch.func`."""
     while is_functorch_wrapped_tensor(tensor):
@@ -606,55 +574,23 @@ def innermost(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-@contextlib.contextmanager
-def ending_forward_mode() -> Iterator[None]:
-    """End the level of forward mode that a graph began, where an error ends the graph within.
+def end_forward_mode() -> None:
+    """End the level of forward mode that a graph began, where an error ends the graph.
 
     Of what a graph has begun, torch itself ends all but this, and then refuses every later level.
     """
-    try:
-        yield
-    except Exception:
-        if _forward_ad._current_level < 0:
-            try:
-                level = _enter_level()
-            except RuntimeError:  # there is one
-                level = 0
-            _exit_level(level=level)
-        raise
-
-
-def end_graph(message: str) -> NoReturn:
-    """Let Dynamo end its graph before the call that it tries, which then runs uncompiled.
-
-    Raises:
-        Unsupported: always; torch reports it under ``fullgraph=True``.
-    """
-    raise torch._dynamo.exc.Unsupported(message)
-
-
-def trace_again(function: object, message: str) -> NoReturn:
-    """Let Dynamo begin anew and trace a class that it took into its graph whole.
-
-    Without ``fullgraph=True`` the graph ends before the call this once.
-
-    Raises:
-        Unsupported: always; it begins the analysis anew where it would end it.
-    """
-    torch._dynamo.trace_rules._allowed_callable_ids.remove(id(function))
-    raise _again()(message)
-
-
-@functools.cache
-def _again() -> type[Exception]:
-    errors = torch._dynamo.exc
-    return type("Unsupported", (errors.Unsupported, errors.RestartAnalysis), {"restart_reason": ""})
+    if _forward_ad._current_level < 0:
+        try:
+            level = _enter_level()
+        except RuntimeError:  # there is one
+            level = 0
+        _exit_level(level=level)
 
 
 @contextlib.contextmanager
-def free_symbols() -> Iterator[None]:
-    """Let a call that Dynamo tries read numbers of tensors that stay inside of it."""
-    shapes = getattr(getattr(_Tracing.try_get(), "fake_mode", None), "shape_env", None)
+def free_symbols(mode: Any) -> Iterator[None]:
+    """Let code on tensors without values read numbers of them that stay inside of it."""
+    shapes = mode.shape_env
     if shapes is None:
         yield
         return
@@ -668,10 +604,90 @@ def free_symbols() -> Iterator[None]:
         _set_fallback_warning_enabled(True)
 
 
-def substitute_in_graph(function: types.FunctionType, other: Callable[..., Any]) -> None:
-    """Let Dynamo trace ``other`` in the place of a function, which is never compiled."""
-    torch.compiler.substitute_in_graph(function)(other)
-    never_compile(function)
+def constant_in_graph(function: types.FunctionType) -> Any:
+    """Let Dynamo call a function when it traces a call of it, and take the result for a constant.
+
+    As `torch.compiler.assume_constant_result`, which imports Dynamo.
+    """
+    vars(function)["_dynamo_marked_constant"] = True
+    return function
+
+
+def while_tracing(function: Callable[[Any], None]) -> None:
+    """Let Dynamo call a function when it traces this call, with all that it knows."""
+    torch._dynamo.comptime.comptime(function)
+
+
+def can_trace(function: Callable[..., Any], examples: Iterable[Any]) -> bool:
+    """Whether Dynamo makes one graph of a function on such arguments; nothing is run."""
+    try:
+        with torch._dynamo.config.patch(suppress_errors=False):
+            torch.compile(function, fullgraph=True, backend=_stop)(*examples)
+    except torch._dynamo.exc.BackendCompilerFailed as error:
+        return isinstance(error.inner_exception, _GraphIsMade)
+    except Exception:  # of any kind: what can be traced only ends in the backend
+        return False
+    return True  # nothing was computed, so that there was no graph
+
+
+class _GraphIsMade(Exception):
+    """Ends a compilation before anything runs."""
+
+
+def _stop(graph: Any, inputs: Any) -> NoReturn:
+    raise _GraphIsMade
+
+
+def is_whole(context: Any) -> bool:
+    """Whether the graph that Dynamo traces must not end, as asked by ``fullgraph=True``.
+
+    Arguments:
+        context: what `torch._dynamo.comptime` hands out.
+    """
+    translator = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
+    root = translator.output.root_tx
+    return root.one_graph or getattr(translator, "error_on_graph_break", False)
+
+
+def hint_of(size: Any) -> Any:
+    """A number that Dynamo traces with, or the one that it stands for in a symbol."""
+    return size.node.hint if isinstance(size, (torch.SymInt, torch.SymFloat)) else size
+
+
+def recording() -> AbstractContextManager[Any]:
+    """Let autograd and transforms work within an operator, which torch runs below them.
+
+    What dispatches to what is then as in a thread that has just begun.
+    """
+    return _c._ForceDispatchKeyGuard(*_first_state())
+
+
+@contextlib.contextmanager
+def nested_forward_mode() -> Iterator[None]:
+    """Let forward mode in an operator know of the level that compiled code around it has entered.
+
+    A graph enters a level without `torch.autograd.forward_ad` or `torch.func.jvp` knowing.
+    """
+    transforms: Any = _eager
+    before = transforms.JVP_NESTING, _forward_ad._current_level
+    try:
+        _exit_level(level=_enter_level())
+    except RuntimeError:  # there is one
+        transforms.JVP_NESTING, _forward_ad._current_level = max(1, before[0]), 0
+    try:
+        yield
+    finally:
+        transforms.JVP_NESTING, _forward_ad._current_level = before
+
+
+@functools.cache
+def _first_state() -> tuple[Any, Any]:
+    found: list[tuple[Any, Any]] = []
+    keys = _c._dispatch_tls_local_include_set, _c._dispatch_tls_local_exclude_set
+    thread = threading.Thread(target=lambda: found.append((keys[0](), keys[1]())))
+    thread.start()
+    thread.join()
+    return found[0]
 
 
 def never_compile(function: types.FunctionType, *, callees: bool = False) -> None:

@@ -17,7 +17,6 @@ from pullback.internal.torch import pytree, versions_of
 from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
-from pullback.tensor._in_graph import tried_below
 from pullback.tensor._leniency import leniency
 from pullback.tensor._mutation import refuse_mutation
 from pullback.tensor._places import Place, Places, are_plain, fill, refuse_layouts, same, views_of
@@ -344,7 +343,7 @@ class Call:
         if not (self.transformed or _transforming()):
             return self.backward(definition.backward, context, given)
         lenient = leniency(self.answers(saved), name=name)
-        with tried_below(name, list(saved.values())), lenient:
+        with lenient:
             return self.backward(definition.backward, context, given)
 
     def answers(self, saved: dict[int, Any]) -> dict[int, bool]:

@@ -12,6 +12,7 @@ from pullback.internal._operator import is_operator, resolve
 from pullback.internal.torch import node_class
 from pullback.tensor import _leniency
 from pullback.tensor._case import Intent
+from pullback.tensor._compile import Traceable
 from pullback.tensor._complete_operator import complete_operator
 from pullback.tensor._function import Function
 
@@ -139,7 +140,7 @@ def complete(
     return result
 
 
-class _Completed(type(torch.autograd.Function)):  # type: ignore[misc]
+class _Completed(Traceable):
     """The class of completed Functions, which are pickled as what they were made of."""
 
 

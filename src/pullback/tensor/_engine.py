@@ -13,7 +13,7 @@ transforms must carry. The rules that the author left out are derived:
 """
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,13 +22,9 @@ from pullback.errors import UnsupportedError
 from pullback.internal.torch import (
     are_functorch_transforms_active,
     custom_function_call,
-    ending_forward_mode,
     forward_level,
-    guard_graph,
     is_any_autocast_enabled,
     is_batchedtensor,
-    is_dynamo_tracing,
-    is_dynamo_trying,
     is_view,
     len_torch_dispatch_stack,
     unwrap_if_dead,
@@ -38,17 +34,8 @@ from pullback.tensor._batching import batch_by_rule, batched, batching, share_ba
 from pullback.tensor._call import Call, differentiable, zeros
 from pullback.tensor._definition import Definition
 from pullback.tensor._forward_mode import push
-from pullback.tensor._in_graph import (
-    confirm_outputs,
-    may_change,
-    refuse_change,
-    refuse_constants,
-    refuse_decisions,
-    tried,
-)
 from pullback.tensor._kept import aside, reclaim
 from pullback.tensor._levels import alive, is_differentiated
-from pullback.tensor._outside import watch
 from pullback.tensor._on_call import OnCall
 from pullback.tensor._plain import Nested, is_flat, make_plain
 from pullback.tensor._second_order import differentiable_gradient
@@ -79,15 +66,7 @@ def apply(
     else:
         values, names = definition.bind(args, kwargs)
     template, tensors = flatten(values)
-    if not is_dynamo_tracing():
-        return _run(engine, definition, template, tensors, names)
-    if not is_dynamo_trying(tensors):
-        with ending_forward_mode():
-            return _run(engine, definition, template, tensors, names)
-    with tried(engine.function(), definition):
-        what = f"what {definition.name} reads is as it was"
-        guard_graph(watch(engine.function, definition), what)
-        return confirm_outputs(definition.name, _run(engine, definition, template, tensors, names))
+    return _run(engine, definition, template, tensors, names)
 
 
 def _run(
@@ -112,37 +91,10 @@ def _run(
         call = Call(definition, template, names, needs, state, transformed=dual)
         if not (dual or (call.grad_enabled and True in needs)):
             return _in_scope(definition, call.run_alone, tensors)
-        if is_dynamo_tracing():
-            results = _enter_graph(engine, call, tensors)
-        else:
-            results = engine.enter(call, *tensors)
+        results = engine.enter(call, *tensors)
     if call.single and call.result is ONE:
         return results[0]
     return call.restore(results[: call.count])
-
-
-def _enter_graph(engine: Any, call: Call, tensors: Sequence[torch.Tensor]) -> Any:
-    """Run a call that torch.compile takes into its graph, or refuse what it would get wrong."""
-    name = call.definition.name
-    fixed = {i for i, tensor in enumerate(tensors) if not may_change(tensor)}
-    with refuse_constants(name):
-        with refuse_decisions(name):
-            results = engine.enter(call, *tensors)
-        if is_dynamo_trying(tensors):
-            _try_backward(call, results, tensors)
-    if not fixed.isdisjoint(call.dirty):
-        raise refuse_change(name)
-    return results
-
-
-def _try_backward(
-    call: Call, results: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]
-) -> None:
-    """Run backward too while the graph can still end before the call: the compiler traces it."""
-    outputs = [y for y in results[: call.count] if y.requires_grad]
-    inputs = [x for x in tensors if x.requires_grad]
-    cotangents = list(map(torch.zeros_like, outputs))
-    torch.autograd.grad(outputs, inputs, cotangents, retain_graph=True, allow_unused=True)
 
 
 def make_engine(function: type, definition: Definition) -> Any:

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, ParamSpec, TypeVar, ov
 import torch
 
 from pullback.errors import DefinitionError
-from pullback.internal.torch import is_dynamo_tracing, never_compile
+from pullback.internal.torch import never_compile
 from pullback.tensor import _autocast
+from pullback.tensor._compile import Traceable, follow, prepare
 from pullback.tensor._definition import Definition, define, rules_of
 from pullback.tensor._engine import apply, make_engine
-from pullback.tensor._in_graph import follow, prepare
 from pullback.tensor._signature import CombinedForm, SplitForm
 
 __all__ = ["Function"]
@@ -29,9 +29,7 @@ class _OtherName:
         self.name = name
 
     def __get__(self, instance: Any, owner: Any) -> Any:
-        # Dynamo refuses a Function whose `vjp` is not torch's own, though it is the same rule.
-        tracing = self.name == "vjp" and is_dynamo_tracing()
-        for cls in () if tracing else owner.__mro__:
+        for cls in owner.__mro__:
             for name in ("backward", "vjp") if cls is not torch.autograd.Function else ():
                 rule = vars(cls).get(name)
                 if rule is not None and not isinstance(rule, _OtherName):
@@ -39,7 +37,7 @@ class _OtherName:
         return getattr(torch.autograd.Function, self.name)
 
 
-class Function(torch.autograd.Function):
+class Function(torch.autograd.Function, metaclass=Traceable):
     """A custom differentiable function that works under every transform.
 
     Write it as torch documents `torch.autograd.Function`, in the split form (``forward(*args)``
@@ -118,7 +116,9 @@ class Function(torch.autograd.Function):
     # a promise of the class alone: what inherits from it may have rules of its own.
     _direct: ClassVar[bool] = False
     _lenient: ClassVar[bool] = False
-    _traced: ClassVar[bool] = False
+    _twin: ClassVar[Any] = None  # see `pullback.tensor._compile`
+    _handle: ClassVar[str] = ""
+    _sites: ClassVar[list[Any]] = []
     _compiled: ClassVar[tuple[Any, Definition] | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

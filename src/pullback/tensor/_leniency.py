@@ -7,7 +7,7 @@ computed.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -31,8 +31,8 @@ from pullback.internal.torch import (
     schema_of,
     wrap_functional_tensor,
 )
-from pullback.tensor._operations import name_of, writes_into_a_view
 from pullback.tensor._errors import Raised, is_without_graph
+from pullback.tensor._operations import name_of, writes_into_a_view
 from pullback.tensor._watch import LEAVING, watching
 
 __all__ = ["complete_inner", "leniency"]

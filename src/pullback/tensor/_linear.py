@@ -14,35 +14,17 @@ __all__ = ["ZERO", "is_linear"]
 
 # Linear in their first argument, whatever the others are, on which they do not depend.
 _FIRST = frozenset(
-    """
-    H T bfloat16 block_diag broadcast_to cdouble cfloat chunk clone complex32 conj contiguous cumsum
-    data diag diag_embed diagonal diff div divide double dsplit expand expand_as fft fft2 fftn
-    flatten flip fliplr flipud float gather half hfft hsplit ifft ifft2 ifftn ihfft imag index_select
-    irfft irfft2 irfftn mH mT mean movedim moveaxis narrow neg negative nanmean permute positive ravel
-    real repeat repeat_interleave reshape reshape_as resolve_conj resolve_neg rfft rfft2
-    rfftn roll rot90 select split split_with_sizes squeeze sum sum_to_size swapaxes
-    swapdims t tensor_split tile to trace transpose tril triu true_divide type type_as unbind unflatten
-    unfold unsqueeze view view_as view_as_complex view_as_real vsplit
-    __getitem__ __neg__ __pos__ __truediv__ div_ neg_ squeeze_ unsqueeze_ t_ transpose_ tril_ triu_
-    requires_grad_ cholesky_solve
-""".split()
+    ["H", "T", "bfloat16", "block_diag", "broadcast_to", "cdouble", "cfloat", "chunk", "clone", "complex32", "conj", "contiguous", "cumsum", "data", "diag", "diag_embed", "diagonal", "diff", "div", "divide", "double", "dsplit", "expand", "expand_as", "fft", "fft2", "fftn", "flatten", "flip", "fliplr", "flipud", "float", "gather", "half", "hfft", "hsplit", "ifft", "ifft2", "ifftn", "ihfft", "imag", "index_select", "irfft", "irfft2", "irfftn", "mH", "mT", "mean", "movedim", "moveaxis", "narrow", "neg", "negative", "nanmean", "permute", "positive", "ravel", "real", "repeat", "repeat_interleave", "reshape", "reshape_as", "resolve_conj", "resolve_neg", "rfft", "rfft2", "rfftn", "roll", "rot90", "select", "split", "split_with_sizes", "squeeze", "sum", "sum_to_size", "swapaxes", "swapdims", "t", "tensor_split", "tile", "to", "trace", "transpose", "tril", "triu", "true_divide", "type", "type_as", "unbind", "unflatten", "unfold", "unsqueeze", "view", "view_as", "view_as_complex", "view_as_real", "vsplit", "__getitem__", "__neg__", "__pos__", "__truediv__", "div_", "neg_", "squeeze_", "unsqueeze_", "t_", "transpose_", "tril_", "triu_", "requires_grad_", "cholesky_solve"]
 )
 # Linear in each of their arguments.
 _EACH = frozenset(
-    """
-    __matmul__ __mul__ __rmatmul__ __rmul__ bilinear bmm chain_matmul conv1d conv2d conv3d
-    conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc dot einsum inner ger kron matmul mm
-    mul mul_ __imul__ multi_dot multiply multiply_ mv outer tensordot vdot
-""".split()
+    ["__matmul__", "__mul__", "__rmatmul__", "__rmul__", "bilinear", "bmm", "chain_matmul", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "conv_tbc", "dot", "einsum", "inner", "ger", "kron", "matmul", "mm", "mul", "mul_", "__imul__", "multi_dot", "multiply", "multiply_", "mv", "outer", "tensordot", "vdot"]
 )
 # Linear where all of their arguments are.
 _ALL = frozenset(
-    """
-    __add__ __iadd__ __isub__ __radd__ __rsub__ __sub__ add add_ cat column_stack concat concatenate
-    copy_ dstack hstack row_stack stack sub sub_ subtract vstack
-""".split()
+    ["__add__", "__iadd__", "__isub__", "__radd__", "__rsub__", "__sub__", "add", "add_", "cat", "column_stack", "concat", "concatenate", "copy_", "dstack", "hstack", "row_stack", "stack", "sub", "sub_", "subtract", "vstack"]
 )
-ZERO = frozenset("new_zeros zero_ zeros zeros_like".split())
+ZERO = frozenset(["new_zeros", "zero_", "zeros", "zeros_like"])
 
 
 def is_linear(

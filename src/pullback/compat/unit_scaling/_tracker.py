@@ -98,8 +98,6 @@ class ScaleTracker(Function):
         (-> 1.0, <- 2.0)
     """
 
-    _traced = True  # torch.compile follows the rules: a pair cannot be put into a graph
-
     @staticmethod
     def forward(ctx: Any, t: Tensor, scale_pair: ScalePair) -> Tensor:
         """Return a view of ``t`` and record its scale.
