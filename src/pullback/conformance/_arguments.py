@@ -165,6 +165,11 @@ class Arguments:
         """The same arguments with other tensors."""
         return with_fields(self, values=tuple(values))
 
+    def with_points(self, points: Sequence[torch.Tensor]) -> "Arguments":
+        """The same arguments with others that are differentiated."""
+        given = dict(zip(self.differentiable, points, strict=True))
+        return self.with_values([given.get(k, value) for k, value in enumerate(self.values)])
+
     def with_differentiable(
         self, positions: Sequence[int], *, detached: bool | None = None
     ) -> "Arguments":

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pullback.conformance._directions import structured
 from pullback.conformance._finite import Estimate, Match, Slopes, compare, slopes
 from pullback.conformance._probe import Probe, Tensors, flatten, unflatten
 from pullback.conformance._spans import has_basis, spans
+from pullback.conformance._structure import keep_step
 
 __all__ = [
     "Trial",
@@ -44,7 +44,9 @@ class Trial:
     estimate: Estimate
 
 
-def decide(trial: Callable[[int], Trial], wanted: int = 2, limit: int = 7) -> Trial | None:
+def decide(
+    trial: Callable[[int], Trial], wanted: int = 2, limit: int = 7, *, singular: bool = True
+) -> Trial | None:
     """Repeat a comparison at other points until it is settled.
 
     Trials 0 and 1 are at the given point, later ones close to it. Two mismatches settle it as
@@ -54,6 +56,7 @@ def decide(trial: Callable[[int], Trial], wanted: int = 2, limit: int = 7) -> Tr
         trial: makes one comparison, by number.
         wanted: how many matches settle it.
         limit: how many trials are made at most.
+        singular: whether the given point may be one where no derivative is finite.
 
     Returns:
         A mismatch, a match, or ``None`` if nothing was settled.
@@ -62,7 +65,7 @@ def decide(trial: Callable[[int], Trial], wanted: int = 2, limit: int = 7) -> Tr
     misses: list[Trial] = []
     for number in range(limit):
         found = trial(number)
-        if number < 2 and not math.isfinite(found.value):
+        if singular and number < 2 and not math.isfinite(found.value):
             continue  # the given point may be singular; the ones beside it decide
         if found.match == "match":
             matches.append(found)
@@ -102,7 +105,7 @@ def try_derivative(
         with torch.no_grad():
             return _aligned(probe.evaluate(moved), base)
 
-    found = _slopes(probe.along(outputs, step, points))
+    found = _slopes(probe.along(outputs, step, points), _grain_of(base))
     if found is None:
         return _UNCLEAR
     every, weights = weights, _masked(weights, found)
@@ -197,7 +200,14 @@ def second_slopes(
     def backward(moved: Tensors) -> Tensors:
         return probe.backward(moved[:count], moved[count:])
 
-    return _slopes(probe.along(backward, list(step), list(start)), probe.grain)
+    grain = max(probe.grain, _grain_of(start))
+    return _slopes(probe.along(backward, list(step), list(start)), grain)
+
+
+def _grain_of(parts: Sequence[torch.Tensor]) -> float:
+    """The precision of what is shown in float32 and has fewer digits; else 0."""
+    eps = max((torch.finfo(part.dtype).eps for part in parts), default=0.0)
+    return eps if eps > torch.finfo(torch.float32).eps else 0.0
 
 
 def second_estimate(probe: Probe, only: int) -> Estimate:
@@ -328,7 +338,7 @@ def _uphill(points: Tensors, step: Tensors, gradients: Tensors) -> Tensors:
         sign = gradient.sgn()
         along = v.abs() * sign  # Re(conj(g) |v| g / |g|) = |g| |v|
         usable = torch.isfinite(gradient) & (gradient != 0)
-        turned.append(structured(point, torch.where(usable, along, v)))
+        turned.append(keep_step(point, torch.where(usable, along, v)))
     return turned
 
 

@@ -1,5 +1,6 @@
 """Look at a subject once before the clauses run: precision, what is differentiated, randomness."""
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -19,6 +20,9 @@ from pullback.errors import ArgumentError
 from pullback.internal.torch import FakeTensor
 
 __all__ = ["prepare", "refuse_data"]
+
+_LEAST_PATIENCE = 5.0  # seconds
+_MANY = 300
 
 
 def prepare(subject: Subject, arguments: Arguments, seed: int) -> Probe:
@@ -58,6 +62,7 @@ def prepare(subject: Subject, arguments: Arguments, seed: int) -> Probe:
 
 def _look(probe: Probe) -> Probe:
     arguments = probe.inputs
+    probe = replace(probe, patience=_patience(probe))
     leaves = probe.leaves()
     carrying = replace(probe, outputs=_carrying(probe.run(leaves)))
     frees = any(map(is_freed, leaves))
@@ -75,6 +80,13 @@ def _look(probe: Probe) -> Probe:
     probe = replace(probe, outputs=outputs, random=_is_random(probe))
     probe = replace(probe, fault=_fault(probe), kin=_kin(probe))
     return replace(probe, rough=_is_rough(probe), grain=_grain(probe))
+
+
+def _patience(probe: Probe) -> float:
+    """The limit of one call: hundreds of times what it takes as it was given."""
+    started = time.process_time()
+    probe.run(probe.leaves())
+    return max(_LEAST_PATIENCE, _MANY * (time.process_time() - started))
 
 
 def refuse_data(arguments: Arguments) -> None:

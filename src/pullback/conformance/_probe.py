@@ -10,11 +10,13 @@ import torch
 
 from pullback.conformance._accumulated import accumulated
 from pullback.conformance._arguments import Arguments, is_continuous
-from pullback.conformance._directions import KINDS, normal, scale, spread, structured
+from pullback.conformance._directions import KINDS, normal, scale, spread
 from pullback.conformance._failure import classify, describe
 from pullback.conformance._finite import inner
 from pullback.conformance._guard import reseed
+from pullback.conformance._limits import limited
 from pullback.conformance._repro import write_repro
+from pullback.conformance._structure import keep, keep_step
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import tensors
 from pullback.conformance._values import close, show
@@ -56,6 +58,7 @@ class Probe:
             runs forward again in backward cannot tell which gradients are asked for.
         frees: whether forward gives the memory of its inputs back.
         fault: what plain backward raised, or ``None`` where it runs.
+        patience: the seconds of CPU time after which one call is taken never to end.
         kin: how the points and directions tried keep to those that forward accepts.
         clause: the clause that is running.
     """
@@ -76,6 +79,7 @@ class Probe:
     accumulates: bool = False
     frees: bool = False
     fault: Exception | None = None
+    patience: float = 120.0
     kin: str = "any"
     clause: str = ""
 
@@ -122,7 +126,8 @@ class Probe:
         if number == 0 or self.kin == "none":
             return [point.clone() for point in points]
         steps = self.direction(f"point {number}")
-        return [point + 0.02 * step for point, step in zip(points, steps, strict=True)]
+        moved = [keep(x, x + 0.02 * step) for x, step in zip(points, steps, strict=True)]
+        return [x.clone() if m is None else m for x, m in zip(points, moved, strict=True)]
 
     def neighbour(self, number: int) -> Tensors:
         """A point close to the given one where the outputs have the shapes that they have there.
@@ -153,7 +158,7 @@ class Probe:
         found = []
         for k, point in enumerate(self.inputs.points()):
             step = KINDS[self.kin](point, spread(point, generator) * scale(point))
-            found.append(structured(point, step) if only in (None, k) else step * 0)
+            found.append(keep_step(point, step) if only in (None, k) else step * 0)
         return found
 
     def output_values(self, points: Sequence[torch.Tensor] | None = None) -> Tensors:
@@ -164,10 +169,12 @@ class Probe:
 
     def run(self, leaves: Sequence[torch.Tensor], *, seeded: bool = True) -> Tensors:
         """Every output tensor at ``leaves``; generators start from the same state each time."""
-        if seeded:
-            reseed(self.seed)
         args, kwargs = self.inputs.build(leaves)
-        return tensors(self.call_subject(args, kwargs))
+        if not seeded:  # Dynamo follows nothing of what keeps a limit
+            return tensors(self.call_subject(args, kwargs))
+        reseed(self.seed)
+        with limited(self.patience):
+            return tensors(self.call_subject(args, kwargs))
 
     def call_subject(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call the subject, in a frame by which its own errors are known (`_failure`)."""
@@ -242,10 +249,13 @@ class Probe:
         **options: Any,
     ) -> Sequence[torch.Tensor | None]:
         """What autograd answers for each input, by the way that the function takes."""
-        if not self.accumulates:
-            return torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True, **options)
-        kept = list(self.inputs.owned.values())
-        return accumulated(outputs, inputs, cotangents, kept, **options)
+        with limited(self.patience):
+            if not self.accumulates:
+                return torch.autograd.grad(
+                    outputs, inputs, cotangents, allow_unused=True, **options
+                )
+            kept = list(self.inputs.owned.values())
+            return accumulated(outputs, inputs, cotangents, kept, **options)
 
     def backward(
         self, points: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
