@@ -51,6 +51,8 @@ class Probe:
         seed: the seed of every random choice.
         outputs: positions among the output tensors that are differentiated.
         random: whether the function draws from a global generator.
+        private: whether it draws from a generator of its own, which is put back before each run.
+        erratic: whether two runs differ all the same, beyond rounding.
         rough: whether it computes in float32 although its outputs are float64.
         grain: the precision of gradients, where that is less than forward computes in: one part
             in how many; 0 where it is not.
@@ -74,6 +76,8 @@ class Probe:
     seed: int = 0
     outputs: tuple[int, ...] = ()
     random: bool = False
+    private: bool = False
+    erratic: bool = False
     rough: bool = False
     grain: float = 0.0
     accumulates: bool = False

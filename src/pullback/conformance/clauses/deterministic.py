@@ -14,6 +14,11 @@ from pullback.report import Finding
 
 __all__ = ["deterministic"]
 
+_REPRO = [
+    "w = [torch.ones_like(y) for y in outs()]",
+    "for run in range(3):",
+    "    print(run, outs(), torch.autograd.grad(outs(), xs, w, allow_unused=True))",
+]
 _LONGER, _ENTRIES = 64, 2**12
 
 
@@ -28,6 +33,8 @@ _LONGER, _ENTRIES = 64, 2**12
 )
 def deterministic(probe: Probe) -> Finding:
     """Run three times from the same state of every generator: the bits must be the same."""
+    if probe.private:
+        return _private(probe)
     points = probe.inputs.points()
 
     def once() -> Tensors:
@@ -52,18 +59,25 @@ def deterministic(probe: Probe) -> Finding:
                     expected=one, got=other, place=_place(probe, k, len(first)),
                     hint="Draw from torch's default generator or from a generator argument, and "
                     "keep nothing between calls that changes the result.",
-                    repro=[
-                        "w = [torch.ones_like(y) for y in outs()]",
-                        "for run in range(3):",
-                        "    print(run, outs(), torch.autograd.grad(outs(), xs, w, "
-                        "allow_unused=True))",
-                    ],
+                    repro=_REPRO,
                 )  # fmt: skip
     if probe.random:
         return probe.holds("It draws from a global generator; the same seed gives the same bits.")
     if probe.fault:
         return probe.holds("The same inputs give the same bits forward; backward does not run.")
     return probe.holds("The same inputs give the same bits, forward and backward.")
+
+
+def _private(probe: Probe) -> Finding:
+    """It draws, and no seed of the caller's reaches what it draws from."""
+    first, second = probe.run(probe.leaves()), probe.run(probe.leaves(), seeded=False)
+    return probe.broken(
+        "It draws from a generator of its own, which torch.manual_seed does not reach: the same "
+        "inputs and seed give other bits. The other clauses judge it with the generator put back.",
+        expected=first[0] if first else "", got=second[0] if second else "",
+        hint="Draw from torch's default generator, or take the generator as an argument.",
+        repro=_REPRO,
+    )  # fmt: skip
 
 
 def _run_elsewhere(probe: Probe) -> None:
