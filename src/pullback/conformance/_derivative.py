@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from pullback.conformance._finite import Estimate, Match, Slopes, compare, slopes
-from pullback.conformance._probe import Probe, Tensors, flatten, unflatten
+from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._spans import has_basis, spans
 from pullback.conformance._structure import keep_step
+from pullback.conformance._vectors import flatten, unflatten
 
 __all__ = [
     "Trial",

@@ -5,7 +5,8 @@ import torch
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import decide, try_derivative
 from pullback.conformance._finite import differentiate
-from pullback.conformance._probe import Probe, Tensors, flatten, products
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._vectors import flatten, products
 from pullback.conformance.clauses._hints import DERIVE, OPERATOR
 from pullback.conformance.clauses._push import push
 from pullback.report import Finding

@@ -12,12 +12,13 @@ from pullback.conformance._derivative import is_wrong, try_derivative
 from pullback.conformance._directions import spread
 from pullback.conformance._ends import at_the_ends
 from pullback.conformance._limits import NoEnd
-from pullback.conformance._probe import Probe, Tensors, flatten
+from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run, agrees
 from pullback.conformance._settled import is_told
 from pullback.conformance._spans import has_basis, spans
 from pullback.conformance._special import one_sided, specials
 from pullback.conformance._structure import keep_step, outside, structures
+from pullback.conformance._vectors import flatten
 from pullback.report import Finding, Verdict
 
 __all__ = ["values"]
