@@ -17,7 +17,7 @@ from functools import partial
 
 import torch
 
-__all__ = ["keep", "keep_step", "outside", "structures"]
+__all__ = ["keep", "keep_step", "outside", "structures", "ties_matrices"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Structure:
         holds: whether a tensor is one.
         restore: the nearest such tensor, or one close to it.
         linear: whether sums of such tensors are such tensors, so that steps have it too.
-        of_matrices: whether it ties entries of a matrix, so that none moves by itself.
+        dim: what ties the entries along that dimension; 0 where it ties those of a matrix.
         is_told: whether a tensor that fulfils it hardly does so by chance.
     """
 
@@ -37,7 +37,7 @@ class Structure:
     holds: Callable[[torch.Tensor], bool]
     restore: Callable[[torch.Tensor], torch.Tensor]
     linear: bool = False
-    of_matrices: bool = True
+    dim: int = 0
     is_told: Callable[[torch.Tensor], bool] = lambda tensor: True
 
 
@@ -80,6 +80,8 @@ def keep(given: torch.Tensor, made: torch.Tensor) -> torch.Tensor | None:
         return made
     if made.ndim != given.ndim or not bool(made.isfinite().all()):
         return None
+    if any(found.dim and made.shape[found.dim] == 1 for found in wanted):
+        return None  # a share of one alone is one, at the end of its range
     for structure in wanted:
         if not structure.holds(made):
             made = structure.restore(made)
@@ -92,6 +94,11 @@ def keep_step(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
         if structure.linear:
             step = structure.restore(step)
     return step
+
+
+def ties_matrices(tensor: torch.Tensor) -> bool:
+    """Whether entries of a matrix are tied to each other, so that none moves by itself."""
+    return any(not found.dim for found in structures(tensor))
 
 
 def outside(given: torch.Tensor, made: torch.Tensor) -> bool:
@@ -197,7 +204,7 @@ def _of_rows(tensor: torch.Tensor) -> list[Structure]:
 
 def _rows(dim: int) -> list[Structure]:
     return [
-        Structure(name, partial(holds, dim=dim), partial(restore, dim=dim), of_matrices=False,
+        Structure(name, partial(holds, dim=dim), partial(restore, dim=dim), dim=dim,
                   is_told=partial(is_told, dim=dim))
         for name, holds, restore, is_told in _OF_ROWS
     ]  # fmt: skip

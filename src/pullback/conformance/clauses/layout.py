@@ -8,7 +8,7 @@ import torch
 from pullback.conformance._clause import clause
 from pullback.conformance._failure import is_raised_in
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._structure import structures
+from pullback.conformance._structure import ties_matrices
 from pullback.report import Finding
 
 __all__ = ["layout"]
@@ -134,7 +134,7 @@ def _small(probe: Probe) -> Iterator[tuple[str, Tensors]]:
     """
     every = probe.inputs.values
     rows = {x.shape[0] if x.ndim else 0 for x in every}
-    tied = any(found.of_matrices for x in every for found in structures(x))
+    tied = any(map(ties_matrices, every))
     if len(rows) == 1 and rows != {0} and (rows != {1} or len(every) == 1) and not tied:
         yield "empty", [x[:0] for x in every]
     if all(x.numel() for x in every) and _is_elementwise(probe):

@@ -17,7 +17,7 @@ from pullback.conformance._screen import Run, agrees
 from pullback.conformance._settled import is_told
 from pullback.conformance._spans import has_basis, spans
 from pullback.conformance._special import one_sided, specials
-from pullback.conformance._structure import keep_step, outside, structures
+from pullback.conformance._structure import keep_step, outside, ties_matrices
 from pullback.conformance._vectors import flatten
 from pullback.report import Finding, Verdict
 
@@ -43,6 +43,7 @@ def values(probe: Probe) -> Finding:
     """Put special values into the arguments, and compare with what forward does there."""
     right: list[str] = []
     untidy: list[Finding] = []
+    ended = ""
     try:
         for name, finding in _look(probe):
             if finding is None:
@@ -52,14 +53,14 @@ def values(probe: Probe) -> Finding:
             else:
                 untidy.append(finding)
     except NoEnd:  # nor will others end, and each takes as long
-        right.append("no more: a call does not end there")
+        ended = " Nothing more was tried: a call does not end there."
     if untidy:
         return untidy[0]
     if not right:
-        return probe.skipped("The function is not defined at any special value.")
+        return probe.skipped(f"The function is not defined at any special value.{ended}")
     names = list(dict.fromkeys(name.removesuffix(" in every input") for name in right))
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return probe.holds(f"Nothing is wrong at {', '.join(names[:8])}{more}.")
+    return probe.holds(f"Nothing is wrong at {', '.join(names[:8])}{more}.{ended}")
 
 
 def _look(probe: Probe) -> Iterator[tuple[str, Finding | None]]:
@@ -213,7 +214,7 @@ def _judge_entries(probe: Probe, run: Run, name: str) -> Finding | None:
 def _places(x: torch.Tensor) -> list[int]:
     """Entries that move by themselves: not those of a symmetric or triangular matrix."""
     count = x.numel()
-    if not count or x.is_complex() or any(found.of_matrices for found in structures(x)):
+    if not count or x.is_complex() or ties_matrices(x):
         return []
     return sorted({0, count // 2, count - 1})[:_ENTRIES]
 
