@@ -157,4 +157,9 @@ class BudgetError(PullbackError, RuntimeError):
 
 
 class ProgramError(PullbackError, RuntimeError):
-    """A program that pullback was asked to run has failed."""
+    """A program that pullback was asked to run has failed.
+
+    ``status`` is the one that it ended with, as a shell has it; 0 where it did not run.
+    """
+
+    status = 0

@@ -97,6 +97,18 @@ def test_one_line_and_the_mend(case, capfd) -> None:
     assert "Traceback" not in captured.err + captured.out
 
 
+@pytest.mark.parametrize(
+    ("program", "status"),
+    [
+        ("raise SystemExit(3)", 3),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137),
+    ],
+)
+def test_record_ends_with_the_status_of_the_program(program, status, capfd) -> None:
+    assert main(["record", "-o", "a.pt", "--", "python", "-c", program]) == status
+    assert "by itself first" in capfd.readouterr().err
+
+
 def test_a_recording_that_cannot_be_written(folder, capfd) -> None:
     (folder / "apply.py").write_text(
         "import torch\nfrom errors_module import F\nF.apply(torch.ones(2, requires_grad=True), 0)\n"

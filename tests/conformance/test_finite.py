@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzzing import examples
 
-from pullback.conformance._finite import compare, differentiate, inner
+from pullback.conformance._finite import Estimate, compare, differentiate, inner
 
 ONE = torch.ones(1, dtype=torch.float64)
 
@@ -63,3 +63,9 @@ def test_inner_products_are_real_for_complex_tensors():
     a, b = torch.tensor([1 + 2j]), torch.tensor([3 - 1j])
     assert inner(a, b) == (1 - 2j) * (3 - 1j) == 0 or inner(a, b) == ((1 - 2j) * (3 - 1j)).real
     assert inner(torch.ones(0), torch.ones(0)) == 0.0
+
+
+def test_an_infinite_derivative_agrees_with_nothing():
+    estimate = Estimate(1.0, 1e-12, 1.0, smooth=True)
+    for value in (math.inf, math.nan):
+        assert compare(estimate, value, math.inf, torch.float64) == "mismatch"

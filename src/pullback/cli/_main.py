@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pullback.cli import _state
 from pullback.cli._app import app
 from pullback.cli._signals import Ended, ended_by, stopping_on_request
-from pullback.cli._words import refuse_program
+from pullback.cli._words import refuse_program, say
 from pullback.errors import BrokenContractError, PullbackError
 
 __all__ = ["main"]
@@ -26,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         0 if everything is ok, 1 if something is broken, 2 for a usage error, 3 if something could
-        not be checked, and 128 and the number of a signal that ended it.
+        not be checked, and 128 and the number of a signal that ended it. `record` ends as its
+        program does.
 
     Example:
         >>> main(["--help"]) == 0  # doctest: +SKIP
@@ -44,10 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with stopping_on_request():
             status = app(args=words, prog_name="pullback", standalone_mode=False)
     except KeyboardInterrupt:
-        _say("Interrupted.")
+        say("Interrupted.")
         return 130
     except Ended:
-        _say("Asked to end.")
+        say("Asked to end.")
         return 128 + (ended_by() or signal.SIGTERM)
     except BrokenPipeError:  # the reader, for example `head`, has gone
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PullbackError as error:
         if debug:
             raise
-        _say(str(error))
+        say(str(error))
         return 1 if isinstance(error, BrokenContractError) else _USAGE_ERROR
     except Exception as error:
         # click's own errors, which typer may carry under a private name: known by what they can do.
@@ -63,13 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             raise
         if describe is None:
-            _say(f"A fault of pullback: {type(error).__name__}: {error}\n{_REPORT}")
+            say(f"A fault of pullback: {type(error).__name__}: {error}\n{_REPORT}")
         elif describe():  # without a message the help has been printed
-            _say(f"{describe()}\n  mend:     See: pullback --help")
+            say(f"{describe()}\n  mend:     See: pullback --help")
         return _USAGE_ERROR
     return status if isinstance(status, int) else 0
-
-
-def _say(text: str) -> None:
-    # What no terminal takes, as in a name that is no UTF-8, is written out.
-    sys.stderr.write(f"pullback: {text}\n".encode("utf-8", "backslashreplace").decode("utf-8"))

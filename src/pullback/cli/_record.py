@@ -7,6 +7,7 @@ from rich.markup import escape
 
 from pullback.cli._files import KEPT, make_kept_folder, refuse_recording
 from pullback.cli._signals import Ended
+from pullback.cli._words import say
 from pullback.errors import ProgramError
 from pullback.internal._processes import STOP
 from pullback.recording import Limits, Recording, record_program
@@ -18,17 +19,25 @@ __all__ = ["keep", "run_record", "say_recorded"]
 def run_record(
     program: list[str], output: Path, calls: int, call_bytes: int, *, eager: bool
 ) -> int:
-    """Record ``program`` into the file ``output``; returns the exit status.
+    """Record ``program`` into the file ``output``; returns the status that the program ended with.
+
+    Where it fails, what it applied before is kept, and the failure is said.
 
     Raises:
         ArgumentError: the file cannot be written; the program is not run then.
-        ProgramError: the program does not exist, or fails; what it applied before is kept.
+        ProgramError: the program does not exist, or applied no custom Function.
         RecordingError: the file cannot be written after all.
     """
     refuse_recording(output)
     limits = Limits(calls=calls, call_bytes=call_bytes)
     recording, failure = record_program(program, limits, eager=eager)
-    keep(recording, output, failure)
+    try:
+        keep(recording, output, failure)
+    except ProgramError as error:
+        if error is not failure or STOP.is_set():
+            raise
+        say(str(error))
+        return error.status
     if STOP.is_set():  # we were asked to end, and the program has ended as it would
         raise Ended
     say_recorded(recording, make_console(stderr=True))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pullback.errors import ArgumentError
 
-__all__ = ["refuse_misread", "refuse_program"]
+__all__ = ["refuse_misread", "refuse_program", "say"]
 
 
 def refuse_program(words: Sequence[str]) -> None:
@@ -110,3 +110,9 @@ def _functions(path: Path) -> list[str]:
         if isinstance(node, ast.ClassDef)
         and any(ast.unparse(base).rpartition(".")[2].endswith("Function") for base in node.bases)
     ]
+
+
+def say(text: str) -> None:
+    """Write a failure where a program's messages go."""
+    # What no terminal takes, as in a name that is no UTF-8, is written out.
+    sys.stderr.write(f"pullback: {text}\n".encode("utf-8", "backslashreplace").decode("utf-8"))

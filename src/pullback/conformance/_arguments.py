@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._context_tensors import tensors_within
+from pullback.conformance._own_generators import PutBack, rewinds
 from pullback.conformance._tree import leaves, replace, walk
 from pullback.errors import ArgumentTypeError
 from pullback.recording.codec import TENSORS
@@ -41,6 +42,7 @@ class Arguments:
         differentiable: the positions in ``values`` that are differentiated.
         declared: whether the caller chose them by ``requires_grad``.
         detached: hand out copies that are not leaves, for Functions that change an input in place.
+        generators: put the generators that draw for it back to the state they came with.
         owned: the tensors, by position, that belong to a module, callable or object among the
             arguments, which reaches them by itself, or are of a class of their own: handed out as
             they are, and constants.
@@ -56,7 +58,7 @@ class Arguments:
     paths: tuple[str, ...]
     differentiable: tuple[int, ...]
     declared: bool
-    generators: tuple[tuple[torch.Generator, torch.Tensor], ...] = ()
+    generators: tuple[PutBack, ...] = ()
     detached: bool = False
     owned: Mapping[int, torch.Tensor] = field(default_factory=dict)
 
@@ -95,7 +97,7 @@ class Arguments:
         free = [(k, leaf) for k, (_, leaf) in enumerate(pairs) if k not in owned]
         chosen = [k for k, leaf in free if leaf.requires_grad]
         every = [k for k, leaf in free if is_continuous(leaf)]
-        generators = [leaf for _, leaf in found if isinstance(leaf, torch.Generator)]
+        generators = [rewinds(leaf) for _, leaf in found]
         with torch.inference_mode(False):
             copies = tuple(leaf.detach().clone() for _, leaf in pairs)
         return cls(
@@ -105,7 +107,7 @@ class Arguments:
             tuple(path for path, _ in pairs),
             tuple(chosen or every),
             bool(chosen),
-            tuple((generator, generator.get_state()) for generator in generators),
+            tuple(put_back for put_back in generators if put_back is not None),
             owned=owned,
         )
 
@@ -144,8 +146,8 @@ class Arguments:
         items = iter(
             [given[k] if k in given else value.clone() for k, value in enumerate(self.values)]
         )
-        for generator, state in self.generators:
-            generator.set_state(state)
+        for put_back in self.generators:
+            put_back()
         return replace(self.args, items), replace(dict(self.kwargs), items)
 
     def cast(self, dtype: torch.dtype) -> "Arguments":
@@ -164,6 +166,15 @@ class Arguments:
     def with_values(self, values: Sequence[torch.Tensor]) -> "Arguments":
         """The same arguments with other tensors."""
         return with_fields(self, values=tuple(values))
+
+    def with_generators(self, generators: Sequence[PutBack]) -> "Arguments":
+        """The same arguments with more generators that are put back before each run."""
+        return with_fields(self, generators=(*self.generators, *generators))
+
+    def with_points(self, points: Sequence[torch.Tensor]) -> "Arguments":
+        """The same arguments with others that are differentiated."""
+        given = dict(zip(self.differentiable, points, strict=True))
+        return self.with_values([given.get(k, value) for k, value in enumerate(self.values)])
 
     def with_differentiable(
         self, positions: Sequence[int], *, detached: bool | None = None

@@ -16,6 +16,7 @@ from pullback.conformance._environment import environment
 from pullback.conformance._guard import guarded, unpatched
 from pullback.conformance._intent import infer_intent
 from pullback.conformance._isolate import Isolation, check_isolated
+from pullback.conformance._own_generators import own_generators
 from pullback.conformance._prepare import prepare, refuse_data
 from pullback.conformance._subject import Subject
 from pullback.conformance._tape import check_tape, is_tape
@@ -100,7 +101,7 @@ def check(
             subject, arguments, chosen, seed=seed, timeout=timeout, isolate=isolate,
             on_finding=on_finding,
         )  # fmt: skip
-    with guarded(arguments.generators):
+    with guarded((*arguments.generators, *own_generators(subject.target))):
         with unpatched() as replaced:
             probe = infer_intent(prepare(subject, arguments, seed))
         found: dict[str, Finding] = {}

@@ -106,6 +106,8 @@ def run_clause(
     probe = replace(probe, clause=clause.id)
     if probe.fault is not None and (clause.gradient or isinstance(probe.fault, NoForward)):
         finding = _faulty(probe, probe.fault, bearing)
+    elif probe.erratic and clause.gradient:
+        finding = probe.skipped("The same call gives other numbers each time: see deterministic.")
     elif probe.frees and clause.id not in _OF_FRESH_INPUTS:
         finding = probe.skipped("Forward frees the memory of its inputs: see mutation.")
     else:
@@ -139,6 +141,8 @@ def run_clauses(
     Yields:
         One finding for each; `torch` is put back before the next one runs.
     """
+    told = any(clause.id == "deterministic" for clause in clauses)  # then by that one alone
+    probe = replace(probe, erratic=probe.erratic and told)
     for clause in in_running_order(clauses):
         started(clause)
         with unpatched() as more:

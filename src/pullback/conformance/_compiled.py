@@ -225,6 +225,8 @@ def _other_size(probe: Probe) -> Probe | None:
             if not 2 < size <= resizing.largest:
                 continue  # Dynamo takes 0 and 1 for constants
             inputs = resizing.at(size)
+            if inputs is None:
+                continue
             other = replace(probe, inputs=inputs, original=inputs)
             try:
                 _both(other, other.subject.call)

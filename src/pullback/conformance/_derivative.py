@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pullback.conformance._directions import structured
 from pullback.conformance._finite import Estimate, Match, Slopes, compare, slopes
-from pullback.conformance._probe import Probe, Tensors, flatten, unflatten
+from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._spans import has_basis, spans
+from pullback.conformance._structure import keep_step
+from pullback.conformance._vectors import flatten, unflatten
 
 __all__ = [
     "Trial",
@@ -44,7 +45,9 @@ class Trial:
     estimate: Estimate
 
 
-def decide(trial: Callable[[int], Trial], wanted: int = 2, limit: int = 7) -> Trial | None:
+def decide(
+    trial: Callable[[int], Trial], wanted: int = 2, limit: int = 7, *, singular: bool = True
+) -> Trial | None:
     """Repeat a comparison at other points until it is settled.
 
     Trials 0 and 1 are at the given point, later ones close to it. Two mismatches settle it as
@@ -54,6 +57,7 @@ def decide(trial: Callable[[int], Trial], wanted: int = 2, limit: int = 7) -> Tr
         trial: makes one comparison, by number.
         wanted: how many matches settle it.
         limit: how many trials are made at most.
+        singular: whether the given point may be one where no derivative is finite.
 
     Returns:
         A mismatch, a match, or ``None`` if nothing was settled.
@@ -62,7 +66,7 @@ def decide(trial: Callable[[int], Trial], wanted: int = 2, limit: int = 7) -> Tr
     misses: list[Trial] = []
     for number in range(limit):
         found = trial(number)
-        if number < 2 and not math.isfinite(found.value):
+        if singular and number < 2 and not math.isfinite(found.value):
             continue  # the given point may be singular; the ones beside it decide
         if found.match == "match":
             matches.append(found)
@@ -87,7 +91,7 @@ def try_derivative(
         step: the direction, instead of a random one.
 
     Returns:
-        The comparison.
+        The comparison; a mismatch only where two sizes of steps agree on it.
     """
     points = probe.point(number if number > 1 else 0)
     if step is None:
@@ -102,18 +106,37 @@ def try_derivative(
         with torch.no_grad():
             return _aligned(probe.evaluate(moved), base)
 
-    found = _slopes(probe.along(outputs, step, points))
-    if found is None:
-        return _UNCLEAR
-    every, weights = weights, _masked(weights, found)
-    terms = _terms(probe.backward(points, weights), step)
-    trial = _judge(probe, found, weights, terms, coherent)
-    if trial.match == "match" and not terms.any() and not found.settled.all():
-        # Zeros agree, but all that backward does is where differences are not settled.
-        left_out = _terms(probe.backward(points, every), step).any()
-        trial = replace(trial, match="unclear") if left_out else trial
+    def answer(given: Tensors) -> torch.Tensor:
+        return _terms(probe.backward(points, given), step)
+
+    along, grain = probe.along(outputs, step, points), _grain_of(base)
+    trial = _compare(probe, _slopes(along, grain), weights, answer, coherent)
     if trial.match == "mismatch" and has_basis(base):
         return try_derivative(spans(probe), number, only)
+    if trial.match == "mismatch":
+        other = _compare(probe, _slopes(along, grain, _OTHER_STEP), weights, answer, coherent)
+        return trial if other.match == "mismatch" else other
+    return trial
+
+
+def _compare(
+    probe: Probe, found: Slopes | None, weights: Tensors,
+    answer: Callable[[Tensors], torch.Tensor], coherent: bool,
+) -> Trial:  # fmt: skip
+    """Finite differences against what backward answers for weights, where these are settled."""
+    if found is None:
+        return _UNCLEAR
+    settled = _masked(weights, found)
+    terms = answer(settled)
+    trial = _judge(probe, found, settled, terms, coherent)
+    if trial.match == "match" and not terms.any() and not found.settled.all():
+        # Zeros agree, but all that backward does is where differences are not settled.
+        return replace(trial, match="unclear") if answer(weights).any() else trial
+    if trial.match == "mismatch":
+        # Nor does what disagrees with itself tell a wrong derivative from noise.
+        apart = abs(float(answer(settled).sum()) - trial.value)
+        noisy = apart > _ITSELF * abs(trial.value - trial.estimate.value)
+        return replace(trial, match="unclear") if noisy else trial
     return trial
 
 
@@ -197,7 +220,14 @@ def second_slopes(
     def backward(moved: Tensors) -> Tensors:
         return probe.backward(moved[:count], moved[count:])
 
-    return _slopes(probe.along(backward, list(step), list(start)), probe.grain)
+    grain = max(probe.grain, _grain_of(start))
+    return _slopes(probe.along(backward, list(step), list(start)), grain)
+
+
+def _grain_of(parts: Sequence[torch.Tensor]) -> float:
+    """The precision of what is shown in float32 and has fewer digits; else 0."""
+    eps = max((torch.finfo(part.dtype).eps for part in parts), default=0.0)
+    return eps if eps > torch.finfo(torch.float32).eps else 0.0
 
 
 def second_estimate(probe: Probe, only: int) -> Estimate:
@@ -279,15 +309,21 @@ def is_linear(probe: Probe) -> bool:
     return linearity_gap(probe) is None and linearity_gap(probe, 2) is None
 
 
+# Another first step than the usual one, at none of whose quarters it takes differences too.
+_OTHER_STEP = 0.7 * 2.0**-6
+# How far a backward may be from itself, beside how far it is from the truth.
+_ITSELF = 0.25
 # A first step for float32: rounding is an eighth of what it is at the usual one.
 _FARTHER = 2.0**-3
 _UNCLEAR = Trial("unclear", 0.0, Estimate(0.0, math.inf, 0.0, False))
 
 
-def _slopes(function: Callable[[float], torch.Tensor], grain: float = 0.0) -> Slopes | None:
+def _slopes(
+    function: Callable[[float], torch.Tensor], grain: float = 0.0, step: float = 2.0**-6
+) -> Slopes | None:
     """Finite differences of ``function``, or ``None`` where it is undefined beside the point."""
     try:
-        found = slopes(function, grain=grain)
+        found = slopes(function, step, grain)
         if found.settled.any() or (function(0.0).dtype == torch.float64 and not grain):
             return found
         # Rounding to float32 hides the slope of what is nearly saturated: not so farther apart.
@@ -328,7 +364,7 @@ def _uphill(points: Tensors, step: Tensors, gradients: Tensors) -> Tensors:
         sign = gradient.sgn()
         along = v.abs() * sign  # Re(conj(g) |v| g / |g|) = |g| |v|
         usable = torch.isfinite(gradient) & (gradient != 0)
-        turned.append(structured(point, torch.where(usable, along, v)))
+        turned.append(keep_step(point, torch.where(usable, along, v)))
     return turned
 
 

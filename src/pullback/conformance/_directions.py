@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = ["KINDS", "normal", "scale", "spread", "structured"]
+__all__ = ["KINDS", "normal", "scale", "spread"]
 
 
 def normal(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -32,18 +32,6 @@ def scale(point: torch.Tensor) -> torch.Tensor:
         float(size[torch.isfinite(size)].square().mean().sqrt()) if size.isfinite().any() else 0
     )
     return (size + 0.1 * (typical or 10.0)).to(point.dtype)
-
-
-def structured(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-    """Keep a step inside the structure of a symmetric or triangular point."""
-    if point.ndim < 2 or point.shape[-1] != point.shape[-2] or point.shape[-1] < 2:
-        return step
-    if torch.equal(point, point.mH):
-        return (step + step.mH) / 2
-    for triangle in (torch.tril, torch.triu):
-        if torch.equal(point, triangle(point)):
-            return triangle(step)
-    return step
 
 
 def _balanced(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:

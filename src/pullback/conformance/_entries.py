@@ -17,8 +17,9 @@ import torch
 
 from pullback.conformance._derivative import try_derivative
 from pullback.conformance._finite import inner
-from pullback.conformance._probe import Probe, Tensors, flatten, unflatten
+from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._steps import Scan, is_flat, jump, jumps_along, scan_line
+from pullback.conformance._vectors import flatten, unflatten
 
 __all__ = ["steps_by_entry"]
 

@@ -4,7 +4,8 @@ What plain forward and plain backward do is known before any clause runs. An err
 only with a transform is a refusal where somebody raised it on purpose: the author by a ``raise``
 of their own, or torch, whose transforms refuse what they cannot follow. It is a crash where code
 ran into what nobody foresaw, and where other numbers or precisions of the very same call fail in
-backward although forward took them. The words of a message decide nothing.
+backward although forward took them, and where a rule fails that the author wrote for the transform
+itself. The words of a message decide nothing.
 """
 
 import dis
@@ -39,8 +40,11 @@ _CALL = "call_subject"
 _LAYER = internal.__file__
 # What torch itself calls its own fault is no refusal.
 _FAULT = "INTERNAL ASSERT FAILED"
-# The rules that an author writes for one transform: an error inside is no refusal of torch.
+# The rules that an author writes for one transform, by their own name, or by that of the function
+# of torch that calls them: an error inside is no refusal.
 _RULES = {"vmap", "jvp"}
+_CALLERS = {"custom_function_call_vmap_helper", "apply_jvp", "fake_impl"}
+_REGISTERED = (torch.library.__file__, os.path.join("_library", "fake_impl.py"))
 
 
 class NoForward(Exception):
@@ -71,6 +75,8 @@ def classify(error: BaseException, *, transform: bool = True) -> Verdict:
     if isinstance(error, (NotImplementedError, PullbackError)):
         return Verdict.LACKING
     if isinstance(error, _UNFORESEEN) and not _is_the_authors(error):
+        return Verdict.CRASHES
+    if transform and _is_from_a_rule(error) and type(error).__name__ not in _REFUSING_TYPES:
         return Verdict.CRASHES
     if type(error).__name__ in _REFUSING_TYPES:
         return Verdict.LACKING
@@ -143,10 +149,24 @@ def _is_refused_by_torch(error: BaseException) -> bool:
     """
     codes = [step.tb_frame.f_code for step in _frames(error)]
     own = [c for c in codes if not c.co_filename.startswith((_TORCH, _OURS))]
-    if any(code.co_name in _RULES for code in own):
-        return False
     refused = bool(own) or (_is_raised_by_apply(codes) and _FAULT not in str(error))
     return isinstance(error, RuntimeError) and refused
+
+
+def _is_from_a_rule(error: BaseException) -> bool:
+    """Whether a rule of the author's own for a transform was running."""
+    codes = [step.tb_frame.f_code for step in _frames(error)]
+    for caller, code in zip([None, *codes], codes, strict=False):
+        if code.co_filename.startswith((_TORCH, _OURS)):
+            continue
+        called = caller is not None and caller.co_filename.startswith(_TORCH)
+        if code.co_name in _RULES or (called and _calls_rules(caller)):
+            return True
+    return False
+
+
+def _calls_rules(code: CodeType) -> bool:
+    return code.co_name in _CALLERS or code.co_filename.endswith(_REGISTERED)
 
 
 def _is_raised_by_apply(codes: list[CodeType]) -> bool:

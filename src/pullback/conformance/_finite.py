@@ -233,7 +233,8 @@ def compare(
         >>> compare(Estimate(1.0, 1e-12, 1.0, True), 1.5, 1.5, torch.float64)
         'mismatch'
     """
-    scale = max(estimate.magnitude, magnitude)
+    # An infinite derivative is no scale: it would agree with everything.
+    scale = max(estimate.magnitude, magnitude if math.isfinite(magnitude) else 0.0)
     if not math.isfinite(estimate.error):
         return "unclear"
     if estimate.error > max(1e-2 * scale, estimate.noise):

@@ -43,7 +43,7 @@ def reseed(seed: int) -> None:
 
 @contextmanager
 def guarded(
-    generators: Sequence[tuple[torch.Generator, torch.Tensor]] = (),
+    generators: Sequence[Callable[[], object]] = (),
 ) -> Iterator[list[warnings.WarningMessage]]:
     """Run foreign code, then put the process back as it was.
 
@@ -51,7 +51,7 @@ def guarded(
     the import path and the switches of torch are as before, whatever the code did.
 
     Arguments:
-        generators: generators of the caller with the state that they go back to.
+        generators: put generators of the caller back.
 
     Yields:
         The warnings that were raised meanwhile.
@@ -66,8 +66,8 @@ def guarded(
     with ExitStack() as stack:
         for keep in (_python, _settings, _switches, _loggers):
             stack.enter_context(keep())
-        for generator, state in generators:
-            stack.callback(generator.set_state, state)
+        for put_back in generators:
+            stack.callback(put_back)
         stack.enter_context(torch.random.fork_rng(devices))
         for mode in (torch.inference_mode(False), torch.enable_grad()):
             stack.enter_context(mode)

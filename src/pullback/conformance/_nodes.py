@@ -89,10 +89,12 @@ class Marks:
     Arguments:
         dirty: tensors given to ``mark_dirty``.
         non_differentiable: tensors given to ``mark_non_differentiable``.
+        dropped: those of earlier calls on the same context: torch keeps what the last one is given.
     """
 
     dirty: list[torch.Tensor] = field(default_factory=list)
     non_differentiable: list[torch.Tensor] = field(default_factory=list)
+    dropped: list[torch.Tensor] = field(default_factory=list)
 
 
 @contextmanager
@@ -106,8 +108,15 @@ def watched_marks() -> Iterator[Marks]:
     originals = {name: getattr(FunctionCtx, name) for name in names}
 
     def watcher(name: str) -> Any:
+        last: dict[Any, list[torch.Tensor]] = {}
+
         def method(self: Any, *values: Any) -> Any:
-            names[name].extend(v for v in values if isinstance(v, torch.Tensor))
+            given = [v for v in values if isinstance(v, torch.Tensor)]
+            marks.dropped.extend(
+                t for t in last.get(self, []) if not any(t is kept for kept in given)
+            )
+            last[self] = given
+            names[name].extend(given)
             return originals[name](self, *values)
 
         return method

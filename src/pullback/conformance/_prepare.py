@@ -1,5 +1,6 @@
 """Look at a subject once before the clauses run: precision, what is differentiated, randomness."""
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,6 +13,7 @@ from pullback.conformance._directions import KINDS
 from pullback.conformance._failure import NoForward, OnceOnly, describe, is_from_within
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._nodes import call_backward, custom_nodes, edges, unit_cotangents
+from pullback.conformance._own_generators import own_generators
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._subject import Subject
 from pullback.conformance._values import is_freed, same_bits
@@ -19,6 +21,9 @@ from pullback.errors import ArgumentError
 from pullback.internal.torch import FakeTensor
 
 __all__ = ["prepare", "refuse_data"]
+
+_LEAST_PATIENCE = 5.0  # seconds
+_MANY = 300
 
 
 def prepare(subject: Subject, arguments: Arguments, seed: int) -> Probe:
@@ -58,6 +63,7 @@ def prepare(subject: Subject, arguments: Arguments, seed: int) -> Probe:
 
 def _look(probe: Probe) -> Probe:
     arguments = probe.inputs
+    probe = replace(probe, patience=_patience(probe))
     leaves = probe.leaves()
     carrying = replace(probe, outputs=_carrying(probe.run(leaves)))
     frees = any(map(is_freed, leaves))
@@ -72,9 +78,16 @@ def _look(probe: Probe) -> Probe:
         )
     every = probe.run(probe.leaves())
     outputs = tuple(k for k, y in enumerate(every) if y.requires_grad and is_continuous(y))
-    probe = replace(probe, outputs=outputs, random=_is_random(probe))
+    probe = _put_back(replace(probe, outputs=outputs, random=_is_random(probe)))
     probe = replace(probe, fault=_fault(probe), kin=_kin(probe))
     return replace(probe, rough=_is_rough(probe), grain=_grain(probe))
+
+
+def _patience(probe: Probe) -> float:
+    """The limit of one call: hundreds of times what it takes as it was given."""
+    started = time.process_time()
+    probe.run(probe.leaves())
+    return max(_LEAST_PATIENCE, _MANY * (time.process_time() - started))
 
 
 def refuse_data(arguments: Arguments) -> None:
@@ -253,6 +266,33 @@ def _is_random(probe: Probe) -> bool:
     first = probe.run(probe.leaves(), seeded=False)
     second = probe.run(probe.leaves(), seeded=False)
     return not all(same_bits(a, b) for a, b in zip(first, second, strict=False))
+
+
+def _put_back(probe: Probe) -> Probe:
+    """The probe with the function's own generators, where two runs differ by them."""
+    if not _differs(probe):
+        return probe
+    own = own_generators(probe.subject.target)
+    rewound = [given.with_generators(own) for given in (probe.inputs, probe.original)]
+    there = replace(probe, inputs=rewound[0], original=rewound[1], private=True)
+    if own and not _differs(there):
+        return there
+    return replace(probe, erratic=True)
+
+
+def _differs(probe: Probe) -> bool:
+    """Whether a second run with the same seed gives other numbers, beyond rounding."""
+
+    def once() -> Tensors:
+        leaves = probe.leaves()
+        outputs = probe.evaluate(leaves)
+        found = [y.detach().clone() for y in outputs]
+        with suppress(Exception, SystemExit):  # what plain backward raises is told elsewhere
+            found += [g.detach() for g in probe.pull(leaves, probe.cotangents(outputs), outputs)]
+        return found
+
+    first, second = once(), once()
+    return len(first) != len(second) or probe.differ(second, first, looser=1e4) is not None
 
 
 def _is_rough(probe: Probe) -> bool:

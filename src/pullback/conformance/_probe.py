@@ -10,26 +10,20 @@ import torch
 
 from pullback.conformance._accumulated import accumulated
 from pullback.conformance._arguments import Arguments, is_continuous
-from pullback.conformance._directions import KINDS, normal, scale, spread, structured
+from pullback.conformance._directions import KINDS, normal, scale, spread
 from pullback.conformance._failure import classify, describe
-from pullback.conformance._finite import inner
 from pullback.conformance._guard import reseed
+from pullback.conformance._limits import limited
 from pullback.conformance._repro import write_repro
+from pullback.conformance._structure import keep, keep_step
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import tensors
 from pullback.conformance._values import close, show
+from pullback.conformance._vectors import Tensors, flatten
 from pullback.internal.torch import versions_of
 from pullback.report import Finding, Verdict
 
-__all__ = [
-    "Probe",
-    "Tensors",
-    "flatten",
-    "products",
-    "unflatten",
-]
-
-Tensors = list[torch.Tensor]
+__all__ = ["Probe", "Tensors"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +43,8 @@ class Probe:
         seed: the seed of every random choice.
         outputs: positions among the output tensors that are differentiated.
         random: whether the function draws from a global generator.
+        private: whether it draws from a generator of its own, which is put back before each run.
+        erratic: whether two runs differ all the same, beyond rounding.
         rough: whether it computes in float32 although its outputs are float64.
         grain: the precision of gradients, where that is less than forward computes in: one part
             in how many; 0 where it is not.
@@ -56,6 +52,7 @@ class Probe:
             runs forward again in backward cannot tell which gradients are asked for.
         frees: whether forward gives the memory of its inputs back.
         fault: what plain backward raised, or ``None`` where it runs.
+        patience: the seconds of CPU time after which one call is taken never to end.
         kin: how the points and directions tried keep to those that forward accepts.
         clause: the clause that is running.
     """
@@ -71,11 +68,14 @@ class Probe:
     seed: int = 0
     outputs: tuple[int, ...] = ()
     random: bool = False
+    private: bool = False
+    erratic: bool = False
     rough: bool = False
     grain: float = 0.0
     accumulates: bool = False
     frees: bool = False
     fault: Exception | None = None
+    patience: float = 120.0
     kin: str = "any"
     clause: str = ""
 
@@ -122,7 +122,8 @@ class Probe:
         if number == 0 or self.kin == "none":
             return [point.clone() for point in points]
         steps = self.direction(f"point {number}")
-        return [point + 0.02 * step for point, step in zip(points, steps, strict=True)]
+        moved = [keep(x, x + 0.02 * step) for x, step in zip(points, steps, strict=True)]
+        return [x.clone() if m is None else m for x, m in zip(points, moved, strict=True)]
 
     def neighbour(self, number: int) -> Tensors:
         """A point close to the given one where the outputs have the shapes that they have there.
@@ -153,7 +154,7 @@ class Probe:
         found = []
         for k, point in enumerate(self.inputs.points()):
             step = KINDS[self.kin](point, spread(point, generator) * scale(point))
-            found.append(structured(point, step) if only in (None, k) else step * 0)
+            found.append(keep_step(point, step) if only in (None, k) else step * 0)
         return found
 
     def output_values(self, points: Sequence[torch.Tensor] | None = None) -> Tensors:
@@ -164,10 +165,12 @@ class Probe:
 
     def run(self, leaves: Sequence[torch.Tensor], *, seeded: bool = True) -> Tensors:
         """Every output tensor at ``leaves``; generators start from the same state each time."""
-        if seeded:
-            reseed(self.seed)
         args, kwargs = self.inputs.build(leaves)
-        return tensors(self.call_subject(args, kwargs))
+        if not seeded:  # Dynamo follows nothing of what keeps a limit
+            return tensors(self.call_subject(args, kwargs))
+        reseed(self.seed)
+        with limited(self.patience):
+            return tensors(self.call_subject(args, kwargs))
 
     def call_subject(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call the subject, in a frame by which its own errors are known (`_failure`)."""
@@ -242,10 +245,13 @@ class Probe:
         **options: Any,
     ) -> Sequence[torch.Tensor | None]:
         """What autograd answers for each input, by the way that the function takes."""
-        if not self.accumulates:
-            return torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True, **options)
-        kept = list(self.inputs.owned.values())
-        return accumulated(outputs, inputs, cotangents, kept, **options)
+        with limited(self.patience):
+            if not self.accumulates:
+                return torch.autograd.grad(
+                    outputs, inputs, cotangents, allow_unused=True, **options
+                )
+            kept = list(self.inputs.owned.values())
+            return accumulated(outputs, inputs, cotangents, kept, **options)
 
     def backward(
         self, points: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
@@ -359,38 +365,3 @@ class Probe:
             return found.float() if self.rough else found
 
         return at
-
-
-def flatten(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Tensors as one real vector; a complex entry gives two."""
-    pieces = [
-        torch.view_as_real(p.detach().resolve_conj()) if p.is_complex() else p.detach()
-        for p in parts
-    ]
-    if not pieces:
-        return torch.zeros(0, dtype=torch.float64)
-    eps = max(torch.finfo(piece.dtype).eps for piece in pieces)
-    # Computed in float32, shown in float32: the precision decides how rough an estimate is.
-    dtype = torch.float64 if eps <= torch.finfo(torch.float64).eps else torch.float32
-    return torch.cat([piece.reshape(-1).to(dtype) for piece in pieces])
-
-
-def unflatten(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> Tensors:
-    """One real vector as tensors of the shapes and dtypes of ``like``: the inverse of `flatten`."""
-    found, used = [], 0
-    for tensor in like:
-        count = tensor.numel() * (2 if tensor.is_complex() else 1)
-        part = flat[used : used + count].to(tensor.dtype.to_real())
-        used += count
-        if tensor.is_complex():
-            found.append(torch.view_as_complex(part.reshape(*tensor.shape, 2)))
-        else:
-            found.append(part.reshape(tensor.shape))
-    return found
-
-
-def products(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> tuple[float, float]:
-    """The inner product of two lists of tensors, and the sum of its terms' absolute values."""
-    value = sum(inner(a, b) for a, b in zip(first, second, strict=True))
-    scale = sum(inner(a.abs(), b.abs()) for a, b in zip(first, second, strict=True))
-    return value, scale

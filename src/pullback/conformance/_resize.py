@@ -3,9 +3,12 @@
 A size that several dimensions share is one size: changing it keeps arguments that fit each other
 fitting. Larger tensors repeat what was given, a little changed, so that signs, ranges and validity
 are kept and ties are not made; smaller ones are a part of larger ones, so that the results at two
-sizes can be compared entry by entry. Where a number in the arguments may stand for a size (an
-offset, a length, an index past the end), that size is left as it is: nobody but the author knows
-how such a number changes with it.
+sizes can be compared entry by entry. Each keeps the structure that was given (`_structure`).
+
+Where a number in the arguments may stand for a size (an offset, a length, an index past the end),
+that size is left as it is: nobody but the author knows how such a number changes with it. Other
+integers stay below a size that has shrunk. Whether they may repeat, as those do that are made, is
+asked of the Function at the size that was given: `Resizing.control`.
 """
 
 import math
@@ -15,9 +18,9 @@ from dataclasses import dataclass
 import torch
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._tree import leaves
+from pullback.conformance._structure import keep, structures
 
-__all__ = ["Resizing", "resizings"]
+__all__ = ["Resizing", "resizings", "together"]
 
 
 @dataclass(frozen=True)
@@ -38,17 +41,39 @@ class Resizing:
     arguments: Arguments
     values: tuple[torch.Tensor, ...]
 
-    def at(self, size: int) -> Arguments:
-        """The arguments at a size up to the largest: leading parts of the largest ones."""
+    def at(self, size: int) -> Arguments | None:
+        """The arguments at a size up to the largest: leading parts of the largest ones.
+
+        ``None`` where such a part cannot be an argument of the kind that was given.
+        """
+        return _of_their_kind(self.arguments, self._parts(size, first=True))
+
+    def control(self) -> Iterator[Arguments]:
+        """Arguments of the given size, made as those of other sizes are.
+
+        Numbers are the last ones that were made, and integers each other choice of those given
+        that another size may lead to: all the same, or in another order. A Function that is wrong
+        there takes arguments of a kind that is not kept.
+        """
+        made = self._parts(self.size, first=False)
+        given = self.arguments.values
+        whole = [k for k, value in enumerate(given) if not _is_number(value) and value.numel()]
+        patterns = (_all_least, _all_largest, _reversed) if whole else (_reversed,)
+        for pattern in patterns:
+            found = _of_their_kind(
+                self.arguments, [pattern(given[k]) if k in whole else x for k, x in enumerate(made)]
+            )
+            if found is not None:
+                yield found
+
+    def _parts(self, size: int, *, first: bool) -> list[torch.Tensor]:
         parts = []
         for value, dims in zip(self.values, self.places, strict=True):
             part = value
             for dim in dims:
-                part = part.narrow(dim, 0, size)
-            if part.dtype in _INTEGERS and part.numel():
-                part = _inside(part, self.size, size)
-            parts.append(part.contiguous())
-        return self.arguments.with_values(parts)
+                part = part.narrow(dim, 0 if first else part.shape[dim] - size, size)
+            parts.append(_inside(part, size) if size < self.size else part.contiguous())
+        return parts
 
     @property
     def where(self) -> str:
@@ -56,9 +81,6 @@ class Resizing:
         pairs = zip(self.arguments.paths, self.places, strict=True)
         named = [f"dimension {d} of {path}" for path, dims in pairs for d in dims]
         return ", ".join(named[:4]) + (", ..." if len(named) > 4 else "")
-
-
-_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 
 
 def resizings(
@@ -95,6 +117,33 @@ def resizings(
         yield Resizing(size, bound, places, arguments, values)
 
 
+def together(
+    found: Sequence[Resizing], sizes: Sequence[int], generator: torch.Generator
+) -> Arguments | None:
+    """The arguments with several sizes changed at once; ``None`` where they lose their kind."""
+    arguments = found[0].arguments
+    values = list(arguments.values)
+    for resizing, size in zip(found, sizes, strict=True):
+        for k, dims in enumerate(resizing.places):
+            values[k] = _grown(values[k], dims, size, generator)
+            for dim in dims:
+                values[k] = values[k].narrow(dim, 0, size)
+            values[k] = _inside(values[k], size) if size < resizing.size else values[k].contiguous()
+    return _of_their_kind(arguments, values)
+
+
+def _inside(value: torch.Tensor, size: int) -> torch.Tensor:
+    """What was below a size as it was given is an index into it, or a length within."""
+    whole = value.dtype != torch.bool and not _is_number(value)
+    return (value.clamp(max=size - 1) if whole else value).contiguous()
+
+
+def _of_their_kind(arguments: Arguments, made: Sequence[torch.Tensor]) -> Arguments | None:
+    kept = [keep(given, value) for given, value in zip(arguments.values, made, strict=True)]
+    found = [value for value in kept if value is not None]
+    return arguments.with_values(found) if len(found) == len(kept) else None
+
+
 def _may_grow(size: int, shape: Sequence[int]) -> bool:
     """A size of one beside others is there to be broadcast."""
     return size > 1 or all(n == 1 for n in shape)
@@ -107,26 +156,54 @@ def _bound(shape: Sequence[int], dims: Sequence[int], entries: int) -> int:
 
 
 def _stands_for(arguments: Arguments, size: int) -> bool:
-    """Whether a number in the arguments may stand for the size."""
-    plain = leaves((arguments.args, dict(arguments.kwargs)))
-    if any(type(leaf) is int and leaf == size and size > 1 for leaf in plain):
+    """Whether a number in the arguments may stand for the size, or numbers that make it up."""
+    if any(type(leaf) is int and leaf == size and size > 1 for leaf in arguments.others()):
         return True
-    for value in arguments.values:
-        if value.dtype not in _INTEGERS or not value.numel():
-            continue
-        if int(value.max()) >= size:
-            return True
-        flat = value.reshape(-1)
-        if size in value.shape and len(flat) > 2 and bool((flat.diff() >= 0).all()):
-            return True  # offsets
-        if len(flat) == size and len(torch.unique(flat)) == size:
-            return True  # a permutation
-    return False
+    return any(
+        int(value.max()) >= size
+        or (size in value.shape and _rises(value))
+        or (size > 1 and size in _made_of(value))
+        for value in _integers(arguments)
+    )
 
 
-def _inside(value: torch.Tensor, given: int, size: int) -> torch.Tensor:
-    """Indices that fit into a dimension that has shrunk."""
-    return torch.where((value >= size) & (value < given), value % size, value)
+def _integers(arguments: Arguments) -> list[torch.Tensor]:
+    return [v for v in arguments.values
+            if not _is_number(v) and v.dtype != torch.bool and v.numel()]  # fmt: skip
+
+
+def _is_number(value: torch.Tensor) -> bool:
+    return value.is_floating_point() or value.is_complex()
+
+
+def _rises(value: torch.Tensor) -> bool:
+    """Whether integers may be offsets."""
+    flat = value.reshape(-1)
+    return len(flat) > 2 and bool((flat.diff() >= 0).all())
+
+
+def _made_of(value: torch.Tensor) -> set[int]:
+    """What integers add up to: lengths of segments, and shapes one after the other.
+
+    An index is zero somewhere, as a rule, which a length is not.
+    """
+    if int(value.min()) < 1:
+        return set()
+    rows = value.reshape(-1, value.shape[-1]) if value.ndim else value.reshape(1, 1)
+    sums = {int(row.sum()) for row in rows}
+    return sums | {int(rows.sum()), int(rows.prod(-1).sum())}
+
+
+def _all_least(value: torch.Tensor) -> torch.Tensor:
+    return torch.full_like(value, int(value.min())) if value.dtype != torch.bool else value.flip(-1)
+
+
+def _all_largest(value: torch.Tensor) -> torch.Tensor:
+    return torch.full_like(value, int(value.max())) if value.dtype != torch.bool else value.flip(-1)
+
+
+def _reversed(value: torch.Tensor) -> torch.Tensor:
+    return value.flip(tuple(range(value.ndim)))
 
 
 def _grown(
@@ -167,7 +244,7 @@ def _diagonal(value: torch.Tensor, size: int, generator: torch.Generator) -> tor
         part = slice(k * given, (k + 1) * given)
         # Other factors keep eigenvalues apart.
         large[..., part, part] = value if _is_whole(value) else value * (1 + 0.5 * k / blocks)
-    if value.is_floating_point() and not _is_structured(value) and not _is_whole(value):
+    if value.is_floating_point() and not structures(value) and not _is_whole(value):
         drawn = torch.randn(large.shape, dtype=torch.float64, generator=generator)
         typical = float(value.double().square().mean().sqrt())
         noise = (0.02 * typical * given / size**0.5 * drawn).to(value)
@@ -178,13 +255,3 @@ def _diagonal(value: torch.Tensor, size: int, generator: torch.Generator) -> tor
 
 def _is_whole(value: torch.Tensor) -> bool:
     return not value.is_floating_point() or bool((value == value.round()).all())
-
-
-def _is_structured(value: torch.Tensor) -> bool:
-    """Symmetric, triangular or orthogonal."""
-    close = torch.eye(value.shape[-1], dtype=value.dtype, device=value.device)
-    return (
-        torch.equal(value, value.mT)
-        or any(torch.equal(value, keep(value)) for keep in (torch.tril, torch.triu))
-        or bool(torch.allclose(value @ value.mT, close.expand_as(value), atol=1e-5))
-    )

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from pullback.conformance._probe import Probe, Tensors, flatten, products
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._vectors import flatten, products
 
 __all__ = ["Run", "agrees"]
 

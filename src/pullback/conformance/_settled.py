@@ -2,7 +2,8 @@
 
 import torch
 
-from pullback.conformance._probe import Probe, Tensors, flatten
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._vectors import flatten
 
 __all__ = ["is_told"]
 

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from pullback.conformance._arguments import Arguments
+from pullback.conformance._structure import keep
+from pullback.conformance._values import same_bits
 
 __all__ = ["one_sided", "scaled", "specials"]
 
@@ -23,6 +25,13 @@ def specials(arguments: Arguments) -> Iterator[tuple[str, Arguments]]:
     Yields:
         Pairs of a name and arguments.
     """
+    for name, made in _specials(arguments):
+        pairs = zip(made.values, arguments.values, strict=True)
+        if any(not same_bits(one, given) for one, given in pairs):
+            yield name, made
+
+
+def _specials(arguments: Arguments) -> Iterator[tuple[str, Arguments]]:
     positions = [k for k in arguments.differentiable if arguments.values[k].numel()]
     first = arguments.values[positions[0]] if positions else None
     alike = [k for k in positions if first is not None and _alike(arguments.values[k], first)]
@@ -139,20 +148,11 @@ def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _changed(arguments: Arguments, chosen: Sequence[int], change: Change) -> Arguments:
-    """The arguments with some tensors changed, where that keeps their structure."""
-    return arguments.with_values(
-        [_kept(value, change) if k in chosen else value for k, value in enumerate(arguments.values)]
-    )
-
-
-def _kept(value: torch.Tensor, change: Change) -> torch.Tensor:
-    changed = change(value)
-    if value.ndim < 2 or value.shape[-1] != value.shape[-2] or value.shape[-1] < 2:
-        return changed
-    for structure in (lambda t: t.mT, torch.tril, torch.triu):
-        if torch.equal(value, structure(value)) and not torch.equal(changed, structure(changed)):
-            return value
-    return changed
+    """The arguments with some tensors changed, as far as that keeps their structure."""
+    given = arguments.values
+    made = {k: keep(given[k], change(given[k])) for k in chosen}
+    kept = {k: value for k, value in made.items() if value is not None}
+    return arguments.with_values([kept.get(k, value) for k, value in enumerate(given)])
 
 
 def _typical(value: torch.Tensor) -> float:

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 import torch
 
-from pullback.conformance._probe import Probe, Tensors, flatten
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._vectors import flatten
 
 __all__ = [
     "REACHES",

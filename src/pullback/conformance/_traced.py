@@ -1,6 +1,6 @@
 """Runs on fake tensors, which end the process where a kernel reads memory that is not there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +23,7 @@ class Failed:
 
     verdict: Verdict
     told: str
+    outputs: tuple[tuple[str, str], ...] = ()  # of forward, where it is backward that fails
 
 
 def trace(probe: Probe) -> list[tuple[str, str]] | Failed:
@@ -79,14 +80,19 @@ def _alone(probe: Probe, test: Callable[[Probe], Finding]) -> Finding:
 
 
 def _traced(shadow: Probe, mode: FakeTensorMode) -> list[tuple[str, str]] | Failed:
+    made: list[torch.Tensor] = []
     with mode:
         try:
             ghosts = [x.detach().clone().requires_grad_() for x in shadow.inputs.points()]
             made = list(shadow.unseeded(*ghosts))
             slopes = shadow.pull(ghosts, [torch.ones_like(y) for y in made], made)
         except Exception as error:  # judged by where it is raised
-            return Failed(classify(error), describe(error))
-        return [(type(t).__name__, form_of(t)) for t in (*made, *slopes)]
+            return Failed(classify(error), describe(error), tuple(_forms(made)))
+        return _forms([*made, *slopes])
+
+
+def _forms(tensors: Sequence[torch.Tensor]) -> list[tuple[str, str]]:
+    return [(type(t).__name__, form_of(t)) for t in tensors]
 
 
 def form_of(tensor: torch.Tensor) -> str:

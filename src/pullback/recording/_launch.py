@@ -120,12 +120,14 @@ def _run(command: list[str], variables: Mapping[str, str], stdout: int | None) -
 
 def _failure(command: list[str], code: int) -> ProgramError:
     how = f"was ended by {_signal(-code)}" if code < 0 else f"exited with status {code}"
-    return ProgramError(
+    failure = ProgramError(
         f"The program {how}.",
         given=" ".join(command),
         expected="status 0",
         mend="Make it run by itself first; its own message is above.",
     )
+    failure.status = 128 - code if code < 0 else code
+    return failure
 
 
 def _signal(number: int) -> str:

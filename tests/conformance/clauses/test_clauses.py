@@ -5,8 +5,17 @@ from collections import Counter
 import pytest
 import torch
 from tests.fuzzing import examples, spread
-from tests.specimens.right import edges, manners, numbers, operators, sizes, smooth, values
-from tests.specimens.wrong import bases, calculus, calls, compositions, hidden, machines, memory
+from tests.specimens.right import domains, edges, manners, numbers, operators, sizes, smooth, values
+from tests.specimens.wrong import (
+    bases,
+    calculus,
+    calls,
+    compositions,
+    families,
+    hidden,
+    machines,
+    memory,
+)
 from tests.specimens.wrong import operators as wrong_operators
 from tests.specimens.wrong import sizes as wrong_sizes
 from tests.specimens.wrong import values as wrong_values
@@ -15,11 +24,13 @@ from pullback.conformance import check
 from pullback.conformance.clauses import CLAUSES
 
 _WRONG = (bases, calculus, memory, calls, machines, hidden, compositions)
-_LATER = (wrong_operators, wrong_sizes, wrong_values)
+_LATER = (wrong_operators, wrong_sizes, wrong_values, families)
 WRONG = [specimen for part in (*_WRONG, *_LATER) for specimen in part.SPECIMENS]
 RIGHT = [*smooth.SPECIMENS, *edges.SPECIMENS]
 MORE = [
-    specimen for part in (numbers, manners, sizes, values, operators) for specimen in part.SPECIMENS
+    specimen
+    for part in (domains, numbers, manners, sizes, values, operators)
+    for specimen in part.SPECIMENS
 ]
 # torch says so of every operator that vmap finds no rule for.
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")

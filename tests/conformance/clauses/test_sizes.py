@@ -3,11 +3,13 @@
 import pytest
 import torch
 from tests.specimens._specimen import normal
+from tests.specimens.right.domains import TakesDistinct, definite, orthogonal
 from tests.specimens.wrong.sizes import BLOCKS, FAULTS, PLACES, tail_fault
 
 from pullback.conformance import check
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._resize import resizings
+from pullback.conformance._structure import structures
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -107,24 +109,56 @@ def test_definite_matrices_stay_definite():
     assert bool((torch.linalg.eigvalsh(large) > 0).all())
 
 
-class TakesOnce(torch.autograd.Function):
-    """Chosen entries, whose gradient is written where it should be added."""
+@pytest.mark.parametrize("make", [definite, orthogonal])
+def test_a_matrix_of_a_kind_stays_so_at_every_size(make):
+    given = make(4).detach()
+    [resizing] = resized(given).values()
+    for size in (2, 3, 7, 65):
+        made = resizing.at(size).values[0]
+        assert {s.name for s in structures(given)} <= {s.name for s in structures(made)}
+
+
+def test_rows_that_add_up_to_one_do_so_at_every_size():
+    [by_row, by_column] = (resized(normal(3, 5).softmax(-1))[n] for n in (3, 5))
+    for made in (by_row.at(7), by_column.at(2), by_column.at(64)):
+        assert torch.allclose(made.values[0].sum(-1), torch.ones(made.values[0].shape[0]).double())
+
+
+@pytest.mark.parametrize(
+    ("inputs", "kept"),
+    [
+        ((normal(6, 2), torch.tensor([2, 3, 1])), 6),
+        ((normal(6, 3), torch.tensor([[2, 2], [1, 2]])), 6),
+        ((normal(6, 3), torch.tensor([0, 1, 1, 2, 2, 2])), 6),
+    ],
+)
+def test_a_size_that_integers_make_up_is_left_as_it_is(inputs, kept):
+    assert kept not in resized(*inputs)
+
+
+def test_what_takes_no_index_twice_is_not_accused_for_indices_that_a_size_made():
+    finding = check(TakesDistinct, normal(5), torch.tensor([3, 0, 1]), clauses="sizes")["sizes"]
+    assert not finding.verdict.is_bad
+    assert "another kind" in finding.detail
+
+
+class LastRowTwice(torch.autograd.Function):
+    """Any rows, in any order; wrong at an odd number of columns."""
 
     @staticmethod
     def forward(ctx, x, index):
-        ctx.save_for_backward(index)
-        ctx.size = len(x)
+        ctx.save_for_backward(x, index)
         return x[index]
 
     @staticmethod
     def backward(ctx, cotangent):
-        (index,) = ctx.saved_tensors
-        found = cotangent.new_zeros(ctx.size)
-        found[index] = cotangent
+        x, index = ctx.saved_tensors
+        found = torch.zeros_like(x).index_add(0, index, cotangent)
+        if x.shape[-1] % 2:
+            found[..., -1] *= 2
         return found, None
 
 
-def test_indices_that_a_size_made_coincide_are_named():
-    finding = check(TakesOnce, normal(5), torch.tensor([3, 0, 1]), clauses="sizes")["sizes"]
+def test_what_takes_any_index_is_accused_all_the_same():
+    finding = check(LastRowTwice, normal(5, 4), torch.tensor([3, 0, 1]), clauses="sizes")["sizes"]
     assert finding.verdict == "broken"
-    assert "Indices" in finding.detail

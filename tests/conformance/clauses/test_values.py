@@ -15,11 +15,12 @@ from pullback.conformance._special import one_sided
 # What torch 2.13 itself gets wrong, found by the clause; each is true by hand.
 FAULTS_OF_TORCH = {
     "atan2": "NaN for the second argument where the first is infinite, where it is 0",
-    "hypot": "NaN at (0, 0), where both one-sided slopes are finite",
     "xlogy": "NaN for y at (0, 0), where it is 0 for every y",
     "norm.3": "NaN in float16 at 4096, where the gradient is below 1",
     "matrix_exp": "infinite in bfloat16 near zero, where the gradient is that of the sum",
 }
+# At a kink nothing is wrong that lies between the slopes on its sides, but NaN is no number.
+UNTIDY_IN_TORCH = {"hypot": "NaN at (0, 0), where both one-sided slopes are finite"}
 if torch.__version__ >= "2.15":
     FAULTS_OF_TORCH["scaled_dot_product_attention"] = "off by 1e-9 where softmax saturates, float64"
 
@@ -65,9 +66,9 @@ def _at_zero(name, fault):
 @pytest.mark.parametrize("name", EVEN)
 def test_a_fault_where_the_slope_is_zero_and_the_output_is_not_is_found(name, fault, seed):
     x = normal(4, seed=seed) + 2
-    assert (
-        check(_at_zero(name, fault), x, clauses="values", seed=seed)["values"].verdict == "broken"
-    )
+    finding = check(_at_zero(name, fault), x, clauses="values", seed=seed)["values"]
+    at_a_kink = "ramp" in name and not math.isfinite(fault)
+    assert finding.verdict == ("untidy" if at_a_kink else "broken"), f"seed {seed}\n{finding}"
 
 
 def test_a_fault_at_a_square_matrix_of_zeros_is_found():
@@ -103,10 +104,11 @@ def test_what_swings_within_the_steps_of_differences_is_not_flagged(outer, seed)
     assert report["values"].verdict == "holds", f"seed {seed}\n{report}"
 
 
-@pytest.mark.parametrize("name", FAULTS_OF_TORCH)
+@pytest.mark.parametrize("name", [*FAULTS_OF_TORCH, *UNTIDY_IN_TORCH])
 def test_what_torch_gets_wrong_is_said(name):
     function, inputs = TORCH_FUNCTIONS[name]
-    assert check(function, *inputs(), clauses="values")["values"].verdict == "broken"
+    found = check(function, *inputs(), clauses="values")["values"].verdict
+    assert found == ("untidy" if name in UNTIDY_IN_TORCH else "broken")
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from pullback.report import Finding
 __all__ = ["autocast"]
 
 _CAST = (
-    "Cast in forward what backward will combine, or decide the precision there: autocast is off "
-    "in backward (torch.amp.custom_fwd and custom_bwd, or autocast = ... on pullback.Function)."
+    "Cast in forward what backward will combine, or decide the precision: autocast is off in "
+    "backward. torch.amp.custom_fwd and custom_bwd do so where forward takes ctx (torch refuses "
+    "them beside setup_context); autocast = torch.float32 on a pullback.Function does everywhere."
 )
 
 
@@ -23,7 +24,8 @@ _CAST = (
     why="Under autocast, forward runs in low precision while backward runs outside of it. "
     "A Function without a policy mixes the two. Matrix products then meet two dtypes.",
     breach="against float32.",
-    mend="`custom_fwd` and `custom_bwd`, or `autocast = ...` on `pullback.Function`.",
+    mend="`custom_fwd` and `custom_bwd` where forward takes ctx, or `autocast = torch.float32` on "
+    "`pullback.Function`.",
 )
 def autocast(probe: Probe) -> Finding:
     """Run forward under autocast and backward outside, and compare with float32."""

@@ -8,7 +8,8 @@ from pullback.conformance._batch import Batch, weigh
 from pullback.conformance._clause import clause
 from pullback.conformance._failure import describe
 from pullback.conformance._finite import compare, differentiate
-from pullback.conformance._probe import Probe, Tensors, flatten, products
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._vectors import flatten, products
 from pullback.conformance.clauses._push import push
 from pullback.report import Finding
 

@@ -1,11 +1,25 @@
 """`deterministic`: same inputs, same bits, or randomness from a generator that can be seeded."""
 
+from contextlib import suppress
+from dataclasses import replace
+
+import torch
+
 from pullback.conformance._clause import clause
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._resize import resizings
+from pullback.conformance._structure import keep
 from pullback.conformance._values import same_bits
 from pullback.report import Finding
 
 __all__ = ["deterministic"]
+
+_REPRO = [
+    "w = [torch.ones_like(y) for y in outs()]",
+    "for run in range(3):",
+    "    print(run, outs(), torch.autograd.grad(outs(), xs, w, allow_unused=True))",
+]
+_LONGER, _ENTRIES = 64, 2**12
 
 
 @clause(
@@ -13,12 +27,14 @@ __all__ = ["deterministic"]
     promise="Same inputs, same bits, or randomness from a generator that can be seeded.",
     why="The same inputs and seed must give the same bits, or a run cannot be repeated "
     "and a fault cannot be pinned down.",
-    breach="as other bits with every generator put back.",
+    breach="as other bits with every generator put back, at once and after calls with others.",
     mend="torch's generators; no state between calls.",
     gradient=False,
 )
 def deterministic(probe: Probe) -> Finding:
     """Run three times from the same state of every generator: the bits must be the same."""
+    if probe.private:
+        return _private(probe)
     points = probe.inputs.points()
 
     def once() -> Tensors:
@@ -31,27 +47,61 @@ def deterministic(probe: Probe) -> Finding:
         return [*values, *(t.detach() for t in found)]
 
     first = once()
-    for _ in range(2):
+    for number in range(3):
+        if number == 2:
+            _run_elsewhere(probe)
         again = once()
         for k, (one, other) in enumerate(zip(first, again, strict=True)):
             if not same_bits(one, other):
                 return probe.broken(
-                    "The same inputs and the same seed give other bits.",
+                    "The same inputs and the same seed give other bits"
+                    f"{' after calls with other inputs' if number == 2 else ''}.",
                     expected=one, got=other, place=_place(probe, k, len(first)),
                     hint="Draw from torch's default generator or from a generator argument, and "
                     "keep nothing between calls that changes the result.",
-                    repro=[
-                        "w = [torch.ones_like(y) for y in outs()]",
-                        "for run in range(3):",
-                        "    print(run, outs(), torch.autograd.grad(outs(), xs, w, "
-                        "allow_unused=True))",
-                    ],
+                    repro=_REPRO,
                 )  # fmt: skip
     if probe.random:
         return probe.holds("It draws from a global generator; the same seed gives the same bits.")
     if probe.fault:
         return probe.holds("The same inputs give the same bits forward; backward does not run.")
     return probe.holds("The same inputs give the same bits, forward and backward.")
+
+
+def _private(probe: Probe) -> Finding:
+    """It draws, and no seed of the caller's reaches what it draws from."""
+    first, second = probe.run(probe.leaves()), probe.run(probe.leaves(), seeded=False)
+    return probe.broken(
+        "It draws from a generator of its own, which torch.manual_seed does not reach: the same "
+        "inputs and seed give other bits. The other clauses judge it with the generator put back.",
+        expected=first[0] if first else "", got=second[0] if second else "",
+        hint="Draw from torch's default generator, or take the generator as an argument.",
+        repro=_REPRO,
+    )  # fmt: skip
+
+
+def _run_elsewhere(probe: Probe) -> None:
+    """Calls with larger, smaller and opposite numbers, and with longer arguments."""
+    points = probe.inputs.points()
+    others = [
+        probe.inputs.with_points([_or(keep(x, size * x), x) for x in points])
+        for size in (3.0, 0.3, -1.0)
+    ]
+    drawn = probe.generator("elsewhere")
+    for resizing in resizings(probe.inputs, _LONGER, _ENTRIES, drawn):
+        longer = resizing.at(resizing.largest)
+        others += [longer] if longer is not None else []
+    for inputs in others:
+        with suppress(Exception):  # not defined there
+            there = replace(probe, inputs=inputs)
+            leaves = there.leaves()
+            outputs = there.evaluate(leaves)
+            if outputs and not probe.fault:
+                there.pull(leaves, there.cotangents(outputs), outputs)
+
+
+def _or(made: torch.Tensor | None, given: torch.Tensor) -> torch.Tensor:
+    return given if made is None else made
 
 
 def _place(probe: Probe, k: int, total: int) -> str:

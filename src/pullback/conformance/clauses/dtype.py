@@ -14,6 +14,7 @@ from pullback.conformance._nodes import (
     unit_cotangents,
 )
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._values import close
 from pullback.report import Finding, Verdict
 
 __all__ = ["dtype"]
@@ -21,6 +22,11 @@ __all__ = ["dtype"]
 _LEVELS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _NUDGES = 8
 _HINT = "Compute in the input's dtype (or wider), and return gradients in it."
+_OTHER = "Another default dtype of torch gives other numbers: a constant or a buffer is made in it."
+_DEFAULT = (
+    "Give every constructor a dtype (torch.zeros(n, dtype=x.dtype), x.new_zeros(n), "
+    "torch.zeros_like(x))."
+)
 
 
 @clause(
@@ -38,8 +44,11 @@ def dtype(probe: Probe) -> Finding:
     """Sweep the precisions and compare each gradient with the one of the rounded inputs."""
     if probe.draws:
         return probe.skipped("It draws random numbers, which differ from precision to precision.")
+    finding = _of_another_default(probe)
+    if finding is not None and finding.verdict is not Verdict.UNTIDY:
+        return finding
     refused: list[str] = []
-    untidy: list[Finding] = []
+    untidy = [finding] if finding is not None else []
     for level in _LEVELS:
         if any(x.is_complex() for x in probe.inputs.points()) and torch.finfo(level).bits < 32:
             continue
@@ -64,6 +73,38 @@ def dtype(probe: Probe) -> Finding:
         said = f"Forward refuses {'; '.join(refused)}. Gradients agree in the others."
         return probe.lacking(said, _HINT)
     return probe.holds("Gradients agree across precisions and have their input's dtype.")
+
+
+def _of_another_default(probe: Probe) -> Finding | None:
+    """Another default dtype gives other numbers: then it decides where the input's dtype should."""
+    points, default = probe.inputs.points(), torch.get_default_dtype()
+    cotangents = probe.cotangents(probe.output_values())
+    expected = [*probe.output_values(), *probe.backward(points, cotangents)]
+    try:
+        torch.set_default_dtype(torch.float64 if default != torch.float64 else torch.float32)
+        got = [*probe.output_values(), *probe.backward(points, cotangents)]
+    except Exception:  # loud, and no number is wrong
+        return None
+    finally:
+        torch.set_default_dtype(default)
+    for k, (one, other) in enumerate(zip(got, expected, strict=True)):
+        if one.dtype != other.dtype or close(one, other, looser=1e2, least=0.0):
+            continue
+        place = k - len(cotangents)
+        where = probe.path(place) if place >= 0 else f"output {k}"
+        single = close(one, other, looser=1e2, least=torch.finfo(torch.float32).eps)
+        if single and not (probe.rough or probe.grain):  # one constant of seven digits among others
+            return probe.untidy(_OTHER, expected=one, got=other, place=where, hint=_DEFAULT)
+        return probe.broken(
+            _OTHER, expected=one, got=other, hint=_DEFAULT, place=where,
+            repro=[
+                "def g(): return torch.autograd.grad(outs(), xs, "
+                "[torch.ones_like(y) for y in outs()], allow_unused=True)",
+                "one = outs(), g(); torch.set_default_dtype(torch.float64)",
+                "print('float32', one); print('float64', outs(), g())",
+            ],
+        )  # fmt: skip
+    return None
 
 
 def _name(level: torch.dtype) -> str:

@@ -29,11 +29,8 @@ def fake(probe: Probe) -> Finding:
         found = trace(probe)
     except ProcessDied as death:
         return probe.crashes(f"A run on fake tensors ends the process. {death}", TRACE)
-    if isinstance(found, Failed):
-        said = f"Fake tensors are refused: {found.told}"
-        refused = found.verdict is Verdict.LACKING
-        return probe.lacking(said, TRACE) if refused else probe.crashes(said, TRACE)
-    for k, ((kind, form), other) in enumerate(zip(found, real, strict=True)):
+    forms = found.outputs if isinstance(found, Failed) else found
+    for k, ((kind, form), other) in enumerate(zip(forms, real, strict=False)):
         place = (
             f"output {k}" if k < len(outputs) else f"the gradient of {probe.path(k - len(outputs))}"
         )
@@ -41,6 +38,10 @@ def fake(probe: Probe) -> Finding:
             return _broken(probe, place, "a fake tensor", f"a {kind} with numbers")
         if form != form_of(other):
             return _broken(probe, place, form_of(other), form)
+    if isinstance(found, Failed):
+        said = f"Fake tensors are refused: {found.told}"
+        refused = found.verdict is Verdict.LACKING
+        return probe.lacking(said, TRACE) if refused else probe.crashes(said, TRACE)
     return probe.holds("Fake tensors get the shapes and dtypes of a real run.")
 
 

@@ -5,12 +5,15 @@ import torch
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import decide, try_derivative
 from pullback.conformance._finite import differentiate
-from pullback.conformance._probe import Probe, Tensors, flatten, products
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._vectors import flatten, products
 from pullback.conformance.clauses._hints import DERIVE, OPERATOR
 from pullback.conformance.clauses._push import push
 from pullback.report import Finding
 
 __all__ = ["forward"]
+
+_SEPARATELY = 8
 
 
 @clause(
@@ -25,11 +28,15 @@ __all__ = ["forward"]
 )
 def forward(probe: Probe) -> Finding:
     """Compare <w, Jv> with <J'w, v>; a tangent that is silently None counts as zero."""
-    for number in (0, 2):
+    count = len(probe.inputs.differentiable)
+    alone = [(0, k) for k in range(min(count, _SEPARATELY))] if count > 1 else []
+    for number, only in ((0, None), (2, None), *alone):
         points = probe.point(number)
-        step = probe.direction(f"forward {number}")
+        step = probe.direction(f"forward {number}", only)
+        # One input with a tangent and the others without: torch hands over None for these.
+        given = [v if only in (None, k) else None for k, v in enumerate(step)]
         try:
-            outputs, tangents = push(probe, points, step)
+            outputs, tangents = push(probe, points, given)
         except Exception as error:  # judged by where it is raised
             return probe.failed(error, "Forward mode refuses", DERIVE)
         filled = [

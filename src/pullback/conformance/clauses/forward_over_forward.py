@@ -5,8 +5,9 @@ import torch
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import second_slopes
 from pullback.conformance._finite import compare
-from pullback.conformance._probe import Probe, Tensors, flatten, products
+from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._spans import has_basis, spans
+from pullback.conformance._vectors import flatten, products
 from pullback.conformance.clauses._hints import DERIVE
 from pullback.conformance.clauses._push import push
 from pullback.report import Finding

@@ -8,6 +8,7 @@ import torch
 from pullback.conformance._clause import clause
 from pullback.conformance._failure import is_raised_in
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._structure import ties_matrices
 from pullback.report import Finding
 
 __all__ = ["layout"]
@@ -34,7 +35,7 @@ def layout(probe: Probe) -> Finding:
     cotangents = probe.cotangents(outputs)
     for what, arrange in _LAYOUTS.items():
         moved = [arrange(x) for x in points]
-        turned = [arrange(g) for g in cotangents]
+        turned = [_COTANGENTS.get(what, arrange)(g) for g in cotangents]
         plain = [x.contiguous() for x in moved], [g.contiguous() for g in turned]
         try:
             expected = _run(probe, *plain)
@@ -89,6 +90,12 @@ _LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "Strided": _strided,
     "Offset": _offset,
     "Expanded": _expanded,
+    "Broadcast": lambda x: x,
+}
+# A cotangent is of no kind: any may be one row or one number, as that of a sum is.
+_COTANGENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "Expanded": lambda g: g[:1].expand(g.shape) if g.ndim else g,
+    "Broadcast": lambda g: g.reshape(-1)[:1].expand(g.numel()).view(g.shape) if g.numel() else g,
 }
 
 
@@ -127,10 +134,28 @@ def _small(probe: Probe) -> Iterator[tuple[str, Tensors]]:
     """
     every = probe.inputs.values
     rows = {x.shape[0] if x.ndim else 0 for x in every}
-    if len(rows) == 1 and rows != {0} and (rows != {1} or len(every) == 1):
+    tied = any(map(ties_matrices, every))
+    if len(rows) == 1 and rows != {0} and (rows != {1} or len(every) == 1) and not tied:
         yield "empty", [x[:0] for x in every]
-    if all(x.numel() for x in every) and len(every) == len(probe.inputs.points()):
+    if all(x.numel() for x in every) and _is_elementwise(probe):
         yield "zero-dimensional", [x.reshape(-1)[0] for x in every]
+
+
+def _is_elementwise(probe: Probe) -> bool:
+    """Whether one entry of each input makes one entry of each output, by itself.
+
+    Nothing else is given the dimensions of a number: a row of a norm or a softmax is not one.
+    """
+    points, outputs = probe.inputs.points(), probe.output_values()
+    if {t.shape for t in (*points, *outputs, *probe.inputs.values)} != {points[0].shape}:
+        return False
+    moved = [x.contiguous().clone() for x in points]
+    for x, step in zip(moved, probe.direction("elementwise"), strict=True):
+        x.view(-1)[1:] += 0.02 * step.reshape(-1)[1:]
+    return all(
+        bool(a.reshape(-1)[0] == b.reshape(-1)[0])
+        for a, b in zip(outputs, probe.output_values(moved), strict=True)
+    )
 
 
 def _one_element(

@@ -29,7 +29,7 @@ def mutation(probe: Probe) -> Finding:
     leaves = probe.leaves()
     with watched_marks() as marks:
         handed, versions, every = probe.exposed_versions(leaves)
-    dirty = {t.data_ptr() for t in marks.dirty}
+    dirty = {t.data_ptr() for t in marks.dirty} - {t.data_ptr() for t in marks.dropped}
     before = list(zip(probe.inputs.values, versions, strict=True))
     changed = _changed(handed, before, dirty)
     moment = "forward"
@@ -46,7 +46,8 @@ def mutation(probe: Probe) -> Finding:
         return probe.broken(
             f"{moment.capitalize()} changed {name} in place without ctx.mark_dirty.",
             expected=before[changed][0], got=handed[changed], place=name,
-            hint="Work on a clone, or declare the change with ctx.mark_dirty and return the input.",
+            hint="Work on a clone, or declare the change with ctx.mark_dirty and return the input; "
+            "one call with all of them, since torch keeps what the last one is given.",
             repro=[
                 "before = [a.clone() for a in tree_leaves((args, kwargs)) "
                 "if isinstance(a, torch.Tensor)]",

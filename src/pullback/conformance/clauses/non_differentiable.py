@@ -48,6 +48,17 @@ def non_differentiable(probe: Probe) -> Finding:
             f"a tensor of shape {tuple(stray[0].shape)}",
             "Mark the tensor that is returned, after the last operation on it.",
         )
+    dropped = {t.data_ptr() for t in marks.dropped}
+    forgotten = [k for k, y in enumerate(every) if y.requires_grad and y.data_ptr() in dropped]
+    if forgotten:
+        return _broken(
+            probe,
+            f"Output {forgotten[0]} is marked, and carries history all the same: of two calls of "
+            "mark_non_differentiable torch keeps the second.",
+            "no history",
+            "an output that asks for a gradient",
+            "Mark all outputs in one call.",
+        )
     if not probe.outputs:
         return _no_history(probe, every)
     ignored = _dropped(custom_nodes([every[k] for k in probe.outputs]), every)

@@ -25,7 +25,15 @@ def state(probe: Probe) -> Finding:
     points = [probe.point(0), probe.neighbour(2)]
     shapes = probe.output_values()
     cotangents = probe.cotangents(shapes)
-    alone = [probe.backward(x, cotangents) for x in points]
+    first = probe.leaves(points[0])
+    kept = [*probe.evaluate(first)]
+    kept += [g.detach() for g in probe.pull(first, cotangents, kept)]
+    before = [t.detach().clone() for t in kept]
+    alone = [[g.clone() for g in probe.backward(x, cotangents)] for x in points]
+    probe.backward(points[1], cotangents)  # whose results nobody wants
+    place = probe.differ([t.detach() for t in kept], before)
+    if place is not None:
+        return _overwritten(probe, before[place], kept[place], place - len(shapes))
     for order in ((0, 1), (1, 0)):
         leaves = [probe.leaves(x) for x in points]
         outputs = [probe.evaluate(x) for x in leaves]
@@ -63,6 +71,29 @@ def _threads(
             place, got = answer
             return _broken(probe, "another thread", alone[number % 2][place], got[place], place)
     return None
+
+
+def _overwritten(probe: Probe, before: object, now: object, place: int) -> Finding:
+    what = "an output" if place < 0 else f"the gradient of {probe.path(place)}"
+    return probe.broken(
+        f"The next call writes into {what} of the call before.",
+        expected=before,
+        got=now,
+        place=what,
+        hint="Return memory of the call's own: what is returned is the caller's to keep.",
+        repro=[
+            "first = outs(); kept = [y.detach().clone() for y in first]",
+            "w = [torch.ones_like(y) for y in first]",
+            "g = torch.autograd.grad(first, xs, w, allow_unused=True); was = "
+            "[None if t is None else t.clone() for t in g]",
+            "with torch.no_grad(): args = tree_map(lambda a: a.detach() * 1.5 "
+            "if isinstance(a, torch.Tensor) and a.requires_grad else a, args)",
+            "xs2 = [a.requires_grad_() for a in tree_leaves(args) if isinstance(a, torch.Tensor) "
+            "and a.is_floating_point()]; ys = outs()",
+            "torch.autograd.grad(ys, xs2, w, allow_unused=True)",
+            "print('before', kept, was); print('after ', first, g)",
+        ],
+    )
 
 
 def _broken(probe: Probe, what: str, expected: object, got: object, place: int) -> Finding:

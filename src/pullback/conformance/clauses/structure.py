@@ -21,6 +21,7 @@ __all__ = ["structure"]
     "passes them through as constants and drops their gradient.",
     breach="against finite differences for each nested tensor.",
     mend="Pass tensors as arguments themselves, or derive from `pullback.Function`.",
+    gradient=False,
 )
 def structure(probe: Probe) -> Finding:
     """Compare gradients of tensors inside dicts, lists, tuples and keywords with differences."""

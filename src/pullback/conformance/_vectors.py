@@ -1,0 +1,46 @@
+"""Lists of tensors as one real vector, and back."""
+
+from collections.abc import Sequence
+
+import torch
+
+from pullback.conformance._finite import inner
+
+__all__ = ["Tensors", "flatten", "products", "unflatten"]
+
+Tensors = list[torch.Tensor]
+
+
+def flatten(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Tensors as one real vector; a complex entry gives two."""
+    pieces = [
+        torch.view_as_real(p.detach().resolve_conj()) if p.is_complex() else p.detach()
+        for p in parts
+    ]
+    if not pieces:
+        return torch.zeros(0, dtype=torch.float64)
+    eps = max(torch.finfo(piece.dtype).eps for piece in pieces)
+    # Computed in float32, shown in float32: the precision decides how rough an estimate is.
+    dtype = torch.float64 if eps <= torch.finfo(torch.float64).eps else torch.float32
+    return torch.cat([piece.reshape(-1).to(dtype) for piece in pieces])
+
+
+def unflatten(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> Tensors:
+    """One real vector as tensors of the shapes and dtypes of ``like``: the inverse of `flatten`."""
+    found, used = [], 0
+    for tensor in like:
+        count = tensor.numel() * (2 if tensor.is_complex() else 1)
+        part = flat[used : used + count].to(tensor.dtype.to_real())
+        used += count
+        if tensor.is_complex():
+            found.append(torch.view_as_complex(part.reshape(*tensor.shape, 2)))
+        else:
+            found.append(part.reshape(tensor.shape))
+    return found
+
+
+def products(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> tuple[float, float]:
+    """The inner product of two lists of tensors, and the sum of its terms' absolute values."""
+    value = sum(inner(a, b) for a, b in zip(first, second, strict=True))
+    scale = sum(inner(a.abs(), b.abs()) for a, b in zip(first, second, strict=True))
+    return value, scale

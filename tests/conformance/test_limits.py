@@ -1,0 +1,113 @@
+"""Limits: of CPU time for one call, and of standing still; in the Python API too."""
+
+import signal
+import threading
+import time
+
+import pytest
+import torch
+from tests.specimens._specimen import normal
+from tests.specimens.right.domains import ConjugateGradients, definite
+
+from pullback.conformance import _limits, _prepare, check
+from pullback.conformance._limits import NoEnd, limited
+from pullback.conformance.clauses import CLAUSES
+
+CHEAP = [c.id for c in CLAUSES if c.id not in ("compile", "compositions", "cuda-graph")]
+
+
+@pytest.fixture(autouse=True)
+def no_clock():
+    """Whoever runs the tests may have set the one clock that there is."""
+    left = signal.setitimer(signal.ITIMER_REAL, 0.0)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, *left)
+
+
+def spin():
+    while True:
+        pass
+
+
+def test_what_takes_more_cpu_time_is_ended():
+    with pytest.raises(NoEnd, match="CPU"), limited(0.05):
+        spin()
+
+
+def test_what_waits_is_not_ended_by_the_clock():
+    with limited(0.05):
+        time.sleep(0.3)
+
+
+def test_what_stands_still_is_ended(monkeypatch):
+    monkeypatch.setattr(_limits, "_LOOK", 0.1)
+    with pytest.raises(NoEnd, match="no CPU time"), limited(60.0):
+        threading.Event().wait()
+
+
+def test_being_stopped_once_costs_nothing_but_time(monkeypatch):
+    monkeypatch.setattr(_limits, "_LOOK", 0.1)
+    monkeypatch.setattr(_limits, "_MOVES", 0.01)
+    with limited(60.0):
+        time.sleep(0.25)  # two looks in a row find it where it was, and the third does not
+        end = time.process_time() + 0.2
+        while time.process_time() < end:
+            pass
+
+
+def test_timers_and_handlers_are_left_as_they_were():
+    before = [signal.getsignal(number) for number in (signal.SIGPROF, signal.SIGALRM)]
+    with limited(5.0), limited(0.01):
+        end = time.process_time() + 0.05  # a call within a call is part of it
+        while time.process_time() < end:
+            pass
+    assert [signal.getsignal(number) for number in (signal.SIGPROF, signal.SIGALRM)] == before
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_elsewhere_than_in_the_main_thread_there_is_no_limit():
+    found = []
+
+    def work():
+        with limited(0.001):
+            found.append(sum(range(10**6)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found
+
+
+def test_a_solver_of_symmetric_matrices_ends():
+    report = check(ConjugateGradients, definite(5), normal(5), clauses=["derivative", "linear"])
+    assert report.ok
+    assert report["derivative"].verdict == "holds"
+
+
+class EndsAtOnePoint(torch.autograd.Function):
+    """Never ends with other numbers, as what iterates until it has what it was written for."""
+
+    total = 0.0
+
+    @staticmethod
+    def forward(ctx, x):
+        while abs(float(x.detach().sum()) - EndsAtOnePoint.total) > 1e-3:
+            pass
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return x.cos() * cotangent
+
+
+def test_what_ends_as_it_was_given_alone_ends_the_check_all_the_same(monkeypatch):
+    monkeypatch.setattr(_prepare, "_LEAST_PATIENCE", 0.02)
+    x = normal(3)
+    monkeypatch.setattr(EndsAtOnePoint, "total", float(x.detach().sum()))
+    started = time.process_time()
+    report = check(EndsAtOnePoint, x, clauses=CHEAP)
+    assert time.process_time() - started < 60
+    assert report["deterministic"].verdict == "holds"
