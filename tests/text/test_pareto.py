@@ -19,7 +19,7 @@ def metric(module, sample):
     return exact_match(module(mail), label)
 
 
-def search(answer, evaluations=60):
+def search(answer, evaluations=60, **more):
     module, asked = Spam(), Counter()
 
     def counted(module, sample):
@@ -27,7 +27,8 @@ def search(answer, evaluations=60):
         return metric(module, sample)
 
     writer = TGD(module.parameters(), Scripted(answer), constraints=[never("evil")])
-    pareto = Pareto(module, writer, counted, DATA[:4], DATA[4:], evaluations=evaluations)
+    pareto = Pareto(module, writer, counted, DATA[:4], DATA[4:], evaluations=evaluations,
+                    **more)  # fmt: skip
     return module, pareto, pareto.run(), asked
 
 
@@ -43,7 +44,9 @@ def test_it_finds_the_rule_and_pays_for_no_sample_twice():
 
 @pytest.mark.parametrize("answer", ["unreadable", "<IMPROVED>evil odd</IMPROVED>"])
 def test_a_writer_that_fails_changes_nothing(answer):
-    module, *_ = search(lambda request: answer)
+    module, *_ = search(lambda request: answer, max_failures=1.0)
+    with pytest.raises(ModelError, match="Too many"):
+        search(lambda request: answer)
     assert module.classify.system.data == "Classify."
 
 

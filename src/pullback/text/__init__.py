@@ -6,6 +6,7 @@ from pullback.text._chat import ChatModule, ModelCritic, chat
 from pullback.text._critic import Critic, Relay, Review, Rule, RuleCritic, use_critic
 from pullback.text._edits import apply_edit, edit_between, use_editor
 from pullback.text._evaluation import Evaluation, deterministic, exact_match
+from pullback.text._failure import Failure, Failures, tolerate
 from pullback.text._joining import concat, format, join, select, split, sum
 from pullback.text._judge import judge
 from pullback.text._module import Module, Parameter
@@ -18,6 +19,8 @@ __all__ = [
     "ChatModule",
     "Critic",
     "Evaluation",
+    "Failure",
+    "Failures",
     "ModelCritic",
     "Module",
     "Parameter",
@@ -47,6 +50,7 @@ __all__ = [
     "select",
     "split",
     "sum",
+    "tolerate",
     "train",
     "use_critic",
     "use_editor",

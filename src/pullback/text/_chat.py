@@ -8,6 +8,7 @@ from pullback.errors import ArgumentTypeError, ReplyError
 from pullback.tape import Variable
 from pullback.text._conversation import Conversation, read_conversation
 from pullback.text._critic import Review, current_critic
+from pullback.text._failure import Failure, attempted
 from pullback.text._feedback import read_feedback
 from pullback.text._joining import Fields, Format, format, heard, spoken
 from pullback.text._module import Module, Parameter
@@ -16,6 +17,7 @@ from pullback.text._prompts import prompt
 from pullback.text._replies import check_retries, retry_messages, shorten
 from pullback.text._templates import fields_of
 from pullback.text.lm import LM, Finish, Tool
+from pullback.text.lm._schema import json_schema
 
 __all__ = ["Chat", "ChatModule", "ModelCritic", "chat"]
 
@@ -44,8 +46,9 @@ class Chat(Operation):
             options["schema"] = call.schema
         if call.tools:
             options["tools"] = call.tools
-        completion = await call.lm.acomplete(messages, **options)
-        return Variable(_data(call, completion), call.role)
+        with attempted() as tried:
+            data = _data(call, await call.lm.acomplete(messages, **options))
+        return Variable(data if tried.failure is None else _failed(call, tried.failure), call.role)
 
     @staticmethod
     async def backward(ctx: Any, feedback: Any) -> Any:
@@ -63,9 +66,12 @@ class Chat(Operation):
             ctx.needs_input_grad[1:], said,
         )  # fmt: skip
         critic = call.critic
-        if hasattr(critic, "review_call"):
-            return (None, *await critic.review_call(call, review))
-        return (None, *await critic.review(review))
+        with attempted() as tried:
+            if hasattr(critic, "review_call"):
+                told = await critic.review_call(call, review)
+            else:
+                told = await critic.review(review)
+        return (None, *(told if tried.failure is None else [None] * len(inputs)))
 
 
 def chat(
@@ -100,7 +106,8 @@ def chat(
         ArgumentError: a template has a field that no input fills, or the messages are none.
             Nothing was sent then.
         ModelError: the model cannot be asked.
-        ReplyError: its answer breaks the schema.
+        ReplyError: its answer is empty, was withheld, or breaks the schema. While training and
+            measuring, and inside `tolerate`, it is a `Failure` instead.
 
     Example:
         >>> from pullback.text.lm import Scripted
@@ -215,13 +222,15 @@ class ModelCritic:
         for left in range(self.retries, -1, -1):
             conversation, variables = read_conversation(asked, None)
             call = Call(self.lm, conversation, "critique", self, options=self.options)
-            answer = await Chat.run(call, *variables)
+            said = ""
             try:
+                answer = await Chat.run(call, *variables)
+                said = str(answer._data)
                 told = ReadFeedback.run(roles, answer)
             except ReplyError as error:
                 if not left:
                     raise
-                asked = [*messages, *retry_messages(str(error), str(answer._data))]
+                asked = [*messages, *retry_messages(str(error), said)]
                 continue
             return told if isinstance(told, tuple) else (told,)
         raise ReplyError("No answer of the critic could be read.")
@@ -242,10 +251,12 @@ class Transcript(Operation):
 class Written(Operation):
     """Any value as a text."""
 
+    takes_failures = True
+
     @staticmethod
     def forward(spec: None, value: Variable) -> Variable:
         data = value.data
-        return Variable(data if isinstance(data, str) else repr(data), value.role)
+        return Variable(str(data) if isinstance(data, str) else repr(data), value.role)
 
     @staticmethod
     def backward(ctx: Any, feedback: Any) -> Any:
@@ -327,4 +338,20 @@ def _data(call: Call, completion: Any) -> Any:
         return parsed.model_dump(mode="json") if hasattr(parsed, "model_dump") else parsed
     if completion.finish is Finish.CONTENT_FILTER:
         raise ReplyError("The model's provider withheld the answer.", given="content_filter")
+    if not completion.text.strip():
+        raise ReplyError("The model answered nothing.", given=repr(completion.text[:20]))
     return completion.text
+
+
+def _failed(call: Call, failure: Failure) -> Any:
+    """A failure in the form that an answer would have had, so that its fields can be selected."""
+    if call.tools:
+        return {"text": failure, "tool_calls": []}
+    return failure if call.schema is None else _in_form(json_schema(call.schema), failure)
+
+
+def _in_form(schema: Mapping[str, Any], failure: Failure) -> Any:
+    fields = schema.get("properties")
+    if not isinstance(fields, Mapping) or not fields:
+        return failure
+    return {name: _in_form(below, failure) for name, below in fields.items()}

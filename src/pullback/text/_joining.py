@@ -7,6 +7,7 @@ from typing import Any
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Feedback, Variable, space_of
 from pullback.tape._registry import OPERATIONS
+from pullback.text._failure import failure_in
 from pullback.text._operation import Operation, edit_of
 from pullback.text._replies import shorten
 from pullback.text._templates import fill
@@ -186,7 +187,8 @@ def split(text: Variable, separator: str | None = None, maxsplit: int = -1) -> l
     """
     if separator == "":
         raise ArgumentError("A text was split at an empty separator.")
-    return list(Split.apply(Cut(separator, maxsplit), as_variable(text)))
+    parts = Split.apply(Cut(separator, maxsplit), as_variable(text))
+    return list(parts) if isinstance(parts, tuple) else [parts]
 
 
 def select(value: Variable, *path: str | int) -> Variable:
@@ -200,6 +202,8 @@ def select(value: Variable, *path: str | int) -> Variable:
         'links'
     """
     for key in path:
+        if failure_in(value._data) is value._data:  # a structure that failed has no entries
+            return value
         try:
             value = value[key]
         except (KeyError, IndexError, TypeError):

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pullback.errors import ArgumentTypeError
+from pullback.errors import ArgumentTypeError, ModelError
 from pullback.tape import Variable, grad, no_grad
 from pullback.text._evaluation import Evaluation
+from pullback.text._failure import forgive, tolerating
 from pullback.text._module import Module
 from pullback.text._python import StepError
 
@@ -21,8 +22,8 @@ class Scored:
     """What a sample gave.
 
     Arguments:
-        score: the larger the better; 0 where a step failed.
-        failure: what the step that failed said, else empty.
+        score: the larger the better; 0 where a step or a model failed.
+        failure: what failed, else empty.
         said: the feedback to each parameter, by its path; empty where none was asked for.
     """
 
@@ -40,10 +41,27 @@ def score_sample(
     """Score a sample, and, where parameters are given, run feedback back to them.
 
     No parameter's ``grad`` changes. A step that fails scores 0, and what it raised is the feedback.
+    A model that fails scores 0, up to the failures that are tolerated here.
 
     Raises:
         ArgumentTypeError: the metric gave neither an `Evaluation` nor a finite number.
     """
+    with tolerating():
+        try:
+            return _scored(metric, module, sample, parameters)
+        except ModelError as error:
+            failure = forgive(error)
+            if failure is None:
+                raise
+            return Scored(0.0, failure.cause)
+
+
+def _scored(
+    metric: Callable[[Any, Any], Any],
+    module: Any,
+    sample: Any,
+    parameters: Mapping[str, Variable] | None,
+) -> Scored:
     if parameters is None:
         with no_grad():
             try:

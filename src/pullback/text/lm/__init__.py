@@ -12,7 +12,7 @@ from pullback.text.lm._lm import LM
 from pullback.text.lm._message import Message
 from pullback.text.lm._openai import OpenAI
 from pullback.text.lm._plan import Plan
-from pullback.text.lm._record import Record, Replay
+from pullback.text.lm._record import Record, Replay, hearing
 from pullback.text.lm._request import Request
 from pullback.text.lm._retry import Retry
 from pullback.text.lm._run import Run, current_run
@@ -52,6 +52,7 @@ __all__ = [
     "Usage",
     "Wrapper",
     "current_run",
+    "hearing",
     "keep_secret",
     "scrub",
 ]

@@ -4,10 +4,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pullback.errors import ArgumentError, BudgetError, ReplyError
+from pullback.errors import ArgumentError, BudgetError
 from pullback.internal._extras import require
 from pullback.tape import Variable, no_grad
+from pullback.tape._place import within
 from pullback.text._evaluation import Evaluation
+from pullback.text._failure import SHARE, Failures, attempted, tolerate
 from pullback.text._module import Module
 from pullback.text._plan import account_of, check_plan, count_calls, remark
 from pullback.text._sample import Scored, score_sample, text_parameters
@@ -121,7 +123,8 @@ class GepaProgram:
         if (own, number) not in self._known:
             self.evaluations += 1
             sample = self.samples[number]
-            scored = score_sample(self.metric, self.module, sample, self.parameters)
+            with within(("search", number)):
+                scored = score_sample(self.metric, self.module, sample, self.parameters)
             self._known[own, number] = scored
         return self._known[own, number]
 
@@ -143,11 +146,10 @@ class GepaProgram:
             for path in components_to_update:
                 notes = [Variable(row["Feedback"]) for row in reflective_dataset[path]]
                 self.parameters[path].grad = notes
-            self.writer.step()
+            with attempted():  # where none is written, the texts are those from before
+                self.writer.step()
             return {path: self.parameters[path].data for path in components_to_update}
         except Exception as error:
-            if isinstance(error, ReplyError) and not error.transient:
-                return {path: candidate[path] for path in components_to_update}
             self.failure = error  # gepa goes on after what a proposal raises
             raise
         finally:
@@ -170,6 +172,7 @@ class Pareto:
         evaluations: how many evaluations of a sample at most, the start included.
         minibatch: how many samples a reflection is on.
         seed: of the search.
+        max_failures: how many answers of models may fail before it ends, as of `train.Trainer`.
 
     Attributes:
         program: the `GepaProgram`.
@@ -179,6 +182,7 @@ class Pareto:
         ArgumentError: there are no samples, or the evaluations do not even measure the start.
         BudgetError: by `run`: the budget of the `Run` under way pays for no proposal; nothing was
             sent.
+        ModelError: by `run`: too many answers of models failed.
         MissingExtraError: gepa is not installed.
 
     References:
@@ -197,6 +201,7 @@ class Pareto:
         evaluations: int,
         minibatch: int = 3,
         seed: int = 0,
+        max_failures: float = SHARE,
     ) -> None:
         self._gepa = require("gepa", extra="gepa", purpose="text.optim.Pareto")
         held = train if held is None else held
@@ -209,6 +214,7 @@ class Pareto:
                 expected=f"{least} or more: {len(held)} for the start, then a minibatch twice",
             )  # fmt: skip
         self.evaluations, self.minibatch, self.seed = evaluations, minibatch, seed
+        self.max_failures = Failures(max_failures).most
         self.stopped = ""
         self.program = GepaProgram(module, metric, [*train, *held], writer)
         self._train = list(range(len(train)))
@@ -232,7 +238,8 @@ class Pareto:
         program, start = self.program, self.program.candidate
         result = None
         try:
-            result = self._search(start)
+            with tolerate(self.max_failures):
+                result = self._search(start)
             self.stopped = f"{program.evaluations} evaluations are done"
         except BudgetError as error:
             self.stopped = f"the budget is used up: {error.what}"

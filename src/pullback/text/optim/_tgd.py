@@ -9,6 +9,7 @@ from typing import Any
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Variable
 from pullback.tape._concurrency import call_within_limit, run
+from pullback.tape._place import at
 from pullback.text._prompts import Prompt, prompt
 from pullback.text._replies import ask, between_tags, check_retries, fill_prompt, shorten
 from pullback.text.lm import LM
@@ -149,7 +150,8 @@ class TGD(Optimizer):
         def read(answer: str) -> str:
             return check_constraints(between_tags(answer, "IMPROVED"), constraints)
 
-        return await ask(self.lm, messages, read, self.retries, **self.options)
+        with at("proposal", self.steps, number):
+            return await ask(self.lm, messages, read, self.retries, **self.options)
 
     def _earlier(self, number: int, momentum: int) -> str:
         drawn = self._draw(number, momentum)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.text._failure import attempted, tolerating
 from pullback.text.optim._optimizer import Optimizer
 
 __all__ = ["Outcome", "Validated"]
@@ -80,18 +81,21 @@ class Validated:
         Raises:
             ArgumentTypeError: the measure gave no finite number; the texts are unchanged.
         """
+        with tolerating():
+            return self._step()
+
+    def _step(self) -> Outcome:
         before = self.optimizer.values()
         told = any(parameter.grad for parameter in self.optimizer.parameters())
         self.best = start = self._measured()
         self.optimizer.record(start)
         if not told:
             return self._done(Outcome(False, start, None, "there was nothing to improve"))
-        try:
+        with attempted() as tried:
             self.optimizer.step()
-        except ReplyError as error:
-            if error.transient:  # lost on its way: asked again, it may well be read
-                raise
-            return self._done(Outcome(False, start, None, f"nothing was proposed: {error.what}"))
+        if tried.failure is not None:
+            why = f"nothing was proposed: {tried.failure.cause}"
+            return self._done(Outcome(False, start, None, why))
         if self.optimizer.values() == before:
             return self._done(Outcome(False, start, None, "the proposal changes nothing"))
         try:

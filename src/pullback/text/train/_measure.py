@@ -10,6 +10,8 @@ from contextvars import copy_context
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.tape._place import within
+from pullback.text._failure import tolerating
 from pullback.text._module import Module
 from pullback.text._sample import Scored, score_sample
 
@@ -21,6 +23,7 @@ class Measure:
 
     Samples are measured at once. A score belongs to the texts of the module and the sample; it is
     computed once and kept, also if the measuring was interrupted or several threads ask for it.
+    Where a model fails, its answer is a `pullback.text.Failure`, up to the share that is tolerated.
 
     Arguments:
         module: what is measured; its `Module.state_dict` is what its texts are.
@@ -33,7 +36,7 @@ class Measure:
 
     Attributes:
         evaluations: how many times the metric was run.
-        failures: how many of those ended with a `StepError`, which scores 0.
+        failures: how many of those ended with a step or a model that failed, which scores 0.
 
     Raises:
         ArgumentError: there are no samples.
@@ -84,7 +87,10 @@ class Measure:
         Raises:
             ArgumentTypeError: the metric gave no finite number.
         """
-        state = self.digest()
+        with tolerating():
+            return self._scores_of(self.digest())
+
+    def _scores_of(self, state: str) -> list[float]:
         while True:
             with self._lock:
                 todo = [n for n in range(len(self.samples)) if (state, n) not in self._scores]
@@ -151,7 +157,9 @@ class Measure:
     def _score(self, state: str, number: int) -> None:
         with self._lock:
             self.evaluations += 1
-        self._keep(state, number, score_sample(self.metric, self.module, self.samples[number]))
+        with within(("measure", number)):
+            scored = score_sample(self.metric, self.module, self.samples[number])
+        self._keep(state, number, scored)
 
     def _keep(self, state: str, number: int, scored: Scored) -> None:
         with self._lock:

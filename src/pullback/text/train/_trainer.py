@@ -8,9 +8,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError, PullbackError
+from pullback.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    BudgetError,
+    ModelError,
+    PullbackError,
+)
 from pullback.tape import Variable, no_grad
+from pullback.tape._place import at
 from pullback.text._evaluation import Evaluation
+from pullback.text._failure import SHARE, Failures, attempted, forgive, tolerate, tolerating
 from pullback.text._module import Module, write_json
 from pullback.text._plan import (
     account_of,
@@ -40,6 +48,7 @@ class Result:
         stopped: why it ended, in words.
         seconds: how long it took.
         proposals: how many times new texts were asked for.
+        failures: of the models, each in words; what they were to answer scored 0.
     """
 
     plan: Plan
@@ -48,12 +57,15 @@ class Result:
     stopped: str = ""
     seconds: float = 0.0
     proposals: int = 0
+    failures: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         accepted = sum(outcome.accepted for outcome in self.outcomes)
         told = f"{self.stopped}; {self.proposals} proposals"
         if self.outcomes:
             told += f", {accepted} accepted"
+        if self.failures:
+            told += f"; {len(self.failures)} answers of models failed"
         return told + (remark(self.proposals) if self.plan.proposals else "")
 
 
@@ -70,6 +82,8 @@ class Trainer:
         folder: where a checkpoint is written after each epoch, JSON; None for nowhere.
         budget: what may be spent, as an `Account` or a number of calls, for the plan and to count
             proposals; that of the `Run` under way if None.
+        max_failures: how many answers of models may fail before the run ends: a count, or a share
+            of all. Until then each scores 0 and says why.
         calls_per_sample: calls of models a sample at least; counted where they are `ChatModule`.
         progress: whether a line a step is shown, with what it has cost so far.
 
@@ -84,6 +98,7 @@ class Trainer:
         patience: int | None = None,
         folder: str | Path | None = None,
         budget: Account | int | None = None,
+        max_failures: float = SHARE,
         calls_per_sample: int | None = None,
         progress: bool = False,
     ) -> None:
@@ -92,6 +107,7 @@ class Trainer:
         if patience is not None and patience < 1:
             raise ArgumentError("Patience is counted in epochs.", given=f"patience={patience!r}")
         self.max_epochs, self.patience = max_epochs, patience
+        self.max_failures = Failures(max_failures).most
         self.folder = None if folder is None else Path(folder)
         self.budget, self.calls_per_sample, self.progress = budget, calls_per_sample, progress
 
@@ -129,6 +145,8 @@ class Trainer:
         Raises:
             ArgumentTypeError: the module lacks a step.
             BudgetError: the budget pays for no proposal; nothing was sent.
+            ModelError: too many answers of models failed. The checkpoint and the journal are kept,
+                and a run that goes on from them asks again for what failed.
         """
         _need(module, "training_step", "configure_optimizers")
         if validation is not None:
@@ -145,7 +163,9 @@ class Trainer:
         run.show(f"plan: {describe_plan(plan, account)}")
         if resume is not None:
             run.load(Path(resume))
-        run.epochs(train, validation)
+        with tolerate(self.max_failures) as failures:
+            run.result.failures = failures.causes
+            run.epochs(train, validation)
         return run.result
 
     def validate(self, module: Module, data: Iterable[Any]) -> dict[str, float]:
@@ -176,10 +196,12 @@ class _Run:
 
     def epochs(self, train: DataLoader, validation: Iterable[Any] | None) -> None:
         start = time.monotonic()
+        self.save()  # what ends in the first epoch goes on from here
         result, limit = self.result, self.trainer.max_epochs
         try:
             while self.epoch < limit:
-                self._epoch(train, validation)
+                with at("epoch", self.epoch):
+                    self._epoch(train, validation)
                 self.epoch += 1
                 self.save()
                 if self.trainer.patience is not None and self.since >= self.trainer.patience:
@@ -201,13 +223,8 @@ class _Run:
         if validation is not None and self.best is None:
             self._keep(_means(self.module, self.module.validation_step, validation))  # type: ignore[missing-attribute]
         for number, batch in enumerate(train):
-            self.optimizer.zero_grad()
-            metrics = _step(self.module.training_step, batch, number, learn=True)  # type: ignore[missing-attribute]
-            if metrics is None:
-                continue
-            totals.add(metrics)
-            said = self._propose() if self._is_told() else ""
-            self.show(f"epoch {self.epoch} batch {number}: {_told(metrics)} {said}".rstrip())
+            with at("batch", number):
+                self._batch(number, batch, totals)
         means = totals.means()
         if validation is not None:
             held = _means(self.module, self.module.validation_step, validation)  # type: ignore[missing-attribute]
@@ -215,6 +232,15 @@ class _Run:
             means |= {f"validation_{name}": value for name, value in held.items()}
         self.result.history.append(means)
         self.show(f"epoch {self.epoch}: {_told(means)}")
+
+    def _batch(self, number: int, batch: Any, totals: "_Totals") -> None:
+        self.optimizer.zero_grad()
+        metrics = _step(self.module.training_step, batch, number, learn=True)  # type: ignore[missing-attribute]
+        if metrics is None:
+            return
+        totals.add(metrics)
+        said = self._propose() if self._is_told() else ""
+        self.show(f"epoch {self.epoch} batch {number}: {_told(metrics)} {said}".rstrip())
 
     def _tell_run(self) -> None:
         """Let the page of the run under way show what the search has found."""
@@ -238,6 +264,10 @@ class _Run:
         if self.account is not None:
             self.account.propose()
         self.result.proposals += 1
+        if not isinstance(self.optimizer, Validated):
+            with attempted() as tried:
+                self.optimizer.step()
+            return "" if tried.failure is None else f"nothing was proposed: {tried.failure.cause}"
         outcome = self.optimizer.step()
         if not isinstance(outcome, Outcome):
             return ""
@@ -307,7 +337,8 @@ def _means(module: Module, step: Any, data: Iterable[Any]) -> dict[str, float]:
     module.eval()
     try:
         for number, batch in enumerate(data):
-            metrics = _step(step, batch, number, learn=False)
+            with tolerating(), at("held", number):
+                metrics = _step(step, batch, number, learn=False)
             if metrics is not None:
                 totals.add(metrics)
     finally:
@@ -326,6 +357,10 @@ def _step(step: Any, batch: Any, number: int, learn: bool) -> dict[str, float] |
     except StepError as error:
         if learn:
             error.backward()
+        return {"score": 0.0}
+    except ModelError as error:  # of a model that the step asks itself
+        if forgive(error) is None:
+            raise
         return {"score": 0.0}
     if returned is None:
         return None
