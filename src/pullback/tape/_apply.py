@@ -149,9 +149,7 @@ class Application:
     def _record(self, outputs: tuple[Any, ...], dirty: tuple[Any, ...]) -> list[Any]:
         context, definition = self.context, self.definition
         spaces = tuple([space_of(value._data) for value in self.inputs])
-        keep = not definition.trusted and False not in [space.plain for space in spaces]
-        args = self.args if keep else None
-        node = FunctionNode(definition, self.edges, context, self.layout, spaces, args)
+        node = FunctionNode(definition, self.edges, context, self.layout, spaces)
         made, records = [], []
         for number, value in enumerate(outputs):
             if not isinstance(value, Variable):

@@ -53,6 +53,7 @@ class Function:
     blocking: ClassVar[bool] = False
     random: ClassVar[bool] = False
     _trusted: ClassVar[bool] = False
+    _linear: ClassVar[Literal["", "jointly", "each", "first"]] = ""
     _definition: ClassVar[Definition | None] = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

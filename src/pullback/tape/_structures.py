@@ -34,6 +34,8 @@ class Concatenate(_Structure):
     of a text is carried out by `pullback.text`, which knows edits.
     """
 
+    _linear = "jointly"
+
     @staticmethod
     def forward(ctx: Any, a: Any, b: Any) -> Any:
         left, right = _value(a), _value(b)
@@ -73,6 +75,8 @@ def _entry(value: Any, role: str) -> Variable:
 class Item(_Structure):
     """One entry of a list, tuple or dict, or a slice."""
 
+    _linear = "jointly"
+
     @staticmethod
     def forward(ctx: Any, a: Any, key: Any) -> Any:
         ctx.space, ctx.key = space_of(a._data), key
@@ -89,6 +93,8 @@ class Item(_Structure):
 
 class Place(_Structure):
     """The gradient of a structure that is zero but for one entry, or one slice."""
+
+    _linear = "jointly"
 
     @staticmethod
     def forward(ctx: Any, g: Any, space: Any, key: Any) -> Any:
@@ -110,6 +116,8 @@ class Place(_Structure):
 class Stack(_Structure):
     """A list, tuple or dict made of Variables."""
 
+    _linear = "jointly"
+
     @staticmethod
     def forward(ctx: Any, values: Any, build: Any) -> Any:
         ctx.keys = list(values) if isinstance(values, dict) else range(len(values))
@@ -130,6 +138,8 @@ class Stack(_Structure):
 class Unstack(_Structure):
     """The entries of a list, tuple or dict, all at once."""
 
+    _linear = "jointly"
+
     @staticmethod
     def forward(ctx: Any, a: Any) -> Any:
         ctx.set_materialize_grads(False)
@@ -149,6 +159,8 @@ class Unstack(_Structure):
 
 class Total(_Structure):
     """The sum of gradients of one structure, entry by entry."""
+
+    _linear = "jointly"
 
     @staticmethod
     def forward(ctx: Any, space: Any, parts: Any) -> Any:
