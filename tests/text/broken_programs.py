@@ -101,14 +101,14 @@ def identity(request):
 def reply(request, digest):
     """What the request alone decides: feedback, a new text, or an answer; some are useless."""
     asked, dice = request.messages[-1].text, random.Random(digest)
-    text = next((each.text for each in request.messages if "<PARTS>" in each.text), "")
+    text = next((each.text for each in request.messages if "<PARTS" in each.text), "")
     if text:
         numbers, _ = parts(text)
         said = "".join(
             f'<FEEDBACK id="{n}">say {dice.randrange(9)} {KEY}</FEEDBACK>' for n in numbers
         )
         return said if dice.random() < 0.9 else "no feedback"
-    if any("<CONSTRAINTS>" in each.text for each in request.messages):
+    if any("<CONSTRAINTS" in each.text for each in request.messages):
         new = f"<IMPROVED>rule {dice.randrange(99)} {KEY if dice.random() < 0.1 else ''}</IMPROVED>"
         return dice.choice([new, new, new, "<IMPROVED>" + "long " * 60 + "</IMPROVED>", "nothing"])
     return f"{len(asked)} {dice.randrange(3)}"
@@ -161,7 +161,7 @@ class Pipeline(Module):
     def configure_optimizers(self):
         tgd = TGD(self.parameters(), self.lm, constraints=[max_length(200)], retries=1,
                   momentum=self.momentum, max_tokens=64)  # fmt: skip
-        return Validated(tgd, self.measure)
+        return Validated(tgd, self.measure, risk=1.0)
 
 
 class Attempt:

@@ -251,7 +251,7 @@ def test_a_writer_that_fails_proposes_nothing_and_one_that_cannot_be_asked_raise
     prompt = Parameter("p", role="prompt")
     failures = (ReplyError("cut", transient=True), ReplyError("bad"), ModelError("key", status=401))
     for error in failures:
-        optimizer = Validated(TGD([prompt], Scripted([error])), lambda: 0.0)
+        optimizer = Validated(TGD([prompt], Scripted([error])), lambda: [0.0] * 8)
         prompt.grad = [Variable("better")]
         if error is failures[-1]:
             with pytest.raises(ModelError):

@@ -57,7 +57,7 @@ def every(number, bad):
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 def test_a_bad_answer_costs_its_own_score_and_ends_nothing(bad, tmp_path):
-    module = Spam(held=DATA)
+    module = Spam(held=DATA, risk=1.0)
     module.classify.lm = every(7, bad)
     with Run(tmp_path / "run.sqlite"):
         result = Trainer(2).fit(module, DataLoader(DATA, 4), DataLoader(DATA, 4))
@@ -146,7 +146,7 @@ def test_a_run_with_too_many_ends_with_its_state_kept_and_asks_again_when_resume
         return "" if broken and len(asked) > 5 else label(request)
 
     def train(resume=None):
-        module = Spam(held=DATA)
+        module = Spam(held=DATA, risk=1.0)
         module.classify.lm = answering(answer)
         with Run(path) as run:
             result = Trainer(1, folder=folder, max_failures=4).fit(
@@ -174,7 +174,7 @@ def test_a_killed_run_goes_on_with_its_failures_as_they_were(tmp_path):
 
     def train(path, stop):
         count = itertools.count()
-        module = Spam(held=DATA)
+        module = Spam(held=DATA, risk=1.0)
         good = every(6, "")
 
         async def answer(request):

@@ -27,7 +27,7 @@ def search(answer, evaluations=60, **more):
         return metric(module, sample)
 
     writer = TGD(module.parameters(), Scripted(answer), constraints=[never("evil")])
-    pareto = Pareto(module, writer, counted, DATA[:4], DATA[4:], evaluations=evaluations,
+    pareto = Pareto(module, writer, counted, DATA[:4], DATA[4:], evaluations=evaluations, risk=1.0,
                     **more)  # fmt: skip
     return module, pareto, pareto.run(), asked
 

@@ -9,10 +9,11 @@ from pullback.text._evaluation import Evaluation, deterministic, exact_match
 from pullback.text._failure import Failure, Failures, tolerate
 from pullback.text._joining import concat, format, join, select, split, sum
 from pullback.text._judge import judge
-from pullback.text._module import Module, Parameter
+from pullback.text._module import Module, Parameter, TemplateParameter
 from pullback.text._prompts import default_prompt, prompt, prompt_names, use_prompts
 from pullback.text._python import StepError, map_python
 from pullback.text._runnable import invoke
+from pullback.text._templates import Template
 
 __all__ = [
     "Blame",
@@ -29,6 +30,8 @@ __all__ = [
     "Rule",
     "RuleCritic",
     "StepError",
+    "Template",
+    "TemplateParameter",
     "apply_edit",
     "blame",
     "chat",

@@ -15,7 +15,7 @@ from pullback.text._module import Module, Parameter
 from pullback.text._operation import Operation
 from pullback.text._prompts import prompt
 from pullback.text._replies import check_retries, retry_messages, shorten
-from pullback.text._templates import fields_of
+from pullback.text._templates import FENCE, Template, fence_of, fields_of
 from pullback.text.lm import LM, Finish, Tool
 from pullback.text.lm._schema import json_schema
 
@@ -92,7 +92,8 @@ def chat(
         messages: a text or Variable (one user's turn), or a list of dictionaries with a role and a
             content: a Variable, a text, an `Image`, or a list of them (texts go on lines of their
             own).
-        inputs: values for the fields of the texts; without them, no text is a template.
+        inputs: values for the fields of each `Template` in them; in other texts braces are
+            characters.
         role: what the answer is.
         schema: a JSON schema or pydantic model. The answer is then its data, and each field has a
             gradient of its own.
@@ -112,7 +113,7 @@ def chat(
     Example:
         >>> from pullback.text.lm import Scripted
         >>> lm = Scripted({"Hello": "Ciao"})
-        >>> chat(lm, "Translate {word}.", {"word": "Hello"}).data
+        >>> chat(lm, Template("Translate {word}."), {"word": "Hello"}).data
         'Ciao'
     """
     if not isinstance(lm, LM):
@@ -130,8 +131,8 @@ class ChatModule(Module):
 
     Arguments:
         lm: the model.
-        system: the system prompt; a text becomes a `Parameter`.
-        user: the template of the user's turn.
+        system: the system prompt; a text becomes a `Parameter`, in which braces are characters.
+        user: the template of the user's turn; a text becomes a `Template`.
         options: as of `chat`.
 
     Example:
@@ -148,7 +149,7 @@ class ChatModule(Module):
     ) -> None:
         named = f"system prompt of {options.get('role', 'a call')}"
         self.system = system if isinstance(system, Variable) else Parameter(system, named)
-        self.user = user if isinstance(user, Variable) else Variable(user, "user template")
+        self.user = user if isinstance(user, Variable) else Template(user, "user template")
         self.lm = lm
         self.options = options
 
@@ -187,7 +188,7 @@ class ModelCritic:
         """One answer an input of any operation."""
         named = [f"{value.role or 'input'}: {{v{n}}}" for n, value in enumerate(review.inputs)]
         values: dict[str, Any] = {f"v{n}": value for n, value in enumerate(review.inputs)}
-        what = review.purpose.replace("{", "{{").replace("}", "}}")
+        what = review.purpose.replace("{", "{{").replace("}", "}}")  # the text around the fields
         return await self._ask(review, format("\n".join([what, *named]), **values))
 
     async def review_call(self, call: Call, review: Review) -> list[Any]:
@@ -205,6 +206,8 @@ class ModelCritic:
             "said": Bounded.run(self.limit, heard(review.feedback)),
             "parts": Parts.run(roles, *[review.inputs[number] for number in chosen]),
         }
+        fence = fence_of({name: str(value._data) for name, value in fields.items()})
+        fields[FENCE] = Variable(fence)
         messages = [
             {"role": role, "content": _filled(template, fields)}
             for role, template in prompt("feedback")
@@ -291,10 +294,13 @@ class Parts(Operation):
 
     @staticmethod
     def forward(roles: tuple[str, ...], *variables: Variable) -> Variable:
+        texts = [str(variable.data) for variable in variables]
+        fence = fence_of({f"{number}": text for number, text in enumerate(texts)})
+        named = [role.replace('"', "'") for role in roles]
         return Variable(
             "\n".join(
-                f'<PART id="{number}" role="{role}">\n{variable.data}\n</PART>'
-                for number, (role, variable) in enumerate(zip(roles, variables, strict=True))
+                f'<PART id="{number}" role="{role}" {fence}>\n{text}\n</PART {fence}>'
+                for number, (role, text) in enumerate(zip(named, texts, strict=True))
             ),
             "parts",
         )

@@ -10,7 +10,7 @@ from pullback.tape._registry import OPERATIONS
 from pullback.text._failure import failure_in
 from pullback.text._operation import Operation, edit_of
 from pullback.text._replies import shorten
-from pullback.text._templates import fill
+from pullback.text._templates import Template, fill
 
 __all__ = ["as_variable", "concat", "format", "heard", "join", "select", "split", "spoken", "sum"]
 
@@ -157,20 +157,25 @@ def sum(values: Sequence[Variable]) -> Variable:
     return _joined(Pieces("", "<ITEM>", "</ITEM>"), variables)
 
 
-def format(template: Variable | str, /, *, role: str = "", **values: Any) -> Variable:
+def format(template: Template | str, /, *, role: str = "", **values: Any) -> Variable:
     """A template with its fields filled in: ``{name}`` stands for a value, ``{{`` for a brace.
 
     What is said of the result is said to the template and to each value, once.
 
     Raises:
         ArgumentError: a field has no value, a value no field, or the template is malformed.
-        ArgumentTypeError: a value is neither a text nor a number.
+        ArgumentTypeError: a value is neither a text nor a number, or the first a plain Variable.
 
     Example:
-        >>> prompt = Variable("Translate to {language}.", role="prompt", requires_grad=True)
+        >>> prompt = Template("Translate to {language}.", role="prompt", requires_grad=True)
         >>> format(prompt, language="Italian").data
         'Translate to Italian.'
     """
+    if not isinstance(template, str | Template):
+        raise ArgumentTypeError(
+            "Only a template has fields.", given=repr(template)[:80],
+            expected="a str or a Template", mend="Make it a Template, or a TemplateParameter.",
+        )  # fmt: skip
     variables = [as_variable(value) for value in values.values()]
     return Format.apply(Fields(tuple(values), role), as_variable(template), *variables)
 

@@ -15,7 +15,7 @@ from pullback.text._operation import Operation
 from pullback.text._prompts import prompt
 from pullback.text._replies import ask, check_retries
 from pullback.text.lm import LM
-from pullback.text.lm._json import parse_json
+from pullback.text.lm._json import parse_object
 
 __all__ = ["Judge", "JudgeOne", "judge"]
 
@@ -131,7 +131,9 @@ def judge(
 
     def one(prediction: Variable, target: Variable) -> Any:
         fields = {"criterion": rule, "prediction": prediction, "target": target}
-        conversation, variables = read_conversation(turns, fields, unused=True)
+        conversation, variables = read_conversation(
+            turns, fields, unused=True, every=True, fenced=True
+        )  # fmt: skip
         first = conversation.count
         spec = Judge(lm, conversation, first + 1, (first,), success, retries, options)
         return JudgeOne.apply(spec, *variables)
@@ -169,16 +171,16 @@ class Plain(Operation):
 
 
 def read_verdict(answer: str) -> tuple[float, str]:
-    """The score and explanation in a judge's answer.
+    """The score and explanation in a judge's answer, whatever is said around them.
 
     Raises:
-        ReplyError: it has none, or others.
+        ReplyError: it has none, others, or two that differ: one may be what the text says.
 
     Example:
         >>> read_verdict('{"score": true, "explanation": "Right."}')
         (1.0, 'Right.')
     """
-    verdict = parse_json(answer, "its judgement", kind=dict)
+    verdict = parse_object(answer, "its judgement", ("score", "explanation"))
     score, explanation = verdict.get("score"), verdict.get("explanation")
     number = isinstance(score, bool | int | float) and math.isfinite(score) and 0 <= score <= 1
     if not number or not isinstance(explanation, str) or not explanation.strip():

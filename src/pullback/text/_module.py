@@ -9,9 +9,10 @@ from typing import Any, Self
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Variable, no_grad, space_of
+from pullback.text._templates import Template
 from pullback.text.lm import scrub
 
-__all__ = ["Module", "Parameter", "write_json"]
+__all__ = ["Module", "Parameter", "TemplateParameter", "write_json"]
 
 
 class Parameter(Variable):
@@ -30,6 +31,20 @@ class Parameter(Variable):
     __slots__ = ()
 
     def __init__(self, data: Any = "", role: str = "", requires_grad: bool = True) -> None:
+        super().__init__(data, role, requires_grad)
+
+
+class TemplateParameter(Template, Parameter):
+    """A template that an optimiser may change; its new versions keep its fields.
+
+    Example:
+        >>> TemplateParameter("Translate {word}.", role="user template").fields
+        ('word',)
+    """
+
+    __slots__ = ()
+
+    def __init__(self, data: str = "", role: str = "", requires_grad: bool = True) -> None:
         super().__init__(data, role, requires_grad)
 
 

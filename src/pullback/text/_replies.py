@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from pullback.errors import ArgumentError, ReplyError
 from pullback.text._prompts import Prompt, prompt
-from pullback.text._templates import fields_of, fill
+from pullback.text._templates import FENCE, fence_of, fields_of, fill
 
 __all__ = [
     "ask",
@@ -29,9 +29,12 @@ def send_prompt(name: str, **values: str) -> list[dict[str, str]]:
 def fill_prompt(parts: Prompt, **values: str) -> list[dict[str, str]]:
     """The messages of the parts of a prompt; each takes the values that it has fields for.
 
+    Its field ``{fence}`` marks the tags around them: see `fence_of`.
+
     Raises:
         ArgumentError: a part has a field without a value.
     """
+    values = {**values, FENCE: fence_of(values)}
     return [
         {
             "role": role,

@@ -10,6 +10,7 @@ from pullback.text.lm._limit import Limit
 from pullback.text.lm._llama_cpp import LlamaCpp
 from pullback.text.lm._lm import LM
 from pullback.text.lm._message import Message
+from pullback.text.lm._misbehaving import Misbehaving
 from pullback.text.lm._openai import OpenAI
 from pullback.text.lm._plan import Plan
 from pullback.text.lm._record import Record, Replay, hearing
@@ -36,6 +37,7 @@ __all__ = [
     "Limit",
     "LlamaCpp",
     "Message",
+    "Misbehaving",
     "OpenAI",
     "Plan",
     "Record",

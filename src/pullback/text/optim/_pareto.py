@@ -14,6 +14,13 @@ from pullback.text._module import Module
 from pullback.text._plan import account_of, check_plan, count_calls, remark
 from pullback.text._sample import Scored, score_sample, text_parameters
 from pullback.text.lm import Plan
+from pullback.text.optim._comparison import (
+    RISK,
+    Comparison,
+    check_items,
+    compare,
+    level_of,
+)
 from pullback.text.optim._tgd import TGD
 
 __all__ = ["GepaProgram", "Pareto"]
@@ -107,12 +114,12 @@ class GepaProgram:
             for path in components_to_update
         }
 
-    def score(self, candidate: Mapping[str, str], samples: Sequence[int]) -> float | None:
-        """The mean score of a candidate on samples; None if one of them was not evaluated."""
+    def scores(self, candidate: Mapping[str, str], samples: Sequence[int]) -> list[float] | None:
+        """The scores of a candidate on samples; None if one of them was not evaluated."""
         own = tuple(candidate[path] for path in self.parameters)
         known = [self._known.get((own, number)) for number in samples]
         scores = [scored.score for scored in known if scored is not None]
-        return math.fsum(scores) / len(scores) if len(scores) == len(samples) else None
+        return scores if len(scores) == len(samples) else None
 
     def candidates(self) -> list[dict[str, str]]:
         """Every candidate that was evaluated on a sample, in the order in which they came."""
@@ -172,10 +179,12 @@ class Pareto:
         evaluations: how many evaluations of a sample at most, the start included.
         minibatch: how many samples a reflection is on.
         seed: of the search.
+        risk: the share of searches in which noise may be taken for better, as of `Validated`.
         max_failures: how many answers of models may fail before it ends, as of `train.Trainer`.
 
     Attributes:
         program: the `GepaProgram`.
+        comparison: after `run`, the start and the best candidate on the held samples.
         stopped: after `run`, why it ended, and whether it searched too little to mean anything.
 
     Raises:
@@ -201,6 +210,7 @@ class Pareto:
         evaluations: int,
         minibatch: int = 3,
         seed: int = 0,
+        risk: float = RISK,
         max_failures: float = SHARE,
     ) -> None:
         self._gepa = require("gepa", extra="gepa", purpose="text.optim.Pareto")
@@ -214,11 +224,14 @@ class Pareto:
                 expected=f"{least} or more: {len(held)} for the start, then a minibatch twice",
             )  # fmt: skip
         self.evaluations, self.minibatch, self.seed = evaluations, minibatch, seed
+        self.risk = risk
+        self.comparison: Comparison | None = None
         self.max_failures = Failures(max_failures).most
         self.stopped = ""
         self.program = GepaProgram(module, metric, [*train, *held], writer)
         self._train = list(range(len(train)))
         self._held = list(range(len(train), len(train) + len(held)))
+        check_items(len(held), risk, 1)
 
     def plan(self) -> Plan:
         """What `run` will cost at least: each proposal is measured on a minibatch twice."""
@@ -230,8 +243,9 @@ class Pareto:
     def run(self) -> Any:
         """Search, and give the module the best texts; gives gepa's result.
 
-        The texts are changed only if they score better on the held samples than the start. Where
-        the budget ends the search, they are the best that were measured, and there is no result.
+        The texts are changed only if they are shown to score better on the held samples than the
+        start, for one who looked at so many candidates. Where the budget ends the search, they are
+        chosen among those that were measured, and there is no result.
         """
         plan = self.plan()
         check_plan(plan, account_of(None))
@@ -244,12 +258,21 @@ class Pareto:
         except BudgetError as error:
             self.stopped = f"the budget is used up: {error.what}"
         self.stopped += f"; {program.proposals} proposals{remark(program.proposals)}"
-        found = {number: program.score(each, self._held)
-                 for number, each in enumerate([start, *program.candidates()])}  # fmt: skip
-        scores = {number: score for number, score in found.items() if score is not None}
-        best = max(scores, key=lambda number: scores[number], default=0)  # of equals the first
-        program.load([start, *program.candidates()][best])
+        program.load(self._chosen(start))
         return result
+
+    def _chosen(self, start: dict[str, str]) -> dict[str, str]:
+        """The best candidate that was measured, if its gain is too large to be luck."""
+        before = self.program.scores(start, self._held)
+        found = [(each, self.program.scores(each, self._held))
+                 for each in self.program.candidates() if each != start]  # fmt: skip
+        found = [(each, scores) for each, scores in found if scores is not None]
+        if before is None or not found:
+            return start
+        best, after = max(found, key=lambda each: math.fsum(each[1] or ()))  # of equals the first
+        level = level_of(self.risk, len(found), len(found))
+        self.comparison = comparison = compare(before, after or [], level)
+        return best if comparison.gain > 0 and comparison.chance <= level else start
 
     def _search(self, start: dict[str, str]) -> Any:
         program = self.program

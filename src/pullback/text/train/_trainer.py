@@ -30,6 +30,7 @@ from pullback.text._plan import (
 )
 from pullback.text._python import StepError
 from pullback.text.lm import Account, Plan, current_run
+from pullback.text.optim._comparison import Comparison, check_items
 from pullback.text.optim._validated import Outcome, Validated
 from pullback.text.train._data import DataLoader
 from pullback.text.train._progress import Progress
@@ -49,6 +50,8 @@ class Result:
         seconds: how long it took.
         proposals: how many times new texts were asked for.
         failures: of the models, each in words; what they were to answer scored 0.
+        final: the start and the end on a split that the search never saw, of a `Validated` that
+            has one.
     """
 
     plan: Plan
@@ -58,6 +61,7 @@ class Result:
     seconds: float = 0.0
     proposals: int = 0
     failures: list[str] = field(default_factory=list)
+    final: Comparison | None = None
 
     def __str__(self) -> str:
         accepted = sum(outcome.accepted for outcome in self.outcomes)
@@ -66,7 +70,10 @@ class Result:
             told += f", {accepted} accepted"
         if self.failures:
             told += f"; {len(self.failures)} answers of models failed"
-        return told + (remark(self.proposals) if self.plan.proposals else "")
+        if self.final is not None:
+            told += f"; never seen before: {self.final}"
+        shown = any(each.accepted and each.comparison is not None for each in self.outcomes)
+        return told + (remark(self.proposals) if self.plan.proposals and not shown else "")
 
 
 class Trainer:
@@ -119,7 +126,8 @@ class Trainer:
             forward=count_calls(module) if forward is None else forward,
             train=len(train.sampler),  # type: ignore[bad-argument-type]
             batches=len(train),
-            held=len(getattr(held, "samples", ())),
+            held=_evaluations(held),
+            final=_evaluations(getattr(optimizer, "final", None)),
             texts=len(optimizer.parameters()),
             epochs=self.max_epochs,
         )
@@ -134,6 +142,9 @@ class Trainer:
         clients: Iterable[Any] = (),
     ) -> Result:
         """Train; the module ends with the best texts that validation has seen, if there is any.
+
+        The best of several looks is partly luck: a `pullback.text.optim.Validated` is for texts
+        that must not end below their start, and its final split says what they are worth.
 
         Arguments:
             module: what is trained.
@@ -160,6 +171,9 @@ class Trainer:
         check_plan(plan, account)
         run = _Run(self, module, optimizer, Result(plan), Progress(self.progress, clients))
         run.account = account
+        if isinstance(optimizer, Validated) and optimizer.looks is None and plan.proposals:
+            optimizer.looks = plan.proposals
+            check_items(_evaluations(optimizer.measure, 2**31, 1), optimizer.risk, optimizer.looks)
         run.show(f"plan: {describe_plan(plan, account)}")
         if resume is not None:
             run.load(Path(resume))
@@ -215,6 +229,16 @@ class _Run:
             if self.best is not None:
                 self.module.load_state_dict(self.best[1])
             self._tell_run()
+        if isinstance(self.optimizer, Validated):
+            self._finish()
+
+    def _finish(self) -> None:
+        """Start and end on the final split; where the budget has no room for it, no figure."""
+        try:
+            self.result.final = self.optimizer.finish()
+        except BudgetError:
+            self.result.stopped += ", before the final split was measured"
+        self._tell_run()
 
     def _epoch(self, train: DataLoader, validation: Iterable[Any] | None) -> None:
         self.module.train()
@@ -376,6 +400,14 @@ def _step(step: Any, batch: Any, number: int, learn: bool) -> dict[str, float] |
         evaluation.backward()
     numbers = {name: float(getattr(value, "data", value)) for name, value in more.items()}
     return {"score": float(evaluation.score.data), **numbers}
+
+
+def _evaluations(measure: Any, otherwise: int = 0, repeats: int | None = None) -> int:
+    """How many runs of a module a measure makes, each sample as often as it repeats."""
+    samples = getattr(measure, "samples", None)
+    if samples is None:
+        return otherwise
+    return len(samples) * (getattr(measure, "repeats", 1) if repeats is None else repeats)
 
 
 def _need(module: Any, *names: str) -> None:
