@@ -54,7 +54,7 @@ def change_a_text(validated, outcome):
     [
         (Journal, "release", forget_all, (0, 1, 2), "paid twice"),
         (Account, "_fits", lambda self, amounts, beside: True, (1, 4, 5), "exceeded"),
-        (Validated, "_done", change_a_text, (4, 8), "left"),
+        (Validated, "_done", change_a_text, (3, 14, 28), "left"),
         (broken_programs, "KEY", "role", (0,), "a key"),
     ],
     ids=["forgets", "reserves nothing", "keeps what was not measured", "writes a secret"],

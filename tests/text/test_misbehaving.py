@@ -92,9 +92,11 @@ def test_a_budget_holds_and_retries_are_drawn_anew(tmp_path):
         module = pipeline(seed, 0.3, risk=1.0)
         module.classify.lm = Retry(module.classify.lm, wait=0.0, attempts=3)
         account = Account(calls=60)
-        with Run(tmp_path / f"{seed}.sqlite", account=account) as run:
-            with contextlib.suppress(BudgetError):
-                Trainer(3, max_failures=1.0).fit(module, DataLoader(DATA, 4))
+        with (
+            Run(tmp_path / f"{seed}.sqlite", account=account) as run,
+            contextlib.suppress(BudgetError),
+        ):
+            Trainer(3, max_failures=1.0).fit(module, DataLoader(DATA, 4))
         assert run.account.spent.calls <= 60
         with Journal(tmp_path / f"{seed}.sqlite") as journal:
             assert sum(call.answer is not None for call in journal.calls()) <= 60

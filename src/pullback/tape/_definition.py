@@ -4,7 +4,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pullback.errors import ArgumentTypeError, DefinitionError
 
@@ -45,7 +45,7 @@ class Definition:
     asynchronous: frozenset[str]
     once: bool
     gradient: str
-    random: bool
+    random: bool | Literal["drawn"]
     trusted: bool
     signature: inspect.Signature
     counts: range

@@ -38,6 +38,8 @@ class Call:
 class Chat(Operation):
     """One call of a language model; its critic says what its texts should change."""
 
+    random = "drawn"
+
     @staticmethod
     async def forward(call: Call, *variables: Variable) -> Variable:
         messages = call.conversation.messages(variables)

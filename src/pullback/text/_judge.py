@@ -51,6 +51,7 @@ class JudgeOne(Operation):
     """
 
     takes_failures = True
+    random = "drawn"
 
     @staticmethod
     async def forward(spec: Judge, *variables: Variable) -> Any:

@@ -195,8 +195,11 @@ def write_json(path: str | Path, value: Any) -> None:
     """Write JSON to a file, whole or not at all, and no key."""
     target = Path(path)
     part = target.with_name(f"{target.name}.part")
+    text = scrub(json.dumps(value, ensure_ascii=False, indent=1))
+    if any("\ud800" <= letter <= "\udfff" for letter in text):  # half a character: as an escape
+        text = scrub(json.dumps(value, indent=1))
     try:
-        part.write_text(scrub(json.dumps(value, ensure_ascii=False, indent=1)), encoding="utf-8")
+        part.write_text(text, encoding="utf-8")
         part.replace(target)
     finally:
         with contextlib.suppress(FileNotFoundError):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pullback.errors import PullbackError
+from pullback.errors import PullbackError, RecordingError
 from pullback.tape import place
 from pullback.text.lm._completion import Completion
 from pullback.text.lm._database import Database
@@ -71,8 +71,10 @@ class Call:
 class Journal:
     """Every call of a run, in one SQLite file, on disk before its answer is handed on.
 
-    Only one process at a time has it open. Opening it reads every entry and its checksum, so a
-    file that was damaged is refused before anything is asked. Keys are never in it.
+    Only one process at a time has it open, and only its owner may read it. Opening it reads every
+    entry and its checksum: one that was damaged is dropped, counted in `damaged`, and asked again
+    where it is needed; of a file that is damaged the rows that can be read are kept. Keys are never
+    in it.
 
     Arguments:
         path: the file; made if it is not there, unless ``make`` is False.
@@ -83,16 +85,35 @@ class Journal:
 
     def __init__(self, path: str | os.PathLike[str], *, make: bool = True) -> None:
         self._database = Database(
-            path, mark=_MARK, schema=_SCHEMA, alone=True, what="journal", make=make
-        )
+            path, mark=_MARK, schema=_SCHEMA, alone=True, what="journal", make=make,
+            tables=("calls", "notes"),
+        )  # fmt: skip
         self.path = self._database.path
         self._taken: dict[tuple[str, str], set[int]] = defaultdict(set)
         try:
-            self.calls()
-            self.notes()
+            self.damaged = self._drop_damaged()
         except BaseException:
             self.close()
             raise
+
+    def _drop_damaged(self) -> int:
+        """Forget the entries that are not as they were written; how many there were, ever."""
+        lost = 0
+        for row in self._database.rows(_ALL):
+            if not self._is_sound(row):
+                self._database.execute("DELETE FROM calls WHERE id=?", row[0])
+                lost += 1
+        for name, text, checksum in self._database.rows("SELECT * FROM notes"):
+            if checksum != _checksum(name, text):
+                self._database.execute("DELETE FROM notes WHERE name=?", name)
+        if lost or self._database.salvaged:
+            told = self._known_damage() + max(lost, self._database.salvaged)
+            self.note("damaged", told)
+        return self._known_damage()
+
+    def _known_damage(self) -> int:
+        found = self.notes().get("damaged", 0)
+        return found if isinstance(found, int) else 0
 
     def __enter__(self) -> "Journal":
         return self
@@ -205,6 +226,13 @@ class Journal:
                 raise self._database.corrupt(f"the note {name!r} has changed")
             found[name] = json.loads(text)
         return found
+
+    def _is_sound(self, row: tuple[Any, ...]) -> bool:
+        try:
+            self._read(row)
+        except RecordingError:
+            return False
+        return True
 
     def _read(self, row: tuple[Any, ...]) -> Call:
         number, *values, checksum = row

@@ -1,4 +1,4 @@
-"""`Misbehaving`: a model that answers badly now and then, in each way that models and servers do."""
+"""`Misbehaving`: a model that answers badly now and then, in each way that there is."""
 
 import asyncio
 import random
@@ -26,8 +26,8 @@ _MARKERS = (
 class Misbehaving(Wrapper):
     """Answers badly in a share of the calls, so that a program can be tried with it.
 
-    Which call fares how depends on the seed, the place in the program and the request, so a run that
-    is resumed meets the same. A second attempt at the same place and request is drawn anew.
+    Which call fares how depends on the seed, the place in the program and the request, so a run
+    that is resumed meets the same. A second attempt at the same place and request is drawn anew.
 
     Arguments:
         inner: the model.

@@ -125,6 +125,7 @@ class Run:
         self.before = [call for call in calls if call.answer is not None]
         self.in_doubt = [call for call in calls if call.answer is None]
         if account is not None and not replay:
+            account.add(Spending(self.journal.damaged))  # they were paid; how much, nobody knows
             for call in self.before:
                 answer = call.answer
                 assert answer is not None  # the list is of those

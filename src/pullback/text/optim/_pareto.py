@@ -2,7 +2,10 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+from typing import Any, TypeVar
 
 from pullback.errors import ArgumentError, BudgetError
 from pullback.internal._extras import require
@@ -12,7 +15,7 @@ from pullback.text._evaluation import Evaluation
 from pullback.text._failure import SHARE, Failures, attempted, tolerate
 from pullback.text._module import Module
 from pullback.text._plan import account_of, check_plan, count_calls, remark
-from pullback.text._sample import Scored, score_sample, text_parameters
+from pullback.text._sample import Trace, text_parameters, trace_sample
 from pullback.text.lm import Plan
 from pullback.text.optim._comparison import (
     RISK,
@@ -25,19 +28,24 @@ from pullback.text.optim._tgd import TGD
 
 __all__ = ["GepaProgram", "Pareto"]
 
+T = TypeVar("T")
+
 
 class GepaProgram:
     """A Module as a program that gepa can optimise: an adapter for ``gepa.optimize``.
 
     A candidate is the texts of the parameters by their paths; gepa's samples are numbers of
-    samples here. What gepa reflects on is the feedback to each parameter. A sample is never
-    evaluated twice with the same texts. The texts of the module are its own between calls.
+    samples here. What gepa reflects on is the feedback to each parameter; critics are asked about
+    what it does reflect on, and no more. A sample is never evaluated twice with the same
+    texts; those of a batch are evaluated at once. The texts of the module are its own between
+    calls.
 
     Arguments:
         module: the program.
         metric: given the module and a sample, gives an `Evaluation`.
         samples: the data.
         writer: rewrites texts, so that constraints are kept; gepa's own prompt if None.
+        at_once: how many samples at most at once.
 
     Raises:
         ArgumentError: the module has no text that may be changed.
@@ -49,7 +57,10 @@ class GepaProgram:
         metric: Callable[[Any, Any], Evaluation],
         samples: Sequence[Any],
         writer: TGD | None = None,
+        *,
+        at_once: int = 16,
     ) -> None:
+        self.at_once = at_once
         self.module, self.metric, self.samples = module, metric, samples
         self.parameters = text_parameters(module)
         if not self.parameters:
@@ -58,7 +69,10 @@ class GepaProgram:
         self.propose_new_texts = None if writer is None else self._propose
         self.evaluations = self.proposals = 0
         self.failure: Exception | None = None
-        self._known: dict[tuple[tuple[str, ...], int], Scored] = {}
+        self._known: dict[tuple[tuple[str, ...], int], Trace] = {}
+        self._versions = {
+            (path, each.data): each._version for path, each in self.parameters.items()
+        }
 
     @property
     def candidate(self) -> dict[str, str]:
@@ -78,7 +92,11 @@ class GepaProgram:
             )  # fmt: skip
         with no_grad():
             for path, text in candidate.items():
-                self.parameters[path].data = text
+                parameter = self.parameters[path]
+                parameter.data = text
+                # A text that comes back is the one that a graph has seen, so that feedback can
+                # still be asked for: its version is again what it was.
+                parameter._version = self._versions.setdefault((path, text), parameter._version)
 
     def evaluate(
         self, batch: list[int], candidate: dict[str, str], capture_traces: bool = False
@@ -88,12 +106,12 @@ class GepaProgram:
         before, own = self.candidate, tuple(candidate[path] for path in self.parameters)
         self.load(candidate)
         try:
-            traces = [self._trace(own, number) for number in batch]
+            traces = self._traces(own, batch)
         finally:
             self.load(before)
         return gepa.EvaluationBatch(
             outputs=[None] * len(batch),
-            scores=[trace.score for trace in traces],
+            scores=[trace.scored.score for trace in traces],
             trajectories=traces if capture_traces else None,
             num_metric_calls=len(batch),
         )
@@ -102,14 +120,20 @@ class GepaProgram:
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
     ) -> dict[str, list[dict[str, Any]]]:
         """What was said to each text that is to be rewritten."""
+        traces, before = eval_batch.trajectories, self.candidate
+        self.load(candidate)
+        try:
+            told = self._at_once([trace.said for trace in traces])
+        finally:
+            self.load(before)
         return {
             path: [
                 {
-                    "Score": trace.score,
-                    "Feedback": "\n".join(note.data for note in trace.said[path]),
+                    "Score": trace.scored.score,
+                    "Feedback": "\n".join(note.data for note in said[path]),
                 }
-                for trace in eval_batch.trajectories
-                if trace.said.get(path)
+                for trace, said in zip(traces, told, strict=True)
+                if said.get(path)
             ]
             for path in components_to_update
         }
@@ -118,7 +142,7 @@ class GepaProgram:
         """The scores of a candidate on samples; None if one of them was not evaluated."""
         own = tuple(candidate[path] for path in self.parameters)
         known = [self._known.get((own, number)) for number in samples]
-        scores = [scored.score for scored in known if scored is not None]
+        scores = [trace.scored.score for trace in known if trace is not None]
         return scores if len(scores) == len(samples) else None
 
     def candidates(self) -> list[dict[str, str]]:
@@ -126,14 +150,31 @@ class GepaProgram:
         every = dict.fromkeys(own for own, _ in self._known)
         return [dict(zip(self.parameters, own, strict=True)) for own in every]
 
-    def _trace(self, own: tuple[str, ...], number: int) -> Scored:
-        if (own, number) not in self._known:
-            self.evaluations += 1
-            sample = self.samples[number]
+    def _traces(self, own: tuple[str, ...], batch: Sequence[int]) -> list[Trace]:
+        todo = [number for number in dict.fromkeys(batch) if (own, number) not in self._known]
+
+        def evaluate(number: int) -> Trace:
             with within(("search", number)):
-                scored = score_sample(self.metric, self.module, sample, self.parameters)
-            self._known[own, number] = scored
-        return self._known[own, number]
+                return trace_sample(
+                    self.metric, self.module, self.samples[number], self.parameters
+                )  # fmt: skip
+
+        found = self._at_once([partial(evaluate, number) for number in todo])
+        self.evaluations += len(todo)
+        self._known |= {(own, number): trace for number, trace in zip(todo, found, strict=True)}
+        return [self._known[own, number] for number in batch]
+
+    def _at_once(self, work: Sequence[Callable[[], T]]) -> list[T]:
+        if not work:
+            return []
+        with ThreadPoolExecutor(min(self.at_once, len(work)), "pullback-search") as threads:
+            running = [threads.submit(copy_context().run, each) for each in work]
+            try:
+                return [future.result() for future in running]
+            except BaseException:
+                for future in running:
+                    future.cancel()
+                raise
 
     def _propose(
         self,

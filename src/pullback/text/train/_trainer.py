@@ -12,13 +12,10 @@ from pullback.errors import (
     ArgumentError,
     ArgumentTypeError,
     BudgetError,
-    ModelError,
     PullbackError,
 )
-from pullback.tape import Variable, no_grad
 from pullback.tape._place import at
-from pullback.text._evaluation import Evaluation
-from pullback.text._failure import SHARE, Failures, attempted, forgive, tolerate, tolerating
+from pullback.text._failure import SHARE, Failures, attempted, tolerate
 from pullback.text._module import Module, write_json
 from pullback.text._plan import (
     account_of,
@@ -28,12 +25,12 @@ from pullback.text._plan import (
     plan_training,
     remark,
 )
-from pullback.text._python import StepError
 from pullback.text.lm import Account, Plan, current_run
 from pullback.text.optim._comparison import Comparison, check_items
 from pullback.text.optim._validated import Outcome, Validated
 from pullback.text.train._data import DataLoader
 from pullback.text.train._progress import Progress
+from pullback.text.train._steps import Totals, evaluations_of, means_of, run_step, told
 
 __all__ = ["Result", "Trainer"]
 
@@ -126,8 +123,8 @@ class Trainer:
             forward=count_calls(module) if forward is None else forward,
             train=len(train.sampler),  # type: ignore[bad-argument-type]
             batches=len(train),
-            held=_evaluations(held),
-            final=_evaluations(getattr(optimizer, "final", None)),
+            held=evaluations_of(held),
+            final=evaluations_of(getattr(optimizer, "final", None)),
             texts=len(optimizer.parameters()),
             epochs=self.max_epochs,
         )
@@ -173,7 +170,9 @@ class Trainer:
         run.account = account
         if isinstance(optimizer, Validated) and optimizer.looks is None and plan.proposals:
             optimizer.looks = plan.proposals
-            check_items(_evaluations(optimizer.measure, 2**31, 1), optimizer.risk, optimizer.looks)
+            check_items(
+                evaluations_of(optimizer.measure, 2**31, 1), optimizer.risk, optimizer.looks
+            )
         run.show(f"plan: {describe_plan(plan, account)}")
         if resume is not None:
             run.load(Path(resume))
@@ -185,12 +184,12 @@ class Trainer:
     def validate(self, module: Module, data: Iterable[Any]) -> dict[str, float]:
         """The mean of each metric of ``validation_step``."""
         _need(module, "validation_step")
-        return _means(module, module.validation_step, data)  # type: ignore[missing-attribute]
+        return means_of(module, module.validation_step, data)  # type: ignore[missing-attribute]
 
     def test(self, module: Module, data: Iterable[Any]) -> dict[str, float]:
         """The mean of each metric of ``test_step``."""
         _need(module, "test_step")
-        return _means(module, module.test_step, data)  # type: ignore[missing-attribute]
+        return means_of(module, module.test_step, data)  # type: ignore[missing-attribute]
 
 
 class _Run:
@@ -243,28 +242,28 @@ class _Run:
     def _epoch(self, train: DataLoader, validation: Iterable[Any] | None) -> None:
         self.module.train()
         _follow_epoch(train, self.epoch)
-        totals = _Totals()
+        totals = Totals()
         if validation is not None and self.best is None:
-            self._keep(_means(self.module, self.module.validation_step, validation))  # type: ignore[missing-attribute]
+            self._keep(means_of(self.module, self.module.validation_step, validation))  # type: ignore[missing-attribute]
         for number, batch in enumerate(train):
             with at("batch", number):
                 self._batch(number, batch, totals)
         means = totals.means()
         if validation is not None:
-            held = _means(self.module, self.module.validation_step, validation)  # type: ignore[missing-attribute]
+            held = means_of(self.module, self.module.validation_step, validation)  # type: ignore[missing-attribute]
             self._keep(held)
             means |= {f"validation_{name}": value for name, value in held.items()}
         self.result.history.append(means)
-        self.show(f"epoch {self.epoch}: {_told(means)}")
+        self.show(f"epoch {self.epoch}: {told(means)}")
 
-    def _batch(self, number: int, batch: Any, totals: "_Totals") -> None:
+    def _batch(self, number: int, batch: Any, totals: "Totals") -> None:
         self.optimizer.zero_grad()
-        metrics = _step(self.module.training_step, batch, number, learn=True)  # type: ignore[missing-attribute]
+        metrics = run_step(self.module.training_step, batch, number, learn=True)  # type: ignore[missing-attribute]
         if metrics is None:
             return
         totals.add(metrics)
         said = self._propose() if self._is_told() else ""
-        self.show(f"epoch {self.epoch} batch {number}: {_told(metrics)} {said}".rstrip())
+        self.show(f"epoch {self.epoch} batch {number}: {told(metrics)} {said}".rstrip())
 
     def _tell_run(self) -> None:
         """Let the page of the run under way show what the search has found."""
@@ -342,74 +341,6 @@ class _Run:
             raise ArgumentError("This is no checkpoint.", given=f"{path}: {error!r}") from None
 
 
-class _Totals:
-    """The means of metrics over steps."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, list[float]] = {}
-
-    def add(self, metrics: dict[str, float]) -> None:
-        for name, value in metrics.items():
-            self._values.setdefault(name, []).append(value)
-
-    def means(self) -> dict[str, float]:
-        return {name: math.fsum(each) / len(each) for name, each in self._values.items()}
-
-
-def _means(module: Module, step: Any, data: Iterable[Any]) -> dict[str, float]:
-    was, totals = module.training, _Totals()
-    module.eval()
-    try:
-        for number, batch in enumerate(data):
-            with tolerating(), at("held", number):
-                metrics = _step(step, batch, number, learn=False)
-            if metrics is not None:
-                totals.add(metrics)
-    finally:
-        module.train(was)
-    return totals.means()
-
-
-def _step(step: Any, batch: Any, number: int, learn: bool) -> dict[str, float] | None:
-    """Run one step, and feedback back; its metrics, or None where it is skipped."""
-    try:
-        if learn:
-            returned = step(batch, number)
-        else:
-            with no_grad():
-                returned = step(batch, number)
-    except StepError as error:
-        if learn:
-            error.backward()
-        return {"score": 0.0}
-    except ModelError as error:  # of a model that the step asks itself
-        if forgive(error) is None:
-            raise
-        return {"score": 0.0}
-    if returned is None:
-        return None
-    more = dict(returned) if isinstance(returned, dict) else {}
-    loss = more.pop("loss", None) if isinstance(returned, dict) else returned
-    if not isinstance(loss, tuple) or len(loss) != 2 or not isinstance(loss[0], Variable):
-        raise ArgumentTypeError(
-            "A step gave no evaluation.", given=repr(returned)[:80],
-            expected="a score and an explanation, a dict with them as 'loss', or None",
-        )  # fmt: skip
-    evaluation = Evaluation(*loss)
-    if learn and evaluation.score.requires_grad:
-        evaluation.backward()
-    numbers = {name: float(getattr(value, "data", value)) for name, value in more.items()}
-    return {"score": float(evaluation.score.data), **numbers}
-
-
-def _evaluations(measure: Any, otherwise: int = 0, repeats: int | None = None) -> int:
-    """How many runs of a module a measure makes, each sample as often as it repeats."""
-    samples = getattr(measure, "samples", None)
-    if samples is None:
-        return otherwise
-    return len(samples) * (getattr(measure, "repeats", 1) if repeats is None else repeats)
-
-
 def _need(module: Any, *names: str) -> None:
     if not isinstance(module, Module):
         raise ArgumentTypeError("A Trainer trains a Module.", given=type(module).__name__)
@@ -423,7 +354,3 @@ def _follow_epoch(train: DataLoader, epoch: int) -> None:
     sampler: Any = train.sampler
     if hasattr(sampler, "epoch"):
         sampler.epoch = epoch
-
-
-def _told(metrics: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
