@@ -6,7 +6,7 @@ import pytest
 from tests.text.helpers import Counting, answering, criticise
 
 from pullback import tape
-from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
+from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError, UnsupportedError
 from pullback.tape import Variable, grad, jvp, vmap
 from pullback.text import (
     ModelCritic,
@@ -16,7 +16,7 @@ from pullback.text import (
     Template,
     TemplateParameter,
     chat,
-    edit_between,
+    concat,
     select,
     use_critic,
     use_prompts,
@@ -137,21 +137,11 @@ def test_the_critique_can_be_criticised():
     assert ["unfair" in note.data for note in system.grad] == [True]
 
 
-def test_forward_mode_runs_the_call_on_the_edited_input():
-    seen = Counting(echo)
-    lm = Scripted(seen)
-    out, change = jvp(
-        lambda w: chat(lm, Template("Say {w}"), {"w": w}),
-        (Variable("Hi"),),
-        (Variable(edit_between("Hi", "Ho")),),
-    )
-    assert (out.data, change.data) == ("Say Hi", 'at 4 replace "Hi" with "Ho"')
-    assert len(seen.requests) == 2
-    _, change = jvp(
-        lambda w: chat(lm, Template("Say {w}"), {"w": w}), (Variable("Hi"),), (Variable(""),)
-    )
-    assert change.data == ""
-    assert len(seen.requests) == 3  # no edit: nothing is asked again
+def test_forward_mode_of_texts_is_refused_by_name():
+    asked = Counting("x")
+    for func in (lambda w: chat(Scripted(asked), w), lambda w: w + "!", lambda w: concat(w, "!")):
+        with pytest.raises(UnsupportedError, match="no forward mode of texts"):
+            jvp(func, (Variable("Hi"),), (Variable("change it"),))
 
 
 def test_a_batch_runs_at_once_and_identical_items_once():

@@ -59,9 +59,8 @@ def jvp(
     """The value of a callable and how it changes when its inputs change.
 
     A Function without a jvp has it derived where its outputs are numbers, or lists and mappings of
-    them: it is the transpose of backward, if that is seen to be linear. A tangent of
-    a text is an edit, a text Variable that says what changes; only a Function that has a jvp can
-    push one on.
+    them: it is the transpose of backward, if that is seen to be linear. There
+    is no forward mode of texts, unless a Function writes a jvp of its own.
 
     Arguments:
         func: takes Variables, gives a Variable or a tuple of them.

@@ -30,8 +30,7 @@ class _Parts(NamedTuple):
 class Concatenate(_Structure):
     """Two texts, or two lists or tuples, one after the other.
 
-    What is said of the whole text is said to both parts; the gradient of a list is split. An edit
-    of a text is carried out by `pullback.text`, which knows edits.
+    What is said of the whole text is said to both parts; the gradient of a list is split.
     """
 
     _linear = "jointly"
@@ -53,12 +52,10 @@ class Concatenate(_Structure):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         if isinstance(ctx.parts.left, str):
-            if "edit_of_concatenation" not in OPERATIONS:
-                raise UnsupportedError(
-                    "The tape alone has no forward mode for + of texts.", given="a tangent",
-                    mend="import pullback.text, which knows what an edit is.",
-                )  # fmt: skip
-            return OPERATIONS["edit_of_concatenation"](tuple(ctx.parts), tangents)
+            raise UnsupportedError(
+                "There is no forward mode of texts.", given="a tangent of a text",
+                mend="Use grad or vjp: what is said flows back.",
+            )  # fmt: skip
         changes = [
             space_of(value).zero() if tangent is None else tangent
             for value, tangent in zip(ctx.parts, tangents, strict=True)

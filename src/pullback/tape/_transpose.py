@@ -70,8 +70,8 @@ def _refuse_by_kind(node: FunctionNode) -> None:
     definition = node.definition
     texts = any(o.space is not None and o.space.name == "text" for o in node.outputs)
     why = (
-        "its backward is not linear" if definition.gradient == "nonlinear"
-        else "an edit of a text is not derived" if texts
+        "there is no forward mode of texts" if texts
+        else "its backward is not linear" if definition.gradient == "nonlinear"
         else "its backward is awaited" if "backward" in definition.asynchronous
         else "its backward is once_differentiable, so no record shows whether it is linear"
         if definition.once else ""

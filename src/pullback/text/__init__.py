@@ -4,7 +4,6 @@ from pullback.text import functional, lm, optim, train
 from pullback.text._blame import Blame, blame
 from pullback.text._chat import ChatModule, ModelCritic, chat
 from pullback.text._critic import Critic, Relay, Review, Rule, RuleCritic, use_critic
-from pullback.text._edits import apply_edit, edit_between, use_editor
 from pullback.text._evaluation import Evaluation, deterministic, exact_match
 from pullback.text._failure import Failure, Failures, tolerate
 from pullback.text._joining import concat, format, join, select, split, sum
@@ -32,13 +31,11 @@ __all__ = [
     "StepError",
     "Template",
     "TemplateParameter",
-    "apply_edit",
     "blame",
     "chat",
     "concat",
     "default_prompt",
     "deterministic",
-    "edit_between",
     "exact_match",
     "format",
     "functional",
@@ -56,7 +53,6 @@ __all__ = [
     "tolerate",
     "train",
     "use_critic",
-    "use_editor",
     "use_prompts",
 ]
 __dir__ = __all__.copy  # completion offers these names, and no module inside

@@ -6,9 +6,8 @@ from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Feedback, Variable, space_of
-from pullback.tape._registry import OPERATIONS
 from pullback.text._failure import failure_in
-from pullback.text._operation import Operation, edit_of
+from pullback.text._operation import Operation
 from pullback.text._replies import shorten
 from pullback.text._templates import Template, fill
 
@@ -276,15 +275,6 @@ def _leaves(feedback: Variable, path: tuple[Any, ...]) -> list[tuple[tuple[Any, 
         keys = list(data) if isinstance(data, dict) else range(len(data))
         return [leaf for key in keys for leaf in _leaves(feedback[key], (*path, key))]
     return [(path, feedback)] if hasattr(feedback, "notes") and feedback else []
-
-
-def _edit_of_concatenation(texts: tuple[str, str], edits: tuple[Any, Any]) -> Any:
-    """The forward mode of ``+`` of texts: the edit of the whole, of edits of its parts."""
-    parts = [Variable(text) for text in texts]
-    return edit_of(lambda a, b: Variable(a.data + b.data), parts, edits)
-
-
-OPERATIONS["edit_of_concatenation"] = _edit_of_concatenation
 
 
 def _is_number(value: Variable) -> bool:

@@ -22,7 +22,7 @@ def prompt_names() -> tuple[str, ...]:
 
     Example:
         >>> prompt_names()
-        ('apply_edit', 'feedback', 'improve', 'judge', 'retry')
+        ('feedback', 'improve', 'judge', 'retry')
     """
     return tuple(_shipped())
 

@@ -14,16 +14,10 @@ __all__ = [
     "check_retries",
     "fill_prompt",
     "retry_messages",
-    "send_prompt",
     "shorten",
 ]
 
 T = TypeVar("T")
-
-
-def send_prompt(name: str, **values: str) -> list[dict[str, str]]:
-    """The messages of a prompt, its fields filled in."""
-    return fill_prompt(prompt(name), **values)
 
 
 def fill_prompt(parts: Prompt, **values: str) -> list[dict[str, str]]:
@@ -46,7 +40,7 @@ def fill_prompt(parts: Prompt, **values: str) -> list[dict[str, str]]:
 
 def retry_messages(complaint: str, answer: str) -> list[dict[str, str]]:
     """What is said to a model after an answer that cannot be used."""
-    return send_prompt("retry", complaint=complaint, answer=answer)
+    return fill_prompt(prompt("retry"), complaint=complaint, answer=answer)
 
 
 async def ask(

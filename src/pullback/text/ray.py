@@ -26,7 +26,6 @@ from pullback.tape._node import count
 from pullback.tape._place import place, within
 from pullback.text import _prompts
 from pullback.text._critic import current_critic, use_critic
-from pullback.text._edits import current_editor, use_editor
 from pullback.text._errors import read_error, write_error
 from pullback.text._failure import tolerate, tolerating
 from pullback.text._module import Module
@@ -123,7 +122,7 @@ class _Batch:
         ray = self.ray
         if learn and not self.parameters:
             raise ArgumentError("The module has no text that may be changed.")
-        ambient = (_prompts._replaced.get(), current_critic(), current_editor())
+        ambient = (_prompts._replaced.get(), current_critic())
         shared = ray.put(self._pack((self.module, self.metric, ambient, learn)))
         starts = range(0, len(self.samples), self.chunk)
         packed = [self._pack(list(self.samples[start : start + self.chunk])) for start in starts]
@@ -310,15 +309,13 @@ def _work(
 
 
 @contextmanager
-def _around(prompts: Any, critic: Any, editor: Any) -> Iterator[None]:
+def _around(prompts: Any, critic: Any) -> Iterator[None]:
     """What the process that sent the samples had chosen for all inside."""
     with ExitStack() as stack:
         token = _prompts._replaced.set(prompts)
         stack.callback(_prompts._replaced.reset, token)
         if critic is not None:
             stack.enter_context(use_critic(critic))
-        if editor is not None:
-            stack.enter_context(use_editor(editor))
         yield
 
 
