@@ -32,7 +32,7 @@ DELAY = 0.05
 
 def follow(request):
     asked = request.messages[-1].text
-    if "<PARTS>" not in asked:
+    if "<PARTS" not in asked:
         return f"answer to {asked}"
     numbers = range(asked.count("<PART id="))
     return "".join(f'<FEEDBACK id="{number}">clearer</FEEDBACK>' for number in numbers)

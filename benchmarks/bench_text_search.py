@@ -26,13 +26,14 @@ from sklearn.model_selection import train_test_split
 from pullback import text
 from pullback.text.lm import Scripted
 from pullback.text.optim import TGD, Pareto, Validated
+from pullback.text.optim._comparison import compare
 from pullback.text.train import Measure
 
 os.environ.setdefault("TEXTGRAD_LOG_DIR", tempfile.mkdtemp())
 os.environ.setdefault("OPENAI_API_KEY", "none")
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 RESULTS = Path(__file__).parent / "results" / "text_search.csv"
-SEEDS = range(int(os.environ.get("SEEDS", "5")))
+SEEDS = range(int(os.environ.get("SEEDS", "20")))
 HELD, BATCH, PROPOSALS = 40, 8, 30
 BUDGET = HELD + PROPOSALS * (BATCH + HELD)
 RULE = re.compile(r"(\w+) (<=|>) (-?[\d.e+-]+) -> (\d+)")
@@ -45,7 +46,6 @@ class Task:
     def __init__(self, load, seed):
         data = load()
         self.names = [re.sub(r"\W+", "_", str(name)) for name in data.feature_names]
-        self.low, self.high = data.data.min(0), data.data.max(0)
         rows = list(zip(data.data.tolist(), data.target.tolist(), strict=True))
         rest, self.test = train_test_split(rows, test_size=0.34, random_state=seed)
         self.train, self.held = train_test_split(rest, test_size=HELD, random_state=seed)
@@ -69,11 +69,9 @@ class Task:
     def accuracy(self, rules):
         return statistics.mean(self.classify(rules, row) == label for row, label in self.test)
 
-    def random_rule(self, rules):
-        number = self.dice.randrange(len(self.names))
-        value = self.dice.uniform(self.low[number], self.high[number])
-        sign, label = self.dice.choice(["<=", ">"]), self.dice.choice(self.classes)
-        return f"{self.names[number]} {sign} {value:.6g} -> {label}\n{rules}"
+    def score(self, rules):
+        """How many of the held samples are right."""
+        return sum(not self.said(rules, *sample) for sample in self.held)
 
     def rewrite(self, rules, feedback):
         """One more rule: it holds of all samples of one class that the feedback calls wrong."""
@@ -108,32 +106,34 @@ def metric(module, sample):
     return module(*sample)
 
 
-def writer(task, start="<TEXT>\n", end="\n</TEXT>", tag="IMPROVED"):
+def writer(task):
     def answer(request):
-        asked = request if isinstance(request, str) else request.messages[-1].text
-        rules = asked.split(start, 1)[1].split(end, 1)[0]
-        return f"<{tag}>{task.rewrite(rules, asked)}</{tag}>"
+        asked = request.messages[-1].text
+        rules = re.search(r"<TEXT (\w+)>\n(.*?)\n</TEXT \1>", asked, re.DOTALL).group(2)
+        return f"<IMPROVED>{task.rewrite(rules, asked)}</IMPROVED>"
 
     return answer
 
 
 def random_search(task):
-    best, rules = sum(not task.said(task.start, *s) for s in task.held), task.start
-    spent = HELD
-    while spent + HELD <= BUDGET:
-        new = task.random_rule(rules)
-        score = sum(not task.said(new, *sample) for sample in task.held)
-        spent += HELD
+    """The same writer, told of the same number of samples; whatever scores better is kept."""
+    rules, spent = task.start, HELD
+    best = task.score(rules)
+    while spent + BATCH + HELD <= BUDGET:
+        told = [task.said(rules, *sample) for sample in task.dice.sample(task.train, BATCH)]
+        new = task.rewrite(rules, " ".join(told))
+        spent += BATCH + HELD
+        score = task.score(new)
         if score > best:
             best, rules = score, new
     return rules, spent
 
 
-def validated(task):
+def validated(task, risk=1.0):
     module = Rules(task)
     measure = Measure(module, metric, task.held, at_once=1)
     tgd = TGD(module.parameters(), Scripted(writer(task)), limit=100_000)
-    optimizer, spent = Validated(tgd, measure), 0
+    optimizer, spent = Validated(tgd, measure, risk=risk), 0
     while spent + measure.evaluations + BATCH + HELD <= BUDGET:
         optimizer.zero_grad()
         for sample in task.dice.sample(task.train, BATCH):
@@ -147,7 +147,7 @@ def pareto(task):
     module = Rules(task)
     tgd = TGD(module.parameters(), Scripted(writer(task)), limit=100_000)
     search = Pareto(
-        module, tgd, metric, task.train, task.held, evaluations=BUDGET, minibatch=BATCH,
+        module, tgd, metric, task.train, task.held, evaluations=BUDGET, minibatch=BATCH, risk=1.0,
         seed=task.dice.randrange(2**31),
     )  # fmt: skip
     search.run()
@@ -212,10 +212,10 @@ def textgrad_alone(task):
     textgrad.set_backward_engine(engine, override=True)
     rules = textgrad.Variable(task.start, role_description="rules", requires_grad=True)
     optimizer = textgrad.TextualGradientDescent([rules], engine=engine)
-    spent = 0
-    while spent + BATCH <= BUDGET:
+    spent, best = HELD, task.score(task.start)
+    while spent + BATCH + HELD <= BUDGET:
         optimizer.zero_grad()
-        losses = []
+        before, losses = rules.value, []
         for row, label in task.dice.sample(task.train, BATCH):
             step = StringBasedFunction(
                 lambda rules, row=row, label=label: task.said(rules.value, row, label) or "right",
@@ -226,11 +226,19 @@ def textgrad_alone(task):
         for loss in losses:
             loss.backward()
         optimizer.step()
+        spent += HELD
+        score = task.score(rules.value)  # textgrad's own examples revert what validates worse
+        if score > best:
+            best = score
+        else:
+            rules.set_value(before)
     return rules.value, spent
 
 
 SEARCHES = {
-    "random search": random_search, "pullback Validated(TGD)": validated,
+    "random search": random_search,
+    "pullback Validated(TGD), what scores better": validated,
+    "pullback Validated(TGD), what is shown to be better": lambda task: validated(task, 0.025),
     "pullback Pareto (through gepa)": pareto, "gepa": gepa_alone, "textgrad": textgrad_alone,
 }  # fmt: skip
 
@@ -251,15 +259,21 @@ def main() -> None:
                 continue
             rows.append((
                 load.__name__.removeprefix("load_"), name, f"{statistics.mean(starts):.3f}",
-                f"{statistics.mean(found):.3f}", f"{min(found):.3f}", f"{max(found):.3f}",
+                f"{statistics.mean(found):.3f}", *interval(found),
                 sum(now < then for now, then in zip(found, starts, strict=True)), max(spent),
             ))  # fmt: skip
             print(*rows[-1], flush=True)
             write(rows)
 
 
+def interval(found: list[float]) -> tuple[str, str]:
+    """Where the mean lies with 95 % confidence, over seeds."""
+    compared = compare([0.0] * len(found), found)
+    return f"{compared.low or 0.0:.3f}", f"{compared.high or 0.0:.3f}"
+
+
 def write(rows: list[tuple]) -> None:
-    head = ("data", "search", "start", "mean", "least", "most", "below start", "evaluations")
+    head = ("data", "search", "start", "mean", "low", "high", "below start", "evaluations")
     with RESULTS.open("w", newline="") as file:
         csv.writer(file).writerows([head, *rows])
 

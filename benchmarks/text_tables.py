@@ -23,20 +23,6 @@ def figures() -> str:
     return "\n".join(lines)
 
 
-def search() -> str:
-    """What each search reaches on samples that it has not seen."""
-    lines = [
-        "| data | search | start | mean | least to most | ended below its start | evaluations |",
-        "|---|---|--:|--:|--:|--:|--:|",
-    ]
-    for row in _rows("text_search.csv"):
-        span = f"{row['least']} to {row['most']}"
-        cells = [row["data"], row["search"], row["start"], row["mean"], span,
-                 row["below start"], row["evaluations"]]  # fmt: skip
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
 def _rows(name: str) -> list[dict[str, str]]:
     with (RESULTS / name).open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
@@ -49,7 +35,7 @@ def _span(least: str, most: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="end with 1 when out of date")
-    parts = {"figures": figures(), "search": search()}
+    parts = {"figures": figures()}
     check_or_write(PAGE, parts, parser.parse_args().check, "make readme")
 
 

@@ -23,29 +23,23 @@ import tempfile
 from pathlib import Path
 
 from pullback import text
-from pullback.tape import Variable
+from pullback.tape import Variable, vmap
 from pullback.text.lm import LM, Journal, OpenAI, Run, Scripted, current_run
 from pullback.text.optim import TGD, Validated, max_length
 from pullback.text.report import render_run
 from pullback.text.train import DataLoader, Measure, Trainer
 
-MAILS = [
-    ("The invoice of May is wrong.", "accounts"),
-    ("I was charged twice, refund me.", "accounts"),
-    ("My screen stays black.", "helpdesk"),
-    ("The login does not work.", "helpdesk"),
-    ("The heating is cold again.", "facilities"),
-    ("There is a leak in the kitchen.", "facilities"),
-    ("The invoice has no number.", "accounts"),
-    ("A refund was promised.", "accounts"),
-    ("The login page is broken.", "helpdesk"),
-    ("A new screen, please.", "helpdesk"),
-    ("The heating is too hot.", "facilities"),
-    ("The leak is back.", "facilities"),
-]
-TRAIN, HELD = MAILS[:6], MAILS[6:]
+TEAMS = {
+    "invoice": "accounts", "refund": "accounts", "screen": "helpdesk", "login": "helpdesk",
+    "heating": "facilities", "leak": "facilities",
+}  # fmt: skip
+SENTENCES = (
+    "The {word} is wrong.", "I wrote about the {word} last week.", "Trouble with the {word} again!",
+    "Who looks after the {word}?", "About the {word}: please call me.", "The {word}, once more.",
+)  # fmt: skip
+MAILS = [(each.format(word=word), team) for each in SENTENCES for word, team in TEAMS.items()]
+TRAIN, HELD, UNSEEN = MAILS[:12], MAILS[12:30], MAILS[30:]
 LABELS = {"accounts": "money", "helpdesk": "computers", "facilities": "building"}
-TELLING = ("invoice", "refund", "screen", "login", "heating", "leak")
 
 
 class Triage(text.Module):
@@ -65,13 +59,15 @@ class Triage(text.Module):
 
     def training_step(self, batch, number):
         mail, team = batch
-        return text.exact_match(self(mail), team)
+        return text.exact_match(vmap(self)(mail), team)
 
     def configure_optimizers(self):
         tgd = TGD(self.parameters(), self.lm, constraints=[max_length(600)])
-        return Validated(
-            tgd, Measure(self, lambda m, s: text.exact_match(m(s[0]), s[1]), samples(HELD))
-        )
+        return Validated(tgd, measure(self, HELD), final=measure(self, UNSEEN))
+
+
+def measure(module, mails):
+    return Measure(module, lambda m, s: text.exact_match(m(s[0]), s[1]), samples(mails))
 
 
 def samples(mails):
@@ -81,9 +77,9 @@ def samples(mails):
 def follow(request):
     """Stand in for a model that does just what its rules say."""
     asked = request.messages[-1].text
-    if "<PARTS>" in asked:
+    if "<PARTS" in asked:
         return criticise(asked)
-    if "<CONSTRAINTS>" in asked:
+    if "<CONSTRAINTS" in asked:
         return rewrite(asked)
     rules = re.findall(r"(\w+) -> (\w+)", request.messages[0].text)
     return next((then for word, then in rules if word in asked), "other")
@@ -91,17 +87,17 @@ def follow(request):
 
 def criticise(asked):
     """Say which rule is missing, to the prompt if it lacks one, else to what it was given."""
-    worked_on = re.search(r"\[user\]\n(.*?)\n</CALL>", asked, re.S).group(1)
+    worked_on = re.search(r"\[user \w+\]\n(.*?)\n</CALL", asked, re.S).group(1)
     expected = re.search(r"(?:Expected: |should lead to )(\w+)", asked).group(1)
     told = {}
     for number, role, part in re.findall(
-        r'<PART id="(\d+)" role="([^"]*)">\n(.*?)\n</PART>', asked, re.S
+        r'<PART id="(\d+)" role="([^"]*)" \w+>\n(.*?)\n</PART', asked, re.S
     ):
         if role == "system prompt of team":
             right = f"{LABELS[expected]} -> {expected}"
             told[number] = "" if right in part else f"Add the rule: {right}"
         elif role == "system prompt of label":
-            word = next(word for word in TELLING if word in worked_on)
+            word = next(word for word in TEAMS if word in worked_on)
             right = f"{word} -> {LABELS[expected]}"
             told[number] = "" if right in part else f"Add the rule: {right}"
         else:
@@ -111,7 +107,7 @@ def criticise(asked):
 
 def rewrite(asked):
     """Add the rules that the feedback asks for."""
-    text_now = re.search(r"<TEXT>\n(.*?)\n</TEXT>", asked, re.S).group(1)
+    text_now = re.search(r"<TEXT \w+>\n(.*?)\n</TEXT", asked, re.S).group(1)
     rules = dict.fromkeys(re.findall(r"Add the rule: (\w+ -> \w+)", asked))
     return f"<IMPROVED>{chr(10).join([text_now, *rules])}</IMPROVED>"
 
@@ -128,7 +124,7 @@ def model():
 
 def blame(triage):
     """Run one mail that goes astray back, and say which step is at fault."""
-    mail, team = "My screen stays black.", "helpdesk"
+    mail, team = "The screen is wrong.", "helpdesk"
     evaluation = text.exact_match(triage(Variable(mail, "mail", requires_grad=True)), team)
     evaluation.backward()
     print(f"{mail!r} should go to {team}; feedback blames")
@@ -139,10 +135,10 @@ def blame(triage):
 
 
 def optimise(triage):
-    score = Measure(triage, lambda m, s: text.exact_match(m(s[0]), s[1]), samples(HELD))
+    score = measure(triage, HELD)
     print(f"asked: {triage.lm.model}\nheld mails routed rightly before: {score():.0%}\n")
     blame(triage)
-    loader = DataLoader(samples(TRAIN), None, shuffle=True, seed=0)
+    loader = DataLoader(samples(TRAIN), 6, shuffle=True, seed=0)
     trainer = Trainer(3)
     print(f"\nplan: {trainer.plan(triage, loader, triage.configure_optimizers()).describe(None)}")
     result = trainer.fit(triage, loader)

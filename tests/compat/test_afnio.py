@@ -366,9 +366,9 @@ def test_a_program_like_the_readmes_runs_against_a_server(tmp_path, monkeypatch,
 
     def answer(body):
         text = body["messages"][-1]["content"]
-        if "<PARTS>" in text:
+        if "<PARTS" in text:
             return '<FEEDBACK id="0">Name all three sentiments.</FEEDBACK>'
-        if "<FEEDBACK>" in text:
+        if "<FEEDBACK " in text:
             return "<IMPROVED>Answer positive, neutral or negative.</IMPROVED>"
         assert body["response_format"]["type"] == "json_schema"
         right = next(label for label, word in words.items() if word in text)

@@ -5,6 +5,7 @@ threads, two event loops; faults of the provider, exceptions of the program, can
 import asyncio
 import collections
 import contextlib
+import hashlib
 import logging
 import random
 import threading
@@ -24,6 +25,7 @@ from pullback.text import (
     map_python,
 )
 from pullback.text.lm import LM, Account, Completion, Run, Usage, keep_secret
+from pullback.text.lm._json import canonical
 from pullback.text.lm._openai import idempotency_key
 from pullback.text.optim import TGD, Validated, max_length
 from pullback.text.prices import Price
@@ -54,7 +56,7 @@ class Provider(LM):
         self.billed = collections.Counter()
         self.known = {}
         self.spent = {"calls": 0, "tokens": 0, "cost": 0.0}
-        self.most = collections.Counter()
+        self.most, self.again = collections.Counter(), collections.Counter()
         self.exceeded = ""
 
     async def answer(self, request):
@@ -99,14 +101,14 @@ def identity(request):
 def reply(request, digest):
     """What the request alone decides: feedback, a new text, or an answer; some are useless."""
     asked, dice = request.messages[-1].text, random.Random(digest)
-    text = next((each.text for each in request.messages if "<PARTS>" in each.text), "")
+    text = next((each.text for each in request.messages if "<PARTS" in each.text), "")
     if text:
         numbers, _ = parts(text)
         said = "".join(
             f'<FEEDBACK id="{n}">say {dice.randrange(9)} {KEY}</FEEDBACK>' for n in numbers
         )
         return said if dice.random() < 0.9 else "no feedback"
-    if any("<CONSTRAINTS>" in each.text for each in request.messages):
+    if any("<CONSTRAINTS" in each.text for each in request.messages):
         new = f"<IMPROVED>rule {dice.randrange(99)} {KEY if dice.random() < 0.1 else ''}</IMPROVED>"
         return dice.choice([new, new, new, "<IMPROVED>" + "long " * 60 + "</IMPROVED>", "nothing"])
     return f"{len(asked)} {dice.randrange(3)}"
@@ -159,7 +161,7 @@ class Pipeline(Module):
     def configure_optimizers(self):
         tgd = TGD(self.parameters(), self.lm, constraints=[max_length(200)], retries=1,
                   momentum=self.momentum, max_tokens=64)  # fmt: skip
-        return Validated(tgd, self.measure)
+        return Validated(tgd, self.measure, risk=1.0)
 
 
 class Attempt:
@@ -192,7 +194,20 @@ class Attempt:
         return True
 
     def count(self, journal):
-        """Keep how often one run has asked for the same: it may pay for no more."""
+        """Keep how often one run has asked for the same: it may pay for no more.
+
+        What failed where too many did is asked again by the next run, as it is to be.
+        """
+        retire = journal.retire_failures
+
+        def retired():
+            for call in journal.calls():
+                if call.failure is not None and call.occurrence >= 0:
+                    whole = {"model": "billing", "request": {**call.request, "options": {}}}
+                    self.provider.again[hashlib.sha256(canonical(whole).encode()).hexdigest()] += 1
+            retire()
+
+        journal.retire_failures = retired
         take, asked, lock = journal.take, collections.Counter(), threading.Lock()
 
         def counted(request, model, **options):
@@ -348,7 +363,7 @@ def faults_of(seed, folder):
             broken += attempt.broken
     broken += [] if ended else ["the program did not end without faults"]
     broken += [f"a budget was exceeded: {provider.exceeded}"] if provider.exceeded else []
-    twice = {d: n for d, n in provider.billed.items() if n > provider.most[d]}
+    twice = {d: n for d, n in provider.billed.items() if n > provider.most[d] + provider.again[d]}
     broken += [f"paid twice: {sum(twice.values())} calls"] if twice else []
     for file in folder.glob(f"*-{seed}.sqlite*"):
         broken += [f"a key in {file.name}"] if KEY.encode() in file.read_bytes() else []

@@ -6,25 +6,16 @@ from pullback.text.lm import Scripted
 
 
 def sections(text):
-    """The outermost sections of a critic's prompt: a prompt may be quoted inside another."""
-    found, depth, start = {}, 0, 0
-    for tag in re.finditer(r"<(/?)(CALL|ANSWER|SAID|PARTS)>", text):
-        depth += -1 if tag.group(1) else 1
-        if depth == 1 and not tag.group(1):
-            start = tag.end()
-        elif depth == 0:
-            found[tag.group(2)] = text[start : tag.start()].strip()
-    return found
+    """The sections of a critic's prompt, by their fence: a prompt may be quoted inside another."""
+    pattern = r"<(CALL|ANSWER|SAID|PARTS) ?(\w*)>(.*?)</\1 ?\2>"
+    return {name: inside.strip() for name, _, inside in re.findall(pattern, text, re.DOTALL)}
 
 
 def parts(text):
     """The numbers of the parts that a critic is asked about, and what was said."""
     found = sections(text)
-    numbers, depth = [], 0
-    for tag in re.finditer(r'<(/?)PART(?: id="(\d+)" role="[^"]*")?>', found["PARTS"]):
-        if not tag.group(1) and depth == 0:
-            numbers.append(tag.group(2))
-        depth += -1 if tag.group(1) else 1
+    pattern = r'<PART id="(\d+)" role="[^"]*" (\w+)>.*?</PART \2>'
+    numbers = [number for number, _ in re.findall(pattern, found["PARTS"], re.DOTALL)]
     return numbers, found["SAID"]
 
 
@@ -38,7 +29,7 @@ def answering(answer):
     """A script that answers by a function of the request, and criticises where it is asked to."""
 
     def rule(request):
-        asked = len(request.messages) > 1 and "<PARTS>" in request.messages[1].text
+        asked = len(request.messages) > 1 and "<PARTS" in request.messages[1].text
         return criticise(request) if asked else answer(request)
 
     return Scripted(rule)

@@ -54,7 +54,7 @@ def change_a_text(validated, outcome):
     [
         (Journal, "release", forget_all, (0, 1, 2), "paid twice"),
         (Account, "_fits", lambda self, amounts, beside: True, (1, 4, 5), "exceeded"),
-        (Validated, "_done", change_a_text, (4, 8), "left"),
+        (Validated, "_done", change_a_text, (3, 14, 28), "left"),
         (broken_programs, "KEY", "role", (0,), "a key"),
     ],
     ids=["forgets", "reserves nothing", "keeps what was not measured", "writes a secret"],
@@ -247,13 +247,14 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(change, tmp_path):
     assert echo.answer.data == "new"
 
 
-def test_a_reply_that_was_lost_is_no_proposal_that_was_refused():
+def test_a_writer_that_fails_proposes_nothing_and_one_that_cannot_be_asked_raises():
     prompt = Parameter("p", role="prompt")
-    for error, raises in ((ReplyError("cut", transient=True), True), (ReplyError("bad"), False)):
-        optimizer = Validated(TGD([prompt], Scripted([error])), lambda: 0.0)
+    failures = (ReplyError("cut", transient=True), ReplyError("bad"), ModelError("key", status=401))
+    for error in failures:
+        optimizer = Validated(TGD([prompt], Scripted([error])), lambda: [0.0] * 8)
         prompt.grad = [Variable("better")]
-        if raises:
-            with pytest.raises(ReplyError):
+        if error is failures[-1]:
+            with pytest.raises(ModelError):
                 optimizer.step()
         else:
             assert "nothing was proposed" in optimizer.step().reason

@@ -12,7 +12,7 @@ from tests.text.helpers import Counting
 from pullback import tape
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
 from pullback.tape import Variable
-from pullback.text import Parameter
+from pullback.text import Parameter, TemplateParameter
 from pullback.text.lm import Scripted
 from pullback.text.optim import TGD, Constraint, Validated, keeps_fields, max_length, never
 
@@ -37,7 +37,9 @@ ANSWERS = st.sampled_from([
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(ANSWERS, min_size=1, max_size=12), st.integers(0, 3))
 def test_whatever_a_model_answers_no_text_ever_breaks_a_constraint(answers, retries):
-    parameters = [told("Say {word}.", "polite"), told("Ask {word}?", "polite")]
+    parameters = [TemplateParameter("Say {word}."), TemplateParameter("Ask {word}?")]
+    for each in parameters:
+        each.grad = [Variable("polite")]
     constraints = [max_length(40), never("[0-9]", "No digits.")]
     lm = Scripted([*answers, *["no tags"] * 8])
     before = [each.data for each in parameters]
@@ -162,7 +164,8 @@ def test_groups_and_bad_arguments():
 
 
 def test_constraints():
-    assert keeps_fields("no field") is None
+    assert keeps_fields("no field").check("one {field}")
+    assert keeps_fields("no field").check("none") is None
     assert keeps_fields('{"json": 1}') is None
     assert keeps_fields("{a} {b}").check("{b} {a}") is None
     assert "instead" in keeps_fields("{a}").check("{a} {c}")
@@ -187,7 +190,7 @@ def test_validated_texts_never_score_below_their_start(seed, gain):
     def answer(request):
         return improved(f"v{dice.randrange(6)}") if dice.random() < 0.8 else "unreadable"
 
-    optimizer = Validated(TGD([prompt], Scripted(answer), retries=0), measure, gain)
+    optimizer = Validated(TGD([prompt], Scripted(answer), retries=0), measure, gain, risk=1.0)
     best = None
     for _ in range(12):
         before = prompt.data
@@ -211,7 +214,7 @@ def test_validated_texts_never_score_below_their_start(seed, gain):
 
 def test_validated_refuses_what_is_no_score():
     prompt = told("a", "n")
-    optimizer = Validated(TGD([prompt], Scripted([improved("b")])), lambda: float("nan"))
+    optimizer = Validated(TGD([prompt], Scripted([improved("b")])), lambda: [float("nan")] * 9)
     with pytest.raises(ArgumentTypeError, match="finite"):
         optimizer.step()
     assert prompt.data == "a"

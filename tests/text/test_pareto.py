@@ -1,5 +1,6 @@
 """gepa both ways: it optimises a Module of ours, never below its start, no sample paid twice."""
 
+import time
 from collections import Counter
 
 import pytest
@@ -19,7 +20,7 @@ def metric(module, sample):
     return exact_match(module(mail), label)
 
 
-def search(answer, evaluations=60):
+def search(answer, evaluations=60, **more):
     module, asked = Spam(), Counter()
 
     def counted(module, sample):
@@ -27,7 +28,8 @@ def search(answer, evaluations=60):
         return metric(module, sample)
 
     writer = TGD(module.parameters(), Scripted(answer), constraints=[never("evil")])
-    pareto = Pareto(module, writer, counted, DATA[:4], DATA[4:], evaluations=evaluations)
+    pareto = Pareto(module, writer, counted, DATA[:4], DATA[4:], evaluations=evaluations, risk=1.0,
+                    **more)  # fmt: skip
     return module, pareto, pareto.run(), asked
 
 
@@ -43,7 +45,9 @@ def test_it_finds_the_rule_and_pays_for_no_sample_twice():
 
 @pytest.mark.parametrize("answer", ["unreadable", "<IMPROVED>evil odd</IMPROVED>"])
 def test_a_writer_that_fails_changes_nothing(answer):
-    module, *_ = search(lambda request: answer)
+    module, *_ = search(lambda request: answer, max_failures=1.0)
+    with pytest.raises(ModelError, match="Too many"):
+        search(lambda request: answer)
     assert module.classify.system.data == "Classify."
 
 
@@ -104,3 +108,29 @@ def test_it_says_what_it_needs_before_and_what_it_was_worth_after(tmp_path):
     ):
         search(lambda request: "<IMPROVED>odd</IMPROVED>")
     assert run.paid == 0
+
+
+def test_samples_are_evaluated_at_once_and_only_what_is_reflected_on_is_criticised():
+    critics, module = [], Spam()
+    inner = module.classify.lm._answers
+
+    def answer(request):
+        critics.extend(["one"] if "<PARTS" in request.messages[-1].text else [])
+        return inner(request)
+
+    module.classify.lm = Scripted(answer, delay=0.05)
+    texts = iter([f"text {n}" for n in range(99)])
+    writer = TGD(module.parameters(), Scripted(lambda r: f"<IMPROVED>{next(texts)}</IMPROVED>"))
+    program = GepaProgram(module, metric, DATA, writer)
+    begin = time.monotonic()
+    batch = program.evaluate(list(range(8)), program.candidate, capture_traces=True)
+    assert time.monotonic() - begin < 0.3  # eight of 50 ms each
+    assert critics == []
+    program.make_reflective_dataset(program.candidate, batch, ["classify.system"])
+    program.make_reflective_dataset(program.candidate, batch, ["classify.system"])
+    assert len(critics) == 4  # of the eight, those that are wrong
+    search = Pareto(module, writer, metric, DATA[:4], DATA[4:], evaluations=34, risk=1.0)
+    critics.clear()
+    search.run()
+    assert search.program.proposals >= 4
+    assert len(critics) <= 4 * search.program.proposals // 2  # two of four samples are wrong

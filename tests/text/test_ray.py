@@ -55,7 +55,7 @@ class Asked(LM):
         self.calls[asked] += 1
         if "refuse" in asked:
             raise ModelError(f"refused with {KEY}", status=400)
-        if "<PARTS>" in asked:
+        if "<PARTS" in asked:
             count = asked.count("<PART id=")
             told = "".join(f'<FEEDBACK id="{n}">shout {n}</FEEDBACK>' for n in range(count))
             return Completion(told, Usage(1, 1, cost=0.0))

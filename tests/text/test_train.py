@@ -44,7 +44,8 @@ def label(request):
 
 
 class Spam(Module):
-    def __init__(self, writer=None, held=()):
+    def __init__(self, writer=None, held=(), risk=0.025):
+        self.risk = risk
         self.classify = ChatModule(answering(label), "Classify.", "{mail}", role="label")
         self.writer = writer or Scripted(lambda request: "<IMPROVED>Odd is spam: odd.</IMPROVED>")
         self.held, self.measure = held, None
@@ -67,7 +68,7 @@ class Spam(Module):
         if not self.held:
             return tgd
         self.measure = Measure(self, lambda m, s: exact_match(m(s[0]), s[1]), self.held)
-        return Validated(tgd, self.measure)
+        return Validated(tgd, self.measure, risk=self.risk)
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -193,12 +194,13 @@ def test_a_run_that_cannot_propose_is_refused_before_it_spends():
 
 
 def test_training_finds_the_rule_and_says_what_it_did():
-    module = Spam(held=DATA[:4])
+    module = Spam(held=DATA * 3)
     result = Trainer(2).fit(module, DataLoader(DATA, 4, shuffle=True, seed=3), DataLoader(DATA, 4))
     assert module.classify.system.data == "Odd is spam: odd."
     assert result.history[-1]["validation_score"] == 1.0
     assert result.outcomes[0].accepted
-    assert "too few to tell" in str(result)
+    assert "too few to tell" not in str(result)
+    assert result.outcomes[0].comparison.chance < 0.01
     assert Trainer().test(module, DataLoader(DATA, 4)) == {"score": 1.0, "count": 4.0}
 
 

@@ -3,6 +3,7 @@
 import runpy
 import shlex
 import sys
+import sysconfig
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+import pullback
 from pullback.errors import ArgumentError, BudgetError, PullbackError
 from pullback.text.lm import Run, scrub
 from pullback.text.report import RunSummary, summarise
@@ -20,6 +22,8 @@ from pullback.text.report import RunSummary, summarise
 __all__ = ["print_summary", "run_program"]
 
 INTERRUPTED = 130
+FRAMES = 8  # of a traceback, the last ones
+_OTHERS = ("<", *{str(Path(pullback.__file__).parent), *sysconfig.get_paths().values()})
 
 
 def run_program(run: Run, program: Path, arguments: Sequence[str]) -> int:
@@ -43,7 +47,7 @@ def run_program(run: Run, program: Path, arguments: Sequence[str]) -> int:
                           "Ctrl-C again leaves them.")  # fmt: skip
         except PullbackError as error:
             status = 1
-            console.print(f"[red]The run stopped.[/] {escape(scrub(str(error)))}")
+            console.print(f"[red]The run stopped.[/] {escape(scrub(str(error)))}", soft_wrap=True)
             if not isinstance(error, BudgetError):
                 _print_traceback(error, console)
         except Exception as error:
@@ -122,7 +126,15 @@ def _status(leave: SystemExit, console: Console) -> int:
 
 
 def _print_traceback(error: Exception, console: Console) -> None:
-    console.print(escape(scrub("".join(traceback.format_exception(error)))), highlight=False)
+    """Where in the program it happened: the lines of others, ours among them, help nobody there."""
+    told = traceback.TracebackException.from_exception(error)
+    own = [frame for frame in told.stack if not frame.filename.startswith(_OTHERS)]
+    told.stack = traceback.StackSummary.from_list(own[-FRAMES:] or list(told.stack)[-FRAMES:])
+    text = "".join(told.format(chain=False))
+    cause = error.__cause__
+    if cause is not None:
+        text += f"caused by {type(cause).__name__}: {cause}\n"
+    console.print(escape(scrub(text)), highlight=False, soft_wrap=True)
 
 
 @contextmanager

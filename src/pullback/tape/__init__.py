@@ -10,6 +10,7 @@ from pullback.tape._feedback import Feedback
 from pullback.tape._forward_mode import jvp, vjp
 from pullback.tape._function import Function
 from pullback.tape._mode import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
+from pullback.tape._place import at, place
 from pullback.tape._registry import Space, register_space, space_of
 from pullback.tape._structures import stack
 from pullback.tape._variable import Variable
@@ -24,6 +25,7 @@ __all__ = [
     "Variable",
     "abackward",
     "agrad",
+    "at",
     "backward",
     "concurrency",
     "cos",
@@ -36,6 +38,7 @@ __all__ = [
     "log",
     "no_grad",
     "once_differentiable",
+    "place",
     "register_space",
     "set_grad_enabled",
     "sin",

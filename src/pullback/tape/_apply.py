@@ -13,6 +13,7 @@ from pullback.tape._feedback import Feedback
 from pullback.tape._function_node import FunctionNode
 from pullback.tape._mode import Mode, mode
 from pullback.tape._node import Output, edge_of
+from pullback.tape._place import advance, within
 from pullback.tape._registry import OPERATIONS, space_of
 from pullback.tape._variable import Variable, describe, wrap
 
@@ -71,6 +72,8 @@ class Application:
         else:
             flags = [False] * len(flags)
         self.context = Context(definition.name, _layout.needs(self.layout, flags))
+        if definition.concurrent:
+            self.context._place = advance()
         self.watch: list[Any] = []
         if self.ambient.watch is not None and not self.ambient.grad:
             self.ambient.watch.extend([value for value in self.inputs if value._requires_grad])
@@ -86,7 +89,13 @@ class Application:
             mode.reset(token)
 
     def forward(self) -> Any:
-        """Run forward here."""
+        """Run forward here; of an operation that waits, at its place."""
+        if not self.definition.concurrent:
+            return self._forward()
+        with within(self.context._place):
+            return self._forward()
+
+    def _forward(self) -> Any:
         definition, context = self.definition, self.context
         token = mode.set(Mode(False, self.watch))
         try:
@@ -106,7 +115,7 @@ class Application:
         asynchronous = "forward" in definition.asynchronous
         if not (asynchronous or definition.blocking):
             return self.forward()
-        with self._forward_mode():
+        with self._forward_mode(), within(self.context._place):
             raw = await call_within_limit(rule, args, asynchronous)
             return self.set_up(raw)
 
@@ -140,9 +149,7 @@ class Application:
     def _record(self, outputs: tuple[Any, ...], dirty: tuple[Any, ...]) -> list[Any]:
         context, definition = self.context, self.definition
         spaces = tuple([space_of(value._data) for value in self.inputs])
-        keep = not definition.trusted and False not in [space.plain for space in spaces]
-        args = self.args if keep else None
-        node = FunctionNode(definition, self.edges, context, self.layout, spaces, args)
+        node = FunctionNode(definition, self.edges, context, self.layout, spaces)
         made, records = [], []
         for number, value in enumerate(outputs):
             if not isinstance(value, Variable):

@@ -28,6 +28,8 @@ class _Number(Function):
 class Add(_Number):
     """The sum of two numbers."""
 
+    _linear = "jointly"
+
     @staticmethod
     def forward(ctx: Any, a: Any, b: Any) -> Any:
         return wrap(_value(a) + _value(b))
@@ -43,6 +45,8 @@ class Add(_Number):
 
 class Subtract(_Number):
     """The difference of two numbers."""
+
+    _linear = "jointly"
 
     @staticmethod
     def forward(ctx: Any, a: Any, b: Any) -> Any:
@@ -60,6 +64,8 @@ class Subtract(_Number):
 
 class Multiply(_Number):
     """The product of two numbers."""
+
+    _linear = "each"
 
     @staticmethod
     def forward(ctx: Any, a: Any, b: Any) -> Any:
@@ -80,6 +86,8 @@ class Multiply(_Number):
 
 class Divide(_Number):
     """The quotient of two numbers: d(a/b) = da/b - (a/b) db/b."""
+
+    _linear = "first"
 
     @staticmethod
     def forward(ctx: Any, a: Any, b: Any) -> Any:
@@ -142,6 +150,8 @@ def _exponent_slope(a: Any, b: Any) -> Any:
 
 class Negative(_Number):
     """The number with the other sign."""
+
+    _linear = "jointly"
 
     @staticmethod
     def forward(ctx: Any, a: Any) -> Any:

@@ -53,6 +53,7 @@ class Context:
         "_node",
         "_non_differentiable",
         "_phase",
+        "_place",  # of an operation that waits
         "_saved",
         "_saved_for_forward",
         "_versions",
@@ -72,6 +73,7 @@ class Context:
         self._attributes: dict[str, Any] | None = None
         self._constants: tuple[Any, ...] = ()
         self._node: Any = None
+        self._place: tuple[str | int, ...] = ()
 
     def save_for_backward(self, *values: Any) -> None:
         """Save values for backward (or vjp), once: Variables, None, or plain values."""

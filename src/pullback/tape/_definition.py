@@ -4,7 +4,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pullback.errors import ArgumentTypeError, DefinitionError
 
@@ -27,7 +27,9 @@ class Definition:
         once: whether backward is declared `once_differentiable`.
         trusted: one of the tape's own Functions, whose rules need no watching.
         counts: how many arguments forward can take by position.
-        audited: signatures whose derived rules were compared with finite differences.
+        shared: what forward and a derivative rule both can reach beside ctx and may write to.
+        linear: what it is linear in: all of its Variables ``"jointly"``, ``"each"`` with the others
+            held, the ``"first"`` with the others held; empty if nothing is known.
     """
 
     name: str
@@ -43,11 +45,20 @@ class Definition:
     asynchronous: frozenset[str]
     once: bool
     gradient: str
-    random: bool
+    random: bool | Literal["drawn"]
     trusted: bool
     signature: inspect.Signature
     counts: range
-    audited: dict[Any, bool]
+    linear: str
+    shared: tuple[Any, ...]
+
+    def leaves_numbers(self) -> bool:
+        """Whether something lies where forward can leave it for the other rules, past the tape.
+
+        A number there has no history. What is not seen: attributes of classes and of instances,
+        files, and other threads.
+        """
+        return any(map(bool, self.shared))
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """The arguments in the order of forward.
@@ -137,8 +148,37 @@ def define(cls: Any, base: Any) -> Definition:
         trusted=cls._trusted,
         signature=signature,
         counts=_counts(signature),
-        audited={},
+        linear=cls._linear,
+        shared=() if cls._trusted else _shared(cls.forward, rules),
     )
+
+
+def _shared(forward: Any, rules: dict[str, Any]) -> tuple[Any, ...]:
+    """The containers that forward and another rule both hold: captured, as a default, or global."""
+    written = _containers(forward)
+    read: dict[int, Any] = {}
+    for name in ("backward", "jvp"):
+        read |= _containers(rules[name])
+    return tuple(each for number, each in read.items() if number in written)
+
+
+def _containers(rule: Any) -> dict[int, Any]:
+    rule = inspect.unwrap(rule) if callable(rule) else rule
+    code = getattr(rule, "__code__", None)
+    if code is None:
+        return {}
+    found = [cell.cell_contents for cell in rule.__closure__ or () if _is_filled(cell)]
+    found += [*(rule.__defaults__ or ()), *(rule.__kwdefaults__ or {}).values()]
+    found += [rule.__globals__[name] for name in code.co_names if name in rule.__globals__]
+    return {id(each): each for each in found if isinstance(each, dict | list | set | bytearray)}
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018  # an empty cell raises
+    except ValueError:
+        return False
+    return True
 
 
 def _check_vmap(cls: Any, vmap: Callable[..., Any] | None, split: bool) -> None:

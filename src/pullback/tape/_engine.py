@@ -14,6 +14,7 @@ from pullback.tape._concurrency import call_within_limit, drive, run
 from pullback.tape._function_node import FunctionNode
 from pullback.tape._mode import OFF, ON, Mode, mode
 from pullback.tape._node import AccumulateGrad, GradientEdge, Node
+from pullback.tape._place import within
 from pullback.tape._plan import plan
 from pullback.tape._registry import OPERATIONS, space_of
 from pullback.tape._spaces import NUMBER
@@ -129,7 +130,9 @@ class Pass:
         async def called() -> Any:
             if watch is not None:
                 mode.set(watch)
-            return gradients, needed, watch, await call_within_limit(rule, args, asynchronous)
+            with within((*node.context._place, "backward")):  # type: ignore[missing-attribute]
+                returned = await call_within_limit(rule, args, asynchronous)
+            return gradients, needed, watch, returned
 
         return called
 

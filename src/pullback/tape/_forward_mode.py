@@ -19,7 +19,8 @@ from pullback.tape._mode import OFF, ON, Mode, mode
 from pullback.tape._node import Edge, Node, edge_of
 from pullback.tape._plan import plan
 from pullback.tape._registry import OPERATIONS, space_of
-from pullback.tape._second_order import guard
+from pullback.tape._second_order import guard, left_behind
+from pullback.tape._transpose import transpose
 from pullback.tape._variable import Variable, describe, wrap
 from pullback.tape._verbs import grad
 
@@ -30,6 +31,7 @@ class Alias(Function):
     """The same value again, where a derivative starts."""
 
     _trusted = True
+    _linear = "jointly"
 
     @staticmethod
     def forward(ctx: Any, a: Any) -> Any:
@@ -42,14 +44,23 @@ class Alias(Function):
     jvp = backward
 
 
+def _own(gradient: Variable) -> Variable:
+    if gradient._requires_grad and mode.get().grad:
+        return Alias.apply(gradient)
+    return wrap(gradient._data, gradient.role)
+
+
+OPERATIONS["own"] = _own
+
+
 def jvp(
     func: Callable[..., Any], primals: Sequence[Variable], tangents: Sequence[Any]
 ) -> tuple[Any, Any]:
     """The value of a callable and how it changes when its inputs change.
 
-    A Function without a jvp has it derived where its outputs are numbers: backward, which is
-    linear, is run for each unit gradient of its outputs. A tangent of a text is an edit, a text
-    Variable that says what changes; only a Function that has a jvp can push one on.
+    A Function without a jvp has it derived where its outputs are numbers, or lists and mappings of
+    them: it is the transpose of backward, if that is seen to be linear. There
+    is no forward mode of texts, unless a Function writes a jvp of its own.
 
     Arguments:
         func: takes Variables, gives a Variable or a tuple of them.
@@ -235,7 +246,7 @@ class _Push:
             return None
         call = node.jvp_call(tangents)
         if call is None:
-            self._store(node, _derive(node, tangents))
+            self._store(node, transpose(node, tangents))
             return None
         rule, args = call
         now = mode.get()
@@ -260,104 +271,19 @@ class _Push:
         node: Any = self.order[number]
         watch, returned = called
         answers = node.jvp_answer(returned)
-        if watch.watch:
-            read = [each for each in watch.watch if isinstance(each, Variable)]
+        seen = [] if watch.watch is None else [*watch.watch, *left_behind(node)]
+        if seen:
+            read = [each for each in seen if isinstance(each, Variable)]
             error = UnsupportedError(
                 f"The jvp of {node.title()} reads data as plain data, so the derivative of its "
                 "tangent is not known.",
                 mend="Compute with the Variables themselves.",
             )
             inputs = [at_edge(0.0, "", edge) for edge in node._next if edge[0] is not None]
-            answers = guard(answers, read if len(read) == len(watch.watch) else inputs, error)
+            answers = guard(answers, read if len(read) == len(seen) else inputs, error)
         self._store(node, answers)
 
     def _store(self, node: Node, tangents: Sequence[Any]) -> None:
         for number, tangent in enumerate(tangents):
             if tangent is not None:
                 self.tangents[(node, number)] = tangent
-
-
-def _derive(node: FunctionNode, tangents: Sequence[Any]) -> list[Any]:
-    """The tangents of the outputs, from backward alone.
-
-    For each unit gradient e of an output, <e, J v> = <J^T e, v>, and J^T e is what backward gives.
-    """
-    definition = node.definition
-    needed = [tangent is not None for tangent in tangents]
-    texts = [output for output in node.outputs
-             if output.space is not None and output.space.name == "text"]  # fmt: skip
-    if definition.gradient == "nonlinear" or "backward" in definition.asynchronous or texts:
-        why = (
-            "its backward is not linear" if definition.gradient == "nonlinear"
-            else "an edit of a text is not derived" if texts else "its backward is awaited"
-        )  # fmt: skip
-        raise UnsupportedError(
-            f"{node.title()} has no jvp, and none can be derived: {why}.",
-            mend="Define jvp on the Function.",
-        )
-    results: list[Any] = []
-    for number, output in enumerate(node.outputs):
-        if output.space is None or not output.differentiable:
-            results.append(None)
-            continue
-        components = [
-            _component(node, number, unit, tangents, needed) for unit in output.space.basis()
-        ]
-        results.append(output.space.compose(iter(components)))
-    return results
-
-
-def _component(
-    node: FunctionNode, number: int, unit: Any, tangents: Sequence[Any], needed: list[bool]
-) -> Any:
-    pulled = _pull(node, number, unit, needed)
-    _check_linear(node, number, unit, needed, pulled)
-    parts = [
-        space.inner(gradient, tangent)
-        for space, gradient, tangent in zip(node.spaces, pulled, tangents, strict=True)
-        if gradient is not None and tangent is not None
-    ]
-    total = wrap(0.0)
-    for part in parts:
-        total = total + part
-    return total
-
-
-def _pull(node: FunctionNode, number: int, unit: Any, needed: list[bool]) -> list[Any]:
-    gradients: list[Any] = [None] * len(node.outputs)
-    gradients[number] = unit
-    rule, args = node.backward_call(gradients, needed)
-    now = mode.get()
-    watch = Mode(now.grad, [] if now.grad and not node.definition.trusted else None)
-    token = mode.set(watch)
-    try:
-        returned = rule(*args)
-    finally:
-        mode.reset(token)
-    sent = node.backward_answer(returned, gradients, needed)
-    return OPERATIONS["settle"](node, watch, gradients, sent) if watch.watch is not None else sent
-
-
-def _check_linear(
-    node: FunctionNode, number: int, unit: Any, needed: list[bool], pulled: list[Any]
-) -> None:
-    """Refuse, once a Function, to transpose a backward that is not linear: B(-2 e) = -2 B(e)."""
-    audited = node.definition.audited
-    if node.definition.trusted or "linear" in audited or space_of(unit._data).name != "number":
-        return
-    token = mode.set(OFF)
-    try:
-        doubled = _pull(node, number, wrap(-2.0 * unit._data), needed)
-    finally:
-        mode.reset(token)
-    for space, once, twice in zip(node.spaces, pulled, doubled, strict=True):
-        if space.name != "number" or once is None or twice is None:
-            continue
-        off = abs(twice._data + 2.0 * once._data)
-        if off > 1e-9 * max(1.0, abs(twice._data)):
-            raise UnsupportedError(
-                f"{node.title()} has no jvp, and none can be derived: its backward is not linear.",
-                given=f"B(-2) = {twice._data}, B(1) = {once._data}",
-                mend='Define jvp on the Function, or declare gradient = "nonlinear".',
-            )
-    audited["linear"] = True

@@ -31,7 +31,8 @@ class Function:
             (linear, deliberately not the derivative) or ``"nonlinear"``.
         generate_vmap_rule: as in torch; a rule is derived either way.
         blocking: the rules wait for something outside of Python, so they run in threads.
-        random: two runs with the same arguments differ, so `vmap` never shares one.
+        random: two runs with the same arguments differ, so `vmap` never shares one. ``"drawn"``:
+            they may, as of a model, and `vmap` shares one unless it is told otherwise.
 
     Example:
         >>> from pullback.tape import Variable
@@ -51,8 +52,9 @@ class Function:
     gradient: ClassVar[Literal["exact", "surrogate", "nonlinear"]] = "exact"
     generate_vmap_rule: ClassVar[bool] = False
     blocking: ClassVar[bool] = False
-    random: ClassVar[bool] = False
+    random: ClassVar[bool | Literal["drawn"]] = False
     _trusted: ClassVar[bool] = False
+    _linear: ClassVar[Literal["", "jointly", "each", "first"]] = ""
     _definition: ClassVar[Definition | None] = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

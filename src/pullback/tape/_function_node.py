@@ -27,10 +27,9 @@ class FunctionNode(Node):
         context: what forward saved.
         layout: where the Variables are among the arguments.
         spaces: the spaces of the input Variables.
-        args: the arguments, kept where the derived rules may have to be audited.
     """
 
-    __slots__ = ("args", "context", "definition", "layout", "outputs", "spaces")
+    __slots__ = ("context", "definition", "layout", "outputs", "spaces")
 
     def __init__(
         self,
@@ -39,7 +38,6 @@ class FunctionNode(Node):
         context: Context,
         layout: _layout.Layout,
         spaces: tuple[Space, ...],
-        args: tuple[Any, ...] | None,
     ) -> None:
         self._name = definition.node_name
         self._next = edges
@@ -49,13 +47,11 @@ class FunctionNode(Node):
         self.context = context
         self.layout = layout
         self.spaces = spaces
-        self.args = args
         self.outputs: tuple[Output, ...] = ()
 
     def released(self) -> None:
         """Forget the saved values after a backward pass that does not retain the graph."""
         self.context.release(self)
-        self.args = None
 
     def backward_call(
         self, gradients: Sequence[Any], needed: Sequence[bool] | None

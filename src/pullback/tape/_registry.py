@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Never
 
 from pullback.errors import ArgumentTypeError, UnsupportedError
@@ -55,7 +55,11 @@ class Space:
 
     def accumulate(self, before: Any, gradient: Any) -> Any:
         """The ``.grad`` of a Variable after one more gradient."""
-        return gradient if before is None else self.total([before, gradient])
+        return self.own(gradient) if before is None else self.total([before, gradient])
+
+    def own(self, gradient: Any) -> Any:
+        """The same gradient as a Variable of its own, which nobody else can change."""
+        return OPERATIONS["own"](gradient)
 
     def empty(self) -> Any:
         """The ``.grad`` of a Variable before any gradient."""
@@ -68,14 +72,6 @@ class Space:
     def inner(self, gradient: Any, tangent: Any) -> Any:
         """The inner product of a gradient and a tangent, a number Variable."""
         self._refuse("form the inner product")
-
-    def basis(self) -> Iterator[Any]:
-        """Unit gradients that span the space, for deriving forward mode."""
-        self._refuse("span the space")
-
-    def compose(self, components: Iterator[Any]) -> Any:
-        """The gradient with these components, number Variables, along `basis`."""
-        self._refuse("span the space")
 
     def stamp(self, data: Any) -> Any:
         """What changes when the data is changed in place, or None if it cannot be."""

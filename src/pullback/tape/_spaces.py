@@ -3,7 +3,7 @@
 import functools
 import numbers
 import operator
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from pullback.tape._feedback import Feedback, distinct, gather, notes_of
@@ -38,12 +38,6 @@ class Number(Space):
 
     def inner(self, gradient: Any, tangent: Any) -> Any:
         return gradient * tangent
-
-    def basis(self) -> Iterator[Any]:
-        yield wrap(1.0)
-
-    def compose(self, components: Iterator[Any]) -> Any:
-        return next(components)
 
 
 class Text(Space):
@@ -159,8 +153,12 @@ class _Structured(Space):
 
         return OPERATIONS["assemble"](self, list(map(conformed, self.keys, self.slots, values)))
 
-    def accumulate(self, before: Any, gradient: Any) -> Any:
-        return gradient if before is None else self.total([before, gradient])
+    def own(self, gradient: Any) -> Any:
+        slots = zip(self.slots, self.entries(gradient._data), strict=True)
+        values = [_copied(slot, value) for slot, value in slots]
+        twin = super().own(gradient)
+        twin._data = self.build(values)
+        return twin
 
     def inner(self, gradient: Any, tangent: Any) -> Any:
         parts = [
@@ -169,19 +167,6 @@ class _Structured(Space):
             if slot.differentiable
         ]
         return NUMBER.total(parts) if parts else NUMBER.zero()
-
-    def basis(self) -> Iterator[Any]:
-        for index, slot in enumerate(self.slots):
-            for unit in slot.basis() if slot.differentiable else ():
-                slots = [each.zero() for each in self.slots]
-                slots[index] = unit
-                yield wrap(self.build([held(value) for value in slots]))
-
-    def compose(self, components: Iterator[Any]) -> Any:
-        slots = [
-            slot.compose(components) if slot.differentiable else slot.zero() for slot in self.slots
-        ]
-        return OPERATIONS["assemble"](self, slots)
 
     def stamp(self, data: Any) -> Any:
         values = self.entries(data) if self.fits(data) else [data]
@@ -224,6 +209,14 @@ class MappingSpace(_Structured):
 def held(gradient: Any) -> Any:
     """A gradient as a slot of a structured gradient holds it: feedback as it is, else its data."""
     return gradient if isinstance(gradient, Feedback) or gradient is None else gradient._data
+
+
+def _copied(slot: Space, value: Any) -> Any:
+    """A value in a slot of a gradient, its containers made anew; feedback is never changed."""
+    if isinstance(slot, _Structured) and slot.fits(value):
+        entries = zip(slot.slots, slot.entries(value), strict=True)
+        return slot.build([_copied(*each) for each in entries])
+    return value
 
 
 def _is_settled(slot: Space, value: Any) -> bool:

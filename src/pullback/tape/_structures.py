@@ -30,9 +30,10 @@ class _Parts(NamedTuple):
 class Concatenate(_Structure):
     """Two texts, or two lists or tuples, one after the other.
 
-    What is said of the whole text is said to both parts; the gradient of a list is split. An edit
-    of a text is carried out by `pullback.text`, which knows edits.
+    What is said of the whole text is said to both parts; the gradient of a list is split.
     """
+
+    _linear = "jointly"
 
     @staticmethod
     def forward(ctx: Any, a: Any, b: Any) -> Any:
@@ -51,12 +52,10 @@ class Concatenate(_Structure):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         if isinstance(ctx.parts.left, str):
-            if "edit_of_concatenation" not in OPERATIONS:
-                raise UnsupportedError(
-                    "The tape alone has no forward mode for + of texts.", given="a tangent",
-                    mend="import pullback.text, which knows what an edit is.",
-                )  # fmt: skip
-            return OPERATIONS["edit_of_concatenation"](tuple(ctx.parts), tangents)
+            raise UnsupportedError(
+                "There is no forward mode of texts.", given="a tangent of a text",
+                mend="Use grad or vjp: what is said flows back.",
+            )  # fmt: skip
         changes = [
             space_of(value).zero() if tangent is None else tangent
             for value, tangent in zip(ctx.parts, tangents, strict=True)
@@ -72,6 +71,8 @@ def _entry(value: Any, role: str) -> Variable:
 
 class Item(_Structure):
     """One entry of a list, tuple or dict, or a slice."""
+
+    _linear = "jointly"
 
     @staticmethod
     def forward(ctx: Any, a: Any, key: Any) -> Any:
@@ -89,6 +90,8 @@ class Item(_Structure):
 
 class Place(_Structure):
     """The gradient of a structure that is zero but for one entry, or one slice."""
+
+    _linear = "jointly"
 
     @staticmethod
     def forward(ctx: Any, g: Any, space: Any, key: Any) -> Any:
@@ -110,6 +113,8 @@ class Place(_Structure):
 class Stack(_Structure):
     """A list, tuple or dict made of Variables."""
 
+    _linear = "jointly"
+
     @staticmethod
     def forward(ctx: Any, values: Any, build: Any) -> Any:
         ctx.keys = list(values) if isinstance(values, dict) else range(len(values))
@@ -130,6 +135,8 @@ class Stack(_Structure):
 class Unstack(_Structure):
     """The entries of a list, tuple or dict, all at once."""
 
+    _linear = "jointly"
+
     @staticmethod
     def forward(ctx: Any, a: Any) -> Any:
         ctx.set_materialize_grads(False)
@@ -149,6 +156,8 @@ class Unstack(_Structure):
 
 class Total(_Structure):
     """The sum of gradients of one structure, entry by entry."""
+
+    _linear = "jointly"
 
     @staticmethod
     def forward(ctx: Any, space: Any, parts: Any) -> Any:

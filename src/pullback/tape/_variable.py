@@ -202,7 +202,9 @@ class Variable:
 
     def detach(self) -> "Variable":
         """The same value without history."""
-        return wrap(self._data, self.role)
+        return wrap(
+            self.data, self.role
+        )  # a reading as plain data, which a watched rule is told of
 
     # What the tape can do with a Variable, it says in OPERATIONS: see there.
 

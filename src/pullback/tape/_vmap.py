@@ -31,10 +31,12 @@ class VmapInfo(NamedTuple):
     Arguments:
         batch_size: the number of items.
         randomness: ``"error"``, ``"different"`` or ``"same"``, as `vmap` was given.
+        chosen: whether it was given, and is not the default.
     """
 
     batch_size: int
     randomness: str
+    chosen: bool = True
 
 
 class Batched(Variable):
@@ -77,7 +79,7 @@ def vmap(
     func: Callable[..., Any],
     in_dims: int | tuple[int | None, ...] | None = 0,
     out_dims: int | tuple[int | None, ...] | None = 0,
-    randomness: Randomness = "error",
+    randomness: Randomness | None = None,
 ) -> Callable[..., Any]:
     """A callable that runs ``func`` for each item of its arguments.
 
@@ -89,8 +91,9 @@ def vmap(
         func: takes one item of each argument, gives a Variable or a tuple of them.
         in_dims: 0 for an argument that is a batch, None for one that all items share.
         out_dims: 0 to give the outputs as a batch; None for an output that is no batch.
-        randomness: whether Functions that declare ``random`` are refused, run for each item, or
-            run once for identical items.
+        randomness: whether Functions that declare ``random`` are refused (``"error"``), run for
+            each item (``"different"``), or run once for identical items (``"same"``). If None,
+            they are refused, and calls of models are run once for identical items.
 
     Returns:
         The callable; it gives Variables of lists.
@@ -120,7 +123,7 @@ def vmap(
                 "The batched arguments are not of one size.",
                 given=f"sizes {sorted(sizes)}", expected="at least one item, as many in each",
             )  # fmt: skip
-        info = VmapInfo(sizes.pop(), randomness)
+        info = VmapInfo(sizes.pop(), randomness or "error", randomness is not None)
         token = _level.set(_level.get() + 1)
         level = _level.get()
         try:
@@ -137,7 +140,7 @@ def vmap(
             )
         return _output(result, out_dims, level, info)
 
-    if randomness not in ("error", "different", "same"):
+    if randomness not in (None, "error", "different", "same"):
         raise ArgumentError(
             "vmap was given an unknown randomness.", given=f"randomness={randomness!r}",
             expected="'error', 'different' or 'same'",
@@ -204,7 +207,8 @@ class _Lanes:
             ])
             for index in range(self.info.batch_size)
         ]  # fmt: skip
-        if definition.random and self.info.randomness == "error":
+        refused = self.info.randomness == "error"
+        if definition.random and refused and (self.info.chosen or definition.random is True):
             raise UnsupportedError(
                 f"{definition.name} is random and was run inside vmap.",
                 mend='Pass randomness="different" or "same" to vmap.',
@@ -294,7 +298,7 @@ class _Lanes:
     def _key(self, application: Application, number: int) -> Any:
         """Equal for items that can share one run of forward, else the item's own."""
         definition = self.definition
-        alone = definition.random and self.info.randomness != "same"
+        alone = definition.random and self.info.randomness == "different"
         if alone or definition.trusted or (application.recorded and not definition.split):
             return number
         values = [

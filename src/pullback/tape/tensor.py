@@ -14,7 +14,7 @@ Either engine may be in charge; each stops where the other graph is already acco
 
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, MissingExtraError, UnsupportedError
@@ -85,17 +85,10 @@ class TensorSpace(Space):
     def inner(self, gradient: Any, tangent: Any) -> Any:
         return call(lambda g, t: (g * t).sum(), gradient, tangent, number=True)
 
-    def basis(self) -> Iterator[Any]:
-        for index in range(self.shape.numel()):
-            unit = self.zero()._data
-            unit.view(-1)[index] = 1
-            yield wrap(unit)
-
-    def compose(self, components: Iterator[Any]) -> Any:
-        parts = [next(components) for _ in range(self.shape.numel())]
-        return call(
-            lambda *c: torch.stack([p.to(self.dtype) for p in c]).reshape(self.shape), *parts
-        )
+    def own(self, gradient: Any) -> Any:
+        twin = super().own(gradient)
+        twin._data = gradient._data.clone()
+        return twin
 
     def stamp(self, data: Any) -> Any:
         return id(data), version_of(data)

@@ -4,20 +4,23 @@ from pullback.text import functional, lm, optim, train
 from pullback.text._blame import Blame, blame
 from pullback.text._chat import ChatModule, ModelCritic, chat
 from pullback.text._critic import Critic, Relay, Review, Rule, RuleCritic, use_critic
-from pullback.text._edits import apply_edit, edit_between, use_editor
 from pullback.text._evaluation import Evaluation, deterministic, exact_match
+from pullback.text._failure import Failure, Failures, tolerate
 from pullback.text._joining import concat, format, join, select, split, sum
 from pullback.text._judge import judge
-from pullback.text._module import Module, Parameter
+from pullback.text._module import Module, Parameter, TemplateParameter
 from pullback.text._prompts import default_prompt, prompt, prompt_names, use_prompts
 from pullback.text._python import StepError, map_python
 from pullback.text._runnable import invoke
+from pullback.text._templates import Template
 
 __all__ = [
     "Blame",
     "ChatModule",
     "Critic",
     "Evaluation",
+    "Failure",
+    "Failures",
     "ModelCritic",
     "Module",
     "Parameter",
@@ -26,13 +29,13 @@ __all__ = [
     "Rule",
     "RuleCritic",
     "StepError",
-    "apply_edit",
+    "Template",
+    "TemplateParameter",
     "blame",
     "chat",
     "concat",
     "default_prompt",
     "deterministic",
-    "edit_between",
     "exact_match",
     "format",
     "functional",
@@ -47,9 +50,9 @@ __all__ = [
     "select",
     "split",
     "sum",
+    "tolerate",
     "train",
     "use_critic",
-    "use_editor",
     "use_prompts",
 ]
 __dir__ = __all__.copy  # completion offers these names, and no module inside

@@ -8,14 +8,16 @@ from pullback.errors import ArgumentTypeError, ReplyError
 from pullback.tape import Variable
 from pullback.text._conversation import Conversation, read_conversation
 from pullback.text._critic import Review, current_critic
+from pullback.text._failure import Failure, attempted
 from pullback.text._feedback import read_feedback
 from pullback.text._joining import Fields, Format, format, heard, spoken
 from pullback.text._module import Module, Parameter
 from pullback.text._operation import Operation
 from pullback.text._prompts import prompt
 from pullback.text._replies import check_retries, retry_messages, shorten
-from pullback.text._templates import fields_of
+from pullback.text._templates import FENCE, Template, fence_of, fields_of
 from pullback.text.lm import LM, Finish, Tool
+from pullback.text.lm._schema import json_schema
 
 __all__ = ["Chat", "ChatModule", "ModelCritic", "chat"]
 
@@ -36,6 +38,8 @@ class Call:
 class Chat(Operation):
     """One call of a language model; its critic says what its texts should change."""
 
+    random = "drawn"
+
     @staticmethod
     async def forward(call: Call, *variables: Variable) -> Variable:
         messages = call.conversation.messages(variables)
@@ -44,8 +48,9 @@ class Chat(Operation):
             options["schema"] = call.schema
         if call.tools:
             options["tools"] = call.tools
-        completion = await call.lm.acomplete(messages, **options)
-        return Variable(_data(call, completion), call.role)
+        with attempted() as tried:
+            data = _data(call, await call.lm.acomplete(messages, **options))
+        return Variable(data if tried.failure is None else _failed(call, tried.failure), call.role)
 
     @staticmethod
     async def backward(ctx: Any, feedback: Any) -> Any:
@@ -63,9 +68,12 @@ class Chat(Operation):
             ctx.needs_input_grad[1:], said,
         )  # fmt: skip
         critic = call.critic
-        if hasattr(critic, "review_call"):
-            return (None, *await critic.review_call(call, review))
-        return (None, *await critic.review(review))
+        with attempted() as tried:
+            if hasattr(critic, "review_call"):
+                told = await critic.review_call(call, review)
+            else:
+                told = await critic.review(review)
+        return (None, *(told if tried.failure is None else [None] * len(inputs)))
 
 
 def chat(
@@ -86,7 +94,8 @@ def chat(
         messages: a text or Variable (one user's turn), or a list of dictionaries with a role and a
             content: a Variable, a text, an `Image`, or a list of them (texts go on lines of their
             own).
-        inputs: values for the fields of the texts; without them, no text is a template.
+        inputs: values for the fields of each `Template` in them; in other texts braces are
+            characters.
         role: what the answer is.
         schema: a JSON schema or pydantic model. The answer is then its data, and each field has a
             gradient of its own.
@@ -100,12 +109,13 @@ def chat(
         ArgumentError: a template has a field that no input fills, or the messages are none.
             Nothing was sent then.
         ModelError: the model cannot be asked.
-        ReplyError: its answer breaks the schema.
+        ReplyError: its answer is empty, was withheld, or breaks the schema. While training and
+            measuring, and inside `tolerate`, it is a `Failure` instead.
 
     Example:
         >>> from pullback.text.lm import Scripted
         >>> lm = Scripted({"Hello": "Ciao"})
-        >>> chat(lm, "Translate {word}.", {"word": "Hello"}).data
+        >>> chat(lm, Template("Translate {word}."), {"word": "Hello"}).data
         'Ciao'
     """
     if not isinstance(lm, LM):
@@ -123,8 +133,8 @@ class ChatModule(Module):
 
     Arguments:
         lm: the model.
-        system: the system prompt; a text becomes a `Parameter`.
-        user: the template of the user's turn.
+        system: the system prompt; a text becomes a `Parameter`, in which braces are characters.
+        user: the template of the user's turn; a text becomes a `Template`.
         options: as of `chat`.
 
     Example:
@@ -141,7 +151,7 @@ class ChatModule(Module):
     ) -> None:
         named = f"system prompt of {options.get('role', 'a call')}"
         self.system = system if isinstance(system, Variable) else Parameter(system, named)
-        self.user = user if isinstance(user, Variable) else Variable(user, "user template")
+        self.user = user if isinstance(user, Variable) else Template(user, "user template")
         self.lm = lm
         self.options = options
 
@@ -180,7 +190,7 @@ class ModelCritic:
         """One answer an input of any operation."""
         named = [f"{value.role or 'input'}: {{v{n}}}" for n, value in enumerate(review.inputs)]
         values: dict[str, Any] = {f"v{n}": value for n, value in enumerate(review.inputs)}
-        what = review.purpose.replace("{", "{{").replace("}", "}}")
+        what = review.purpose.replace("{", "{{").replace("}", "}}")  # the text around the fields
         return await self._ask(review, format("\n".join([what, *named]), **values))
 
     async def review_call(self, call: Call, review: Review) -> list[Any]:
@@ -198,6 +208,8 @@ class ModelCritic:
             "said": Bounded.run(self.limit, heard(review.feedback)),
             "parts": Parts.run(roles, *[review.inputs[number] for number in chosen]),
         }
+        fence = fence_of({name: str(value._data) for name, value in fields.items()})
+        fields[FENCE] = Variable(fence)
         messages = [
             {"role": role, "content": _filled(template, fields)}
             for role, template in prompt("feedback")
@@ -215,13 +227,15 @@ class ModelCritic:
         for left in range(self.retries, -1, -1):
             conversation, variables = read_conversation(asked, None)
             call = Call(self.lm, conversation, "critique", self, options=self.options)
-            answer = await Chat.run(call, *variables)
+            said = ""
             try:
+                answer = await Chat.run(call, *variables)
+                said = str(answer._data)
                 told = ReadFeedback.run(roles, answer)
             except ReplyError as error:
                 if not left:
                     raise
-                asked = [*messages, *retry_messages(str(error), str(answer._data))]
+                asked = [*messages, *retry_messages(str(error), said)]
                 continue
             return told if isinstance(told, tuple) else (told,)
         raise ReplyError("No answer of the critic could be read.")
@@ -242,10 +256,12 @@ class Transcript(Operation):
 class Written(Operation):
     """Any value as a text."""
 
+    takes_failures = True
+
     @staticmethod
     def forward(spec: None, value: Variable) -> Variable:
         data = value.data
-        return Variable(data if isinstance(data, str) else repr(data), value.role)
+        return Variable(str(data) if isinstance(data, str) else repr(data), value.role)
 
     @staticmethod
     def backward(ctx: Any, feedback: Any) -> Any:
@@ -280,10 +296,13 @@ class Parts(Operation):
 
     @staticmethod
     def forward(roles: tuple[str, ...], *variables: Variable) -> Variable:
+        texts = [str(variable.data) for variable in variables]
+        fence = fence_of({f"{number}": text for number, text in enumerate(texts)})
+        named = [role.replace('"', "'") for role in roles]
         return Variable(
             "\n".join(
-                f'<PART id="{number}" role="{role}">\n{variable.data}\n</PART>'
-                for number, (role, variable) in enumerate(zip(roles, variables, strict=True))
+                f'<PART id="{number}" role="{role}" {fence}>\n{text}\n</PART {fence}>'
+                for number, (role, text) in enumerate(zip(named, texts, strict=True))
             ),
             "parts",
         )
@@ -327,4 +346,20 @@ def _data(call: Call, completion: Any) -> Any:
         return parsed.model_dump(mode="json") if hasattr(parsed, "model_dump") else parsed
     if completion.finish is Finish.CONTENT_FILTER:
         raise ReplyError("The model's provider withheld the answer.", given="content_filter")
+    if not completion.text.strip():
+        raise ReplyError("The model answered nothing.", given=repr(completion.text[:20]))
     return completion.text
+
+
+def _failed(call: Call, failure: Failure) -> Any:
+    """A failure in the form that an answer would have had, so that its fields can be selected."""
+    if call.tools:
+        return {"text": failure, "tool_calls": []}
+    return failure if call.schema is None else _in_form(json_schema(call.schema), failure)
+
+
+def _in_form(schema: Mapping[str, Any], failure: Failure) -> Any:
+    fields = schema.get("properties")
+    if not isinstance(fields, Mapping) or not fields:
+        return failure
+    return {name: _in_form(below, failure) for name, below in fields.items()}

@@ -6,7 +6,7 @@ from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Variable
-from pullback.text._templates import fields_of, fill
+from pullback.text._templates import FENCE, Template, fence_of, fields_of, fill
 from pullback.text.lm import Image, Message
 
 __all__ = ["Conversation", "read_conversation"]
@@ -30,14 +30,18 @@ class Conversation:
     Arguments:
         turns: its messages.
         count: how many Variables are texts of it; the rest are values of fields.
-        fields: the names of the values of fields, or None if no text is a template.
+        fields: the names of the values of fields, or None if there are none.
+        templates: for each text, whether it has fields; in the others braces are characters.
         unused: whether a value may have no field.
+        fenced: whether its tags are marked, as those of the prompts of this room are.
     """
 
     turns: tuple[Turn, ...]
     count: int
     fields: tuple[str, ...] | None
+    templates: tuple[bool, ...] = ()
     unused: bool = False
+    fenced: bool = False
 
     @property
     def instructions(self) -> tuple[bool, ...]:
@@ -58,9 +62,14 @@ class Conversation:
         if self.fields is None:
             return data[: self.count]
         values = dict(zip(self.fields, data[self.count :], strict=True))
+        if self.fenced:
+            values[FENCE] = fence_of(values)
         used: set[str] = set()
         texts = []
-        for template in data[: self.count]:
+        for template, is_template in zip(data, self.templates, strict=False):
+            if not is_template:
+                texts.append(template)
+                continue
             wanted = fields_of(template)
             used.update(wanted)
             texts.append(fill(template, {k: v for k, v in values.items() if k in wanted}))
@@ -69,7 +78,7 @@ class Conversation:
             raise ArgumentError(
                 f"No message has a field for the input {unused[0]!r}, so it would tell nothing.",
                 given=", ".join(values), expected=", ".join(sorted(used)) or "no inputs",
-                mend=f"Write {{{unused[0]}}} into a message, or leave the input out.",
+                mend=f"Write {{{unused[0]}}} into a Template; other texts have no fields.",
             )  # fmt: skip
         return texts
 
@@ -80,24 +89,33 @@ class Conversation:
 
     def transcript(self, variables: Sequence[Variable]) -> str:
         """The conversation as one text, to be read by a critic."""
+        messages = self.messages(variables)
+        fence = fence_of({f"{n}": message.text for n, message in enumerate(messages)})
         lines = []
-        for message in self.messages(variables):
+        for message in messages:
             images = sum(isinstance(block, Image) for block in message.content)
             seen = f" [with {images} image(s)]" if images else ""
-            lines.append(f"[{message.role}]{seen}\n{message.text}")
+            lines.append(f"[{message.role} {fence}]{seen}\n{message.text}")
         return "\n\n".join(lines)
 
 
 def read_conversation(
-    messages: Any, inputs: Mapping[str, Any] | None, unused: bool = False
+    messages: Any,
+    inputs: Mapping[str, Any] | None,
+    unused: bool = False,
+    *,
+    every: bool = False,
+    fenced: bool = False,
 ) -> tuple[Conversation, list[Variable]]:
     """The form of a conversation, and its Variables.
 
     Arguments:
         messages: a text (one user's turn), or a list of `Message` or of dictionaries with a role
             and a content: a Variable, a text, an Image, or a list of them.
-        inputs: values for the fields of the texts, or None if the texts are no templates.
+        inputs: values for the fields of its templates.
         unused: whether a value may have no field.
+        every: whether every text is a template, and not only each `Template`.
+        fenced: whether the tags in it are marked.
 
     Raises:
         ArgumentError: there is no message, or it is none.
@@ -116,7 +134,10 @@ def read_conversation(
     if inputs is not None:
         names = tuple(inputs)
         variables += [v if isinstance(v, Variable) else Variable(v) for v in inputs.values()]
-    return Conversation(tuple(turns), count, names, unused), variables
+    templates = tuple([every or isinstance(each, Template) for each in variables[:count]])
+    if names is None and any(isinstance(each, Template) and each.fields for each in variables):
+        names = ()
+    return Conversation(tuple(turns), count, names, templates, unused, fenced), variables
 
 
 def _turn(message: Any, variables: list[Variable]) -> Turn:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Variable
+from pullback.text._failure import failure_in
 from pullback.text._operation import Operation
 from pullback.text._replies import shorten
 
@@ -53,6 +54,8 @@ class Evaluator:
 class Evaluate(Operation):
     """Scores by a function; the feedback says what was wrong with each prediction that failed."""
 
+    takes_failures = True
+
     @staticmethod
     def forward(spec: Evaluator, prediction: Variable, *target: Variable) -> tuple[Any, Any, Any]:
         scores = _scores(spec, prediction, target)
@@ -96,6 +99,8 @@ class Evaluate(Operation):
 
 class Complain(Operation):
     """What is wrong with one prediction, in words."""
+
+    takes_failures = True
 
     @staticmethod
     def forward(spec: tuple[Evaluator, Any, float], prediction: Variable) -> Variable:
@@ -146,7 +151,8 @@ def deterministic(
 ) -> Evaluation:
     """Score by a function of one prediction and its target.
 
-    Predictions that succeed are told nothing, and what made them is not run back.
+    Predictions that succeed are told nothing, and what made them is not run back. A `Failure` in
+    place of a prediction scores 0.
 
     Arguments:
         prediction: a text, or a list of them for a batch.
@@ -195,6 +201,8 @@ def _scores(spec: Evaluator, prediction: Variable, target: Sequence[Variable]) -
     targets = _targets(spec, data, target)
     return [
         _number(spec.function(*pair), f"The score by {spec.purpose!r}")
+        if failure_in(pair[0]) is None
+        else 0.0
         for pair in zip(predictions, targets, strict=True)
     ]
 

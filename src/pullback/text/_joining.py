@@ -6,10 +6,10 @@ from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Feedback, Variable, space_of
-from pullback.tape._registry import OPERATIONS
-from pullback.text._operation import Operation, edit_of
+from pullback.text._failure import failure_in
+from pullback.text._operation import Operation
 from pullback.text._replies import shorten
-from pullback.text._templates import fill
+from pullback.text._templates import Template, fill
 
 __all__ = ["as_variable", "concat", "format", "heard", "join", "select", "split", "spoken", "sum"]
 
@@ -156,20 +156,25 @@ def sum(values: Sequence[Variable]) -> Variable:
     return _joined(Pieces("", "<ITEM>", "</ITEM>"), variables)
 
 
-def format(template: Variable | str, /, *, role: str = "", **values: Any) -> Variable:
+def format(template: Template | str, /, *, role: str = "", **values: Any) -> Variable:
     """A template with its fields filled in: ``{name}`` stands for a value, ``{{`` for a brace.
 
     What is said of the result is said to the template and to each value, once.
 
     Raises:
         ArgumentError: a field has no value, a value no field, or the template is malformed.
-        ArgumentTypeError: a value is neither a text nor a number.
+        ArgumentTypeError: a value is neither a text nor a number, or the first a plain Variable.
 
     Example:
-        >>> prompt = Variable("Translate to {language}.", role="prompt", requires_grad=True)
+        >>> prompt = Template("Translate to {language}.", role="prompt", requires_grad=True)
         >>> format(prompt, language="Italian").data
         'Translate to Italian.'
     """
+    if not isinstance(template, str | Template):
+        raise ArgumentTypeError(
+            "Only a template has fields.", given=repr(template)[:80],
+            expected="a str or a Template", mend="Make it a Template, or a TemplateParameter.",
+        )  # fmt: skip
     variables = [as_variable(value) for value in values.values()]
     return Format.apply(Fields(tuple(values), role), as_variable(template), *variables)
 
@@ -186,7 +191,8 @@ def split(text: Variable, separator: str | None = None, maxsplit: int = -1) -> l
     """
     if separator == "":
         raise ArgumentError("A text was split at an empty separator.")
-    return list(Split.apply(Cut(separator, maxsplit), as_variable(text)))
+    parts = Split.apply(Cut(separator, maxsplit), as_variable(text))
+    return list(parts) if isinstance(parts, tuple) else [parts]
 
 
 def select(value: Variable, *path: str | int) -> Variable:
@@ -200,6 +206,8 @@ def select(value: Variable, *path: str | int) -> Variable:
         'links'
     """
     for key in path:
+        if failure_in(value._data) is value._data:  # a structure that failed has no entries
+            return value
         try:
             value = value[key]
         except (KeyError, IndexError, TypeError):
@@ -267,15 +275,6 @@ def _leaves(feedback: Variable, path: tuple[Any, ...]) -> list[tuple[tuple[Any, 
         keys = list(data) if isinstance(data, dict) else range(len(data))
         return [leaf for key in keys for leaf in _leaves(feedback[key], (*path, key))]
     return [(path, feedback)] if hasattr(feedback, "notes") and feedback else []
-
-
-def _edit_of_concatenation(texts: tuple[str, str], edits: tuple[Any, Any]) -> Any:
-    """The forward mode of ``+`` of texts: the edit of the whole, of edits of its parts."""
-    parts = [Variable(text) for text in texts]
-    return edit_of(lambda a, b: Variable(a.data + b.data), parts, edits)
-
-
-OPERATIONS["edit_of_concatenation"] = _edit_of_concatenation
 
 
 def _is_number(value: Variable) -> bool:

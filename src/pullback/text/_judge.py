@@ -9,12 +9,13 @@ from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
 from pullback.tape import Variable, vmap
 from pullback.text._conversation import Conversation, read_conversation
 from pullback.text._evaluation import Evaluation, is_full
+from pullback.text._failure import attempted, failure_in
 from pullback.text._joining import as_variable, join, sum
 from pullback.text._operation import Operation
 from pullback.text._prompts import prompt
 from pullback.text._replies import ask, check_retries
 from pullback.text.lm import LM
-from pullback.text.lm._json import parse_json
+from pullback.text.lm._json import parse_object
 
 __all__ = ["Judge", "JudgeOne", "judge"]
 
@@ -43,20 +44,35 @@ class Judge:
 
 
 class JudgeOne(Operation):
-    """One text, judged; the explanation is the feedback to it."""
+    """One text, judged; the explanation is the feedback to it.
+
+    A text that is a failure scores 0 and is told why. So does one whose judge fails, and is told
+    nothing, for nothing is known of it.
+    """
+
+    takes_failures = True
+    random = "drawn"
 
     @staticmethod
     async def forward(spec: Judge, *variables: Variable) -> Any:
-        messages: Any = spec.conversation.messages(variables)
+        failure = failure_in([variable.data for variable in variables])
+        said = f"Nothing was judged: {failure}"
+        score = 0.0
+        if failure is None:
+            messages: Any = spec.conversation.messages(variables)
+            with attempted() as tried:
+                score, said = await ask(spec.lm, messages, read_verdict, spec.retries,
+                                        **spec.options)  # fmt: skip
+            said = said if tried.failure is None else tried.failure
         role = variables[spec.prediction].role
-        verdict = await ask(spec.lm, messages, read_verdict, spec.retries, **spec.options)
-        return Variable(verdict[0], "score"), Variable(verdict[1], f"judgement of {role}")
+        return Variable(score, "score"), Variable(said, f"judgement of {role}")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save what backward needs, and whether there is anything to say."""
         Operation.setup_context(ctx, inputs, output)
-        ctx.passed = bool(inputs[0].success(output[0].data))
+        unknown = failure_in(output[1].data) is not None
+        ctx.passed = unknown or bool(inputs[0].success(output[0].data))
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -116,7 +132,9 @@ def judge(
 
     def one(prediction: Variable, target: Variable) -> Any:
         fields = {"criterion": rule, "prediction": prediction, "target": target}
-        conversation, variables = read_conversation(turns, fields, unused=True)
+        conversation, variables = read_conversation(
+            turns, fields, unused=True, every=True, fenced=True
+        )  # fmt: skip
         first = conversation.count
         spec = Judge(lm, conversation, first + 1, (first,), success, retries, options)
         return JudgeOne.apply(spec, *variables)
@@ -136,20 +154,34 @@ def judge(
     count = len(data)
     said = [explanations[number] for number in range(count)]
     total = sum([scores[number] for number in range(count)])
-    return Evaluation(total / count, join("\n", said))
+    return Evaluation(total / count, join("\n", [Plain.apply(None, each) for each in said]))
+
+
+class Plain(Operation):
+    """A text as a text, so that one judge that failed does not hide what others said."""
+
+    takes_failures = True
+
+    @staticmethod
+    def forward(spec: None, text: Variable) -> Variable:
+        return Variable(str(text.data), text.role)
+
+    @staticmethod
+    def backward(ctx: Any, feedback: Any) -> Any:
+        return None, feedback
 
 
 def read_verdict(answer: str) -> tuple[float, str]:
-    """The score and explanation in a judge's answer.
+    """The score and explanation in a judge's answer, whatever is said around them.
 
     Raises:
-        ReplyError: it has none, or others.
+        ReplyError: it has none, others, or two that differ: one may be what the text says.
 
     Example:
         >>> read_verdict('{"score": true, "explanation": "Right."}')
         (1.0, 'Right.')
     """
-    verdict = parse_json(answer, "its judgement", kind=dict)
+    verdict = parse_object(answer, "its judgement", ("score", "explanation"))
     score, explanation = verdict.get("score"), verdict.get("explanation")
     number = isinstance(score, bool | int | float) and math.isfinite(score) and 0 <= score <= 1
     if not number or not isinstance(explanation, str) or not explanation.strip():

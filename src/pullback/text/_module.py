@@ -9,9 +9,10 @@ from typing import Any, Self
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Variable, no_grad, space_of
+from pullback.text._templates import Template
 from pullback.text.lm import scrub
 
-__all__ = ["Module", "Parameter", "write_json"]
+__all__ = ["Module", "Parameter", "TemplateParameter", "write_json"]
 
 
 class Parameter(Variable):
@@ -30,6 +31,20 @@ class Parameter(Variable):
     __slots__ = ()
 
     def __init__(self, data: Any = "", role: str = "", requires_grad: bool = True) -> None:
+        super().__init__(data, role, requires_grad)
+
+
+class TemplateParameter(Template, Parameter):
+    """A template that an optimiser may change; its new versions keep its fields.
+
+    Example:
+        >>> TemplateParameter("Translate {word}.", role="user template").fields
+        ('word',)
+    """
+
+    __slots__ = ()
+
+    def __init__(self, data: str = "", role: str = "", requires_grad: bool = True) -> None:
         super().__init__(data, role, requires_grad)
 
 
@@ -180,8 +195,11 @@ def write_json(path: str | Path, value: Any) -> None:
     """Write JSON to a file, whole or not at all, and no key."""
     target = Path(path)
     part = target.with_name(f"{target.name}.part")
+    text = scrub(json.dumps(value, ensure_ascii=False, indent=1))
+    if any("\ud800" <= letter <= "\udfff" for letter in text):  # half a character: as an escape
+        text = scrub(json.dumps(value, indent=1))
     try:
-        part.write_text(scrub(json.dumps(value, ensure_ascii=False, indent=1)), encoding="utf-8")
+        part.write_text(text, encoding="utf-8")
         part.replace(target)
     finally:
         with contextlib.suppress(FileNotFoundError):

@@ -22,7 +22,7 @@ def count_calls(module: Module) -> int:
 
 
 def plan_training(
-    *, forward: int, train: int, batches: int, held: int, texts: int, epochs: int
+    *, forward: int, train: int, batches: int, held: int, texts: int, epochs: int, final: int = 0
 ) -> Plan:
     """The fewest calls of a training.
 
@@ -35,6 +35,7 @@ def plan_training(
         held: held samples, measured at the start and for each proposal.
         texts: texts that a proposal rewrites.
         epochs: how many.
+        final: samples of the final split, measured with the start and with the end.
 
     Example:
         >>> plan_training(forward=1, train=10, batches=2, held=10, texts=1, epochs=3)
@@ -42,7 +43,7 @@ def plan_training(
     """
     samples = -(-train // batches) if batches else 0
     each = samples * forward + texts + forward * held
-    return Plan(forward * held, each, epochs * batches)
+    return Plan(forward * (held + 2 * final), each, epochs * batches)
 
 
 def account_of(budget: Account | int | None) -> Account | None:

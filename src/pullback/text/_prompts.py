@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 from pullback.errors import ArgumentError
-from pullback.text._templates import fields_of
+from pullback.text._templates import FENCE, fields_of
 
 __all__ = ["Prompt", "default_prompt", "prompt", "prompt_names", "use_prompts"]
 
@@ -22,7 +22,7 @@ def prompt_names() -> tuple[str, ...]:
 
     Example:
         >>> prompt_names()
-        ('apply_edit', 'feedback', 'improve', 'judge', 'retry')
+        ('feedback', 'improve', 'judge', 'retry')
     """
     return tuple(_shipped())
 
@@ -66,6 +66,9 @@ def prompt(name: str) -> Prompt:
 def use_prompts(folder: str | Path) -> Iterator[None]:
     """Send the prompts of a folder inside, in place of those of the same name.
 
+    The field ``{fence}`` is a mark that is new for each request, for the tags around the data, so
+    that nothing in the data can end them; a prompt may leave it out.
+
     Each is a file ``<name>.txt`` of parts that start with ``[system]`` or ``[user]`` on a line of
     its own; see `prompt_names` for the names and the files in ``pullback/text/prompts``.
 
@@ -83,7 +86,7 @@ def use_prompts(folder: str | Path) -> Iterator[None]:
     for path in sorted(root.glob("*.txt")):
         replaced = _read(path.read_text(encoding="utf-8"), path.name)
         wanted, given = _fields(default_prompt(path.stem)), _fields(replaced)
-        if wanted != given:
+        if wanted - {FENCE} != given - {FENCE}:
             raise ArgumentError(
                 f"The prompt {path.name} has other fields than the one that it replaces.",
                 given=", ".join(sorted(given)), expected=", ".join(sorted(wanted)),

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from pullback.errors import ArgumentError, ReplyError
 from pullback.text._prompts import Prompt, prompt
-from pullback.text._templates import fields_of, fill
+from pullback.text._templates import FENCE, fence_of, fields_of, fill
 
 __all__ = [
     "ask",
@@ -14,24 +14,21 @@ __all__ = [
     "check_retries",
     "fill_prompt",
     "retry_messages",
-    "send_prompt",
     "shorten",
 ]
 
 T = TypeVar("T")
 
 
-def send_prompt(name: str, **values: str) -> list[dict[str, str]]:
-    """The messages of a prompt, its fields filled in."""
-    return fill_prompt(prompt(name), **values)
-
-
 def fill_prompt(parts: Prompt, **values: str) -> list[dict[str, str]]:
     """The messages of the parts of a prompt; each takes the values that it has fields for.
+
+    Its field ``{fence}`` marks the tags around them: see `fence_of`.
 
     Raises:
         ArgumentError: a part has a field without a value.
     """
+    values = {**values, FENCE: fence_of(values)}
     return [
         {
             "role": role,
@@ -43,7 +40,7 @@ def fill_prompt(parts: Prompt, **values: str) -> list[dict[str, str]]:
 
 def retry_messages(complaint: str, answer: str) -> list[dict[str, str]]:
     """What is said to a model after an answer that cannot be used."""
-    return send_prompt("retry", complaint=complaint, answer=answer)
+    return fill_prompt(prompt("retry"), complaint=complaint, answer=answer)
 
 
 async def ask(

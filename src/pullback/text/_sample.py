@@ -2,16 +2,18 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from pullback.errors import ArgumentTypeError
+from pullback.errors import ArgumentTypeError, ModelError
 from pullback.tape import Variable, grad, no_grad
 from pullback.text._evaluation import Evaluation
+from pullback.text._failure import forgive, tolerating
 from pullback.text._module import Module
 from pullback.text._python import StepError
 
-__all__ = ["Scored", "number_of", "score_sample", "text_parameters"]
+__all__ = ["Scored", "Trace", "number_of", "score_sample", "text_parameters", "trace_sample"]
 
 Notes = tuple[Variable, ...]
 
@@ -21,8 +23,8 @@ class Scored:
     """What a sample gave.
 
     Arguments:
-        score: the larger the better; 0 where a step failed.
-        failure: what the step that failed said, else empty.
+        score: the larger the better; 0 where a step or a model failed.
+        failure: what failed, else empty.
         said: the feedback to each parameter, by its path; empty where none was asked for.
     """
 
@@ -40,24 +42,91 @@ def score_sample(
     """Score a sample, and, where parameters are given, run feedback back to them.
 
     No parameter's ``grad`` changes. A step that fails scores 0, and what it raised is the feedback.
+    A model that fails scores 0, up to the failures that are tolerated here.
 
     Raises:
         ArgumentTypeError: the metric gave neither an `Evaluation` nor a finite number.
     """
+    with tolerating():
+        try:
+            return _scored(metric, module, sample, parameters)
+        except ModelError as error:
+            failure = forgive(error)
+            if failure is None:
+                raise
+            return Scored(0.0, failure.cause)
+
+
+def _scored(
+    metric: Callable[[Any, Any], Any],
+    module: Any,
+    sample: Any,
+    parameters: Mapping[str, Variable] | None,
+) -> Scored:
     if parameters is None:
         with no_grad():
             try:
                 return Scored(number_of(metric(module, sample)))
             except StepError as error:
                 return Scored(0.0, error.feedback)
+    scored, roots, notes = _run(metric, module, sample)
+    return replace(scored, said=_said(roots, notes, parameters))
+
+
+def _run(
+    metric: Callable[[Any, Any], Any], module: Any, sample: Any
+) -> tuple[Scored, list[Variable], list[Variable] | None]:
+    """What a sample gave, and where feedback to what made it starts from."""
     try:
         evaluation = metric(module, sample)
     except StepError as error:
         told, notes = error.told()
-        return Scored(0.0, error.feedback, _said(told, notes, parameters))
-    score = number_of(evaluation)
+        return Scored(0.0, error.feedback), told, notes
     roots = [evaluation.score] if isinstance(evaluation, Evaluation) else []
-    return Scored(score, "", _said(roots, None, parameters))
+    return Scored(number_of(evaluation)), roots, None
+
+
+class Trace:
+    """A sample that was scored, and the feedback of it, which is asked for when it is read.
+
+    Arguments:
+        scored: what it gave.
+        roots: where feedback starts from.
+        notes: what is said there, where a step has failed.
+        parameters: what is told.
+    """
+
+    def __init__(
+        self, scored: Scored, roots: list[Variable], notes: Any, parameters: Mapping[str, Variable]
+    ) -> None:
+        self.scored = scored
+        self._ask: Callable[[], dict[str, Any]] | None = partial(_said, roots, notes, parameters)
+        self._told: dict[str, Any] = {}
+
+    def said(self) -> dict[str, Any]:
+        """The feedback to each parameter, by its path; critics are asked once."""
+        if self._ask is not None:
+            self._told = self._ask()
+            self._ask = None  # and the graph with it
+        return self._told
+
+
+def trace_sample(
+    metric: Callable[[Any, Any], Any],
+    module: Any,
+    sample: Any,
+    parameters: Mapping[str, Variable],
+) -> Trace:
+    """Score a sample; its feedback can be read later, while the texts are as they were."""
+    with tolerating():
+        try:
+            scored, roots, notes = _run(metric, module, sample)
+        except ModelError as error:
+            failure = forgive(error)
+            if failure is None:
+                raise
+            scored, roots, notes = Scored(0.0, failure.cause), [], None
+    return Trace(scored, roots, notes, parameters)
 
 
 def text_parameters(module: Module) -> dict[str, Variable]:

@@ -1,14 +1,59 @@
 """Templates: texts with fields in braces, filled strictly and never twice."""
 
+import hashlib
 import re
 from collections.abc import Mapping
 from functools import lru_cache
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.tape import Variable
+from pullback.text.lm._json import canonical
 
-__all__ = ["fields_of", "fill"]
+__all__ = ["FENCE", "Template", "fence_of", "fields_of", "fill"]
+
+FENCE = "fence"  # the field of the prompts of this room that marks their tags
 
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+
+
+class Template(Variable):
+    """A text with fields in braces. No other text is one: braces in it are characters.
+
+    Arguments:
+        data: the text; ``{name}`` is a field, two braces stand for one.
+        role: what it is for, in words.
+        requires_grad: whether it collects feedback. One that an optimizer may change is a
+            `TemplateParameter`.
+
+    Raises:
+        ArgumentError: a brace stands alone, or a field is no plain name.
+
+    Example:
+        >>> Template("Translate {word}.", role="user template").fields
+        ('word',)
+    """
+
+    __slots__ = ()
+
+    def __init__(self, data: str = "", role: str = "", requires_grad: bool = False) -> None:
+        if not isinstance(data, str):
+            raise ArgumentTypeError("A template is a text.", given=type(data).__name__)
+        fields_of(data)
+        super().__init__(data, role, requires_grad)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of its fields."""
+        return fields_of(self._data)
+
+
+def fence_of(values: Mapping[str, str]) -> str:
+    """A mark that none of these texts can hold, for the tags around them.
+
+    It is made of all of them, so it is another for each request, the same in any process, and a
+    text that names it would have another: nothing in the data can speak as the prompt does.
+    """
+    return hashlib.sha256(canonical(dict(values)).encode()).hexdigest()[:12]
 
 
 def fields_of(template: str) -> tuple[str, ...]:

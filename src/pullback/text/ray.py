@@ -9,11 +9,11 @@ that dies costs nothing twice: when another takes its samples over, what they ha
 import asyncio
 import io
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, GraphError, ProgramError
@@ -23,10 +23,11 @@ from pullback.tape import backward as run_backward
 from pullback.tape._concurrency import call_within_limit, run
 from pullback.tape._extra import Origin
 from pullback.tape._node import count
+from pullback.tape._place import place, within
 from pullback.text import _prompts
 from pullback.text._critic import current_critic, use_critic
-from pullback.text._edits import current_editor, use_editor
 from pullback.text._errors import read_error, write_error
+from pullback.text._failure import tolerate, tolerating
 from pullback.text._module import Module
 from pullback.text._sample import Scored, score_sample, text_parameters
 from pullback.text.lm import LM, Completion, Request, Tool
@@ -121,7 +122,7 @@ class _Batch:
         ray = self.ray
         if learn and not self.parameters:
             raise ArgumentError("The module has no text that may be changed.")
-        ambient = (_prompts._replaced.get(), current_critic(), current_editor())
+        ambient = (_prompts._replaced.get(), current_critic())
         shared = ray.put(self._pack((self.module, self.metric, ambient, learn)))
         starts = range(0, len(self.samples), self.chunk)
         packed = [self._pack(list(self.samples[start : start + self.chunk])) for start in starts]
@@ -143,6 +144,9 @@ class _Batch:
             for each in tasks:
                 ray.cancel(each, force=False)
             ray.kill(mailbox)
+        with tolerating() as failures:
+            for row in (row for part in rows for row in part):
+                failures.count(row["asked"], row["failures"])
         return [self._read(row) for part in rows for row in part]
 
     async def _collect(self, tasks: list[Any], mailbox: Any) -> list[Any]:
@@ -168,15 +172,17 @@ class _Batch:
         while True:
             for letter, key, request in await _awaited(mailbox.take.remote()):
                 if key not in self._answers:
-                    self._answers[key] = asyncio.ensure_future(self._ask(key[1], request))
+                    self._answers[key] = asyncio.ensure_future(self._ask(key, request))
                 reply = asyncio.ensure_future(_reply(mailbox, letter, self._answers[key]))
                 replies.add(reply)
                 reply.add_done_callback(replies.discard)
 
-    async def _ask(self, model: int, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def _ask(self, key: tuple[Any, ...], request: Mapping[str, Any]) -> dict[str, Any]:
+        where, model, _, occurrence = key
         try:
             asked = _read_request(request)
-            answer = await call_within_limit(self.models[model].ask, (asked,), True)
+            with within(("ray", *where, occurrence)):
+                answer = await call_within_limit(self.models[model].ask, (asked,), True)
         except Exception as error:
             return {"error": write_error(error)}
         return answer.to_dict()
@@ -258,15 +264,8 @@ class _Mailbox:
             future.set_result(answer)
 
 
-@dataclass
-class _Asking:
-    """A sample that is run here: its number, and how often it has asked the same."""
-
-    sample: int
-    seen: dict[Any, int]
-
-
-_asking: ContextVar[_Asking] = ContextVar("pullback.text.ray.asking")
+_asked: ContextVar[Counter[Any]] = ContextVar("pullback.text.ray.asked")
+"""How often a sample that is run here has asked the same at the same place."""
 
 
 class _Distant(LM):
@@ -277,10 +276,9 @@ class _Distant(LM):
 
     async def answer(self, request: Request) -> Completion:
         """Ask there."""
-        asking, digest = _asking.get(), request.digest(self.model)
-        occurrence = asking.seen.get((self.number, digest), 0)
-        asking.seen[self.number, digest] = occurrence + 1
-        key = (asking.sample, self.number, digest, occurrence)
+        asked, same = _asked.get(), (place(), self.number, request.digest(self.model))
+        key = (*same, asked[same])
+        asked[same] += 1
         answer = await _awaited(self._mailbox.ask.remote(key, request.to_dict()))
         if "error" in answer:
             raise read_error(answer["error"])
@@ -297,9 +295,11 @@ def _work(
     parameters = text_parameters(module) if learn else None
 
     def one(number: int) -> dict[str, Any]:
-        _asking.set(_Asking(start + number, {}))
+        _asked.set(Counter())
         try:
-            return _row(score_sample(metric, module, samples[number], parameters))
+            with tolerate(1.0) as failures, within(("sample", start + number)):
+                row = _row(score_sample(metric, module, samples[number], parameters))
+            return {**row, "asked": failures.asked, "failures": failures.causes}
         except Exception as error:
             return {"error": write_error(error)}
 
@@ -309,15 +309,13 @@ def _work(
 
 
 @contextmanager
-def _around(prompts: Any, critic: Any, editor: Any) -> Iterator[None]:
+def _around(prompts: Any, critic: Any) -> Iterator[None]:
     """What the process that sent the samples had chosen for all inside."""
     with ExitStack() as stack:
         token = _prompts._replaced.set(prompts)
         stack.callback(_prompts._replaced.reset, token)
         if critic is not None:
             stack.enter_context(use_critic(critic))
-        if editor is not None:
-            stack.enter_context(use_editor(editor))
         yield
 
 

@@ -15,6 +15,7 @@ from tests.text.server import Server
 
 from pullback.errors import ArgumentError, ModelError, RecordingError
 from pullback.text.lm import (
+    Account,
     Cached,
     Finish,
     Journal,
@@ -175,7 +176,7 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
     return data[:place] + data[other : other + length] + data[place + length :]
 
 
-def test_a_damaged_journal_is_refused_or_reads_the_same(tmp_path):
+def test_damage_costs_the_rows_that_it_hits_and_changes_none(tmp_path):
     path = tmp_path / "run.sqlite"
     with Journal(path) as journal:
         lm = Record(counting(), journal)
@@ -184,22 +185,47 @@ def test_a_damaged_journal_is_refused_or_reads_the_same(tmp_path):
         journal.note("program", ["a.py"])
         calls, notes = journal.calls(), journal.notes()
     data = path.read_bytes()
-    refused = 0
+    refused, kept = 0, []
     for seed in range(400):
         hurt = tmp_path / f"hurt{seed}.sqlite"
         hurt.write_bytes(damaged(data, random.Random(seed)))
         try:
             with Journal(hurt, make=False) as journal:
-                same = journal.calls() == calls and journal.notes() == notes
-            assert same, f"seed {seed}: read something else"
+                found = journal.calls()
+                assert all(call in calls for call in found), f"seed {seed}: read something else"
+                assert (len(found) == 40) or journal.damaged, f"seed {seed}"
+                told = {name: note for name, note in journal.notes().items() if name != "damaged"}
+                assert told in (notes, {}), f"seed {seed}"
+                lm = Record(Scripted(lambda request: "asked again"), journal)
+                assert lm("0 ").text in ("0  #0", "asked again")
+                kept.append(len(found))
         except RecordingError as error:
             assert str(hurt) in str(error)  # noqa: PT017 - or it is read
             refused += 1
-        hurt.unlink()
-    assert refused > 200
+    assert refused < 160  # cut off (a fifth of them), or its first page gone
+    assert sum(kept) > 0.8 * 40 * len(kept)
 
 
-def test_a_journal_of_forged_entries_is_refused(tmp_path):
+def test_one_flipped_bit_costs_one_row(tmp_path):
+    path = tmp_path / "run.sqlite"
+    with Journal(path) as journal:
+        lm = Record(Scripted(lambda request: "word " * 300), journal)
+        for number in range(40):
+            lm(f"{number}")
+    data = path.read_bytes()
+    place = data.index(b"word word", len(data) // 2)
+    path.write_bytes(data[:place] + b"W" + data[place + 1 :])
+    asked = Scripted(lambda request: "asked again")
+    with Run(path, account=Account(calls=41)) as run:
+        answers = [asked(f"{number}").text for number in range(40)]
+    assert answers.count("asked again") == 1
+    assert (run.journal.damaged, run.paid, run.recorded) == (1, 1, 39)
+    assert run.account.spent.calls == 41  # what was lost was paid, too
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert {each.stat().st_mode & 0o077 for each in tmp_path.iterdir()} == {0}
+
+
+def test_forged_entries_are_dropped(tmp_path):
     import sqlite3
 
     for number, change in enumerate(
@@ -213,8 +239,9 @@ def test_a_journal_of_forged_entries_is_refused(tmp_path):
         with connection:
             connection.execute(f"UPDATE calls SET {change}")
         connection.close()
-        with pytest.raises(RecordingError, match="call 1 has changed"):
-            Journal(path)
+        with Journal(path) as journal:
+            assert (journal.calls(), journal.damaged) == ([], 1)
+            assert Record(Scripted(["again"]), journal)("x").text == "again"
 
 
 @pytest.mark.parametrize("idempotent", [True, False])

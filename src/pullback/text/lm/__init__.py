@@ -10,9 +10,10 @@ from pullback.text.lm._limit import Limit
 from pullback.text.lm._llama_cpp import LlamaCpp
 from pullback.text.lm._lm import LM
 from pullback.text.lm._message import Message
+from pullback.text.lm._misbehaving import Misbehaving
 from pullback.text.lm._openai import OpenAI
 from pullback.text.lm._plan import Plan
-from pullback.text.lm._record import Record, Replay
+from pullback.text.lm._record import Record, Replay, hearing
 from pullback.text.lm._request import Request
 from pullback.text.lm._retry import Retry
 from pullback.text.lm._run import Run, current_run
@@ -36,6 +37,7 @@ __all__ = [
     "Limit",
     "LlamaCpp",
     "Message",
+    "Misbehaving",
     "OpenAI",
     "Plan",
     "Record",
@@ -52,6 +54,7 @@ __all__ = [
     "Usage",
     "Wrapper",
     "current_run",
+    "hearing",
     "keep_secret",
     "scrub",
 ]

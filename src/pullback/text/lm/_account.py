@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import math
+import os
 import threading
 import time
 from collections import Counter, deque
@@ -107,6 +108,7 @@ class Account:
         self._reserved = [0] * 4
         self._began: float | None = None
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._waiting: deque[Reservation] = deque()
         self._held: set[Reservation] = set()
         self._blocked: Counter[Reservation] = Counter()
@@ -140,6 +142,7 @@ class Account:
             what is held when its future is done.
         """
         future: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._check_process()
         with self._lock:
             asked = Reservation(_amounts(most), tuple(self._held.intersection(within)), future)
             if self._began is None:
@@ -152,6 +155,15 @@ class Account:
             decided = self._decide()
         _tell(decided)
         return asked
+
+    def _check_process(self) -> None:
+        """Refuse a copy: what each process spends of its own, all together would exceed."""
+        if os.getpid() != self._process:
+            raise BudgetError(
+                "A budget does not reach over a fork.", given=f"process {os.getpid()}",
+                expected=f"{self._process}, where it was made",
+                mend="Ask in the process that has the budget, or give each one of its own.",
+            )  # fmt: skip
 
     def settle(self, asked: Reservation, spent: Spending) -> None:
         """Count what a call spent, in place of the most that was reserved for it."""
@@ -175,6 +187,7 @@ class Account:
         Raises:
             BudgetError: there may be no more.
         """
+        self._check_process()
         amounts = _amounts(Spending(proposals=1))
         with self._lock:  # no call reserves proposals, so there is nobody to wait for
             error = self._refusal(amounts)

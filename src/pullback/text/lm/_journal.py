@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pullback.errors import PullbackError
+from pullback.errors import PullbackError, RecordingError
+from pullback.tape import place
 from pullback.text.lm._completion import Completion
 from pullback.text.lm._database import Database
 from pullback.text.lm._json import canonical
@@ -19,19 +20,19 @@ from pullback.text.lm._secrets import scrub
 
 __all__ = ["Call", "Journal"]
 
-_MARK = 0x50424A31  # "PBJ1"
+_MARK = 0x50424A32  # "PBJ2"
 _SCHEMA = """
 CREATE TABLE calls (
     id INTEGER PRIMARY KEY,
-    digest TEXT NOT NULL, occurrence INTEGER NOT NULL,
+    digest TEXT NOT NULL, place TEXT NOT NULL, occurrence INTEGER NOT NULL,
     model TEXT NOT NULL, request TEXT NOT NULL, key TEXT NOT NULL,
-    begun REAL NOT NULL, ended REAL, answer TEXT, checksum TEXT NOT NULL,
-    UNIQUE (digest, occurrence)
+    begun REAL NOT NULL, ended REAL, answer TEXT, failure TEXT, checksum TEXT NOT NULL,
+    UNIQUE (place, digest, occurrence)
 ) STRICT;
 CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum TEXT NOT NULL) STRICT
 """
 _ALL = "SELECT * FROM calls ORDER BY id"
-_ONE = "SELECT * FROM calls WHERE digest=? AND occurrence=?"
+_ONE = "SELECT * FROM calls WHERE place=? AND digest=? AND occurrence=?"
 
 
 @dataclass(frozen=True)
@@ -41,17 +42,21 @@ class Call:
     Arguments:
         id: its place in the journal.
         digest: of the request and the model's name.
-        occurrence: which of the equal requests of a run it is, from 0.
+        place: where in the program it was asked.
+        occurrence: which of the equal requests at that place it is, from 0; below 0 if it failed
+            and is to be asked again.
         model: the model's name.
         request: `Request.to_dict`.
         key: sent as ``Idempotency-Key``.
         begun, ended: seconds since 1970.
         answer: None where none arrived: whether the call was billed is in doubt.
+        failure: why the answer could not be used; None if it could.
         fresh: whether the entry was just made, so that it was never sent before.
     """
 
     id: int
     digest: str
+    place: str
     occurrence: int
     model: str
     request: Mapping[str, Any]
@@ -59,14 +64,17 @@ class Call:
     begun: float
     ended: float | None = None
     answer: Completion | None = None
+    failure: str | None = None
     fresh: bool = False
 
 
 class Journal:
     """Every call of a run, in one SQLite file, on disk before its answer is handed on.
 
-    Only one process at a time has it open. Opening it reads every entry and its checksum, so a
-    file that was damaged is refused before anything is asked. Keys are never in it.
+    Only one process at a time has it open, and only its owner may read it. Opening it reads every
+    entry and its checksum: one that was damaged is dropped, counted in `damaged`, and asked again
+    where it is needed; of a file that is damaged the rows that can be read are kept. Keys are never
+    in it.
 
     Arguments:
         path: the file; made if it is not there, unless ``make`` is False.
@@ -77,16 +85,35 @@ class Journal:
 
     def __init__(self, path: str | os.PathLike[str], *, make: bool = True) -> None:
         self._database = Database(
-            path, mark=_MARK, schema=_SCHEMA, alone=True, what="journal", make=make
-        )
+            path, mark=_MARK, schema=_SCHEMA, alone=True, what="journal", make=make,
+            tables=("calls", "notes"),
+        )  # fmt: skip
         self.path = self._database.path
-        self._taken: dict[str, set[int]] = defaultdict(set)
+        self._taken: dict[tuple[str, str], set[int]] = defaultdict(set)
         try:
-            self.calls()
-            self.notes()
+            self.damaged = self._drop_damaged()
         except BaseException:
             self.close()
             raise
+
+    def _drop_damaged(self) -> int:
+        """Forget the entries that are not as they were written; how many there were, ever."""
+        lost = 0
+        for row in self._database.rows(_ALL):
+            if not self._is_sound(row):
+                self._database.execute("DELETE FROM calls WHERE id=?", row[0])
+                lost += 1
+        for name, text, checksum in self._database.rows("SELECT * FROM notes"):
+            if checksum != _checksum(name, text):
+                self._database.execute("DELETE FROM notes WHERE name=?", name)
+        if lost or self._database.salvaged:
+            told = self._known_damage() + max(lost, self._database.salvaged)
+            self.note("damaged", told)
+        return self._known_damage()
+
+    def _known_damage(self) -> int:
+        found = self.notes().get("damaged", 0)
+        return found if isinstance(found, int) else 0
 
     def __enter__(self) -> "Journal":
         return self
@@ -107,48 +134,67 @@ class Journal:
         return [self._read(row) for row in self._database.rows(_ALL)]
 
     def take(self, request: Request, model: str, *, make: bool = True) -> Call | None:
-        """The entry of a request: of equal ones the first that nobody has taken.
+        """The entry of a request at the place where it is asked: the first that nobody has taken.
 
         An entry without an answer is to be asked for, with its key. Where there is none, it is
         made; or None is given, if ``make`` is False.
         """
-        digest = request.digest(model)
+        digest, where = request.digest(model), "/".join(map(str, place()))
         with self._database.lock:
-            taken = self._taken[digest]
+            taken = self._taken[where, digest]
             occurrence = next(number for number in range(len(taken) + 1) if number not in taken)
-            rows = self._database.rows(_ONE, digest, occurrence)
+            rows = self._database.rows(_ONE, where, digest, occurrence)
             if not rows and not make:
                 return None
-            call = self._read(rows[0]) if rows else self._begin(request, digest, occurrence, model)
+            call = self._read(rows[0]) if rows else self._begin(
+                request, digest, where, occurrence, model
+            )  # fmt: skip
             taken.add(occurrence)
             return call
 
-    def _begin(self, request: Request, digest: str, occurrence: int, model: str) -> Call:
+    def _begin(
+        self, request: Request, digest: str, where: str, occurrence: int, model: str
+    ) -> Call:
         written = scrub(canonical(request.to_dict()))
         key, begun = uuid.uuid4().hex, time.time()
-        values = (digest, occurrence, scrub(model), written, key, begun, None, None)
+        values = (digest, where, occurrence, scrub(model), written, key, begun, None, None, None)
         cursor = self._database.execute(
-            "INSERT INTO calls (digest, occurrence, model, request, key, begun, ended, answer,"
-            " checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO calls (digest, place, occurrence, model, request, key, begun, ended,"
+            " answer, failure, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             *values, _checksum(*values),
         )  # fmt: skip
         return Call(
-            cursor.lastrowid or 0, digest, occurrence, model, json.loads(written), key, begun,
-            fresh=True,
+            cursor.lastrowid or 0, digest, where, occurrence, model, json.loads(written), key,
+            begun, fresh=True,
         )  # fmt: skip
 
     def settle(self, call: Call, answer: Completion) -> Call:
         """Write an answer; when this returns, it is on disk."""
-        written, ended = scrub(canonical(answer.to_dict())), time.time()
-        request, model = canonical(call.request), scrub(call.model)
+        written = scrub(canonical(answer.to_dict()))
+        kept = Completion.from_dict(json.loads(written))
+        return self._change(replace(call, ended=time.time(), answer=kept))
+
+    def fail(self, call: Call, why: str) -> Call:
+        """Keep that an answer could not be used."""
+        return self._change(replace(call, failure=scrub(why)))
+
+    def retire_failures(self) -> None:
+        """Let what failed be asked again by a run that goes on; what was paid stays counted."""
+        for call in self.calls():
+            if call.failure is not None and call.occurrence >= 0:
+                self._change(replace(call, occurrence=-call.id))
+
+    def _change(self, call: Call) -> Call:
+        answer = None if call.answer is None else canonical(call.answer.to_dict())
         checksum = _checksum(
-            call.digest, call.occurrence, model, request, call.key, call.begun, ended, written
-        )
-        self._database.execute(
-            "UPDATE calls SET ended=?, answer=?, checksum=? WHERE id=?",
-            ended, written, checksum, call.id,
+            call.digest, call.place, call.occurrence, scrub(call.model), canonical(call.request),
+            call.key, call.begun, call.ended, answer, call.failure,
         )  # fmt: skip
-        return replace(call, ended=ended, answer=Completion.from_dict(json.loads(written)))
+        self._database.execute(
+            "UPDATE calls SET occurrence=?, ended=?, answer=?, failure=?, checksum=? WHERE id=?",
+            call.occurrence, call.ended, answer, call.failure, checksum, call.id,
+        )  # fmt: skip
+        return call
 
     def release(self, call: Call, *, forget: bool) -> None:
         """A call ended without an answer: it can be taken again.
@@ -157,7 +203,7 @@ class Journal:
         billed for stays in doubt, with its key.
         """
         with self._database.lock:
-            self._taken[call.digest].discard(call.occurrence)
+            self._taken[call.place, call.digest].discard(call.occurrence)
             if forget and call.fresh:
                 self._database.execute("DELETE FROM calls WHERE id=? AND answer IS NULL", call.id)
 
@@ -181,16 +227,23 @@ class Journal:
             found[name] = json.loads(text)
         return found
 
+    def _is_sound(self, row: tuple[Any, ...]) -> bool:
+        try:
+            self._read(row)
+        except RecordingError:
+            return False
+        return True
+
     def _read(self, row: tuple[Any, ...]) -> Call:
         number, *values, checksum = row
         if checksum != _checksum(*values):
             raise self._database.corrupt(f"call {number} has changed")
-        digest, occurrence, model, request, key, begun, ended, answer = values
+        digest, where, occurrence, model, request, key, begun, ended, answer, failure = values
         try:
             completion = None if answer is None else Completion.from_dict(json.loads(answer))
             return Call(
-                number, digest, occurrence, model, json.loads(request), key, begun, ended,
-                completion,
+                number, digest, where, occurrence, model, json.loads(request), key, begun, ended,
+                completion, failure,
             )  # fmt: skip
         except (ValueError, PullbackError) as error:
             raise self._database.corrupt(f"call {number}: {error}") from None

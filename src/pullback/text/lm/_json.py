@@ -1,11 +1,14 @@
 """JSON as texts that can be compared, and JSON that somebody else wrote."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from pullback.errors import ReplyError
 
-__all__ = ["canonical", "parse_json"]
+__all__ = ["canonical", "parse_json", "parse_object"]
+
+SEARCHED = 20_000  # characters, for JSON among words
 
 
 def canonical(value: Any) -> str:
@@ -38,6 +41,39 @@ def parse_json(text: str, what: str, kind: type | None = None) -> Any:
         raise ReplyError(f"The model wrote another kind of JSON as {what}.",
                          given=_short(text), expected=kind.__name__)  # fmt: skip
     return value
+
+
+def parse_object(text: str, what: str, keys: tuple[str, ...]) -> dict[str, Any]:
+    """Read the one JSON object with these keys that a model wrote, alone or among other words.
+
+    Raises:
+        ReplyError: there is none, or there are two that differ.
+    """
+    try:
+        return parse_json(text, what, kind=dict)
+    except ReplyError:
+        found = [each for each in _objects(text[:SEARCHED]) if all(key in each for key in keys)]
+        if not found:
+            raise
+        if any(each != found[0] for each in found):
+            raise ReplyError(
+                f"The model wrote more than one JSON object as {what}.", given=_short(text),
+                expected="one",
+            ) from None  # fmt: skip
+        return found[0]
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects in a text, those inside of others left out."""
+    decoder, place = json.JSONDecoder(), text.find("{")
+    while place >= 0:
+        try:
+            value, end = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            end = place + 1
+        else:
+            yield value
+        place = text.find("{", end)
 
 
 def _short(text: str) -> str:

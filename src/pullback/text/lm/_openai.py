@@ -110,13 +110,7 @@ class OpenAI(LM):
         return await at_home(self._answer(request))
 
     async def _answer(self, request: Request) -> Completion:
-        body = self._body(request)
-        try:
-            reply = await self._client.chat.completions.create(**body)
-        except ModelError:
-            raise
-        except Exception as error:
-            raise explain(error, self.model, self._sdk) from None
+        reply = await self._guarded(self._client.chat.completions.create(**self._body(request)))
         return read_reply(reply, self.price, self.model)
 
     async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
@@ -137,8 +131,11 @@ class OpenAI(LM):
     async def _guarded(self, awaitable: Any) -> Any:
         try:
             return await awaitable
+        except ModelError:
+            raise
         except Exception as error:
-            raise explain(error, self.model, self._sdk) from None
+            failed = explain(error, self.model, self._sdk)
+        raise failed  # out here, so that what the SDK raised, with its request, is no context of it
 
     def _body(self, request: Request) -> dict[str, Any]:
         body: dict[str, Any] = {**request.to_dict()["options"], "model": self.model}
@@ -148,7 +145,7 @@ class OpenAI(LM):
                 "The table of prices knows none of this service tier.", given=f"{tier=}",
                 mend="OpenAI(..., price=Price(input, output)) with the prices of the tier.",
             )  # fmt: skip
-        body["messages"] = [message.to_dict() for message in request.messages]
+        body["messages"] = _whole([message.to_dict() for message in request.messages])
         if self._is_openai and "max_tokens" in body:  # which OpenAI's newer models refuse
             body["max_completion_tokens"] = body.pop("max_tokens")
         if request.tools:
@@ -163,6 +160,15 @@ class OpenAI(LM):
         if key is not None:
             body["extra_headers"] = {"Idempotency-Key": key}
         return body
+
+
+def _whole(value: Any) -> Any:
+    """JSON whose texts can be sent: half a character, as a model may write it, becomes a mark."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {name: _whole(each) for name, each in value.items()}
+    return [_whole(each) for each in value] if isinstance(value, list) else value
 
 
 def _plain(url: str) -> str:

@@ -3,7 +3,9 @@
 import difflib
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from pullback.errors import ArgumentError, ModelError, PullbackError, RecordingError
@@ -14,16 +16,41 @@ from pullback.text.lm._openai import idempotency_key
 from pullback.text.lm._request import Request
 from pullback.text.lm._wrapper import Wrapper
 
-__all__ = ["Record", "Replay"]
+__all__ = ["Record", "Replay", "hearing"]
+
+_heard: ContextVar[list[Call] | None] = ContextVar("pullback.text.heard", default=None)
+
+
+@contextmanager
+def hearing() -> Iterator[list[Call]]:
+    """The entries of the journal whose answers are handed on inside."""
+    calls: list[Call] = []
+    token = _heard.set(calls)
+    try:
+        yield calls
+    finally:
+        _heard.reset(token)
+        around = _heard.get()
+        if around is not None:
+            around.extend(calls)
+
+
+def _hand_on(call: Call) -> None:
+    calls = _heard.get()
+    if calls is not None:
+        calls.append(call)
 
 
 class Record(Wrapper):
     """Write every call to a journal, and take from it what an earlier run has paid for.
 
-    The answer of a request is the first in the journal that this run has not taken, so that equal
-    requests may have different answers, as they do of a model. A call is written before it is
-    sent, and its answer before it is handed on: a process that is killed loses no answer that
-    arrived. A call without one is asked again with the same ``Idempotency-Key``.
+    An answer belongs to a request at its place in the program (`pullback.tape.at`), so that equal
+    requests may have different answers, as they do of a model, and each gets its own again
+    whatever comes first; of equal ones at one place the first that this run has not taken.
+
+    A call is written before it is sent, and its answer before it is handed on: a process that is
+    killed loses no answer that arrived. A call without one is asked again with the same
+    ``Idempotency-Key``.
 
     Arguments:
         inner: the model.
@@ -41,6 +68,7 @@ class Record(Wrapper):
         """Answer from the journal, or ask and write."""
         call = _taken(self.journal.take(request, self.model))
         if call.answer is not None:
+            _hand_on(call)
             self.done(call.answer, paid=False)
             return call.answer
         token = idempotency_key.set(call.key)
@@ -51,9 +79,10 @@ class Record(Wrapper):
             raise
         finally:
             idempotency_key.reset(token)
-        answer = _answered(self.journal.settle(call, answer))
-        self.done(answer, paid=True)
-        return answer
+        call = self.journal.settle(call, answer)
+        _hand_on(call)
+        self.done(_answered(call), paid=True)
+        return _answered(call)
 
     def done(self, answer: Completion, paid: bool) -> None:
         """Called with every answer, and whether it was paid for now; a subclass may look."""
@@ -114,6 +143,7 @@ class Replay(LM):
                 "The journal has this request, but its answer never arrived.",
                 given=f"call {call.id} of {self.journal.path}", mend="Resume the run.",
             )  # fmt: skip
+        _hand_on(call)
         return call.answer
 
 

@@ -4,18 +4,19 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any
 
 from pullback.errors import ArgumentError
 from pullback.tape import Variable, graph
+from pullback.tape._place import within
 from pullback.text.lm._account import Account, Spending
 from pullback.text.lm._active import activate, active
 from pullback.text.lm._budget import Budget, most_of
 from pullback.text.lm._completion import Chunk, Completion
 from pullback.text.lm._home import patience
-from pullback.text.lm._journal import Journal
+from pullback.text.lm._journal import Call, Journal
 from pullback.text.lm._lm import LM
 from pullback.text.lm._plan import Plan
 from pullback.text.lm._record import Record, Replay
@@ -124,6 +125,7 @@ class Run:
         self.before = [call for call in calls if call.answer is not None]
         self.in_doubt = [call for call in calls if call.answer is None]
         if account is not None and not replay:
+            account.add(Spending(self.journal.damaged))  # they were paid; how much, nobody knows
             for call in self.before:
                 answer = call.answer
                 assert answer is not None  # the list is of those
@@ -138,6 +140,8 @@ class Run:
             raise ArgumentError("Another run is under way in this process.",
                                 given=str(self.journal.path))  # fmt: skip
         activate(self)
+        self._places = within(())  # the places of a run are counted from its beginning
+        self._places.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -145,6 +149,7 @@ class Run:
             self.wait()
         finally:
             activate(None)
+            self._places.__exit__(None, None, None)
             self.journal.close()
 
     def wait(self) -> None:
@@ -175,6 +180,17 @@ class Run:
             async with aclosing(chunks):  # type: ignore[bad-argument-type]
                 async for chunk in chunks:
                     yield chunk
+
+    def fail(self, calls: Sequence[Call], why: str) -> None:
+        """Keep in the journal that these answers could not be used."""
+        if not self.replays:
+            for call in calls:
+                self.journal.fail(call, why)
+
+    def retire_failures(self) -> None:
+        """Let the next run ask again what failed in this one."""
+        if not self.replays:
+            self.journal.retire_failures()
 
     def book(self, answer: Completion, paid: bool) -> None:
         """Count an answer: one that was paid for now, or one of the journal."""

@@ -1,5 +1,6 @@
 """Optimisers of texts: from feedback, measured, or by search."""
 
+from pullback.text.optim._comparison import Comparison
 from pullback.text.optim._constraint import Constraint, keeps_fields, max_length, never
 from pullback.text.optim._optimizer import Optimizer
 from pullback.text.optim._pareto import GepaProgram, Pareto
@@ -8,6 +9,7 @@ from pullback.text.optim._validated import Outcome, Validated
 
 __all__ = [
     "TGD",
+    "Comparison",
     "Constraint",
     "GepaProgram",
     "Optimizer",

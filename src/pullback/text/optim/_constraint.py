@@ -66,7 +66,7 @@ def never(pattern: str, text: str = "") -> Constraint:
 
 
 def keeps_fields(template: str) -> Constraint | None:
-    """The same fields in braces as this template; None for a text that is no template.
+    """The same fields in braces as this template, if only none; None for what is no template.
 
     Example:
         >>> keeps_fields("Say {word}.").check("Say it.")
@@ -76,9 +76,7 @@ def keeps_fields(template: str) -> Constraint | None:
         fields = fields_of(template)
     except ArgumentError:
         return None
-    if not fields:
-        return None
-    wanted = ", ".join(f"{{{name}}}" for name in fields)
+    wanted = ", ".join(f"{{{name}}}" for name in fields) or "(none)"
 
     def check(value: str) -> str | None:
         try:

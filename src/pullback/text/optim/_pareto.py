@@ -2,33 +2,50 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+from typing import Any, TypeVar
 
-from pullback.errors import ArgumentError, BudgetError, ReplyError
+from pullback.errors import ArgumentError, BudgetError
 from pullback.internal._extras import require
 from pullback.tape import Variable, no_grad
+from pullback.tape._place import within
 from pullback.text._evaluation import Evaluation
+from pullback.text._failure import SHARE, Failures, attempted, tolerate
 from pullback.text._module import Module
 from pullback.text._plan import account_of, check_plan, count_calls, remark
-from pullback.text._sample import Scored, score_sample, text_parameters
+from pullback.text._sample import Trace, text_parameters, trace_sample
 from pullback.text.lm import Plan
+from pullback.text.optim._comparison import (
+    RISK,
+    Comparison,
+    check_items,
+    compare,
+    level_of,
+)
 from pullback.text.optim._tgd import TGD
 
 __all__ = ["GepaProgram", "Pareto"]
+
+T = TypeVar("T")
 
 
 class GepaProgram:
     """A Module as a program that gepa can optimise: an adapter for ``gepa.optimize``.
 
     A candidate is the texts of the parameters by their paths; gepa's samples are numbers of
-    samples here. What gepa reflects on is the feedback to each parameter. A sample is never
-    evaluated twice with the same texts. The texts of the module are its own between calls.
+    samples here. What gepa reflects on is the feedback to each parameter; critics are asked about
+    what it does reflect on, and no more. A sample is never evaluated twice with the same
+    texts; those of a batch are evaluated at once. The texts of the module are its own between
+    calls.
 
     Arguments:
         module: the program.
         metric: given the module and a sample, gives an `Evaluation`.
         samples: the data.
         writer: rewrites texts, so that constraints are kept; gepa's own prompt if None.
+        at_once: how many samples at most at once.
 
     Raises:
         ArgumentError: the module has no text that may be changed.
@@ -40,7 +57,10 @@ class GepaProgram:
         metric: Callable[[Any, Any], Evaluation],
         samples: Sequence[Any],
         writer: TGD | None = None,
+        *,
+        at_once: int = 16,
     ) -> None:
+        self.at_once = at_once
         self.module, self.metric, self.samples = module, metric, samples
         self.parameters = text_parameters(module)
         if not self.parameters:
@@ -49,7 +69,10 @@ class GepaProgram:
         self.propose_new_texts = None if writer is None else self._propose
         self.evaluations = self.proposals = 0
         self.failure: Exception | None = None
-        self._known: dict[tuple[tuple[str, ...], int], Scored] = {}
+        self._known: dict[tuple[tuple[str, ...], int], Trace] = {}
+        self._versions = {
+            (path, each.data): each._version for path, each in self.parameters.items()
+        }
 
     @property
     def candidate(self) -> dict[str, str]:
@@ -69,7 +92,11 @@ class GepaProgram:
             )  # fmt: skip
         with no_grad():
             for path, text in candidate.items():
-                self.parameters[path].data = text
+                parameter = self.parameters[path]
+                parameter.data = text
+                # A text that comes back is the one that a graph has seen, so that feedback can
+                # still be asked for: its version is again what it was.
+                parameter._version = self._versions.setdefault((path, text), parameter._version)
 
     def evaluate(
         self, batch: list[int], candidate: dict[str, str], capture_traces: bool = False
@@ -79,12 +106,12 @@ class GepaProgram:
         before, own = self.candidate, tuple(candidate[path] for path in self.parameters)
         self.load(candidate)
         try:
-            traces = [self._trace(own, number) for number in batch]
+            traces = self._traces(own, batch)
         finally:
             self.load(before)
         return gepa.EvaluationBatch(
             outputs=[None] * len(batch),
-            scores=[trace.score for trace in traces],
+            scores=[trace.scored.score for trace in traces],
             trajectories=traces if capture_traces else None,
             num_metric_calls=len(batch),
         )
@@ -93,37 +120,61 @@ class GepaProgram:
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
     ) -> dict[str, list[dict[str, Any]]]:
         """What was said to each text that is to be rewritten."""
+        traces, before = eval_batch.trajectories, self.candidate
+        self.load(candidate)
+        try:
+            told = self._at_once([trace.said for trace in traces])
+        finally:
+            self.load(before)
         return {
             path: [
                 {
-                    "Score": trace.score,
-                    "Feedback": "\n".join(note.data for note in trace.said[path]),
+                    "Score": trace.scored.score,
+                    "Feedback": "\n".join(note.data for note in said[path]),
                 }
-                for trace in eval_batch.trajectories
-                if trace.said.get(path)
+                for trace, said in zip(traces, told, strict=True)
+                if said.get(path)
             ]
             for path in components_to_update
         }
 
-    def score(self, candidate: Mapping[str, str], samples: Sequence[int]) -> float | None:
-        """The mean score of a candidate on samples; None if one of them was not evaluated."""
+    def scores(self, candidate: Mapping[str, str], samples: Sequence[int]) -> list[float] | None:
+        """The scores of a candidate on samples; None if one of them was not evaluated."""
         own = tuple(candidate[path] for path in self.parameters)
         known = [self._known.get((own, number)) for number in samples]
-        scores = [scored.score for scored in known if scored is not None]
-        return math.fsum(scores) / len(scores) if len(scores) == len(samples) else None
+        scores = [trace.scored.score for trace in known if trace is not None]
+        return scores if len(scores) == len(samples) else None
 
     def candidates(self) -> list[dict[str, str]]:
         """Every candidate that was evaluated on a sample, in the order in which they came."""
         every = dict.fromkeys(own for own, _ in self._known)
         return [dict(zip(self.parameters, own, strict=True)) for own in every]
 
-    def _trace(self, own: tuple[str, ...], number: int) -> Scored:
-        if (own, number) not in self._known:
-            self.evaluations += 1
-            sample = self.samples[number]
-            scored = score_sample(self.metric, self.module, sample, self.parameters)
-            self._known[own, number] = scored
-        return self._known[own, number]
+    def _traces(self, own: tuple[str, ...], batch: Sequence[int]) -> list[Trace]:
+        todo = [number for number in dict.fromkeys(batch) if (own, number) not in self._known]
+
+        def evaluate(number: int) -> Trace:
+            with within(("search", number)):
+                return trace_sample(
+                    self.metric, self.module, self.samples[number], self.parameters
+                )  # fmt: skip
+
+        found = self._at_once([partial(evaluate, number) for number in todo])
+        self.evaluations += len(todo)
+        self._known |= {(own, number): trace for number, trace in zip(todo, found, strict=True)}
+        return [self._known[own, number] for number in batch]
+
+    def _at_once(self, work: Sequence[Callable[[], T]]) -> list[T]:
+        if not work:
+            return []
+        with ThreadPoolExecutor(min(self.at_once, len(work)), "pullback-search") as threads:
+            running = [threads.submit(copy_context().run, each) for each in work]
+            try:
+                return [future.result() for future in running]
+            except BaseException:
+                for future in running:
+                    future.cancel()
+                raise
 
     def _propose(
         self,
@@ -143,11 +194,10 @@ class GepaProgram:
             for path in components_to_update:
                 notes = [Variable(row["Feedback"]) for row in reflective_dataset[path]]
                 self.parameters[path].grad = notes
-            self.writer.step()
+            with attempted():  # where none is written, the texts are those from before
+                self.writer.step()
             return {path: self.parameters[path].data for path in components_to_update}
         except Exception as error:
-            if isinstance(error, ReplyError) and not error.transient:
-                return {path: candidate[path] for path in components_to_update}
             self.failure = error  # gepa goes on after what a proposal raises
             raise
         finally:
@@ -170,15 +220,19 @@ class Pareto:
         evaluations: how many evaluations of a sample at most, the start included.
         minibatch: how many samples a reflection is on.
         seed: of the search.
+        risk: the share of searches in which noise may be taken for better, as of `Validated`.
+        max_failures: how many answers of models may fail before it ends, as of `train.Trainer`.
 
     Attributes:
         program: the `GepaProgram`.
+        comparison: after `run`, the start and the best candidate on the held samples.
         stopped: after `run`, why it ended, and whether it searched too little to mean anything.
 
     Raises:
         ArgumentError: there are no samples, or the evaluations do not even measure the start.
         BudgetError: by `run`: the budget of the `Run` under way pays for no proposal; nothing was
             sent.
+        ModelError: by `run`: too many answers of models failed.
         MissingExtraError: gepa is not installed.
 
     References:
@@ -197,6 +251,8 @@ class Pareto:
         evaluations: int,
         minibatch: int = 3,
         seed: int = 0,
+        risk: float = RISK,
+        max_failures: float = SHARE,
     ) -> None:
         self._gepa = require("gepa", extra="gepa", purpose="text.optim.Pareto")
         held = train if held is None else held
@@ -209,10 +265,14 @@ class Pareto:
                 expected=f"{least} or more: {len(held)} for the start, then a minibatch twice",
             )  # fmt: skip
         self.evaluations, self.minibatch, self.seed = evaluations, minibatch, seed
+        self.risk = risk
+        self.comparison: Comparison | None = None
+        self.max_failures = Failures(max_failures).most
         self.stopped = ""
         self.program = GepaProgram(module, metric, [*train, *held], writer)
         self._train = list(range(len(train)))
         self._held = list(range(len(train), len(train) + len(held)))
+        check_items(len(held), risk, 1)
 
     def plan(self) -> Plan:
         """What `run` will cost at least: each proposal is measured on a minibatch twice."""
@@ -224,25 +284,36 @@ class Pareto:
     def run(self) -> Any:
         """Search, and give the module the best texts; gives gepa's result.
 
-        The texts are changed only if they score better on the held samples than the start. Where
-        the budget ends the search, they are the best that were measured, and there is no result.
+        The texts are changed only if they are shown to score better on the held samples than the
+        start, for one who looked at so many candidates. Where the budget ends the search, they are
+        chosen among those that were measured, and there is no result.
         """
         plan = self.plan()
         check_plan(plan, account_of(None))
         program, start = self.program, self.program.candidate
         result = None
         try:
-            result = self._search(start)
+            with tolerate(self.max_failures):
+                result = self._search(start)
             self.stopped = f"{program.evaluations} evaluations are done"
         except BudgetError as error:
             self.stopped = f"the budget is used up: {error.what}"
         self.stopped += f"; {program.proposals} proposals{remark(program.proposals)}"
-        found = {number: program.score(each, self._held)
-                 for number, each in enumerate([start, *program.candidates()])}  # fmt: skip
-        scores = {number: score for number, score in found.items() if score is not None}
-        best = max(scores, key=lambda number: scores[number], default=0)  # of equals the first
-        program.load([start, *program.candidates()][best])
+        program.load(self._chosen(start))
         return result
+
+    def _chosen(self, start: dict[str, str]) -> dict[str, str]:
+        """The best candidate that was measured, if its gain is too large to be luck."""
+        before = self.program.scores(start, self._held)
+        found = [(each, self.program.scores(each, self._held))
+                 for each in self.program.candidates() if each != start]  # fmt: skip
+        found = [(each, scores) for each, scores in found if scores is not None]
+        if before is None or not found:
+            return start
+        best, after = max(found, key=lambda each: math.fsum(each[1] or ()))  # of equals the first
+        level = level_of(self.risk, len(found), len(found))
+        self.comparison = comparison = compare(before, after or [], level)
+        return best if comparison.gain > 0 and comparison.chance <= level else start
 
     def _search(self, start: dict[str, str]) -> Any:
         program = self.program

@@ -9,8 +9,10 @@ from typing import Any
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Variable
 from pullback.tape._concurrency import call_within_limit, run
+from pullback.tape._place import at
 from pullback.text._prompts import Prompt, prompt
 from pullback.text._replies import ask, between_tags, check_retries, fill_prompt, shorten
+from pullback.text._templates import Template
 from pullback.text.lm import LM
 from pullback.text.optim._constraint import Constraint, check_constraints, keeps_fields
 from pullback.text.optim._optimizer import Optimizer, Version
@@ -33,7 +35,7 @@ class TGD(Optimizer):
         params: text parameters, or groups of them.
         lm: the model that rewrites.
         constraints: what each new text must satisfy; plain words are told and not checked. A
-            template must keep its fields in any case.
+            `TemplateParameter` must keep its fields in any case.
         momentum: how many past versions are shown.
         temperature: of the weights of past versions, in units of the score.
         seed: of the drawing.
@@ -135,7 +137,7 @@ class TGD(Optimizer):
 
     async def _ask(self, number: int, parameter: Variable, group: Mapping[str, Any]) -> str:
         constraints = list(group["constraints"])
-        kept = keeps_fields(parameter.data)
+        kept = self._kept(parameter)
         constraints += [kept] if kept is not None else []
         messages = fill_prompt(
             self.messages or prompt("improve"),
@@ -149,7 +151,12 @@ class TGD(Optimizer):
         def read(answer: str) -> str:
             return check_constraints(between_tags(answer, "IMPROVED"), constraints)
 
-        return await ask(self.lm, messages, read, self.retries, **self.options)
+        with at("proposal", self.steps, number):
+            return await ask(self.lm, messages, read, self.retries, **self.options)
+
+    def _kept(self, parameter: Variable) -> Constraint | None:
+        """A template keeps its fields; any other text has none, whatever braces are in it."""
+        return keeps_fields(parameter.data) if isinstance(parameter, Template) else None
 
     def _earlier(self, number: int, momentum: int) -> str:
         drawn = self._draw(number, momentum)

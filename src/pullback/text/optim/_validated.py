@@ -1,15 +1,25 @@
-"""`Validated`: propose, measure, accept or revert."""
+"""`Validated`: propose, measure, accept what is shown to be better, or revert."""
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
+from pullback.errors import ArgumentError, ArgumentTypeError, ProgramError
+from pullback.text._failure import attempted, tolerating
+from pullback.text.optim._comparison import (
+    RISK,
+    Comparison,
+    check_items,
+    compare,
+    level_of,
+)
 from pullback.text.optim._optimizer import Optimizer
 
 __all__ = ["Outcome", "Validated"]
+
+GATE, LEAST = 0.25, 4  # a share of the items, and so many at least, that a proposal meets first
 
 
 @dataclass(frozen=True)
@@ -18,32 +28,44 @@ class Outcome:
 
     Arguments:
         accepted: whether the texts have changed.
-        before: the score that they had.
-        after: the score of the proposal; None if there was none to measure.
+        before: the mean score that they had.
+        after: the mean score of the proposal; None if it was not measured on all items.
         reason: why, in words.
+        comparison: both on the same items, where both were measured.
     """
 
     accepted: bool
     before: float
     after: float | None
     reason: str
+    comparison: Comparison | None = None
 
 
 class Validated:
-    """An optimizer whose proposals are measured, and kept only if they score better.
+    """An optimizer whose proposals are kept only where they are shown to be better.
 
-    Whatever the model proposes, the texts never score below what they scored at the start, on
-    what ``measure`` measures; that should be data which no feedback came from. No texts are
-    measured twice. If a measurement fails or is interrupted, the texts are those from before.
+    A proposal is measured on the same items as the texts that it is to replace, first on a few, and
+    on all if it is not worse there. It is accepted if its gain is too large to be luck, for one who
+    looks so often: where nothing is better, texts change in at most `risk` of all runs. So
+    the texts do not end below their start but by that chance, also where models are random. The
+    items should be data which no feedback came from. No texts are measured twice. If a measurement
+    fails or is interrupted, the texts are those from before.
 
     Arguments:
         optimizer: proposes.
-        measure: gives the score of the texts as they are, a finite number, the larger the better.
-        min_gain: by how much a proposal must score better.
+        measure: a `pullback.text.train.Measure`, or gives the score of each item with the texts as
+            they are, in one order, the larger the better.
+        min_gain: by how much a proposal must score better on average.
+        final: a Measure of samples that the search never sees, for `finish`.
+        risk: the share of runs in which noise may be accepted; 1.0 takes whatever scores better.
+        looks: how many proposals there will be; a `Trainer` says so.
 
     Attributes:
         outcomes: an `Outcome` for each step.
-        best: the score of the texts as they are; None before the first step.
+        best: the mean score of the texts as they are; None before the first step.
+
+    Raises:
+        ArgumentError: there are too few items to show anything, or an argument cannot be used.
 
     Example:
         >>> from pullback.text.lm import Scripted
@@ -51,7 +73,7 @@ class Validated:
         >>> from pullback.text.optim import TGD
         >>> lm = Scripted({"vague": "<IMPROVED>Worse.</IMPROVED>"})
         >>> prompt = Parameter("Good.", role="prompt")
-        >>> optimizer = Validated(TGD([prompt], lm), lambda: float(prompt.data == "Good."))
+        >>> optimizer = Validated(TGD([prompt], lm), lambda: [float(prompt.data == "Good.")] * 8)
         >>> prompt.grad = [Parameter("vague")]
         >>> optimizer.step().reason
         'it scores 0, which is not better than 1'
@@ -60,7 +82,14 @@ class Validated:
     """
 
     def __init__(
-        self, optimizer: Optimizer, measure: Callable[[], float], min_gain: float = 0.0
+        self,
+        optimizer: Optimizer,
+        measure: Any,
+        min_gain: float = 0.0,
+        *,
+        final: Any = None,
+        risk: float = RISK,
+        looks: int | None = None,
     ) -> None:
         if not isinstance(optimizer, Optimizer) or not callable(measure):
             raise ArgumentTypeError(
@@ -69,44 +98,93 @@ class Validated:
             )
         if not (math.isfinite(min_gain) and min_gain >= 0):
             raise ArgumentError("The gain asked for is negative.", given=f"min_gain={min_gain!r}")
+        if final is not None and not hasattr(final, "scores"):
+            raise ArgumentTypeError("The final split is a Measure.", given=type(final).__name__)
         self.optimizer, self.measure, self.min_gain = optimizer, measure, float(min_gain)
+        self.final, self.risk, self.looks, self.looked = final, risk, looks, 0
         self.outcomes: list[Outcome] = []
         self.best: float | None = None
-        self._known: dict[str, float] = {}
+        self._start = optimizer.values()
+        self._known: dict[str, dict[int, float]] = {}
+        samples = getattr(measure, "samples", None)
+        check_items(2**31 if samples is None else len(samples), risk, looks)
 
     def step(self) -> Outcome:
         """Propose, measure, and accept or revert.
 
         Raises:
-            ArgumentTypeError: the measure gave no finite number; the texts are unchanged.
+            ArgumentTypeError: the measure gave no score for each item; the texts are unchanged.
         """
+        with tolerating():
+            return self._step()
+
+    def _step(self) -> Outcome:
         before = self.optimizer.values()
         told = any(parameter.grad for parameter in self.optimizer.parameters())
-        self.best = start = self._measured()
+        scores = self._scores()
+        check_items(len(scores), self.risk, self.looks)
+        self.best = start = _mean(scores)
         self.optimizer.record(start)
         if not told:
-            return self._done(Outcome(False, start, None, "there was nothing to improve"))
-        try:
+            return self._left(start, "there was nothing to improve")
+        with attempted() as tried:
             self.optimizer.step()
-        except ReplyError as error:
-            if error.transient:  # lost on its way: asked again, it may well be read
-                raise
-            return self._done(Outcome(False, start, None, f"nothing was proposed: {error.what}"))
+        if tried.failure is not None:
+            return self._left(start, f"nothing was proposed: {tried.failure.cause}")
         if self.optimizer.values() == before:
-            return self._done(Outcome(False, start, None, "the proposal changes nothing"))
+            return self._left(start, "the proposal changes nothing")
+        outcome = None
         try:
-            after = self._measured()
-            self.optimizer.record(after)
-        except BaseException:
-            self.optimizer.set_values(before)
-            raise
-        if after > start + self.min_gain:
-            self.best = after
-            return self._done(Outcome(True, start, after, f"it scores {after:g}, above {start:g}"))
-        self.optimizer.set_values(before)
-        wanted = f"{start:g}" + (f" by {self.min_gain:g}" if self.min_gain else "")
-        said = f"it scores {after:g}, which is not better than {wanted}"
-        return self._done(Outcome(False, start, after, said))
+            outcome = self._judged(scores, start)
+        except (ArgumentError, ProgramError) as error:
+            if isinstance(error, ArgumentTypeError):
+                raise
+            outcome = Outcome(False, start, None, f"it breaks the program: {error.what}")
+        finally:
+            if outcome is None or not outcome.accepted:
+                self.optimizer.set_values(before)
+        return self._done(outcome)
+
+    def _judged(self, scores: Sequence[float], start: float) -> Outcome:
+        """What becomes of the texts as they are, against the scores of those from before."""
+        self.looked += 1  # one that the first items turn away is a look, too: it chose the rest
+        few = range(max(LEAST, math.ceil(GATE * len(scores))))
+        if hasattr(self.measure, "scores") and len(few) < len(scores):
+            first = self._scores(few)
+            worse = _mean(scores[: len(few)]) - _mean(first)
+            if worse > 0:
+                why = f"it scores {worse:g} less on the first {len(few)} items"
+                return Outcome(False, start, None, why)
+        found = self._scores()
+        after = _mean(found)
+        self.optimizer.record(after)
+        level = level_of(self.risk, self.looked, self.looks)
+        comparison = compare(scores, found, level)
+        if not comparison.gain > self.min_gain:
+            wanted = f"{start:g}" + (f" by {self.min_gain:g}" if self.min_gain else "")
+            why = f"it scores {after:g}, which is not better than {wanted}"
+            return Outcome(False, start, after, why, comparison)
+        if comparison.chance > level:
+            why = (f"it scores {after:g}, above {start:g}, which may be luck "
+                   f"(chance {comparison.chance:.2g}, allowed {level:.2g})")  # fmt: skip
+            return Outcome(False, start, after, why, comparison)
+        self.best = after
+        why = f"it scores {after:g}, above {start:g} (chance {comparison.chance:.2g})"
+        return Outcome(True, start, after, why, comparison)
+
+    def finish(self) -> Comparison | None:
+        """The start and the end on the final split; None if there is none."""
+        if self.final is None:
+            return None
+        now = self.optimizer.values()
+        with tolerating():
+            after = self.final.scores()
+            try:
+                self.optimizer.set_values(self._start)
+                before = self.final.scores()
+            finally:
+                self.optimizer.set_values(now)
+        return compare(before, after)
 
     def zero_grad(self) -> None:
         """Forget the feedback of every parameter."""
@@ -117,29 +195,69 @@ class Validated:
         return self.optimizer.parameters()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the optimizer, and every score that was measured."""
-        return {"optimizer": self.optimizer.state_dict(), "known": dict(self._known)}
+        """The state of the optimizer, its start, and every score that was measured."""
+        known = {
+            key: {str(number): score for number, score in scores.items()}
+            for key, scores in self._known.items()
+        }
+        return {"optimizer": self.optimizer.state_dict(), "known": known, "start": self._start,
+                "looked": self.looked}  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take what `state_dict` gave."""
-        known = state.get("known")
-        scored = isinstance(known, dict) and all(
-            isinstance(score, int | float) and math.isfinite(score) for score in known.values()
-        )
-        if not scored or "optimizer" not in state:
-            raise ArgumentError("This is no state of a Validated.", given=repr(state)[:80])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self._known = dict(state["known"])
+        try:
+            known = {
+                key: {int(number): _number(score) for number, score in scores.items()}
+                for key, scores in state["known"].items()
+            }
+            start, looked, inner = list(state["start"]), int(state["looked"]), state["optimizer"]
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise ArgumentError(
+                "This is no state of a Validated.", given=repr(state)[:80]
+            ) from None
+        self.optimizer.load_state_dict(inner)
+        self._known, self._start, self.looked = known, start, looked
 
-    def _measured(self) -> float:
-        key = json.dumps(self.optimizer.values())
-        if key not in self._known:
-            score = self.measure()
-            if not isinstance(score, int | float) or not math.isfinite(score):
-                raise ArgumentTypeError("The measure gave no finite number.", given=repr(score))
-            self._known[key] = float(score)
-        return self._known[key]
+    def _scores(self, numbers: Sequence[int] | None = None) -> list[float]:
+        """The score of each item, or of these, with the texts as they are."""
+        known = self._known.setdefault(json.dumps(self.optimizer.values()), {})
+        if hasattr(self.measure, "scores"):
+            measure: Any = self.measure
+            wanted = range(len(measure.samples)) if numbers is None else numbers
+            missing = [number for number in wanted if number not in known]
+            if missing:
+                found = measure.scores(missing)
+                known.update(zip(missing, map(_number, found), strict=True))
+            return [known[number] for number in wanted]
+        if not known:
+            given = self.measure()
+            if isinstance(given, int | float):
+                given = self._alone(given)
+            known.update(enumerate(map(_number, given)))
+        return [known[number] for number in range(len(known))]
+
+    def _alone(self, given: float) -> list[float]:
+        if self.risk < 1:
+            raise ArgumentTypeError(
+                "One number cannot tell a better text from luck.", given=repr(given),
+                expected="a Measure, or the score of each item",
+                mend="Pass a Measure; or risk=1.0 to take whatever scores better.",
+            )  # fmt: skip
+        return [given]
+
+    def _left(self, start: float, why: str) -> Outcome:
+        return self._done(Outcome(False, start, None, why))
 
     def _done(self, outcome: Outcome) -> Outcome:
         self.outcomes.append(outcome)
         return outcome
+
+
+def _mean(scores: Sequence[float]) -> float:
+    return math.fsum(scores) / len(scores)
+
+
+def _number(score: Any) -> float:
+    if not isinstance(score, int | float) or not math.isfinite(score):
+        raise ArgumentTypeError("The measure gave no finite number.", given=repr(score))
+    return float(score)

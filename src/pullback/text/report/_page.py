@@ -1,11 +1,14 @@
 """`render_run`: a run as one self-contained HTML page, without any outside resource."""
 
 import datetime
+import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from pullback.text._replies import shorten
 from pullback.text.lm import Call, Journal, scrub
 from pullback.text.report._drawing import HEIGHT, WIDTH, draw
 from pullback.text.report._search import HEIGHT as SEARCH_HEIGHT
@@ -14,6 +17,10 @@ from pullback.text.report._search import WIDTH as SEARCH_WIDTH
 from pullback.text.report._summary import summarise
 
 __all__ = ["render_run"]
+
+MOST = 2000  # calls that are shown; the last ones
+LONGEST, SHORTEST, SIZE = 20_000, 400, 4_000_000  # characters of a text, and of all of them
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def render_run(journal: Journal) -> str:
@@ -30,7 +37,10 @@ def render_run(journal: Journal) -> str:
         ...     "&lt;b&gt;bold&lt;/b&gt;" in render_run(journal)
         True
     """
-    calls, notes = journal.calls(), journal.notes()
+    every, notes = journal.calls(), journal.notes()
+    calls = every[-MOST:]
+    texts = sum(len(call.request["messages"]) + 1 for call in calls)
+    most = max(SHORTEST, min(LONGEST, SIZE // max(texts, 1)))
     environment = Environment(
         loader=PackageLoader("pullback.text.report", "templates"),
         autoescape=True,
@@ -38,21 +48,36 @@ def render_run(journal: Journal) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"clock": _clock, "short": _short, "message": _message}
+    environment.filters |= {
+        "clock": _clock, "short": _short,
+        "message": partial(_bounded_message, most), "part": partial(_bounded, most),
+    }  # fmt: skip
     facts: dict[str, Any] = {
         "name": journal.path.name,
         "program": " ".join(notes.get("program", ())),
         "plans": notes.get("plan", ()),
-        "summary": summarise(calls),
+        "summary": summarise(every),
+        "failed": sum(call.failure is not None for call in every),
+        "damaged": journal.damaged,
         "calls": calls,
-        "begun": calls[0].begun if calls else None,
-        "seconds": _seconds(calls),
+        "left_out": len(every) - len(calls),
+        "begun": every[0].begun if every else None,
+        "seconds": _seconds(every),
         "search": read_search(notes["search"]) if "search" in notes else None,
         "chart": {"width": SEARCH_WIDTH, "height": SEARCH_HEIGHT, "left": LEFT},
         "drawings": _drawings(calls, notes),
         "box": {"width": WIDTH, "height": HEIGHT},
     }
-    return scrub(environment.get_template("run.html.jinja").render(facts))
+    page = environment.get_template("run.html.jinja").render(facts)
+    return _SURROGATE.sub("\ufffd", scrub(page))  # half a character cannot be written anywhere
+
+
+def _bounded(most: int, text: str) -> str:
+    return shorten(text, most)
+
+
+def _bounded_message(most: int, message: Mapping[str, Any]) -> str:
+    return shorten(_message(message), most)
 
 
 def _drawings(calls: Sequence[Call], notes: Mapping[str, Any]) -> list[Any]:

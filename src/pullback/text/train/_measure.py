@@ -10,6 +10,8 @@ from contextvars import copy_context
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.tape._place import within
+from pullback.text._failure import tolerating
 from pullback.text._module import Module
 from pullback.text._sample import Scored, score_sample
 
@@ -21,19 +23,22 @@ class Measure:
 
     Samples are measured at once. A score belongs to the texts of the module and the sample; it is
     computed once and kept, also if the measuring was interrupted or several threads ask for it.
+    Where a model fails, its answer is a `pullback.text.Failure`, up to the share that is tolerated.
 
     Arguments:
         module: what is measured; its `Module.state_dict` is what its texts are.
         metric: given the module and a sample, gives an `Evaluation` or a finite number, the
             larger the better.
         samples: the data.
+        repeats: how many times each sample is run, where the model is random; its score is the
+            mean.
         at_once: how many samples at most at once.
         evaluate: runs the metric on samples elsewhere, such as `pullback.text.ray.evaluate`;
             threads of this process if None.
 
     Attributes:
         evaluations: how many times the metric was run.
-        failures: how many of those ended with a `StepError`, which scores 0.
+        failures: how many of those ended with a step or a model that failed, which scores 0.
 
     Raises:
         ArgumentError: there are no samples.
@@ -56,6 +61,7 @@ class Measure:
         metric: Callable[[Any, Any], Any],
         samples: Sequence[Any],
         *,
+        repeats: int = 1,
         at_once: int = 16,
         evaluate: Callable[[Module, Any, Sequence[Any]], Sequence[Scored]] | None = None,
     ) -> None:
@@ -64,11 +70,13 @@ class Measure:
                 "A measure takes a Module and a metric.",
                 given=f"{type(module).__name__}, {type(metric).__name__}",
             )
-        if not len(samples) or at_once < 1:
-            raise ArgumentError("There is nothing to measure.",
-                                given=f"{len(samples)} samples, {at_once} at once")  # fmt: skip
+        if not len(samples) or min(at_once, repeats) < 1:
+            raise ArgumentError(
+                "There is nothing to measure.",
+                given=f"{len(samples)} samples, {repeats} repeats, {at_once} at once",
+            )
         self.module, self.metric, self.samples = module, metric, samples
-        self.at_once, self.evaluate = at_once, evaluate
+        self.repeats, self.at_once, self.evaluate = repeats, at_once, evaluate
         self.evaluations = self.failures = 0
         self._scores: dict[tuple[str, int], float] = {}
         self._lock = threading.Lock()
@@ -78,16 +86,20 @@ class Measure:
         """The mean score of the texts as they are."""
         return math.fsum(scores := self.scores()) / len(scores)
 
-    def scores(self) -> list[float]:
-        """The score of each sample, with the texts as they are.
+    def scores(self, numbers: Sequence[int] | None = None) -> list[float]:
+        """The score of each sample, or of those with these numbers, with the texts as they are.
 
         Raises:
             ArgumentTypeError: the metric gave no finite number.
         """
-        state = self.digest()
+        wanted = range(len(self.samples)) if numbers is None else numbers
+        with tolerating():
+            return self._scores_of(self.digest(), wanted)
+
+    def _scores_of(self, state: str, wanted: Sequence[int]) -> list[float]:
         while True:
             with self._lock:
-                todo = [n for n in range(len(self.samples)) if (state, n) not in self._scores]
+                todo = [n for n in wanted if (state, n) not in self._scores]
                 others = [self._asked[state, n] for n in todo if (state, n) in self._asked]
                 mine = [n for n in todo if (state, n) not in self._asked]
                 done: Future[None] = Future()
@@ -102,7 +114,7 @@ class Measure:
                 raise
             self._end(state, mine, done)
             if not others:
-                return [self._scores[state, n] for n in range(len(self.samples))]
+                return [self._scores[state, n] for n in wanted]
             for each in others:
                 each.result()
 
@@ -126,11 +138,12 @@ class Measure:
     def _score_elsewhere(self, state: str, todo: list[int]) -> None:
         if not todo or self.evaluate is None:
             return
-        found = self.evaluate(self.module, self.metric, [self.samples[n] for n in todo])
+        again = [number for number in todo for _ in range(self.repeats)]
+        found = self.evaluate(self.module, self.metric, [self.samples[n] for n in again])
         with self._lock:
-            self.evaluations += len(todo)
-        for number, scored in zip(todo, found, strict=True):
-            self._keep(state, number, scored)
+            self.evaluations += len(again)
+        for place, number in enumerate(todo):
+            self._keep(state, number, found[place * self.repeats : (place + 1) * self.repeats])
 
     def _score_here(self, state: str, todo: list[int]) -> None:
         with ThreadPoolExecutor(self.at_once, thread_name_prefix="pullback-measure") as threads:
@@ -149,11 +162,15 @@ class Measure:
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
     def _score(self, state: str, number: int) -> None:
-        with self._lock:
-            self.evaluations += 1
-        self._keep(state, number, score_sample(self.metric, self.module, self.samples[number]))
+        found = []
+        for repeat in range(self.repeats):
+            with self._lock:
+                self.evaluations += 1
+            with within(("measure", number, repeat)):
+                found.append(score_sample(self.metric, self.module, self.samples[number]))
+        self._keep(state, number, found)
 
-    def _keep(self, state: str, number: int, scored: Scored) -> None:
+    def _keep(self, state: str, number: int, found: Sequence[Scored]) -> None:
         with self._lock:
-            self.failures += bool(scored.failure)
-            self._scores[state, number] = scored.score
+            self.failures += sum(bool(scored.failure) for scored in found)
+            self._scores[state, number] = math.fsum(each.score for each in found) / len(found)

@@ -8,9 +8,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError, PullbackError
-from pullback.tape import Variable, no_grad
-from pullback.text._evaluation import Evaluation
+from pullback.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    BudgetError,
+    PullbackError,
+)
+from pullback.tape._place import at
+from pullback.text._failure import SHARE, Failures, attempted, tolerate
 from pullback.text._module import Module, write_json
 from pullback.text._plan import (
     account_of,
@@ -20,11 +25,12 @@ from pullback.text._plan import (
     plan_training,
     remark,
 )
-from pullback.text._python import StepError
 from pullback.text.lm import Account, Plan, current_run
+from pullback.text.optim._comparison import Comparison, check_items
 from pullback.text.optim._validated import Outcome, Validated
 from pullback.text.train._data import DataLoader
 from pullback.text.train._progress import Progress
+from pullback.text.train._steps import Totals, evaluations_of, means_of, run_step, told
 
 __all__ = ["Result", "Trainer"]
 
@@ -40,6 +46,9 @@ class Result:
         stopped: why it ended, in words.
         seconds: how long it took.
         proposals: how many times new texts were asked for.
+        failures: of the models, each in words; what they were to answer scored 0.
+        final: the start and the end on a split that the search never saw, of a `Validated` that
+            has one.
     """
 
     plan: Plan
@@ -48,13 +57,20 @@ class Result:
     stopped: str = ""
     seconds: float = 0.0
     proposals: int = 0
+    failures: list[str] = field(default_factory=list)
+    final: Comparison | None = None
 
     def __str__(self) -> str:
         accepted = sum(outcome.accepted for outcome in self.outcomes)
         told = f"{self.stopped}; {self.proposals} proposals"
         if self.outcomes:
             told += f", {accepted} accepted"
-        return told + (remark(self.proposals) if self.plan.proposals else "")
+        if self.failures:
+            told += f"; {len(self.failures)} answers of models failed"
+        if self.final is not None:
+            told += f"; never seen before: {self.final}"
+        shown = any(each.accepted and each.comparison is not None for each in self.outcomes)
+        return told + (remark(self.proposals) if self.plan.proposals and not shown else "")
 
 
 class Trainer:
@@ -70,6 +86,8 @@ class Trainer:
         folder: where a checkpoint is written after each epoch, JSON; None for nowhere.
         budget: what may be spent, as an `Account` or a number of calls, for the plan and to count
             proposals; that of the `Run` under way if None.
+        max_failures: how many answers of models may fail before the run ends: a count, or a share
+            of all. Until then each scores 0 and says why.
         calls_per_sample: calls of models a sample at least; counted where they are `ChatModule`.
         progress: whether a line a step is shown, with what it has cost so far.
 
@@ -84,6 +102,7 @@ class Trainer:
         patience: int | None = None,
         folder: str | Path | None = None,
         budget: Account | int | None = None,
+        max_failures: float = SHARE,
         calls_per_sample: int | None = None,
         progress: bool = False,
     ) -> None:
@@ -92,6 +111,7 @@ class Trainer:
         if patience is not None and patience < 1:
             raise ArgumentError("Patience is counted in epochs.", given=f"patience={patience!r}")
         self.max_epochs, self.patience = max_epochs, patience
+        self.max_failures = Failures(max_failures).most
         self.folder = None if folder is None else Path(folder)
         self.budget, self.calls_per_sample, self.progress = budget, calls_per_sample, progress
 
@@ -103,7 +123,8 @@ class Trainer:
             forward=count_calls(module) if forward is None else forward,
             train=len(train.sampler),  # type: ignore[bad-argument-type]
             batches=len(train),
-            held=len(getattr(held, "samples", ())),
+            held=evaluations_of(held),
+            final=evaluations_of(getattr(optimizer, "final", None)),
             texts=len(optimizer.parameters()),
             epochs=self.max_epochs,
         )
@@ -119,6 +140,9 @@ class Trainer:
     ) -> Result:
         """Train; the module ends with the best texts that validation has seen, if there is any.
 
+        The best of several looks is partly luck: a `pullback.text.optim.Validated` is for texts
+        that must not end below their start, and its final split says what they are worth.
+
         Arguments:
             module: what is trained.
             train: batches for ``training_step``.
@@ -129,6 +153,8 @@ class Trainer:
         Raises:
             ArgumentTypeError: the module lacks a step.
             BudgetError: the budget pays for no proposal; nothing was sent.
+            ModelError: too many answers of models failed. The checkpoint and the journal are kept,
+                and a run that goes on from them asks again for what failed.
         """
         _need(module, "training_step", "configure_optimizers")
         if validation is not None:
@@ -142,21 +168,28 @@ class Trainer:
         check_plan(plan, account)
         run = _Run(self, module, optimizer, Result(plan), Progress(self.progress, clients))
         run.account = account
+        if isinstance(optimizer, Validated) and optimizer.looks is None and plan.proposals:
+            optimizer.looks = plan.proposals
+            check_items(
+                evaluations_of(optimizer.measure, 2**31, 1), optimizer.risk, optimizer.looks
+            )
         run.show(f"plan: {describe_plan(plan, account)}")
         if resume is not None:
             run.load(Path(resume))
-        run.epochs(train, validation)
+        with tolerate(self.max_failures) as failures:
+            run.result.failures = failures.causes
+            run.epochs(train, validation)
         return run.result
 
     def validate(self, module: Module, data: Iterable[Any]) -> dict[str, float]:
         """The mean of each metric of ``validation_step``."""
         _need(module, "validation_step")
-        return _means(module, module.validation_step, data)  # type: ignore[missing-attribute]
+        return means_of(module, module.validation_step, data)  # type: ignore[missing-attribute]
 
     def test(self, module: Module, data: Iterable[Any]) -> dict[str, float]:
         """The mean of each metric of ``test_step``."""
         _need(module, "test_step")
-        return _means(module, module.test_step, data)  # type: ignore[missing-attribute]
+        return means_of(module, module.test_step, data)  # type: ignore[missing-attribute]
 
 
 class _Run:
@@ -176,10 +209,12 @@ class _Run:
 
     def epochs(self, train: DataLoader, validation: Iterable[Any] | None) -> None:
         start = time.monotonic()
+        self.save()  # what ends in the first epoch goes on from here
         result, limit = self.result, self.trainer.max_epochs
         try:
             while self.epoch < limit:
-                self._epoch(train, validation)
+                with at("epoch", self.epoch):
+                    self._epoch(train, validation)
                 self.epoch += 1
                 self.save()
                 if self.trainer.patience is not None and self.since >= self.trainer.patience:
@@ -193,28 +228,42 @@ class _Run:
             if self.best is not None:
                 self.module.load_state_dict(self.best[1])
             self._tell_run()
+        if isinstance(self.optimizer, Validated):
+            self._finish()
+
+    def _finish(self) -> None:
+        """Start and end on the final split; where the budget has no room for it, no figure."""
+        try:
+            self.result.final = self.optimizer.finish()
+        except BudgetError:
+            self.result.stopped += ", before the final split was measured"
+        self._tell_run()
 
     def _epoch(self, train: DataLoader, validation: Iterable[Any] | None) -> None:
         self.module.train()
         _follow_epoch(train, self.epoch)
-        totals = _Totals()
+        totals = Totals()
         if validation is not None and self.best is None:
-            self._keep(_means(self.module, self.module.validation_step, validation))  # type: ignore[missing-attribute]
+            self._keep(means_of(self.module, self.module.validation_step, validation))  # type: ignore[missing-attribute]
         for number, batch in enumerate(train):
-            self.optimizer.zero_grad()
-            metrics = _step(self.module.training_step, batch, number, learn=True)  # type: ignore[missing-attribute]
-            if metrics is None:
-                continue
-            totals.add(metrics)
-            said = self._propose() if self._is_told() else ""
-            self.show(f"epoch {self.epoch} batch {number}: {_told(metrics)} {said}".rstrip())
+            with at("batch", number):
+                self._batch(number, batch, totals)
         means = totals.means()
         if validation is not None:
-            held = _means(self.module, self.module.validation_step, validation)  # type: ignore[missing-attribute]
+            held = means_of(self.module, self.module.validation_step, validation)  # type: ignore[missing-attribute]
             self._keep(held)
             means |= {f"validation_{name}": value for name, value in held.items()}
         self.result.history.append(means)
-        self.show(f"epoch {self.epoch}: {_told(means)}")
+        self.show(f"epoch {self.epoch}: {told(means)}")
+
+    def _batch(self, number: int, batch: Any, totals: "Totals") -> None:
+        self.optimizer.zero_grad()
+        metrics = run_step(self.module.training_step, batch, number, learn=True)  # type: ignore[missing-attribute]
+        if metrics is None:
+            return
+        totals.add(metrics)
+        said = self._propose() if self._is_told() else ""
+        self.show(f"epoch {self.epoch} batch {number}: {told(metrics)} {said}".rstrip())
 
     def _tell_run(self) -> None:
         """Let the page of the run under way show what the search has found."""
@@ -238,6 +287,10 @@ class _Run:
         if self.account is not None:
             self.account.propose()
         self.result.proposals += 1
+        if not isinstance(self.optimizer, Validated):
+            with attempted() as tried:
+                self.optimizer.step()
+            return "" if tried.failure is None else f"nothing was proposed: {tried.failure.cause}"
         outcome = self.optimizer.step()
         if not isinstance(outcome, Outcome):
             return ""
@@ -288,61 +341,6 @@ class _Run:
             raise ArgumentError("This is no checkpoint.", given=f"{path}: {error!r}") from None
 
 
-class _Totals:
-    """The means of metrics over steps."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, list[float]] = {}
-
-    def add(self, metrics: dict[str, float]) -> None:
-        for name, value in metrics.items():
-            self._values.setdefault(name, []).append(value)
-
-    def means(self) -> dict[str, float]:
-        return {name: math.fsum(each) / len(each) for name, each in self._values.items()}
-
-
-def _means(module: Module, step: Any, data: Iterable[Any]) -> dict[str, float]:
-    was, totals = module.training, _Totals()
-    module.eval()
-    try:
-        for number, batch in enumerate(data):
-            metrics = _step(step, batch, number, learn=False)
-            if metrics is not None:
-                totals.add(metrics)
-    finally:
-        module.train(was)
-    return totals.means()
-
-
-def _step(step: Any, batch: Any, number: int, learn: bool) -> dict[str, float] | None:
-    """Run one step, and feedback back; its metrics, or None where it is skipped."""
-    try:
-        if learn:
-            returned = step(batch, number)
-        else:
-            with no_grad():
-                returned = step(batch, number)
-    except StepError as error:
-        if learn:
-            error.backward()
-        return {"score": 0.0}
-    if returned is None:
-        return None
-    more = dict(returned) if isinstance(returned, dict) else {}
-    loss = more.pop("loss", None) if isinstance(returned, dict) else returned
-    if not isinstance(loss, tuple) or len(loss) != 2 or not isinstance(loss[0], Variable):
-        raise ArgumentTypeError(
-            "A step gave no evaluation.", given=repr(returned)[:80],
-            expected="a score and an explanation, a dict with them as 'loss', or None",
-        )  # fmt: skip
-    evaluation = Evaluation(*loss)
-    if learn and evaluation.score.requires_grad:
-        evaluation.backward()
-    numbers = {name: float(getattr(value, "data", value)) for name, value in more.items()}
-    return {"score": float(evaluation.score.data), **numbers}
-
-
 def _need(module: Any, *names: str) -> None:
     if not isinstance(module, Module):
         raise ArgumentTypeError("A Trainer trains a Module.", given=type(module).__name__)
@@ -356,7 +354,3 @@ def _follow_epoch(train: DataLoader, epoch: int) -> None:
     sampler: Any = train.sampler
     if hasattr(sampler, "epoch"):
         sampler.epoch = epoch
-
-
-def _told(metrics: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())

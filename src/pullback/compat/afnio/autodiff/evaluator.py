@@ -107,7 +107,7 @@ class LMJudgeEvaluator:
 
         def ask(*values: tape.Variable) -> Any:
             fields = dict(zip(names, values, strict=True))
-            conversation, variables = read_conversation(messages, fields, unused=True)
+            conversation, variables = read_conversation(messages, fields, unused=True, every=True)
             place = conversation.count + names.index("prediction")
             others = tuple(n for n in range(len(variables)) if n != place)
             told = () if plain(eval_mode) else others

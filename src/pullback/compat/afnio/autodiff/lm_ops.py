@@ -48,7 +48,7 @@ class ChatCompletion:
 
         def ask(*values: tape.Variable) -> Any:
             named = dict(zip(given, values, strict=True))
-            conversation, variables = read_conversation(turns, named, unused=True)
+            conversation, variables = read_conversation(turns, named, unused=True, every=True)
             call = Call(lm, conversation, "chat completion", critic, options=options)
             return Chat.apply(call, *variables)
 

@@ -8,7 +8,7 @@ from pullback.compat.afnio._client import as_lm
 from pullback.compat.afnio._messages import check_messages
 from pullback.compat.afnio._variable import plain
 from pullback.errors import ArgumentTypeError
-from pullback.text.optim import Constraint
+from pullback.text.optim import Constraint, keeps_fields
 
 __all__ = ["TGD"]
 
@@ -54,6 +54,10 @@ class TGD(text.optim.TGD):
         result = None if closure is None else closure()
         super().step()
         return result
+
+    def _kept(self, parameter: Any) -> Constraint | None:
+        fields = keeps_fields(parameter.data)  # here every text may be a template
+        return fields if fields is not None and "{" in parameter.data else None
 
     def clear_grad(self) -> None:
         """Forget the feedback of every parameter."""

@@ -1,0 +1,207 @@
+"""The jvp of a Function that has none: the transpose of its backward, where that is linear.
+
+Backward is B(c) = J^T c. Recorded for a cotangent c that is a leaf, <B(c), t> is a number whose
+gradient with respect to c is J t, for all outputs at once. That holds if B is linear in c, and the
+record shows whether it is: each operation on what comes from c is linear in it, and B(0) = 0. No
+point is tried and nothing is remembered, so the answer is the same whatever was run before.
+
+What is kept from the record (c read as plain data, detached, used without recording) is seen
+either by the watch or by the one number <B(1), t> = <1, J t>, with which the transpose must agree.
+
+Source: linearise and transpose, Radul et al. 2022, "You only linearize once", arXiv:2204.10923.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from typing import Any
+
+from pullback.errors import UnsupportedError
+from pullback.tape._context import at_edge
+from pullback.tape._function_node import FunctionNode
+from pullback.tape._mode import OFF, Mode, mode
+from pullback.tape._node import AccumulateGrad, Node, edge_of
+from pullback.tape._plan import plan
+from pullback.tape._registry import Space
+from pullback.tape._second_order import guard, left_behind
+from pullback.tape._spaces import NUMBER
+from pullback.tape._variable import Variable, wrap
+from pullback.tape._verbs import grad
+
+__all__ = ["transpose"]
+
+
+def transpose(node: FunctionNode, tangents: Sequence[Any]) -> list[Any]:
+    """The tangents of the outputs of a node, from its backward alone.
+
+    Raises:
+        UnsupportedError: its backward is not linear, or that cannot be seen.
+    """
+    _refuse_by_kind(node)
+    carries = [output.space is not None and output.differentiable for output in node.outputs]
+    spaces = [output.space if carry else None
+              for output, carry in zip(node.outputs, carries, strict=True)]  # fmt: skip
+    if not all(space is None or _is_numeric(space) for space in spaces):
+        raise _refusal(node, "an output is no number, nor a list or mapping of them")
+    wanted = mode.get().grad
+    watch = Mode(True, None if node.definition.trusted else [])
+    zero = _cotangents(spaces, 0.0)
+    sent = _pull(node, zero, tangents, watch)
+    read = [each for each in watch.watch or [] if _reaches(each, zero)]
+    if read:
+        raise _refusal(node, "its backward reads its gradient as plain data")
+    _check_linear(node, sent, zero)
+    pairing = _pair(node, sent, tangents, watch)
+    leaves = [leaf for leaf in zero if leaf is not None]
+    pushed: list[Any] = [None] * len(leaves)
+    if pairing._requires_grad and _reaches(pairing, leaves):
+        pushed = list(grad(pairing, leaves, create_graph=wanted, allow_unused=True))
+    if not node.definition.trusted:
+        _check_value(node, spaces, tangents, pushed)
+    made = iter([
+        space.zero() if each is None else each
+        for space, each in zip([s for s in spaces if s is not None], pushed, strict=True)
+    ])  # fmt: skip
+    results = [next(made) if carry else None for carry in carries]
+    hidden = [*(watch.watch or ()), *left_behind(node)]
+    return _guarded(node, results, hidden) if wanted and hidden else results
+
+
+def _refuse_by_kind(node: FunctionNode) -> None:
+    definition = node.definition
+    texts = any(o.space is not None and o.space.name == "text" for o in node.outputs)
+    why = (
+        "there is no forward mode of texts" if texts
+        else "its backward is not linear" if definition.gradient == "nonlinear"
+        else "its backward is awaited" if "backward" in definition.asynchronous
+        else "its backward is once_differentiable, so no record shows whether it is linear"
+        if definition.once else ""
+    )  # fmt: skip
+    if why:
+        raise _refusal(node, why)
+
+
+def _refusal(node: FunctionNode, why: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{node.title()} has no jvp, and none can be derived: {why}.",
+        expected="a backward that is seen to be linear in the gradient",
+        mend="Define jvp on the Function; or write backward in operations on Variables.",
+    )
+
+
+def _is_numeric(space: Space) -> bool:
+    slots = getattr(space, "slots", None)
+    if space is NUMBER or not space.differentiable:
+        return True
+    return slots is not None and all(map(_is_numeric, slots))
+
+
+def _cotangents(spaces: Sequence[Space | None], value: float) -> list[Variable | None]:
+    """A leaf for each output that carries a gradient, the same number everywhere in it."""
+    leaves: list[Variable | None] = []
+    for space in spaces:
+        leaf = None if space is None else wrap(_filled(space, repeat(value)))
+        if leaf is not None:
+            leaf._requires_grad = True
+        leaves.append(leaf)
+    return leaves
+
+
+def _filled(space: Any, numbers: Iterator[float]) -> Any:
+    if space is NUMBER:
+        return next(numbers)
+    if not space.differentiable:
+        return space.zero()
+    return space.build([_filled(slot, numbers) for slot in space.slots])
+
+
+def _pull(
+    node: FunctionNode, cotangents: Sequence[Any], tangents: Sequence[Any], how: Mode
+) -> list[Any]:
+    needed = [tangent is not None for tangent in tangents]
+    rule, args = node.backward_call(cotangents, needed)
+    token = mode.set(how)
+    try:
+        returned = rule(*args)
+        return node.backward_answer(returned, cotangents, needed)
+    finally:
+        mode.reset(token)
+
+
+def _pair(node: FunctionNode, sent: Sequence[Any], tangents: Sequence[Any], how: Mode) -> Variable:
+    """<B(c), t>."""
+    token = mode.set(Mode(how.grad))
+    try:
+        total = wrap(0.0)
+        for space, gradient, tangent in zip(node.spaces, sent, tangents, strict=True):
+            if gradient is not None and tangent is not None:
+                total = total + space.inner(gradient, tangent)
+        return total
+    finally:
+        mode.reset(token)
+
+
+def _reaches(value: Any, leaves: Sequence[Variable | None]) -> bool:
+    """Whether a Variable depends on one of these leaves."""
+    if not isinstance(value, Variable) or not value._requires_grad:
+        return False
+    root = edge_of(value)[0]
+    return root is not None and bool(plan([root], _starts(leaves)).order)
+
+
+def _starts(leaves: Sequence[Variable | None]) -> set[Node]:
+    nodes = [edge_of(leaf)[0] for leaf in leaves if leaf is not None]
+    return {node for node in nodes if node is not None}
+
+
+def _check_linear(node: FunctionNode, sent: Sequence[Any], zero: Sequence[Any]) -> None:
+    """Each operation between the cotangents and what backward sends is linear in what it gets."""
+    roots = [edge_of(each)[0] for each in sent if each is not None and each._requires_grad]
+    unique = [root for root in dict.fromkeys(roots) if root is not None]
+    within = plan(unique, _starts(zero))
+    for each in within.order:
+        if type(each) is AccumulateGrad:
+            continue
+        kind = each.definition.linear if isinstance(each, FunctionNode) else ""
+        depends = [n for n, (before, _) in enumerate(each._next) if before in within.index]
+        linear = (
+            kind == "jointly" or (kind == "each" and len(depends) == 1)
+            or (kind == "first" and depends == [0])
+        )  # fmt: skip
+        if not linear:
+            raise _refusal(node, f"its backward is not linear, or not seen to be: {each.title()}")
+    for gradient in sent:
+        if gradient is not None and any(n != 0 and n == n for n in _numbers(gradient._data)):  # noqa: PLR0124  # not NaN
+            raise _refusal(node, "its backward is not linear: it sends something for nothing")
+
+
+def _numbers(data: Any) -> Iterator[float]:
+    if isinstance(data, list | tuple | dict):
+        for each in data.values() if isinstance(data, dict) else data:
+            yield from _numbers(each)
+    elif isinstance(data, int | float):
+        yield data
+
+
+def _check_value(
+    node: FunctionNode, spaces: Sequence[Any], tangents: Sequence[Any], pushed: Sequence[Any]
+) -> None:
+    """<B(1), t> = <1, J t>: what is hidden from the record would be missing on the right."""
+    plain = [None if tangent is None else tangent.detach() for tangent in tangents]
+    sent = _pull(node, _cotangents(spaces, 1.0), plain, OFF)
+    there = float(_pair(node, sent, plain, OFF)._data)
+    parts = [n for each in pushed if each is not None for n in _numbers(each._data)]
+    here, scale = sum(parts), max(1.0, abs(there), sum(map(abs, parts)))
+    if abs(here - there) > 1e-9 * scale:
+        raise _refusal(node, "its backward is not linear, or keeps its gradient from the record")
+
+
+def _guarded(node: FunctionNode, results: list[Any], hidden: list[Any]) -> list[Any]:
+    """What backward has read as plain data is no part of the derivative of the tangents."""
+    error = UnsupportedError(
+        f"The derived jvp of {node.title()} cannot be differentiated: its backward reads plain "
+        "data.",
+        mend="Compute with the Variables themselves.",
+    )
+    read = [each for each in hidden if isinstance(each, Variable)]
+    inputs = [at_edge(0.0, "", edge) for edge in node._next if edge[0] is not None]
+    return guard(results, read if len(read) == len(hidden) else inputs, error)

@@ -1,0 +1,213 @@
+"""`Failure`: a bad answer as data; and how many of them a run takes before it ends."""
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, Self
+
+from pullback.errors import ArgumentError, ModelError, ReplyError
+from pullback.text.lm import Call, current_run, hearing, scrub
+
+__all__ = [
+    "SHARE", "Failure", "Failures", "attempted", "failure_in", "forgive", "is_failure", "tolerate",
+    "tolerating",
+]  # fmt: skip
+
+SHARE = 0.2  # of all answers, where nothing else is said
+ENOUGH = 10  # answers, before a share of them says anything
+_TOO_LONG = 413  # the prompt: an answer of ten megabytes makes the next one so
+
+
+class Failure(str):
+    """What stands where a text was expected and a model gave none that can be used.
+
+    As a text it says so. Operations hand it on and ask nobody; evaluators score it 0, and what is
+    said of it goes back to the call that failed.
+
+    Arguments:
+        cause: what happened.
+
+    Example:
+        >>> Failure("The answer was cut off.")
+        '[failed: The answer was cut off.]'
+    """
+
+    cause: str
+
+    def __new__(cls, cause: str) -> Self:
+        """A text that names the cause."""
+        failure = super().__new__(cls, f"[failed: {cause}]")
+        failure.cause = cause
+        return failure
+
+
+def failure_in(data: Any) -> Failure | None:
+    """The first failure in a value of any structure, or None."""
+    if isinstance(data, str):
+        return data if isinstance(data, Failure) else None
+    if isinstance(data, list | tuple | dict):
+        entries = data.values() if isinstance(data, dict) else data
+        return next((found for each in entries if (found := failure_in(each)) is not None), None)
+    return None
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether an error is a model's or its provider's, as any has them now and then.
+
+    A wrong key, an unknown model and options that no server takes are the program's, and raise.
+    """
+    if not isinstance(error, ModelError):
+        return False
+    return isinstance(error, ReplyError) or error.transient or error.status == _TOO_LONG
+
+
+class Failures:
+    """What failed so far, beside all that was asked.
+
+    Arguments:
+        most: how many may fail: a count, or a share of all once there are ten of them.
+
+    Attributes:
+        causes: what failed, each in words.
+        asked: how many answers were wanted.
+
+    Raises:
+        ArgumentError: the most is neither a count from 1 nor a share above 0.
+    """
+
+    def __init__(self, most: float = SHARE) -> None:
+        share = isinstance(most, float) and 0 < most <= 1
+        count = isinstance(most, int) and not isinstance(most, bool) and most >= 1
+        if not share and not count:
+            raise ArgumentError(
+                "The most that may fail is a count, or a share of all.", given=repr(most),
+                expected="1, 2, 3, ... or a number from 0.0 to 1.0",
+            )  # fmt: skip
+        self.most, self.asked = most, 0
+        self.causes: list[str] = []
+        self._lock = threading.Lock()
+
+    def __str__(self) -> str:
+        return f"{len(self.causes)} of {self.asked} answers failed"
+
+    def answered(self) -> None:
+        """Count an answer that could be used."""
+        with self._lock:
+            self.asked += 1
+
+    def count(self, asked: int, causes: Sequence[str]) -> None:
+        """Count what was asked, and what of it failed, elsewhere."""
+        for _ in range(asked - len(causes)):
+            self.answered()
+        for cause in causes:
+            self.add(cause)
+
+    def add(self, cause: str, calls: Sequence[Call] = ()) -> Failure:
+        """Count one that could not.
+
+        Raises:
+            ModelError: these are too many. What the journal holds of them is asked again by a run
+                that is resumed.
+        """
+        run = current_run()
+        if run is not None:
+            run.fail(calls, cause)
+        with self._lock:
+            self.asked += 1
+            self.causes.append(cause)
+            failed, asked = len(self.causes), self.asked
+        if failed < self.most if isinstance(self.most, int) else (
+            asked < ENOUGH or failed <= self.most * asked
+        ):  # fmt: skip
+            return Failure(cause)
+        if run is not None:
+            run.retire_failures()
+        raise ModelError(
+            "Too many answers of the models failed.",
+            given=f"{failed} of {asked}; the last: {cause}",
+            expected=f"fewer than {self.most}" if isinstance(self.most, int)
+            else f"at most {self.most:.0%}",
+            mend="Mend the prompts or the model, or raise max_failures; then resume.",
+        )  # fmt: skip
+
+
+_tolerance: ContextVar[Failures | None] = ContextVar("pullback.text.failures", default=None)
+
+
+@contextlib.contextmanager
+def tolerate(max_failures: float = SHARE) -> Iterator[Failures]:
+    """Inside, an answer that cannot be used is a `Failure` and not an error, up to so many.
+
+    Training and measuring do this of themselves.
+
+    Example:
+        >>> from pullback.text import chat
+        >>> from pullback.text.lm import Scripted
+        >>> with tolerate() as failures:
+        ...     answer = chat(Scripted([""]), "Hello")
+        >>> print(failures)
+        1 of 1 answers failed
+        >>> answer.data
+        '[failed: The model answered nothing.]'
+    """
+    failures = Failures(max_failures)
+    token = _tolerance.set(failures)
+    try:
+        yield failures
+    finally:
+        _tolerance.reset(token)
+
+
+@contextlib.contextmanager
+def tolerating() -> Iterator[Failures]:
+    """The tolerance that is in force here, or one for what happens inside."""
+    now = _tolerance.get()
+    if now is not None:
+        yield now
+        return
+    with tolerate() as failures:
+        yield failures
+
+
+def forgive(error: Exception, calls: Sequence[Call] = ()) -> Failure | None:
+    """What an error counts as where failures are tolerated; None where it is to be raised."""
+    now = _tolerance.get()
+    if now is None or not is_failure(error):
+        return None
+    return now.add(scrub(getattr(error, "what", str(error))), calls)
+
+
+class attempted:  # noqa: N801  # reads as a statement: with attempted() as tried
+    """One answer that a model is asked for: what is raised inside is its failure.
+
+    Inside, nothing else is tolerated, so that a part of the answer that fails is its failure, and
+    counts once. Where nothing is tolerated outside, everything raises as ever.
+    """
+
+    def __init__(self) -> None:
+        self.failure: Failure | None = None
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        self._calls = self._stack.enter_context(hearing())
+        self._token = _tolerance.set(None)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        _tolerance.reset(self._token)
+        self._stack.close()
+        now = _tolerance.get()
+        if error is None:
+            if now is not None:
+                now.answered()
+            return False
+        if isinstance(error, Exception):
+            self.failure = forgive(error, self._calls)
+        return self.failure is not None

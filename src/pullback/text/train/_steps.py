@@ -1,0 +1,87 @@
+"""One step of a module, its metrics, and their means."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from pullback.errors import ArgumentTypeError, ModelError
+from pullback.tape import Variable, no_grad
+from pullback.tape._place import at
+from pullback.text._evaluation import Evaluation
+from pullback.text._failure import forgive, tolerating
+from pullback.text._module import Module
+from pullback.text._python import StepError
+
+__all__ = ["Totals", "evaluations_of", "means_of", "run_step", "told"]
+
+
+class Totals:
+    """The means of metrics over steps."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[float]] = {}
+
+    def add(self, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            self._values.setdefault(name, []).append(value)
+
+    def means(self) -> dict[str, float]:
+        return {name: math.fsum(each) / len(each) for name, each in self._values.items()}
+
+
+def means_of(module: Module, step: Any, data: Iterable[Any]) -> dict[str, float]:
+    was, totals = module.training, Totals()
+    module.eval()
+    try:
+        for number, batch in enumerate(data):
+            with tolerating(), at("held", number):
+                metrics = run_step(step, batch, number, learn=False)
+            if metrics is not None:
+                totals.add(metrics)
+    finally:
+        module.train(was)
+    return totals.means()
+
+
+def run_step(step: Any, batch: Any, number: int, learn: bool) -> dict[str, float] | None:
+    """Run one step, and feedback back; its metrics, or None where it is skipped."""
+    try:
+        if learn:
+            returned = step(batch, number)
+        else:
+            with no_grad():
+                returned = step(batch, number)
+    except StepError as error:
+        if learn:
+            error.backward()
+        return {"score": 0.0}
+    except ModelError as error:  # of a model that the step asks itself
+        if forgive(error) is None:
+            raise
+        return {"score": 0.0}
+    if returned is None:
+        return None
+    more = dict(returned) if isinstance(returned, dict) else {}
+    loss = more.pop("loss", None) if isinstance(returned, dict) else returned
+    if not isinstance(loss, tuple) or len(loss) != 2 or not isinstance(loss[0], Variable):
+        raise ArgumentTypeError(
+            "A step gave no evaluation.", given=repr(returned)[:80],
+            expected="a score and an explanation, a dict with them as 'loss', or None",
+        )  # fmt: skip
+    evaluation = Evaluation(*loss)
+    if learn and evaluation.score.requires_grad:
+        evaluation.backward()
+    numbers = {name: float(getattr(value, "data", value)) for name, value in more.items()}
+    return {"score": float(evaluation.score.data), **numbers}
+
+
+def evaluations_of(measure: Any, otherwise: int = 0, repeats: int | None = None) -> int:
+    """How many runs of a module a measure makes, each sample as often as it repeats."""
+    samples = getattr(measure, "samples", None)
+    if samples is None:
+        return otherwise
+    return len(samples) * (getattr(measure, "repeats", 1) if repeats is None else repeats)
+
+
+def told(metrics: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())

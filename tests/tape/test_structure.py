@@ -1,0 +1,137 @@
+"""Derived rules are right by the structure of the call, or refused: nothing is tried at a point."""
+
+import pytest
+
+from pullback.errors import UnsupportedError
+from pullback.tape import Function, Variable, backward, grad, jvp, sin, stack
+
+
+def rule(forward, backward, **more):
+    """A Function of one Variable that saves it, and has no jvp."""
+
+    class Rule(Function):
+        @staticmethod
+        def forward(ctx, a):
+            ctx.save_for_backward(a)
+            return Variable(forward(a.data))
+
+    Rule.backward = staticmethod(backward)
+    for name, value in more.items():
+        setattr(Rule, name, value)
+    return Rule
+
+
+def cube_list(ctx, g):
+    (a,) = ctx.saved_variables
+    return stack([g[0] * (3 * a[0] * a[0]), g[1] * (2 * a[1])])
+
+
+def squares_gradient(ctx, g):
+    (a,) = ctx.saved_variables
+    return stack([g[0] * g[0] * a[0], g[1] * a[1]])
+
+
+def first_only(ctx, g):
+    (a,) = ctx.saved_variables
+    return g["x"] * a + 1.0 * g["y"]
+
+
+def test_a_list_is_pushed_through_a_linear_backward():
+    cubes = rule(lambda a: [a[0] ** 3, a[1] ** 2], cube_list)
+    out, change = jvp(cubes.apply, (Variable([2.0, 3.0]),), (Variable([1.0, 10.0]),))
+    assert (out.data, change.data) == ([8.0, 9.0], [12.0, 60.0])
+    pair = rule(lambda a: {"x": a * a / 2, "y": a}, first_only)
+    _, change = jvp(pair.apply, (Variable(3.0),), (Variable(2.0),))
+    assert change.data == {"x": 6.0, "y": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("forward", "wrong", "x"),
+    [
+        (list, squares_gradient, [3.0, 5.0]),
+        (list, lambda ctx, g: stack([abs(g[0]), g[1]]), [3.0, 5.0]),
+        (lambda a: {"x": a, "y": a}, lambda ctx, g: g["x"] * g["y"], 3.0),
+        (lambda a: a, lambda ctx, g: g * g, 3.0),
+        (lambda a: a, lambda ctx, g: g + 1.0, 3.0),
+        (lambda a: a, lambda ctx, g: sin(g), 3.0),
+        (lambda a: a, lambda ctx, g: Variable(max(g.data, 0.0)), 3.0),
+        (lambda a: a, lambda ctx, g: 2.0 / g, 3.0),
+        (lambda a: [a, a], lambda ctx, g: g[0] + g[1] * g[0], 3.0),
+    ],
+)
+def test_a_backward_that_is_not_linear_is_never_transposed(forward, wrong, x):
+    func = rule(forward, wrong)
+    tangent = Variable([1.0, 1.0] if isinstance(x, list) else 1.0)
+    for _ in range(2):  # nothing is remembered from the first time
+        with pytest.raises(UnsupportedError, match="linear"):
+            jvp(func.apply, (Variable(x),), (tangent,))
+
+
+def test_what_is_linear_today_is_not_trusted_tomorrow():
+    mode = {"squared": False}
+    func = rule(lambda a: a, lambda ctx, g: g * g if mode["squared"] else g * 2.0)
+    assert jvp(func.apply, (Variable(1.0),), (Variable(1.0),))[1].data == 2.0
+    mode["squared"] = True
+    with pytest.raises(UnsupportedError, match="linear"):
+        jvp(func.apply, (Variable(1.0),), (Variable(1.0),))
+
+
+def test_a_derived_jvp_is_differentiated_again():
+    cubes = rule(lambda a: a**3, lambda ctx, g: g * 3.0 * ctx.saved_variables[0] ** 2)
+    x = Variable(2.0, requires_grad=True)
+    _, change = jvp(cubes.apply, (x,), (Variable(1.0),))
+    (second,) = grad(change, x)
+    assert (change.data, second.data) == (12.0, 12.0)
+
+
+def test_a_second_derivative_reads_the_record_alone():
+    runs = []
+
+    def forward(a):
+        runs.append(a)
+        return a**3
+
+    cubes = rule(forward, lambda ctx, g: g * 3.0 * ctx.saved_variables[0] ** 2)
+    x = Variable(2.0, requires_grad=True)
+    (first,) = grad(cubes.apply(x), x, create_graph=True)
+    assert grad(first, x)[0].data == 12.0
+    assert runs == [2.0]  # the forward of the author is not run anywhere else
+
+    hides = rule(lambda a: a**3, lambda ctx, g: g * (3.0 * ctx.saved_variables[0].data ** 2))
+    (first,) = grad(hides.apply(x), x, create_graph=True)
+    assert first.data == 12.0
+    with pytest.raises(UnsupportedError, match="plain data"):
+        grad(first, x)
+
+
+@pytest.mark.parametrize("value", [2.0, 3, [1.0, [2.0]], {"a": 1.0}, "text"])
+def test_a_gradient_is_its_leafs_own(value):
+    leaves = [Variable(value, requires_grad=True) for _ in range(3)]
+    given = Variable("said") if value == "text" else Variable(
+        float(value) if isinstance(value, int) else value)  # fmt: skip
+    before = repr(given.data)
+    backward([*leaves, leaves[0]], [given] * 4)
+    told = [leaf.grad for leaf in leaves]
+    assert all(a is not b for n, a in enumerate(told) for b in [given, *told[:n]])
+    first = leaves[1].grad
+    if isinstance(value, list):
+        first.data[1][0] = 99.0
+    elif isinstance(value, dict):
+        first.data["a"] = 99.0
+    elif value == "text":
+        first.append(Variable("more"))
+    else:
+        first.data = 99.0
+    assert repr(given.data) == before
+    assert "99" not in repr(leaves[2].grad)
+    assert "more" not in repr(leaves[2].grad)
+    assert "99" not in repr(leaves[0].grad)
+
+
+def test_a_gradient_of_ones_own_keeps_its_history():
+    x, g = Variable(2.0, requires_grad=True), Variable(3.0, requires_grad=True)
+    (x * 1.0).backward(g, create_graph=True)
+    y = Variable(1.0, requires_grad=True)
+    backward(y, g, create_graph=True)
+    assert y.grad is not g
+    assert grad(y.grad + x.grad, g)[0].data == 2.0

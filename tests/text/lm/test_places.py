@@ -1,0 +1,109 @@
+"""A request has a place: no order of time says who gets which answer, or what is paid again."""
+
+import asyncio
+import itertools
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.fuzzing import examples
+
+from pullback import tape
+from pullback.tape import Variable, at, vmap
+from pullback.text import ChatModule, Module, chat, exact_match
+from pullback.text.lm import Journal, Run, Scripted
+from pullback.text.optim import TGD
+from pullback.text.train import DataLoader, Measure, Trainer
+
+
+class Stop(Exception):
+    """The process ends here."""
+
+
+class Model(Scripted):
+    """Answers after any time, and never the same twice."""
+
+    def __init__(self, stop=None):
+        self.sent, count = [], itertools.count()
+
+        async def answer(request):
+            number = next(count)
+            if number == stop:
+                raise Stop
+            self.sent.append(request)
+            await asyncio.sleep(random.random() / 200)
+            if "<PARTS" in request.messages[-1].text:
+                numbers = range(request.messages[-1].text.count("<PART id="))
+                return "".join(f'<FEEDBACK id="{n}">{random.random()}</FEEDBACK>' for n in numbers)
+            if "<CONSTRAINTS" in request.messages[-1].text:
+                return f"<IMPROVED>{random.random()}</IMPROVED>"
+            return f"{random.random()}"
+
+        super().__init__(answer)
+
+
+class Draws(Module):
+    """Equal prompts at many places: eight samples, three batches at once, three epochs."""
+
+    def __init__(self, lm):
+        self.ask = ChatModule(lm, "Draw.", "Go on with {x}.", role="draw")
+        self.writer = TGD(self.parameters(), lm)
+
+    def forward(self, x):
+        return self.ask(x=self.ask(x=x))
+
+    def training_step(self, batch, number):
+        out = vmap(self)(batch)
+        return exact_match(out, ["none"] * 8)
+
+    def configure_optimizers(self):
+        return self.writer
+
+
+def program(path, stop=None):
+    """What every draw gave, and how many were paid for."""
+    lm = Model(stop)
+    module = Draws(lm)
+    data = [Variable("the same") for _ in range(8)]
+    try:
+        with Run(path) as run, tape.concurrency(8):
+            Trainer(3).fit(module, DataLoader(data, 8))
+            measure = Measure(module, lambda m, x: float(m(x).data), data, at_once=8)
+            scores = measure.scores()
+            with ThreadPoolExecutor(8) as threads:
+                texts = list(threads.map(lambda n: alone(module, n), range(8)))
+    except Stop:
+        return None, len(lm.sent)
+    return (module.state_dict(), scores, texts, run.recorded + run.paid), len(lm.sent)
+
+
+def alone(module, number):
+    with at("thread", number):
+        return module(Variable("the same")).data
+
+
+def test_a_run_that_is_stopped_anywhere_pays_for_nothing_twice_and_ends_the_same(tmp_path):
+    for seed in range(examples(4)):
+        path = tmp_path / f"{seed}.sqlite"
+        dice, paid, found = random.Random(seed), 0, None
+        while found is None:
+            found, sent = program(path, dice.choice([dice.randrange(120), 10**6]))
+            paid += sent
+        again, nothing = program(path)
+        assert (again, nothing) == (found, 0)
+        assert paid <= found[-1] + 0, f"seed {seed}: {paid} paid of {found[-1]}"
+
+
+def test_equal_prompts_at_two_places_are_two_draws_in_any_order(tmp_path):
+    def draws(order, lm):
+        with Run(tmp_path / "run.sqlite"):
+            found = {}
+            for name in order:
+                with at(name):
+                    found[name] = chat(lm, "Draw.").data
+        return found
+
+    first = draws("abc", Model())
+    assert len(set(first.values())) == 3
+    assert draws("cab", Model(stop=0)) == first
+    with Journal(tmp_path / "run.sqlite") as journal:
+        assert sorted(call.place for call in journal.calls()) == ["a/0", "b/0", "c/0"]

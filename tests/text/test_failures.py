@@ -1,0 +1,223 @@
+"""A bad answer is data: it scores 0, says why, and ends a run only where there are too many."""
+
+import itertools
+import json
+
+import pytest
+from tests.text.helpers import answering
+from tests.text.test_train import DATA, Spam, label
+
+from pullback.errors import ArgumentError, ModelError, ReplyError
+from pullback.tape import Variable, vmap
+from pullback.text import (
+    ChatModule,
+    Failure,
+    Module,
+    Parameter,
+    RuleCritic,
+    chat,
+    concat,
+    exact_match,
+    format,  # noqa: A004
+    judge,
+    map_python,
+    select,
+    split,
+    tolerate,
+    use_critic,
+)
+from pullback.text.lm import Completion, Finish, Journal, Run, Scripted
+from pullback.text.optim import TGD
+from pullback.text.train import DataLoader, Measure, Trainer
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"label": {"type": "string"}, "more": {"properties": {"why": {}}}},
+    "required": ["label"],
+}
+BAD = {
+    "empty": "",
+    "withheld": Completion("", finish=Finish.CONTENT_FILTER),
+    "unreadable": ReplyError("unreadable"),
+    "busy": ModelError("busy", transient=True, status=429),
+    "broken": ModelError("broken", transient=True, status=500),
+    "too long": ModelError("The prompt is longer.", status=413),
+}
+
+
+def every(number, bad):
+    """A model that answers rightly, but for one answer of so many."""
+    count = itertools.count(1)
+
+    def answer(request):
+        return bad if next(count) % number == 0 else label(request)
+
+    return answering(answer)
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+def test_a_bad_answer_costs_its_own_score_and_ends_nothing(bad, tmp_path):
+    module = Spam(held=DATA, risk=1.0)
+    module.classify.lm = every(7, bad)
+    with Run(tmp_path / "run.sqlite"):
+        result = Trainer(2).fit(module, DataLoader(DATA, 4), DataLoader(DATA, 4))
+    assert result.stopped == "2 epochs are done"
+    assert 2 <= len(result.failures) <= 8
+    assert f"{len(result.failures)} answers of models failed" in str(result)
+    with Journal(tmp_path / "run.sqlite") as journal:
+        kept = [call for call in journal.calls() if call.failure]
+    assert len(kept) == (len(result.failures) if bad in ("", BAD["withheld"]) else 0)
+
+
+@pytest.mark.parametrize(
+    "bad", ["not json", '{"label": 3}', Completion('{"la', finish=Finish.LENGTH)]
+)
+def test_a_structure_that_fails_has_its_fields_and_is_told_why(bad):
+    mail = Variable("BUY", "mail", requires_grad=True)
+    with tolerate(2) as failures, use_critic(RuleCritic([])):
+        out = chat(Scripted([bad]), mail, schema=SCHEMA)
+        score, _ = exact_match(select(out, "label"), "spam")
+        assert isinstance(select(out, "more", "why").data, Failure)
+    assert (score.data, len(failures.causes), failures.asked) == (0.0, 1, 1)
+    score.backward()
+    assert "[failed: " in mail.grad[0].data
+    assert "Expected: spam" in mail.grad[0].data
+
+
+def test_what_follows_a_failure_asks_nobody_and_tells_the_failure_alone():
+    asked = []
+    lm = Scripted(lambda request: asked.append(request) or "x")
+    system, word = Parameter("S", "system"), Variable("w", "word", requires_grad=True)
+    with tolerate() as failures, use_critic(RuleCritic([])):
+        failed = chat(Scripted([""]), word)
+        out = chat(lm, [{"role": "system", "content": system}, {"role": "user", "content": failed}])
+        out = map_python(lambda text: 1 / 0, format("{a} {b}", a=out, b="c"), purpose="never run")
+        out = concat(split(out, ",")[0], "!")
+        score, explanation = judge(lm, "Is it good?", out)
+    assert (asked, score.data) == ([], 0.0)
+    assert "The model answered nothing." in explanation.data
+    assert isinstance(out.data, Failure)
+    score.backward()
+    assert (len(word.grad), len(system.grad)) == (1, 0)
+    assert failures.causes == ["The model answered nothing."]
+
+
+def test_one_item_of_a_batch_fails_alone_and_so_does_its_judge():
+    lm = Scripted(lambda request: "" if "2" in request.messages[-1].text else "ok")
+    verdict = Scripted(lambda request: "good!" if "ok" in request.messages[-1].text else "{")
+    prediction = Variable(["ok", "no"], "texts", requires_grad=True)
+    with tolerate(9) as failures:
+        out = vmap(lambda word: chat(lm, word))([Variable(f"{n}") for n in range(4)])
+        assert exact_match(out, ["ok"] * 4).score.data == 0.75
+        score, explanation = judge(verdict, "?", prediction, retries=0)
+    assert (score.data, len(failures.causes)) == (0.0, 3)
+    assert explanation.data.count("[failed: ") == 2
+    score.backward()
+    assert prediction.grad is None  # nothing is known of texts whose judge fails
+
+
+def test_a_critic_that_fails_says_nothing():
+    word = Variable("w", "word", requires_grad=True)
+    lm = Scripted(lambda request: "fine" if len(request.messages) == 1 else "unreadable")
+    with tolerate(9) as failures:
+        chat(lm, word).backward(Variable("bad"))
+    assert word.grad == []
+    assert len(failures.causes) == 1
+
+
+def test_outside_of_a_tolerance_and_for_programmers_errors_everything_raises():
+    with pytest.raises(ReplyError, match="nothing"):
+        chat(Scripted([""]), "x")
+    with tolerate(), pytest.raises(ModelError, match="key"):
+        chat(Scripted([ModelError("key", status=401)]), "x")
+    with tolerate(), pytest.raises(ModelError, match="no answer left"):
+        Scripted(["x"])("x"), [chat(lm, "x") for lm in [Scripted(["x"])] * 2]
+    for most in (0, -1, 0.0, 1.5, True, "2"):
+        with pytest.raises(ArgumentError):
+            Trainer(max_failures=most)
+
+
+def test_a_run_with_too_many_ends_with_its_state_kept_and_asks_again_when_resumed(tmp_path):
+    path, folder = tmp_path / "run.sqlite", tmp_path / "state"
+    broken, asked = True, []
+
+    def answer(request):
+        asked.append(request)
+        return "" if broken and len(asked) > 5 else label(request)
+
+    def train(resume=None):
+        module = Spam(held=DATA, risk=1.0)
+        module.classify.lm = answering(answer)
+        with Run(path) as run:
+            result = Trainer(1, folder=folder, max_failures=4).fit(
+                module, DataLoader(DATA, 4), resume=resume
+            )
+        return result, run
+
+    with pytest.raises(ModelError, match="Too many answers"):
+        train()
+    state = json.loads((folder / "checkpoint.json").read_text())
+    assert (state["epoch"], state["module"]["classify.system"]) == (0, "Classify.")
+    paid, broken = len(asked), False
+    result, run = train(folder / "checkpoint.json")
+    assert (result.failures, result.stopped) == ([], "1 epochs are done")
+    assert run.recorded >= 4  # what was paid for and could be used is not asked again
+    with Journal(path) as journal:
+        calls = journal.calls()
+    assert sum(call.failure is not None for call in calls) >= 4
+    assert paid < len(asked)
+
+
+def test_a_killed_run_goes_on_with_its_failures_as_they_were(tmp_path):
+    class Stop(Exception):
+        pass
+
+    def train(path, stop):
+        count = itertools.count()
+        module = Spam(held=DATA, risk=1.0)
+        good = every(6, "")
+
+        async def answer(request):
+            if next(count) == stop:
+                raise Stop
+            return await good.answer(request)
+
+        module.classify.lm = Scripted(answer)
+        with Run(path) as run:
+            result = Trainer(2).fit(module, DataLoader(DATA, 4))
+        return result.history, result.failures, module.state_dict(), run.paid
+
+    whole = train(tmp_path / "whole.sqlite", None)
+    assert whole[1]
+    with pytest.raises(Stop):
+        train(tmp_path / "run.sqlite", 11)
+    again = train(tmp_path / "run.sqlite", None)
+    assert again[-1] < whole[-1]
+
+
+def test_a_module_that_asks_by_itself_fails_as_well():
+    class Own(Module):
+        def __init__(self):
+            self.ask = ChatModule(Scripted(["x"]), "S", "{x}")
+
+    bare = Scripted(lambda request: ReplyError("cut"))
+    measure = Measure(Own(), lambda module, n: float(len(bare(f"{n}").text)), range(3))
+    assert measure() == 0.0
+    assert measure.failures == 3
+
+
+def test_a_writer_that_answers_badly_leaves_the_text():
+    class Words(Module):
+        def __init__(self):
+            self.text = Parameter("one", role="word")
+
+        def training_step(self, batch, number):
+            return exact_match(self.text + "", "two")
+
+        def configure_optimizers(self):
+            return TGD([self.text], Scripted(lambda request: "no tags"), retries=0)
+
+    module = Words()
+    result = Trainer(3).fit(module, DataLoader([0], 1))
+    assert module.text.data == "one"
+    assert (result.proposals, len(result.failures)) == (3, 3)

@@ -1,0 +1,162 @@
+"""A model that misbehaves, everywhere: too many failures raise alone, nothing is paid twice."""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections import Counter
+
+import pytest
+from tests.fuzzing import examples
+from tests.text.helpers import answering
+from tests.text.test_train import DATA, Spam, label
+
+from pullback import tape
+from pullback.errors import ArgumentError, BudgetError, ModelError
+from pullback.tape import Variable
+from pullback.text import exact_match, judge, tolerate
+from pullback.text.lm import Account, Journal, Misbehaving, Retry, Run, Scripted
+from pullback.text.optim import TGD, Pareto, Validated
+from pullback.text.train import DataLoader, Measure, Trainer
+
+SHARE = 0.05
+
+
+def pipeline(seed, share=SHARE, kinds=None, **more):
+    """The pipeline of the tests of training, over a model that misbehaves as every other does."""
+    bad = lambda inner: Misbehaving(inner, share, seed, kinds, silence=0.01)  # noqa: E731
+    writer = bad(Scripted(lambda request: "<IMPROVED>Odd is spam: odd.</IMPROVED>"))
+    module = Spam(writer, held=DATA * 2, **more)
+    module.classify.lm = bad(answering(label))
+    return module
+
+
+def test_each_kind_is_met_and_is_the_same_for_the_same_place_and_seed():
+    def met(seed):
+        lm = Misbehaving(Scripted(lambda request: "fine"), 0.5, seed, silence=0.0)
+        found = []
+        for number in range(200):
+            try:
+                found.append(lm(f"{number}").text[:40])
+            except ModelError as error:
+                found.append(error.what)
+        return found, lm.met
+
+    found, kinds = met(1)
+    assert (found, kinds) == met(1) != met(2)
+    assert set(kinds) == set(Misbehaving.KINDS)
+    assert 70 < kinds.total() < 130
+    for options in ({"share": 2}, {"kinds": ["rude"]}, {"kinds": []}):
+        with pytest.raises(ArgumentError):
+            Misbehaving(Scripted(["x"]), **options)
+
+
+@pytest.mark.parametrize("kind", Misbehaving.KINDS)
+def test_no_kind_ends_a_training_or_a_judge(kind):
+    for seed in range(examples(2)):
+        module = pipeline(seed, 0.1, [kind], risk=1.0)
+        result = Trainer(2, max_failures=1.0).fit(module, DataLoader(DATA, 4), DataLoader(DATA, 4))
+        assert result.stopped == "2 epochs are done"
+        verdicts = Scripted(lambda request: '{"score": 0.5, "explanation": "half"}')
+        lm = Misbehaving(verdicts, 0.2, seed, [kind], silence=0.01)
+        texts = Variable([f"text {n}" for n in range(16)], "texts", requires_grad=True)
+        with tolerate(1.0):
+            evaluation = judge(lm, "Is it good?", texts, retries=1)
+            evaluation.backward()
+        assert 0.2 <= evaluation.score.data <= 0.5
+
+
+def test_all_kinds_at_once_in_every_optimiser():
+    met = Counter()
+    for seed in range(examples(6)):
+        module = pipeline(seed, risk=1.0)
+        result = Trainer(2, max_failures=0.5).fit(module, DataLoader(DATA, 4))
+        assert result.stopped == "2 epochs are done"
+        met += module.classify.lm.met
+        module = pipeline(seed + 100)
+        writer = TGD(module.parameters(), module.writer)
+        metric = lambda m, s: exact_match(m(s[0]), s[1])  # noqa: E731
+        search = Pareto(module, writer, metric, DATA[:4], DATA, evaluations=60, risk=1.0,
+                        max_failures=0.5)  # fmt: skip
+        pytest.importorskip("gepa")
+        search.run()
+        assert search.stopped
+    assert met.total() > 5
+
+
+def test_a_budget_holds_and_retries_are_drawn_anew(tmp_path):
+    for seed in range(examples(4)):
+        module = pipeline(seed, 0.3, risk=1.0)
+        module.classify.lm = Retry(module.classify.lm, wait=0.0, attempts=3)
+        account = Account(calls=60)
+        with (
+            Run(tmp_path / f"{seed}.sqlite", account=account) as run,
+            contextlib.suppress(BudgetError),
+        ):
+            Trainer(3, max_failures=1.0).fit(module, DataLoader(DATA, 4))
+        assert run.account.spent.calls <= 60
+        with Journal(tmp_path / f"{seed}.sqlite") as journal:
+            assert sum(call.answer is not None for call in journal.calls()) <= 60
+
+
+def work(path, out, seed):
+    """One run to its end: what it found, written whole."""
+    module = pipeline(seed, risk=1.0)
+    paid = Scripted(answering(label)._answers, delay=0.001)
+    module.classify.lm = Misbehaving(paid, SHARE, seed, silence=0.01)
+    with Run(path) as run, tape.concurrency(8):
+        result = Trainer(2, max_failures=1.0).fit(module, DataLoader(DATA, 4))
+        score = Measure(module, lambda m, s: exact_match(m(s[0]), s[1]), DATA, at_once=8)()
+    found = {"score": score, "state": module.state_dict(), "failures": len(result.failures),
+             "calls": run.paid + run.recorded, "history": result.history}  # fmt: skip
+    with open(f"{out}.part", "w") as file:
+        json.dump(found, file)
+    os.replace(f"{out}.part", out)
+
+
+def kill(path, out, seed, limit):
+    """Run in a process of its own, killed after a while; whether it was."""
+    child = multiprocessing.get_context("fork").Process(target=work, args=(path, out, seed))
+    child.start()
+    child.join(limit)
+    killed = child.is_alive()
+    if killed:
+        os.kill(child.pid, signal.SIGKILL)
+    child.join()
+    return killed
+
+
+def test_killed_at_random_the_score_is_that_of_a_run_that_was_not(tmp_path):
+    """Over a hundred kills with PULLBACK_FUZZ=13; eight here."""
+    kills, seed = 0, 0
+    while kills < examples(8):
+        whole = tmp_path / f"whole-{seed}.json"
+        begin = time.monotonic()
+        assert not kill(tmp_path / f"whole-{seed}.sqlite", whole, seed, 60)
+        span = time.monotonic() - begin
+        out, path = tmp_path / f"{seed}.json", tmp_path / f"{seed}.sqlite"
+        dice = random.Random(seed)
+        while not out.exists():
+            kills += kill(path, out, seed, dice.uniform(0.3, 1.1) * span)
+        assert json.loads(out.read_text()) == json.loads(whole.read_text()), f"seed {seed}"
+        with Journal(path) as journal, Journal(tmp_path / f"whole-{seed}.sqlite") as other:
+            places = [(call.place, call.digest, call.occurrence) for call in journal.calls()]
+            wanted = [(call.place, call.digest, call.occurrence) for call in other.calls()]
+        assert sorted(places) == sorted(wanted), f"seed {seed}: something was paid twice"
+        seed += 1
+
+
+def test_validated_by_hand_goes_on(tmp_path):
+    module = pipeline(3, 0.2, risk=1.0)
+    optimizer = module.configure_optimizers()
+    assert isinstance(optimizer, Validated)
+    for _ in range(4):
+        for mail, wanted in DATA[:3]:
+            with tolerate(1.0):
+                exact_match(module(mail), wanted).backward()
+        with tolerate(1.0):
+            optimizer.step()
+    assert len(optimizer.outcomes) == 4
