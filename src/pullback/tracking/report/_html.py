@@ -201,8 +201,8 @@ def _side(series: Series, column: dict[tuple[int, int], int], offset: int) -> di
         ],
         "figures": [
             _figure(total.scale),
-            _figure(total.mean if total.finite else math.nan),
-            _figure(total.max_abs if total.finite else math.nan),
+            _figure(total.mean),
+            _figure(total.max_abs),
             _figure(total.min_abs),
             _figure(total.zeros / total.count if total.count else math.nan),
             total.count - total.finite,
