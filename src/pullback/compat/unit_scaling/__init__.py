@@ -2,7 +2,8 @@
 
 What is not listed gives the same results. Its modules ``utils``, ``scale``, ``formats``,
 ``transforms`` and ``analysis`` stand at the same paths under ``pullback.compat``, and all names
-are here as well.
+are here as well, but for ``simulate_format``: that is `pullback.tracking.simulate_format`, which
+rounds every product, and ``transforms.simulate_format`` rounds linear layers and attention only.
 
 Left out: ``unit_scale``, ``functional``, layers, parameters and optimisers are a way to scale a
 model, not to look at one; unit_scaling's own ``unit_scale`` chains with the transforms here, in
@@ -81,6 +82,8 @@ from pullback.compat.unit_scaling.scale import *  # noqa: F403
 from pullback.compat.unit_scaling.transforms import *  # noqa: F403
 from pullback.compat.unit_scaling.utils import *  # noqa: F403
 
+del simulate_format  # noqa: F821 - of transforms; here the name would be that of tracking's
+
 _modules = ["analysis", "formats", "scale", "transforms", "utils"]
 _names = [*analysis.__all__, *formats.__all__, *scale.__all__, *transforms.__all__, *utils.__all__]
-__all__ = sorted(_modules + _names)  # noqa: PLE0605 - the names that its modules export
+__all__ = sorted({*_modules, *_names} - {"simulate_format"})  # noqa: PLE0605 - the names that its modules export
