@@ -40,7 +40,6 @@ class BlockProductFunction(Function):
     """Multiply factors that were rounded for the forward, and go back with others."""
 
     gradient = "nonlinear"
-    audited = False  # a rounded gradient is differentiated straight through, on purpose
 
     @staticmethod
     def forward(  # noqa: PLR0917 - a Function takes its inputs by position

@@ -22,7 +22,6 @@ class RoundValueFunction(Function):
     """Round the value to a format, and pass the gradient straight through."""
 
     gradient = "surrogate"
-    audited = False  # rounding is differentiated straight through, on purpose
 
     @staticmethod
     def forward(
@@ -49,7 +48,6 @@ class RoundGradientFunction(Function):
     """
 
     gradient = "nonlinear"
-    audited = False  # a rounded gradient is differentiated straight through, on purpose
 
     @staticmethod
     def forward(
