@@ -7,7 +7,7 @@ import numpy as np
 
 from pullback.errors import RecordingError
 from pullback.internal._extras import require
-from pullback.tracking.report._diagnosis import diagnose
+from pullback.tracking.report._diagnosis import Finding, diagnose
 from pullback.tracking.report._ranges import RANGES
 from pullback.tracking.report._rows import GROUPS, aliases_of, group_of, row_name, row_names
 from pullback.tracking.report._thinning import thin
@@ -36,11 +36,7 @@ def write_png(run: Run, path: str | Path) -> None:
     figure_module = require("matplotlib.figure", extra="plot", purpose="Drawing a run")
     run = thin(run)
     findings = diagnose(run)
-    wrong: dict[str, list[str]] = {}
-    for finding in findings:
-        kinds = wrong.setdefault(row_name(finding.key), [])
-        if finding.problem not in kinds:
-            kinds.append(finding.problem)
+    wrong = _problems(findings)
     sides = {(row_name(one.key), one.key.direction == "backward"): one for one in run.series}
     groups = {name: group_of(one.key) for (name, _), one in sides.items()}
     order = row_names(run, findings, aliases_of(run))
@@ -51,13 +47,9 @@ def write_png(run: Run, path: str | Path) -> None:
     grid = figure.subplots(max(len(rows), 1), 2, squeeze=False, sharex=True)
     for axes, row in zip(grid, rows, strict=False):
         for column, direction in enumerate(("forward", "backward")):
-            side = direction == "backward"
-            near = [
-                one
-                for (name, at), one in sides.items()
-                if at == side and groups[name] == groups[row]
-            ]
-            _draw(axes[column], sides.get((row, side)), direction, _span(near))
+            key = row, direction == "backward"
+            alike = [one for at, one in sides.items() if _is_alike(at, key, groups)]
+            _draw(axes[column], sides.get(key), direction, _span(alike))
         title = f"{row}: {', '.join(wrong[row])}" if row in wrong else row
         axes[0].set_title(title, loc="left", fontsize=9, color=BAD_INK if row in wrong else "black")
     for column, direction in enumerate(("forward: values", "backward: gradients")):
@@ -80,6 +72,21 @@ def write_png(run: Run, path: str | Path) -> None:
         raise RecordingError(
             "The picture cannot be written.", given=str(path), expected=str(error)
         ) from error
+
+
+def _is_alike(at: tuple[str, bool], key: tuple[str, bool], groups: dict[str, str]) -> bool:
+    """Whether two sides of rows are drawn on one axis."""
+    return at[1] == key[1] and groups[at[0]] == groups[key[0]]
+
+
+def _problems(findings: list[Finding]) -> dict[str, list[str]]:
+    """What looks wrong in each row, each kind once."""
+    wrong: dict[str, list[str]] = {}
+    for finding in findings:
+        kinds = wrong.setdefault(row_name(finding.key), [])
+        if finding.problem not in kinds:
+            kinds.append(finding.problem)
+    return wrong
 
 
 def _key() -> tuple[list[Any], list[str]]:
