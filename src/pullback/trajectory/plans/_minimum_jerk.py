@@ -40,9 +40,8 @@ def minimum_jerk(
 
     Differentiable in points, times or duration, ends and limits: without limits by the adjoint of
     the banded solve, with limits by the implicit function theorem at the solution; to second
-    order, in forward mode and under vmap. Derivatives follow which limits are active: those whose
-    multiplier exceeds the slack. Where that changes, first and second derivatives are those of one
-    of the sides, not a mean. Computed in float64 for any dtype.
+    order, in forward mode and under vmap. Derivatives follow which limits are active; where that
+    changes they are those of one side. Computed in float64 for any dtype.
 
     Arguments:
         points: ``[..., count, dof]``, in the unit of a joint, ``count >= 2``.

@@ -43,9 +43,8 @@ class KeepLimits(Function):
     Where ``F(u, p) = 0`` defines the solution ``u``, a cotangent ``c`` of it has the gradient
     ``-(dF/dp)' (dF/du)'^-1 c``: one more solve with the matrix of the last Newton step. As that is
     written in terms of the solution, whose derivative this is, it holds for every order. The
-    derivatives are those of the problem whose active limits are met exactly (`_stiffness`), at the
-    solution with the gap. The energy is a unit: it scales the multipliers, and moves ``x`` by the
-    gap alone.
+    derivatives are those of the problem with the gap of the solution, so they follow which limits
+    are active. The energy is a unit: it scales the multipliers, and moves ``x`` by the gap alone.
 
     Source: Amos and Kolter, OptNet, 2017, section 3.
     """
@@ -76,10 +75,11 @@ class KeepLimits(Function):
         """Solve with the transposed derivative of the conditions of optimality."""
         problem, now = _restore(ctx)
         of_x, of_y, of_slack, of_push = _filled(cotangents[:4], now)
-        sign, stiff = sides(problem.level), _stiffness(now)
+        sign, stiff = sides(problem.level), now.push / now.slack
         # Eliminate the multipliers of slacks and products, as a Newton step does.
-        forced = (sign * (of_slack - stiff * of_push)).sum(-2)
-        by_x, by_y, of_level = _solve(problem, stiff.sum(-2), forced, -of_x, -of_y)
+        total = stiff.sum(-2)
+        moved = (sign * (of_slack - stiff * of_push)).sum(-2) / total
+        by_x, by_y, of_level = _solve(problem, total, moved, -of_x, -of_y)
         of_scale = of_conditions = of_energy = None
         if ctx.needs_input_grad[1]:
             unit = problem._replace(scale=torch.ones_like(problem.scale))
@@ -102,49 +102,37 @@ class KeepLimits(Function):
         # and a badly conditioned system differs by its condition.
         problem, now = _restore(ctx)
         of_level, of_scale, of_conditions, of_energy = _filled(tangents[:4], problem[:4])
-        sign, stiff = sides(problem.level), _stiffness(now)
+        sign, stiff = sides(problem.level), now.push / now.slack
         turned, total = problem._replace(scale=of_scale), stiff.sum(-2)
         moved = -(of_level + apply_rows(turned, now.x))
         slope = -pull_rows(turned, (sign * now.push).sum(-2))
         slope = slope - pull_conditions(of_conditions, now.y)
         slope = slope + apply_metric(problem, now.x) * (of_energy / problem.energy).unsqueeze(-1)
         gap = -apply_conditions(of_conditions, now.x)
-        x, y, _ = _solve(problem, total, total * moved, slope, gap)
-        slack = -sign * (apply_rows(problem, x) - moved).unsqueeze(-2)
+        x, y, force = _solve(problem, total, moved, slope, gap)
+        slack = -sign * (force / total).unsqueeze(-2)
         return x, y, slack, -stiff * slack, None
 
 
 def _solve(
-    problem: Problem, stiff: Tensor, forced: Tensor, slope: Tensor, gap: Tensor
+    problem: Problem, stiff: Tensor, moved: Tensor, slope: Tensor, gap: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Solve ``P x + G' f + A' y = slope``, ``f = stiff G x - forced``, ``A x = gap``.
+    """Solve ``P x + G' f + A' y = slope``, ``f = stiff (G x - moved)``, ``A x = gap``.
 
     By `solve_saddle`, and once more for what it misses, with the forces ``f`` of the rows apart: a
-    stiff row makes of the rounding of ``G x`` a wrong force, and that the forces do not
+    stiff row makes of the rounding of ``G x - moved`` a wrong force, and that the forces do not
     balance tells by how much. Without it a derivative rounds at 1e-8.
 
     Returns:
         ``x``, ``y`` and the forces ``[..., rows]``.
     """
-    x, y = solve_saddle(problem, stiff, slope + pull_rows(problem, forced), gap)
-    force = stiff * apply_rows(problem, x) - forced
+    x, y = solve_saddle(problem, stiff, slope + pull_rows(problem, stiff * moved), gap)
+    force = stiff * (apply_rows(problem, x) - moved)
     balance = apply_metric(problem, x) + pull_rows(problem, force)
     balance = balance + pull_conditions(problem.conditions, y)
     gone = gap - apply_conditions(problem.conditions, x)
     more_x, more_y = solve_saddle(problem, stiff, slope - balance, gone)
     return x + more_x, y + more_y, force + stiff * apply_rows(problem, more_x)
-
-
-def _stiffness(now: Unknowns) -> Tensor:
-    """What holds each side of a row ``[..., 2, rows]``: all that there is of it, or nothing.
-
-    A side is active where its multiplier exceeds its slack. Their product is the gap, so that with
-    ``push / slack`` itself a limit that is just met counted in part, and the derivative was of no
-    side of the kink. As stiff as the stiffest is no stiffer than the solution had it.
-    """
-    active = now.push > now.slack
-    most = (now.push / now.slack).detach().amax((-2, -1), keepdim=True)
-    return torch.where(active, most, torch.zeros_like(most))
 
 
 def _restore(ctx: Any) -> tuple[Problem, Unknowns]:
