@@ -19,7 +19,7 @@ MATRICES = ("ctx", "u_act", "start_position", "mask", "n_mask", "fd_1", "fd_2", 
 OUT = ("ctx", "grad_out_p", "grad_out_v", "grad_out_a", "grad_out_j")
 SIGNATURES = [
     (GradFactor, ("ctx", "x", "f"), ("ctx", "grad_y")),
-    (unit_scaling.ScaleTracker, ("ctx", "t", "scale_pair"), ("ctx", "t")),
+    (unit_scaling.ScaleTracker, ("ctx", "t", "scale_tracker"), ("ctx", "t")),
     (curobo.CliqueTensorStep, MATRICES, OUT),
     (curobo.CliqueTensorStepKernel, STEP, OUT),
     (curobo.CliqueTensorStepCoalesceKernel, STEP, OUT),
@@ -75,6 +75,29 @@ def test_rules_called_by_hand():
     assert ctx.f == 2.0
     assert GradFactor.backward(ctx, x)[0].tolist() == [2.0, 2.0, 2.0]
     assert GradFactor.vjp(ctx, x)[0].tolist() == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("needs", [(), (True,), (True, False), (False, True)])
+@pytest.mark.parametrize("f", [2.0, torch.tensor(2.0)], ids=str)
+def test_a_grad_factor_called_with_a_context_of_ones_own(needs, f):
+    ctx, g = SimpleNamespace(f=f, needs_input_grad=needs), torch.ones(3)
+    assert GradFactor.backward(ctx, g)[0].tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_step_called_with_a_context_of_ones_own():
+    ctx = SimpleNamespace(needs_input_grad=(True,), saved_tensors=None)
+    ctx.save_for_backward = lambda *kept: setattr(ctx, "saved_tensors", kept)
+    u, start, eye = torch.randn(2, 4, 3), torch.randn(2, 3), torch.eye(4)
+    g = (torch.randn(2, 4, 3),) * 4
+    curobo.CliqueTensorStep.forward(ctx, u, start, eye[:, :1], eye, eye, eye, eye)
+    of_u, *others = curobo.CliqueTensorStep.backward(ctx, *g)
+    torch.testing.assert_close(of_u, 4 * g[0])
+    assert others == [None] * 6
+    zero = torch.zeros(2, 3)
+    ctx.saved_tensors = u, start, zero, zero, torch.ones(1)
+    of_u, *others = curobo.CliqueTensorStepKernel.backward(ctx, *g)
+    assert of_u.shape == u.shape
+    assert others == [None] * 9
 
 
 def test_a_grad_factor_with_another_backward():

@@ -18,7 +18,7 @@ COARSE = us.FPFormat(2, 1, "nearest")
 
 
 def simulate(module, values=VALUES):
-    return us.simulate_format(module, values, GRADIENTS)
+    return us.transforms.simulate_format(module, values, GRADIENTS)
 
 
 def compile_eagerly(module):

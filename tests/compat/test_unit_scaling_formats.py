@@ -97,7 +97,7 @@ def test_a_linear_layer_by_hand(root, caplog):
     model = root()
     before = copy.deepcopy(model.state_dict())
     x, g = torch.randn(5, 16, requires_grad=True), torch.randn(5, 8)
-    simulated = us.simulate_format(model, *NEAREST)
+    simulated = us.transforms.simulate_format(model, *NEAREST)
     output = simulated(x)
     weight, bias = model.state_dict().values()
     rounded_x, rounded_w = NEAREST[0].quantise(x), NEAREST[0].quantise(weight)
@@ -120,7 +120,7 @@ def test_attention_by_hand():
             return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
     tensors = [torch.randn(2, 6, 4) for _ in range(3)]
-    got = us.simulate_format(Attention(), *NEAREST)(*tensors)
+    got = us.transforms.simulate_format(Attention(), *NEAREST)(*tensors)
     expected = Attention()(*(NEAREST[0].quantise(tensor) for tensor in tensors))
     torch.testing.assert_close(got, expected)
 

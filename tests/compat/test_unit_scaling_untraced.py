@@ -80,7 +80,7 @@ class Operator(Layers):
 
 
 def simulate(module):
-    return us.simulate_format(module, VALUES, GRADIENTS)
+    return us.transforms.simulate_format(module, VALUES, GRADIENTS)
 
 
 def expected(module, x, formats=(VALUES,)):
@@ -118,7 +118,7 @@ def test_every_layer_is_rounded(kind):
     simulated = simulate(module)
     for _ in range(2):
         check(simulated, module, x)
-    twice = us.simulate_format(simulated, COARSE, us.FPFormat(8, 20, "nearest"))
+    twice = us.transforms.simulate_format(simulated, COARSE, us.FPFormat(8, 20, "nearest"))
     check(twice, module, x, (COARSE, VALUES))
 
 
@@ -155,8 +155,8 @@ def gradients_of(module, x, seed=3):
 EXACT = us.FPFormat(8, 23, "nearest")
 CHAINS = {
     "track": us.track_scales,
-    "simulate": lambda module: us.simulate_format(module, EXACT, EXACT),
-    "both": lambda module: us.simulate_format(us.track_scales(module), EXACT, EXACT),
+    "simulate": lambda module: us.transforms.simulate_format(module, EXACT, EXACT),
+    "both": lambda module: us.transforms.simulate_format(us.track_scales(module), EXACT, EXACT),
 }
 
 
@@ -269,7 +269,7 @@ def test_the_layers_within_attention_are_rounded_in_a_graph_as_outside_of_one():
     traced, untraced = simulate(Attends(attention)), simulate(AttendsUnseen(attention))
     torch.testing.assert_close(run(traced), run(untraced))
     assert not torch.allclose(run(traced)[0], attention(x, x, x)[0], atol=1e-4)
-    twice = [us.simulate_format(each, COARSE, GRADIENTS) for each in (traced, untraced)]
+    twice = [us.transforms.simulate_format(each, COARSE, GRADIENTS) for each in (traced, untraced)]
     torch.testing.assert_close(run(twice[0]), run(twice[1]))
     torch.testing.assert_close(run(us.track_scales(traced)), run(untraced))
 
@@ -284,7 +284,7 @@ def test_attention_itself_is_rounded_where_no_weights_of_it_are_asked_for(weight
     if not weights:
         q, k, v = rounded(q), rounded(k), rounded(v)
     heads = functional.scaled_dot_product_attention(q, k, v).transpose(0, 1).reshape(4, 6)
-    simulated = us.simulate_format(attention, COARSE, GRADIENTS)
+    simulated = us.transforms.simulate_format(attention, COARSE, GRADIENTS)
     expected = functional.linear(rounded(heads), rounded(attention.out_proj.weight))
     torch.testing.assert_close(simulated(x, x, x, need_weights=weights)[0], expected)
 

@@ -2,11 +2,13 @@
 
 import contextlib
 import copy
+import functools
 import io
 import itertools
 import json
 import pickle
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -168,20 +170,66 @@ def test_rounds_forget_who_does_not_come_back() -> None:
     assert rounds.number > before + 200
 
 
-def test_copies_made_inside_carry_nothing() -> None:
+def saved(model: nn.Module) -> nn.Module:
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    assert b"pullback" not in buffer.getvalue()
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=False)
+
+
+COPIES: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "deepcopy": copy.deepcopy,
+    "EMA": lambda model: torch.optim.swa_utils.AveragedModel(model).module,
+    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
+    "saved": saved,
+}
+
+
+@pytest.mark.parametrize("made", COPIES.values(), ids=COPIES.keys())
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("users", [False, True])
+def test_a_copy_made_inside_is_a_plain_model(made: Any, own: bool, users: bool) -> None:
     model = sequential()
+    if own:
+        model[0].forward = functools.partial(nn.Linear.forward, model[0])
+    if users:
+        model[1].register_forward_hook(_user, with_kwargs=True, always_call=True)
+        model[1].register_forward_pre_hook(_user)
+    before = [set(vars(part)) for part in model.modules()]
+    x = torch.randn(2, 5)
+    with Tracker(model, functions="relu", parameters=True), Tracker(model[0]):
+        model(x)
+        twin = made(model)
+        assert [set(vars(part)) for part in twin.modules()] == before
+        assert hooks_of(twin) == [_user, _user] * users
+        assert torch.equal(twin(x), model(x))
+    assert [set(vars(part)) for part in model.modules()] == before
+    assert hooks_of(model) == [_user, _user] * users
+
+
+def _user(*_: Any) -> None:
+    """A hook of the user's own."""
+
+
+def test_trackers_that_end_in_any_order_leave_plain_copies() -> None:
+    model = sequential()
+    plain = set(vars(model))
+    first, second = Tracker(model), Tracker(model)
+    first.__enter__()
+    with second:
+        first.__exit__(None, None, None)
+        assert set(vars(copy.deepcopy(model))) == plain
+    assert set(vars(model)) == plain
+
+
+def test_the_copy_of_a_module_that_copies_itself_lets_go_of_its_hooks() -> None:
+    model = torch.fx.symbolic_trace(sequential())
+    x = torch.randn(2, 5)
     with Tracker(model):
         twin = copy.deepcopy(model)
-        buffer = io.BytesIO()
-        torch.save(model, buffer)
-        pickled = pickle.dumps(model)
-    assert b"pullback" not in pickled
-    buffer.seek(0)
-    loaded = torch.load(buffer, weights_only=False)
-    x = torch.randn(2, 5)
-    for other in (twin, loaded):
-        assert torch.equal(other(x), model(x))
-    assert not hooks_of(twin)  # those of a copy take themselves off
+        assert torch.equal(twin(x), model(x))
+    assert not hooks_of(twin)
     assert not hooks_of(model)
 
 

@@ -1,4 +1,6 @@
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,7 +9,7 @@ from tests.tracking.models import sequential, train
 from torch import nn
 
 from pullback.errors import ArgumentError, UnsupportedError
-from pullback.tracking import Tracker, diagnose, diff
+from pullback.tracking import Tracker, diagnose, diff, read_run
 from pullback.tracking.report._table import render_table
 
 
@@ -198,3 +200,61 @@ def test_advice_needs_exponents() -> None:
         train(model, 1)
     with pytest.raises(UnsupportedError, match="exponents"):
         tracker.advise("2")
+
+
+class Normed(nn.Module):
+    """A block with a layer norm, whose weight is near one and whose bias begins at zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.norm, self.down = nn.Linear(16, 64), nn.LayerNorm(64), nn.Linear(64, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.relu(self.norm(self.up(x))))
+
+
+def trained(steps: int = 12) -> Tracker:
+    model = Normed()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    with Tracker(model, parameters=True) as tracker:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.randn(32, 16)).square().mean().backward()
+            optimizer.step()
+    return tracker
+
+
+def test_parameters_are_no_activations(tmp_path: Path) -> None:
+    tracker = trained()
+    tracker.to_jsonl(tmp_path / "run.jsonl")
+    for run in (tracker.run(), read_run(tmp_path / "run.jsonl")):
+        sources = {series.key.source for series in run.series}
+        assert sources == {"module", "parameter", "state", "update"}
+        assert not diagnose(run), diagnose(run)
+
+
+def test_the_optimizer_is_no_layer_and_does_not_stretch_the_axis(tmp_path: Path) -> None:
+    matplotlib_figure = pytest.importorskip("matplotlib.figure")
+    tracker, drawn = trained(), []
+    tracker.to_html(tmp_path / "run.html")
+    page = (tmp_path / "run.html").read_text()
+    assert (
+        "3 layers with their gradients, 6 parameters, 6 updates, 12 states of the optimizer" in page
+    )
+    rows = json.loads(page.split('id="data">')[1].split("</script>")[0])["rows"]
+    groups = [row.get("group", "layers") for row in rows]
+    assert [groups.count(group) for group in ("layers", "parameters", "updates", "states")] == [
+        3,
+        6,
+        6,
+        12,
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            matplotlib_figure.Figure, "savefig", lambda figure, *_, **__: drawn.append(figure)
+        )
+        tracker.to_png(tmp_path / "run.png")
+    limits = [axes.get_ylim() for axes in drawn[0].axes]
+    assert len(limits) == 6
+    assert all(high - low < 12 for low, high in limits), limits

@@ -1,5 +1,6 @@
 """Rounding to number formats equals a brute-force search of each format's values."""
 
+import json
 from functools import cache
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzzing import examples
+from tests.tracking.torchao_casts import DIGESTS, blocks, digest
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.tracking.formats import (
@@ -15,9 +17,8 @@ from pullback.tracking.formats import (
     E4M3,
     E4M3_FNUZ,
     E5M2,
-    E5M2_FNUZ,
-    FLOAT16,
     FORMATS,
+    SCALED_FORMATS,
     NumberFormat,
     ScaledFormat,
     advise_formats,
@@ -27,6 +28,7 @@ from pullback.tracking.formats import (
     simulate_format,
 )
 
+CAST = [known for known in FORMATS if known.dtype is not None]  # torch has no cast to E2M1
 EVERY_BFLOAT16 = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
 each_format = pytest.mark.parametrize("known", FORMATS, ids=str)
 
@@ -83,21 +85,66 @@ def test_all_bfloat16_patterns_round_as_by_search(known, dtype):
     negative = torch.signbit(values) if known.signed_zero else (values < 0) & (got != 0)
     assert torch.equal(torch.signbit(got[finite]), negative[finite])
     assert torch.equal(got.isnan(), values.isnan())
-    assert torch.equal(got[values.isinf()].abs(), torch.full((2,), known.largest).double())
+    assert torch.equal(got[values.isinf()], values[values.isinf()].double())
 
 
-@pytest.mark.parametrize("known", [FLOAT16, BFLOAT16, E4M3_FNUZ, E5M2, E5M2_FNUZ], ids=str)
-def test_all_bfloat16_patterns_round_as_torch_casts(known):
-    # torch's cast to float8_e4m3fn saturates, which the search above covers.
-    got = round_values(EVERY_BFLOAT16.double(), known, overflow="cast")
-    expected = EVERY_BFLOAT16.to(known.dtype).double()
+@pytest.mark.parametrize("known", CAST, ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_all_bfloat16_patterns_round_as_torch_casts(known, dtype):
+    values = EVERY_BFLOAT16.to(dtype)
+    got = round_values(values, known, overflow="cast")
+    expected = values.to(known.dtype).to(dtype)
     torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(torch.signbit(got)[~got.isnan()], torch.signbit(expected)[~got.isnan()])
+
+
+TORCHAO = json.loads(DIGESTS.read_text())
+
+
+@pytest.mark.parametrize("name", TORCHAO)
+def test_all_bfloat16_patterns_round_as_torchao_casts(name):
+    for rows, expected in TORCHAO[name].items():
+        got = round_values(blocks()[rows], find_format(name), overflow="cast")
+        assert digest(got) == expected, rows
+
+
+def test_every_format_is_compared_with_a_cast_of_others():
+    assert {*map(str, CAST), *TORCHAO} == {*map(str, FORMATS), *map(str, SCALED_FORMATS)}
+
+
+@pytest.mark.parametrize("known", [*FORMATS, *SCALED_FORMATS], ids=str)
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_no_format_hides_divergence(known, value, rounding):
+    x = torch.linspace(-1, 1, 40, dtype=torch.float64)
+    x[3] = value
+    y = simulate_format(x, forward=known, rounding=rounding)
+    assert not y[3].isfinite()
+    if y[3].isinf():
+        assert y[3] == value
+    leaf = torch.ones_like(x, requires_grad=True)
+    (gradient,) = torch.autograd.grad(
+        simulate_format(leaf, backward=known, rounding=rounding), leaf, x
+    )
+    assert torch.equal(gradient.isfinite(), y.isfinite())
+
+
+@pytest.mark.parametrize("known", SCALED_FORMATS, ids=str)
+def test_a_nan_takes_what_shares_its_scale_along(known):
+    x = torch.ones(2, 64)
+    x[0, 3] = torch.nan
+    expected = torch.zeros(2, 64, dtype=torch.bool)
+    size = 64 if known.per == "channel" else 32 if known.per == "tensor" else known.per
+    expected[0, :size] = True
+    if known.per == "tensor" or known.scale == "E4M3":  # the tensor has a scale too
+        expected[:] = True
+    assert torch.equal(round_values(x, known).isnan(), expected)
 
 
 def test_values_between_bfloat16_round_as_torch_casts():
     values = torch.randn(100_000, generator=torch.Generator().manual_seed(0)).double()
     values = values * 2.0 ** torch.randint(-30, 17, (100_000,))
-    for known in (FLOAT16, E5M2, E5M2_FNUZ, E4M3_FNUZ):
+    for known in CAST:
         single = values.float()
         got = round_values(single, known, overflow="cast")
         torch.testing.assert_close(
@@ -172,7 +219,9 @@ def test_overflow_by_cast():
         torch.inf,
         448,
     ]
-    assert round_values(x, E4M3, overflow="cast").isnan().tolist() == [True, True, True, False]
+    assert round_values(x, E4M3, overflow="cast").tolist() == x.to(E4M3.dtype).tolist()
+    assert round_values(x, E4M3_FNUZ, overflow="cast").isnan().all()
+    assert round_values(x, E4M3).tolist() == [448, -448, torch.inf, 448]
 
 
 def test_finding_a_format():

@@ -33,7 +33,7 @@ def test_every_clause(case):
 
 
 # Rounding at second order is straight-through: with the cotangent nothing is to be compared, and
-# with the input it still is. None of these are audited, so that the checker alone finds it.
+# with the input it still is.
 class WeighedByMean(torch.autograd.Function):
     """A product whose own backward forgets one factor: a wrong second derivative."""
 
@@ -91,7 +91,6 @@ class Cast(DtypeGradientFunction):
     ],
 )
 def test_a_wrong_second_derivative_of_a_rounding_function_is_found(function, rest):
-    assert not function.audited
     report = check(function, normal(), *rest, clauses="double")
     assert report["double"].verdict == "broken", str(report)
     assert report["double"].input == "args[0]"

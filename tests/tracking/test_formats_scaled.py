@@ -91,11 +91,6 @@ def test_odd_values(name, dtype):
         # The scale of NVFP4 is rounded to float32, so that a second rounding may move its last bit.
         tolerance = {"rtol": 1e-6, "atol": 1e-6} if dtype == torch.float64 else {}
         torch.testing.assert_close(round_values(y, known), y, **tolerance)
-    odd = torch.tensor([0.0, 1.0, torch.nan, torch.inf, -2.0], dtype=torch.float64)
-    got = round_values(odd, known)
-    assert got[2].isnan()
-    assert got[3] >= got[4].abs()
-    assert got.nan_to_num().isfinite().all()
     assert not round_values(torch.zeros(4), known).any()
 
 

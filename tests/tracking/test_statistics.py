@@ -1,3 +1,4 @@
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +41,19 @@ def assert_close(one: Statistics, other: Statistics) -> None:
 def test_merging_equals_measuring_together(first: list[float], second: list[float]) -> None:
     a, b = torch.tensor(first, dtype=torch.float32), torch.tensor(second, dtype=torch.float32)
     assert_close(Statistics.of(a).merge(Statistics.of(b)), Statistics.of(torch.cat([a, b])))
+
+
+@pytest.mark.parametrize("values", [[], [math.nan], [math.inf, -math.inf, math.nan]], ids=str)
+def test_without_a_finite_element_there_is_no_mean_and_no_maximum(values: list[float]) -> None:
+    none = Statistics.of(torch.tensor(values))
+    for size in (none.mean, none.mean_abs, none.max_abs, none.std, none.scale):
+        assert math.isnan(size)
+    assert Statistics.from_dict(json.loads(json.dumps(none.to_dict()))) == none
+    assert Statistics.from_row(none.to_row()) == none == none.merge(Statistics(0))
+    some = Statistics.of(torch.tensor([-2.0, 1.0]))
+    for both in (none.merge(some), some.merge(none)):
+        assert (both.mean, both.mean_abs, both.max_abs) == (-0.5, 1.5, 2.0)
+        assert both.count == len(values) + 2
 
 
 @given(numbers)

@@ -50,7 +50,42 @@ def test_the_figures_of_the_page():
     limits = Limits(velocity=1.0)
     assert 15.2 < minimum_time(THREE, limits).times[-1] < 15.4
     fast = minimum_duration(THREE, limits).times[-1]
-    assert 5.0 < fast < 5.6  # no motion is faster than 5 s
+    assert 5.0 < fast < 5.06  # no motion is faster than 5 s
+
+
+def drawn(seed):
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.randn(3 + seed % 3, 1 + seed % 2, generator=generator, dtype=torch.float64)
+    return points.cumsum(0), Limits(velocity=1.0, acceleration=2.0, jerk=10.0)
+
+
+@pytest.mark.parametrize("seed", range(examples(4)))
+def test_no_times_nearby_are_shorter(seed):
+    points, limits = drawn(seed)
+    motion, bounds = minimum_duration(points, limits, samples=96, bounds=True)
+    torch.testing.assert_close(motion.times[-1], bounds.high)
+    assert bounds.high / 1.001 - 1e-12 <= bounds.low < bounds.high
+    generator, shorter = torch.Generator().manual_seed(seed), 0.995
+    for spread in torch.logspace(-2.5, -0.5, 24).tolist():
+        noise = torch.randn(len(points) - 1, generator=generator, dtype=torch.float64)
+        width = bounds.times.diff() * (spread * noise).exp()
+        width = width / width.sum() * bounds.high * shorter
+        times = torch.nn.functional.pad(width.cumsum(-1), (1, 0))
+        with pytest.raises(ArgumentError, match=r"cannot be met|not decided|exceeds|little room"):
+            minimum_jerk(points, times, limits=limits, samples=96)
+
+
+def test_bounds_are_those_of_the_motion_that_is_returned():
+    points = torch.stack([THREE, 2 * THREE.flip(0)])
+    limits = Limits(velocity=1.0, acceleration=4.0)
+    motion, bounds = minimum_duration(points, limits, samples=48, bounds=True)
+    torch.testing.assert_close(bounds.times[..., -1], motion.times[..., -1])
+    again = minimum_jerk(points, bounds.times, limits=limits, samples=48)
+    torch.testing.assert_close(again.position, motion.position)
+    for index in range(2):
+        short = bounds.times[index] * bounds.low[index] / bounds.high[index]
+        with pytest.raises(ArgumentError, match="cannot be met"):
+            minimum_jerk(points[index], short, limits=limits, samples=48)
 
 
 def test_a_batch_is_each_by_itself():

@@ -42,9 +42,10 @@ def dtype_gradient(x: Tensor, dtype: torch.dtype) -> Tensor:
 
     The gradient keeps the dtype of ``x``, as autograd demands, and takes only values that
     ``dtype`` has: what would be lost if gradients were kept or sent in it. Values beyond its
-    range do what torch's cast does: infinity, or NaN where the dtype has none. Rounding is not
-    linear and declared ``nonlinear``: forward mode is refused by name. At second order the
-    rounding passes gradients straight through. The result shares its memory with ``x``.
+    range, infinity too, do what torch's cast does: infinity, NaN, or (of float8_e4m3fn, from torch
+    2.12 on) the largest value. Rounding is not linear and declared ``nonlinear``: forward mode is
+    refused by name. At second order the rounding passes gradients straight through. The result
+    shares its memory with ``x``.
 
     For number formats without a torch dtype, stochastic rounding and saturation, see
     `pullback.tracking.simulate_format`.

@@ -73,6 +73,7 @@ __all__ = [
     "disable_torch_function",
     "drops_writes",
     "end_forward_mode",
+    "forward_hooks_of",
     "forward_level",
     "free_symbols",
     "from_functional_tensor",
@@ -135,6 +136,7 @@ __all__ = [
     "versions_of",
     "watch_apply",
     "while_tracing",
+    "without_forward_hooks",
     "wrap_functional_tensor",
     "wrap_recomputation",
 ]
@@ -397,6 +399,25 @@ def remove_forward_hook(module: torch.nn.Module, hook: object) -> None:
         for number in [number for number, other in hooks.items() if other is hook]:
             del hooks[number]
             module._forward_hooks_always_called.pop(number, None)
+
+
+def forward_hooks_of(module: torch.nn.Module) -> list[Any]:
+    """The hooks before and after a module's forward."""
+    return [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+
+
+def without_forward_hooks(
+    state: dict[str, Any], is_left_out: Callable[[object], bool]
+) -> dict[str, Any]:
+    """The attributes of a module, but without some of its hooks before and after forward."""
+    plain = dict(state)
+    for kind in ("_forward_pre_hooks", "_forward_hooks"):
+        left_out = {number for number, hook in state[kind].items() if is_left_out(hook)}
+        for name in (kind, f"{kind}_with_kwargs", f"{kind}_always_called"):
+            if name in state:
+                kept = ((key, value) for key, value in state[name].items() if key not in left_out)
+                plain[name] = type(state[name])(kept)
+    return plain
 
 
 def leave_function_mode(mode: Any) -> None:

@@ -26,13 +26,14 @@ from pullback.trajectory.curves._resample import resample
 from pullback.trajectory.curves._spline import Spline
 from pullback.trajectory.curves._unwrap import unwrap
 from pullback.trajectory.plans._limits import Limits
-from pullback.trajectory.plans._minimum_duration import minimum_duration
+from pullback.trajectory.plans._minimum_duration import DurationBounds, minimum_duration
 from pullback.trajectory.plans._minimum_jerk import minimum_acceleration, minimum_jerk
 from pullback.trajectory.plans._minimum_time import minimum_time
 from pullback.trajectory.plans._preconditioner import Preconditioner
 
 __all__ = [
     "Backend",
+    "DurationBounds",
     "Limits",
     "Motion",
     "Preconditioner",

@@ -76,7 +76,7 @@ class CliqueTensorStep(Function):
         joint = grad_out_p
         for difference, cotangent in zip(differences, cotangents, strict=True):
             joint = joint + difference.mT @ cotangent
-        needs = ctx.needs_input_grad
+        needs = _needs(ctx, 7)
         return (
             n_mask.mT @ joint if needs[0] else None,
             (mask.mT @ joint).squeeze(1) if needs[1] else None,
@@ -172,7 +172,7 @@ class CliqueTensorStepKernel(Function):
     ) -> tuple[Any, ...]:
         """Return a gradient for each argument that needs one."""
         cotangents = (grad_out_p, grad_out_v, grad_out_a, grad_out_j)
-        asked = ctx.needs_input_grad
+        asked = _needs(ctx, cls._places[-1] + 2)
         needs = (asked[0], asked[1], asked[2], asked[3], asked[cls._places[-1]])
         pulled = cls._pull(ctx.saved_tensors, cotangents, needs)
         gradients: list[Tensor | None] = [None] * len(asked)
@@ -191,6 +191,11 @@ class CliqueTensorStepKernel(Function):
             None if gradient is None else gradient.to(tensor.dtype)
             for gradient, tensor in zip(gradients, given, strict=True)
         )
+
+
+def _needs(ctx: Any, count: int) -> tuple[bool, ...]:
+    """Which arguments need a gradient: none of those that a context of one's own leaves out."""
+    return (*ctx.needs_input_grad, *(False,) * count)[:count]
 
 
 def _wide(tensor: Tensor) -> Tensor:

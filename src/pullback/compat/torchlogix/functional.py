@@ -62,14 +62,11 @@ class GradFactor(Function):
             ctx: the context of forward.
             grad_y: the gradient of the result.
         """
-        of_x, of_f = getattr(ctx, "needs_input_grad", (True, False))
         factor = _numeric(ctx.f)
-        return (
-            multiply(grad_y, widen(factor) if isinstance(factor, Tensor) else factor)
-            if of_x
-            else None,
-            torch.zeros_like(ctx.f) if of_f else None,
-        )
+        of_x = multiply(grad_y, widen(factor) if isinstance(factor, Tensor) else factor)
+        # Of a context of one's own nothing is asked but the factor, as there.
+        learned = isinstance(ctx.f, Tensor) and any(getattr(ctx, "needs_input_grad", ())[1:])
+        return of_x, torch.zeros_like(ctx.f) if learned else None
 
 
 def _numeric(f: Any) -> Any:

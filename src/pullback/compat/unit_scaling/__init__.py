@@ -2,7 +2,8 @@
 
 What is not listed gives the same results. Its modules ``utils``, ``scale``, ``formats``,
 ``transforms`` and ``analysis`` stand at the same paths under ``pullback.compat``, and all names
-are here as well.
+are here as well, but for ``simulate_format``: that is `pullback.tracking.simulate_format`, which
+rounds every product, and ``transforms.simulate_format`` rounds linear layers and attention only.
 
 Left out: ``unit_scale``, ``functional``, layers, parameters and optimisers are a way to scale a
 model, not to look at one; unit_scaling's own ``unit_scale`` chains with the transforms here, in
@@ -75,12 +76,47 @@ from pullback.internal._extras import require_tensor as _require_tensor
 _require_tensor("pullback.compat.unit_scaling")
 
 from pullback.compat.unit_scaling import analysis, formats, scale, transforms, utils
-from pullback.compat.unit_scaling.analysis import *  # noqa: F403
-from pullback.compat.unit_scaling.formats import *  # noqa: F403
-from pullback.compat.unit_scaling.scale import *  # noqa: F403
-from pullback.compat.unit_scaling.transforms import *  # noqa: F403
-from pullback.compat.unit_scaling.utils import *  # noqa: F403
+from pullback.compat.unit_scaling.analysis import graph_to_dataframe, plot
+from pullback.compat.unit_scaling.formats import FPFormat, format_to_tuple, tuple_to_format
+from pullback.compat.unit_scaling.scale import scale_bwd, scale_fwd
+from pullback.compat.unit_scaling.transforms import (
+    Metrics,
+    compile,
+    prune_non_float_tensors,
+    prune_same_scale_tensors,
+    prune_selected_nodes,
+    simulate_fp8,
+    track_scales,
+)
+from pullback.compat.unit_scaling.utils import (
+    ScalePair,
+    ScaleTracker,
+    ScaleTrackingInterpreter,
+    analyse_module,
+)
 
-_modules = ["analysis", "formats", "scale", "transforms", "utils"]
-_names = [*analysis.__all__, *formats.__all__, *scale.__all__, *transforms.__all__, *utils.__all__]
-__all__ = sorted(_modules + _names)  # noqa: PLE0605 - the names that its modules export
+__all__ = [
+    "FPFormat",
+    "Metrics",
+    "ScalePair",
+    "ScaleTracker",
+    "ScaleTrackingInterpreter",
+    "analyse_module",
+    "analysis",
+    "compile",
+    "format_to_tuple",
+    "formats",
+    "graph_to_dataframe",
+    "plot",
+    "prune_non_float_tensors",
+    "prune_same_scale_tensors",
+    "prune_selected_nodes",
+    "scale",
+    "scale_bwd",
+    "scale_fwd",
+    "simulate_fp8",
+    "track_scales",
+    "transforms",
+    "tuple_to_format",
+    "utils",
+]

@@ -100,7 +100,7 @@ class FPFormat:
         Arguments:
             x: shape (...), any floating or complex dtype.
         """
-        return round_values(x.detach(), self.number_format, self._noise(x))
+        return round_values(x.detach(), self.number_format, self._noise(x), "cast")
 
     def quantise_fwd(self, x: Tensor) -> Tensor:
         """Return the values rounded to the format, with the gradient as it is.
@@ -108,7 +108,7 @@ class FPFormat:
         Arguments:
             x: shape (...), any floating or complex dtype.
         """
-        return RoundValueFunction.apply(x, self._noise(x), self.number_format, "saturate")
+        return RoundValueFunction.apply(x, self._noise(x), self.number_format, "cast")
 
     def quantise_bwd(self, x: Tensor) -> Tensor:
         """Return the values as they are, with the gradient rounded to the format.
@@ -116,7 +116,7 @@ class FPFormat:
         Arguments:
             x: shape (...), any floating or complex dtype.
         """
-        return RoundGradientFunction.apply(x, self._noise(x), self.number_format, "saturate")
+        return RoundGradientFunction.apply(x, self._noise(x), self.number_format, "cast")
 
     def _noise(self, x: Tensor) -> Tensor | None:
         if self.rounding == "nearest":

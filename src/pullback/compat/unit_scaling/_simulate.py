@@ -47,7 +47,8 @@ def simulate_format(module: Module, fwd_format: FPFormat, bwd_format: FPFormat) 
 
     Example:
         >>> import torch
-        >>> from pullback.compat.unit_scaling import FPFormat, simulate_format
+        >>> from pullback.compat.unit_scaling.formats import FPFormat
+        >>> from pullback.compat.unit_scaling.transforms import simulate_format
         >>> model = simulate_format(torch.nn.Linear(2, 2), FPFormat(4, 3), FPFormat(5, 2))
         >>> model(torch.ones(1, 2)).shape
         torch.Size([1, 2])

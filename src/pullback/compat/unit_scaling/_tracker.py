@@ -99,16 +99,16 @@ class ScaleTracker(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, t: Tensor, scale_pair: ScalePair) -> Tensor:
+    def forward(ctx: Any, t: Tensor, scale_tracker: ScalePair) -> Tensor:
         """Return a view of ``t`` and record its scale.
 
         Arguments:
-            ctx: the context; the pair is kept as ``ctx.scale_tracker``.
+            ctx: the context, which keeps the pair under the same name.
             t: shape (...), any floating or complex dtype.
-            scale_pair: where the scales are recorded.
+            scale_tracker: where the scales are recorded.
         """
-        ctx.scale_tracker = scale_pair
-        _record(t.detach(), _check(t, scale_pair), "forward")
+        ctx.scale_tracker = scale_tracker
+        _record(t.detach(), _check(t, scale_tracker), "forward")
         return t.view_as(t)
 
     @staticmethod

@@ -292,8 +292,8 @@ def simulate_format(
             ``None`` leaves values.
         backward: the same for gradients.
         rounding: ``"nearest"``, ties to even, or ``"stochastic"``, unbiased.
-        overflow: ``"saturate"`` at the largest value, or ``"cast"``: infinity, or NaN without
-            one, which is the non-saturating conversion of the OCP specification.
+        overflow: what becomes of finite values beyond the largest: that value (``"saturate"``),
+            or what torch's cast makes of them and of infinities (``"cast"``), see `round_values`.
         generator: where stochastic rounding draws from; ``None`` takes torch's own.
         recipe: instead of ``forward`` and ``backward``, for a module: formats by the names of its
             modules, weights and activations apart.

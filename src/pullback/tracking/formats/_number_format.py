@@ -105,9 +105,26 @@ class NumberFormat:
         """Whether the value at `overflow_bound` rounds up: the largest has an odd mantissa."""
         return int(self.largest / 2.0 ** (self.largest_exponent - self.mantissa_bits)) % 2 == 1
 
+    @property
+    def beyond(self) -> float:
+        """What a cast makes of infinity, and of all that rounds beyond the largest value.
+
+        Infinity, NaN, or the largest value; without a cast in torch, as torchao's casts do.
+        """
+        return _BEYOND.get(self.dtype, torch.inf if self.infinite else self.largest)
+
     def __str__(self) -> str:
         return self.name
 
+
+_CASTS = (
+    torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
+    torch.float8_e4m3fnuz, torch.float8_e5m2fnuz,
+)  # fmt: skip
+# Asked of torch, whose versions differ: E4M3 saturates from 2.12 on, and was NaN before.
+_BEYOND: dict[torch.dtype | None, float] = {
+    dtype: float(torch.tensor(torch.inf, device="cpu").to(dtype)) for dtype in _CASTS
+}
 
 FLOAT16 = NumberFormat("fp16", 5, 10, 15, 65504.0, infinite=True, dtype=torch.float16)
 BFLOAT16 = NumberFormat(

@@ -44,7 +44,7 @@ def check_choices(rounding: str, overflow: str) -> None:
         raise ArgumentError(
             "There is no such way to overflow.",
             given=f"overflow={overflow!r}",
-            expected="'saturate' (the largest value) or 'cast' (infinity, or NaN without one)",
+            expected="'saturate' (the largest value) or 'cast' (what torch's cast gives)",
         )
 
 
@@ -148,8 +148,9 @@ def round_values(
         number_format: the format; a `ScaledFormat` chooses its scales from the values.
         noise: uniform numbers from `draw_noise` for stochastic rounding; ``None`` rounds to
             nearest even. A value that the format has is never moved.
-        overflow: what becomes of finite values beyond the largest: that value
-            (``"saturate"``, infinities too), or what a cast makes of them (``"cast"``).
+        overflow: ``"saturate"`` takes finite values beyond the largest to it, and leaves infinities
+            as they are, also where the format has none: divergence stays visible. ``"cast"`` does
+            what torch's cast does with both: infinity, NaN or, of E4M3, the largest value.
 
     Returns:
         Shape and dtype of ``values``. NaN stays NaN, also where the format has none. A dtype
@@ -192,8 +193,13 @@ def round_values(
         size = steps.abs()
         below = torch.floor(size)
         steps = torch.copysign(below + (noise >= 1 - (size - below)), steps)
-    rounded = torch.where(wide.isfinite(), steps * quantum, wide)
-    rounded = _overflow(rounded, number_format, overflow)
+    rounded = steps * quantum
+    if overflow == "saturate":
+        rounded = rounded.clamp(-number_format.largest, number_format.largest)
+    rounded = torch.where(wide.isfinite(), rounded, wide)
+    if overflow == "cast":
+        beyond = torch.copysign(torch.full_like(wide, number_format.beyond), wide)
+        rounded = torch.where(rounded.abs() > number_format.largest, beyond, rounded)
     if not number_format.signed_zero:
         rounded = rounded + 0.0  # -0 + 0 is +0
     return rounded.to(values.dtype)
@@ -205,13 +211,3 @@ def _quantum(wide: Tensor, number_format: NumberFormat) -> Tensor:
     exponent = exponent.clamp(number_format.smallest_exponent, _BIAS)
     bits = (exponent - number_format.mantissa_bits + _BIAS) << _MANTISSA
     return bits.view(torch.float64)
-
-
-def _overflow(rounded: Tensor, number_format: NumberFormat, overflow: Overflow) -> Tensor:
-    largest = number_format.largest
-    if overflow == "saturate":
-        return rounded.clamp(-largest, largest)
-    beyond = torch.copysign(torch.full_like(rounded, torch.inf), rounded)
-    if not number_format.infinite:
-        beyond = torch.full_like(rounded, torch.nan)
-    return torch.where(rounded.abs() > largest, beyond, rounded)

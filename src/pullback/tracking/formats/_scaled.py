@@ -15,6 +15,7 @@ __all__ = ["SCALED_FORMATS", "FixedScale", "ScaledFormat"]
 
 Scale = Literal["float32", "E8M0", "E4M3"]
 _SINGLE = NumberFormat("fp32", 8, 23, 127, float(torch.finfo(torch.float32).max), infinite=True)
+_INFINITE = 2.0**128  # has the exponent that infinity has in float32
 
 
 @dataclass(frozen=True)
@@ -97,18 +98,20 @@ class ScaledFormat:
     def round(self, values: Tensor, noise: Tensor | None, overflow: Overflow) -> Tensor:
         """Return the values rounded, as `round_values` does.
 
-        NaN and infinities take no part in choosing the scale.
+        The scale of a group with a NaN is NaN, and with it the whole group; so is that of a group
+        with an infinity, but for powers of two, where the infinity stays and dwarfs its neighbours.
 
         Arguments:
             values: shape (...), floating.
             noise: for stochastic rounding, of the same shape.
-            overflow: what becomes of elements beyond the largest.
+            overflow: of no effect here: elements saturate under a scale of their own, in torchao's
+                cast too.
         """
         wide = values.to(torch.float64)
         groups, back = self._group(wide)
         scale = self.scales(groups)
         uniform = None if noise is None else self._group(noise)[0]
-        rounded = round_values(groups / scale, self.element, uniform, overflow)
+        rounded = round_values(groups / scale, self.element, uniform)
         return back(rounded * scale).to(values.dtype)
 
     def scales(self, groups: Tensor) -> Tensor:
@@ -120,12 +123,12 @@ class ScaledFormat:
         Returns:
             ``[..., groups, 1]``.
         """
-        known = torch.where(groups.isfinite(), groups.abs(), 0.0)
+        known = groups.abs()
         peak = known.amax(-1, keepdim=True) if groups.numel() else known[..., :1]
         if self.scale == "E8M0":
-            exponent = torch.frexp(peak).exponent - 1 - self.element.largest_exponent
-            exponent = exponent.clamp(-127, 127).to(torch.float64)
-            return torch.where(peak > 0, torch.exp2(exponent), 1.0)
+            peak = peak.clamp(max=_INFINITE)
+            power = peak / torch.frexp(peak).mantissa / 2.0 ** (1 + self.element.largest_exponent)
+            return _where_zero(peak, power.clamp(2.0**-127, 2.0**127))
         share = peak / self.element.largest
         if self.scale == "E4M3":
             most = share.amax() if share.numel() else share.sum()
@@ -179,7 +182,12 @@ class FixedScale:
 def _single(scale: Tensor) -> Tensor:
     """Round a scale to float32; where nothing is to be scaled, one."""
     rounded = round_values(scale, _SINGLE)
-    return torch.where(rounded > 0, rounded, 1.0)
+    return _where_zero(rounded, rounded)
+
+
+def _where_zero(size: Tensor, scale: Tensor) -> Tensor:
+    """One where there is nothing to be scaled. A size that is NaN keeps its scale."""
+    return torch.where(size == 0, 1.0, scale)
 
 
 _E2M3 = NumberFormat("E2M3", 2, 3, 1, 7.5)

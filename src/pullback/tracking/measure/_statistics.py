@@ -66,8 +66,8 @@ def merge_rows(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 class Statistics:
     """A summary of numbers that can be merged with others exactly.
 
-    Moments and extremes are of the finite elements alone; the others are counted. A complex
-    number counts as two.
+    Moments and extremes are of the finite elements alone; the others are counted. Without a finite
+    element the mean, the mean magnitude and the largest are NaN. A complex number counts as two.
 
     Arguments:
         count: the number of elements, finite or not.
@@ -75,7 +75,7 @@ class Statistics:
         m2: the sum of their squared distances from the mean. NaN, as the standard deviation then
             is, where float64 does not hold squares: one is beyond 1e140, or all are below 1e-140.
         mean_abs: the mean of ``|x|``.
-        max_abs: the largest ``|x|``, 0 if nothing is finite.
+        max_abs: the largest ``|x|``.
         min_abs: the smallest nonzero ``|x|``, infinity if there is none.
         zeros: how many are zero.
         nans: how many are not a number.
@@ -116,6 +116,9 @@ class Statistics:
                 f"infinities={self.positive_infinities}+{self.negative_infinities}",
                 expected="counts of zero or more that add up to at most `count`",
             )
+        if not self.finite:  # rows have zeros there, which add up
+            for unknown in ("mean", "mean_abs", "max_abs"):
+                object.__setattr__(self, unknown, math.nan)
 
     @classmethod
     def of(cls, values: torch.Tensor) -> "Statistics":
@@ -154,6 +157,8 @@ class Statistics:
         """The row that `from_row` reads."""
         row = np.zeros(layout.WIDTH)
         row[: layout.FIRST_BIN] = [getattr(self, name) for name in _SCALARS]
+        if not self.finite:
+            row[[layout.MEAN, layout.MEAN_ABS, layout.MAX_ABS]] = 0.0
         for exponent, number in self.exponents.items():
             row[
                 layout.FIRST_BIN + min(max(exponent, layout.BELOW), layout.ABOVE) - layout.BELOW
@@ -211,11 +216,12 @@ class Statistics:
                 name: whole(data[name]) if kind is int else _number(data[name])
                 for name, kind in _SCALARS.items()
             }
-            sizes = (scalars["max_abs"], scalars["min_abs"])
-            if not all(size >= 0 for size in sizes) or min(scalars["m2"], scalars["mean_abs"]) < 0:
-                raise ValueError("a size that is none")
             exponents = {first + i: whole(n) for i, n in enumerate(counts) if n}
-            return cls(**scalars, exponents=exponents)
+            read = cls(**scalars, exponents=exponents)
+            known = not read.finite or (read.max_abs >= 0 and read.min_abs >= 0)
+            if not known or min(read.m2, read.mean_abs) < 0:
+                raise ValueError("a size that is none")
+            return read
         except (LookupError, TypeError, ValueError) as error:
             raise ArgumentError(
                 "These are not statistics that pullback wrote.",

@@ -50,12 +50,15 @@ def diagnose(run: Run) -> list[Finding]:
 
     - non-finite: it held a NaN or an infinity; the first one in the order of execution comes
       first of all, with what was measured just before it.
-    - dead: at least 99.9 % of a value's elements were zero, over the moments still held.
+    - dead: at least 99.9 % of the elements of what a module returned were zero, over the moments
+      still held.
     - no gradient: the same of a gradient.
-    - saturated: the mean of ``|x|`` is above 0.9 of its maximum, so that nearly all elements sit
-      at a bound, as those of a tanh far out do. Constant tensors are left alone.
+    - saturated: the mean of ``|x|`` of what a module returned is above 0.9 of its maximum, so that
+      nearly all elements sit at a bound, as those of a tanh far out do. Constant tensors are left
+      alone. Parameters are no activations: those of a layer norm are near one, and its biases zero.
     - drifting: the scale changed by a factor of 8 or more, steadily; that of a gradient, an update
       or an optimizer's state by as much against the others, since all of them shrink with the loss.
+      Not that of a parameter, which may begin at zero: what it does to a layer is seen there.
 
     A tensor that several modules return is reported once.
 
@@ -66,17 +69,13 @@ def diagnose(run: Run) -> list[Finding]:
         The findings, worst kind first, each kind in the order of execution.
     """
     findings = []
-    kinds = _kinds(run)
-    common = _common_drift(run, kinds)
+    common = _common_drift(run)
     aliases = same_tensors(run)
     for series in run.series:
         if series.key.recomputed or series.key in aliases:
             continue
         found = (
-            _nonfinite(series)
-            or _dead(series)
-            or _saturated(series)
-            or _drifting(series, common[kinds[series.key]], kinds[series.key])
+            _nonfinite(series) or _dead(series) or _saturated(series) or _drifting(series, common)
         )
         if found is not None:
             findings.append(found)
@@ -119,7 +118,7 @@ def _nonfinite(series: Series) -> Finding | None:
 
 def _dead(series: Series) -> Finding | None:
     total = series.total
-    if total.count == 0:
+    if total.count == 0 or not (series.key.order or series.key.source == "module"):
         return None
     share = float(np.mean(series.points.zeros)) if len(series.points) else total.zeros / total.count
     if share < DEAD_SHARE:
@@ -130,7 +129,9 @@ def _dead(series: Series) -> Finding | None:
 
 def _saturated(series: Series) -> Finding | None:
     total = series.total
-    if series.key.order or total.finite < SATURATED_LEAST or total.max_abs == 0:
+    if series.key.order or series.key.source != "module":
+        return None
+    if total.finite < SATURATED_LEAST or total.max_abs == 0:
         return None
     ratio = total.mean_abs / total.max_abs
     constant = total.min_abs == total.max_abs and total.std == 0
@@ -149,30 +150,28 @@ def _drift(series: Series) -> float | None:
     return float(np.median(level[-end:]) - np.median(level[:end]))
 
 
-def _kinds(run: Run) -> dict[Key, str]:
+def _kind(key: Key) -> str:
     """What moves together with the loss: gradients, updates, each of an optimizer's states."""
-    names = {series.key.name for series in run.series}
-    kinds = {}
-    for key in (series.key for series in run.series):
-        parameter, _, part = key.name.removesuffix("]").rpartition("[")
-        of_parameter = f"{part}s" if parameter in names else ""
-        kinds[key] = "gradients" + "'" * (key.order - 1) if key.order else of_parameter
-    return kinds
+    if key.order:
+        return "gradients" + "'" * (key.order - 1)
+    return "" if key.source in ("module", "parameter") else f"{key.name.rpartition('[')[2][:-1]}s"
 
 
-def _common_drift(run: Run, kinds: dict[Key, str]) -> dict[str, float]:
+def _common_drift(run: Run) -> dict[str, float]:
     """What all of a kind do together, which is the doing of the loss; values go their own ways."""
-    found: dict[str, list[float]] = {kind: [] for kind in kinds.values()}
+    found: dict[str, list[float]] = {"": [0.0]}
     for series in run.series:
-        kind, moved = kinds[series.key], _drift(series)
+        kind, moved = _kind(series.key), _drift(series)
         if kind and moved is not None:
-            found[kind].append(moved)
-    return {kind: float(np.median(moves)) if moves else 0.0 for kind, moves in found.items()}
+            found.setdefault(kind, []).append(moved)
+    return {kind: float(np.median(moves)) for kind, moves in found.items()}
 
 
-def _drifting(series: Series, common: float, kind: str) -> Finding | None:
-    moved = _drift(series)
-    if moved is None or abs(moved - common) < DRIFT_OCTAVES:
+def _drifting(series: Series, together: dict[str, float]) -> Finding | None:
+    moved, kind = _drift(series), _kind(series.key)
+    common = together.get(kind, 0.0)
+    is_parameter = series.key.source == "parameter" and not series.key.order
+    if moved is None or abs(moved - common) < DRIFT_OCTAVES or is_parameter:
         return None
     level = series.points.scale[np.isfinite(series.points.scale)]
     if abs(np.corrcoef(np.arange(len(level)), level)[0, 1]) < STEADY:

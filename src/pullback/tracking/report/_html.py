@@ -14,7 +14,13 @@ from pullback.errors import RecordingError
 from pullback.tracking.report._diagnosis import Finding, diagnose
 from pullback.tracking.report._noise import noise_table, noise_tile
 from pullback.tracking.report._ranges import RANGES, share_outside
-from pullback.tracking.report._rows import aliases_of, row_name, row_names
+from pullback.tracking.report._rows import (
+    aliases_of,
+    count_groups,
+    group_of,
+    row_name,
+    row_names,
+)
 from pullback.tracking.report._thinning import thin
 from pullback.tracking.run._run import Run, Series
 
@@ -82,25 +88,34 @@ def _subtitle(run: Run, names: list[str]) -> str:
     steps = {int(step) for series in run.series for step in series.points.steps}
     shown = f"steps {min(steps)} to {max(steps)}" if steps else "no steps"
     cadence = "every step" if run.every == 1 else f"every {run.every} steps"
-    return f"{len(names):,} tensors with their gradients, {shown}, measured {cadence}"
+    return f"{_counted(run, names)}, {shown}, measured {cadence}"
+
+
+def _counted(run: Run, names: list[str]) -> str:
+    counts = count_groups(run, names)
+    words = {"layers": "layers with their gradients", "states": "states of the optimizer"}
+    parts = [f"{count:,} {words.get(group, group)}" for group, count in counts.items() if count]
+    return ", ".join(parts) or "no layers"
 
 
 def _tiles(run: Run, names: list[str], findings: list[Finding]) -> list[dict[str, str]]:
     first = run.first_nonfinite
-    tiles = [{"value": f"{len(names):,}", "label": "tensors watched", "tone": ""}]
+    layers = count_groups(run, names)["layers"]
+    tiles = [{"value": f"{layers:,}", "label": "layers watched", "tone": ""}]
     wrong = len({row_name(finding.key) for finding in findings})
     tiles.append(
-        {"value": str(wrong), "label": "of them look wrong", "tone": "warn" if wrong else "good"}
+        {"value": str(wrong), "label": "tensors look wrong", "tone": "warn" if wrong else "good"}
     )
     if first is None:
         tiles.append({"value": "none", "label": "held NaN or infinity", "tone": "good"})
     else:
         where = f"first with NaN or infinity, {first.key.direction}, step {first.place.step}"
         tiles.append({"value": str(first.key), "label": where, "tone": "bad"})
+    trained = [one for one in run.series if one.key.source in ("module", "parameter")]
     for reach in RANGES:
         if reach.name not in TILES:
             continue
-        losing = sum(share_outside(one.total.exponents, reach) > LOSS for one in run.series)
+        losing = sum(share_outside(one.total.exponents, reach) > LOSS for one in trained)
         tiles.append(
             {
                 "value": str(losing),
@@ -159,9 +174,10 @@ def _data(
         side = _side(series, column, offset)
         offset += side["count"]
         blocks.append(_pack(series))
-        rows[row_name(series.key)][
-            "backward" if series.key.direction == "backward" else "forward"
-        ] = side
+        row = rows[row_name(series.key)]
+        if series.key.source != "module":  # a page says so of few
+            row["group"] = group_of(series.key)
+        row["backward" if series.key.direction == "backward" else "forward"] = side
     for rank, finding in enumerate(findings):
         row = rows[row_name(finding.key)]
         row["rank"] = min(row["rank"], rank)
@@ -201,8 +217,8 @@ def _side(series: Series, column: dict[tuple[int, int], int], offset: int) -> di
         ],
         "figures": [
             _figure(total.scale),
-            _figure(total.mean if total.finite else math.nan),
-            _figure(total.max_abs if total.finite else math.nan),
+            _figure(total.mean),
+            _figure(total.max_abs),
             _figure(total.min_abs),
             _figure(total.zeros / total.count if total.count else math.nan),
             total.count - total.finite,

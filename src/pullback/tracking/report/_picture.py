@@ -7,9 +7,9 @@ import numpy as np
 
 from pullback.errors import RecordingError
 from pullback.internal._extras import require
-from pullback.tracking.report._diagnosis import diagnose
+from pullback.tracking.report._diagnosis import Finding, diagnose
 from pullback.tracking.report._ranges import RANGES
-from pullback.tracking.report._rows import aliases_of, row_name, row_names
+from pullback.tracking.report._rows import GROUPS, aliases_of, group_of, row_name, row_names
 from pullback.tracking.report._thinning import thin
 from pullback.tracking.run._points import BAD
 from pullback.tracking.run._run import Run, Series
@@ -26,8 +26,8 @@ SUBNORMAL = {"color": "#d69e00", "alpha": 0.16, "linewidth": 0}
 def write_png(run: Run, path: str | Path) -> None:
     """Draw scales over time, forward and backward side by side, problem layers first.
 
-    At most twelve layers are drawn; the page of `to_html` has them all. The path's ending chooses
-    the format, as matplotlib knows them.
+    At most twelve layers are drawn, and what looks wrong of parameters and the optimizer; the page
+    of `to_html` has them all. The path's ending chooses the format, as matplotlib knows them.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -36,21 +36,20 @@ def write_png(run: Run, path: str | Path) -> None:
     figure_module = require("matplotlib.figure", extra="plot", purpose="Drawing a run")
     run = thin(run)
     findings = diagnose(run)
-    wrong: dict[str, list[str]] = {}
-    for finding in findings:
-        kinds = wrong.setdefault(row_name(finding.key), [])
-        if finding.problem not in kinds:
-            kinds.append(finding.problem)
-    order = row_names(run, findings, aliases_of(run))
-    rows = order[:ROWS]
+    wrong = _problems(findings)
     sides = {(row_name(one.key), one.key.direction == "backward"): one for one in run.series}
+    groups = {name: group_of(one.key) for (name, _), one in sides.items()}
+    order = row_names(run, findings, aliases_of(run))
+    order = [name for name in order if name in wrong or groups[name] == GROUPS["module"]]
+    rows = order[:ROWS]
     height = 1.5 * max(len(rows), 1) + 1.3
     figure = figure_module.Figure(figsize=(12, height))
     grid = figure.subplots(max(len(rows), 1), 2, squeeze=False, sharex=True)
-    span = _span(run)
     for axes, row in zip(grid, rows, strict=False):
         for column, direction in enumerate(("forward", "backward")):
-            _draw(axes[column], sides.get((row, direction == "backward")), direction, span)
+            key = row, direction == "backward"
+            alike = [one for at, one in sides.items() if _is_alike(at, key, groups)]
+            _draw(axes[column], sides.get(key), direction, _span(alike))
         title = f"{row}: {', '.join(wrong[row])}" if row in wrong else row
         axes[0].set_title(title, loc="left", fontsize=9, color=BAD_INK if row in wrong else "black")
     for column, direction in enumerate(("forward: values", "backward: gradients")):
@@ -75,6 +74,21 @@ def write_png(run: Run, path: str | Path) -> None:
         ) from error
 
 
+def _is_alike(at: tuple[str, bool], key: tuple[str, bool], groups: dict[str, str]) -> bool:
+    """Whether two sides of rows are drawn on one axis."""
+    return at[1] == key[1] and groups[at[0]] == groups[key[0]]
+
+
+def _problems(findings: list[Finding]) -> dict[str, list[str]]:
+    """What looks wrong in each row, each kind once."""
+    wrong: dict[str, list[str]] = {}
+    for finding in findings:
+        kinds = wrong.setdefault(row_name(finding.key), [])
+        if finding.problem not in kinds:
+            kinds.append(finding.problem)
+    return wrong
+
+
 def _key() -> tuple[list[Any], list[str]]:
     """What lines and shades mean, once for the whole picture."""
     lines = require("matplotlib.lines", extra="plot", purpose="Drawing a run")
@@ -95,15 +109,15 @@ def _key() -> tuple[list[Any], list[str]]:
     ]
 
 
-def _span(run: Run) -> tuple[float, float]:
-    """The range of all scales and maxima, with a margin."""
-    levels = [series.points.scale for series in run.series]
-    levels += [series.points.peak for series in run.series]
+def _span(together: list[Series]) -> tuple[float, float]:
+    """The range of scales and maxima that are drawn alike, with a margin."""
+    levels = [series.points.scale for series in together]
+    levels += [series.points.peak for series in together]
     every = np.concatenate(levels) if levels else np.zeros(0)
     every = every[np.isfinite(every)]
     if not len(every):
         return -4.0, 4.0
-    return float(every.min()) - 2.0, float(every.max()) + 2.0
+    return float(every.min()) - 1.0, float(every.max()) + 1.0
 
 
 def _draw(axes: Any, series: Series | None, direction: str, span: tuple[float, float]) -> None:

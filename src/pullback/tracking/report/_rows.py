@@ -4,13 +4,35 @@ from pullback.tracking.report._diagnosis import Finding, same_tensors
 from pullback.tracking.run._identity import Key
 from pullback.tracking.run._run import Run
 
-__all__ = ["aliases_of", "gradient_of", "row_name", "row_names"]
+__all__ = [
+    "GROUPS",
+    "aliases_of",
+    "count_groups",
+    "gradient_of",
+    "group_of",
+    "row_name",
+    "row_names",
+]
+
+GROUPS = {"module": "layers", "parameter": "parameters", "update": "updates", "state": "states"}
+"""What is shown apart, by source: an optimizer's states are many, and far from layers in scale."""
 
 
 def row_name(key: Key) -> str:
     """The row that a series is shown in: the same for a value and its gradient."""
     shown = str(key._replace(order=max(key.order, 1)))
     return f"{shown} · tangent" if key.direction == "tangent" else shown
+
+
+def group_of(key: Key) -> str:
+    """One of `GROUPS`."""
+    return GROUPS[key.source]
+
+
+def count_groups(run: Run, names: list[str]) -> dict[str, int]:
+    """How many rows each group has."""
+    groups = {row_name(series.key): group_of(series.key) for series in run.series}
+    return {group: sum(groups[name] == group for name in names) for group in GROUPS.values()}
 
 
 def aliases_of(run: Run) -> dict[str, str]:

@@ -4,9 +4,10 @@ from typing import Literal, NamedTuple
 
 from pullback.tracking.measure._layout import Direction
 
-__all__ = ["Key", "Phase", "Place", "Ticket"]
+__all__ = ["Key", "Phase", "Place", "Source", "Ticket"]
 
 Phase = Literal["training", "evaluation"]
+Source = Literal["module", "parameter", "state", "update"]
 
 
 class Key(NamedTuple):
@@ -23,6 +24,8 @@ class Key(NamedTuple):
             is differentiated more than once.
         phase: ``"training"``, or ``"evaluation"`` where the model was in evaluation mode when
             its forward pass began.
+        source: ``"module"`` for what a module, a function or the program itself gave,
+            ``"parameter"``, ``"state"`` of the optimizer or ``"update"`` of a parameter.
     """
 
     name: str
@@ -32,6 +35,7 @@ class Key(NamedTuple):
     recomputed: bool = False
     visit: int = 0
     phase: Phase = "training"
+    source: Source = "module"
 
     def __str__(self) -> str:
         parts = [self.name]

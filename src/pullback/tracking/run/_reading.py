@@ -12,7 +12,7 @@ from pullback.tracking.formats import QuantisationNoise
 from pullback.tracking.formats._noise import ROLES
 from pullback.tracking.measure._layout import Direction
 from pullback.tracking.measure._statistics import Statistics, whole
-from pullback.tracking.run._identity import Key, Phase, Place
+from pullback.tracking.run._identity import Key, Phase, Place, Source
 from pullback.tracking.run._observation import Observation
 from pullback.tracking.run._points import ALL_FLAGS, Points, decode_points, encode_points
 from pullback.tracking.run._run import Run, Series, no_points
@@ -124,6 +124,7 @@ def _key(line: dict[str, Any]) -> Key:
         fields["recomputed"] is True,
         whole(fields["visit"]),
         _one_of(get_args(Phase), fields["phase"]),
+        _one_of(get_args(Source), fields["source"]),
     )
 
 

@@ -1,15 +1,13 @@
 """`Attachment`: hang a store's hooks on a model, and take every one of them off again."""
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
-from weakref import ref
 
 import torch
 from torch import nn
 
 from pullback.errors import ArgumentTypeError
+from pullback.tracking.watch._hang import Hung, Mark
 from pullback.tracking.watch._hooks import BeginHook, EndHook, OutputHook, Sightings
 from pullback.tracking.watch._noise import NoiseWatch
 from pullback.tracking.watch._store import Store
@@ -53,8 +51,8 @@ class Attachment:
         self.sightings = Sightings(store)
         self.noise = NoiseWatch()
         self._store = store
-        self._undo: list[Callable[[], Any]] = []
-        self._watched: list[tuple[str, Any]] = []
+        self._undo: list[Hung | Mark] = []
+        self._watched: list[tuple[str, Hung]] = []
         store.between = self.sightings.clear
 
     @property
@@ -68,11 +66,9 @@ class Attachment:
         for name, part in parts:
             if not isinstance(part, torch.jit.ScriptModule):
                 begin = BeginHook(self._store, name, part is model)
-                handle = part.register_forward_pre_hook(begin, prepend=True)
-                self._undo.append(handle.remove)
+                self._undo.append(Hung(part, begin, before=True))
         if not isinstance(model, torch.jit.ScriptModule):
-            handle = model.register_forward_hook(EndHook(self._store), always_call=True)
-            self._undo.append(handle.remove)
+            self._undo.append(Hung(model, EndHook(self._store), always_call=True))
         self.noise.start(model, lambda name, part: choose(prefix + name, part))
         watched = 0
         for path, module in model.named_modules():
@@ -82,70 +78,19 @@ class Attachment:
             if isinstance(module, torch.jit.ScriptModule):
                 self.sightings.skipped[name] = "a ScriptModule, which runs outside Python"
                 continue
-            handle = module.register_forward_hook(OutputHook(self.sightings, name))
-            self._undo.append(handle.remove)
-            self._watched.append((name, handle))
-            self._mark(module)
+            hung = Hung(module, OutputHook(self.sightings, name))
+            self._undo += hung, Mark(module)
+            self._watched.append((name, hung))
             watched += 1
         return watched
-
-    def _mark(self, module: nn.Module) -> None:
-        """Make compiled code look again: it never checks for hooks that came after it.
-
-        It does check that a module has no ``forward`` of its own, or which; so the module gets
-        one, which is the very method it had or calls it. Without it, the code compiled before is
-        valid again.
-        """
-        own = module.__dict__.get("forward")
-        given = module.__dict__["forward"] = module.forward if own is None else _Calling(own)
-        self._undo.append(functools.partial(_put_back, ref(module), given))
 
     def detach(self) -> None:
         """Take off every hook, and name the modules whose hook somebody else has removed."""
         self.noise.stop()
-        for name, handle in self._watched:
-            hooks = handle.hooks_dict_ref()
-            if hooks is not None and handle.id not in hooks:
+        for name, hung in self._watched:
+            if hung.is_lost:
                 self.skipped[name] = "after somebody else removed its hook; its figures end there"
         while self._undo:
-            self._undo.pop()()
+            self._undo.pop().remove()
         self._watched.clear()
         self.sightings.clear()
-
-
-def _put_back(weak: ref[nn.Module], given: Any) -> None:
-    """Give a module the forward that it had before a mark; one that somebody set since stays."""
-    module = weak()
-    if module is None:
-        return
-    own = given.own if isinstance(given, _Calling) else None
-    now = module.__dict__.get("forward")
-    if now is given and own is None:
-        del module.__dict__["forward"]
-    elif now is given:
-        module.__dict__["forward"] = own
-    while isinstance(now, _Calling):  # the marks of attachments that came later
-        if now.own is given:
-            now.own = own
-        now = now.own
-
-
-class _Calling:
-    """Calls a module's own forward, of which a copy or a pickle holds that alone.
-
-    ``own`` is what the module gets back in the end: nothing once a mark before it is gone.
-    """
-
-    def __init__(self, forward: Any) -> None:
-        self.forward = self.own = forward
-        functools.update_wrapper(self, forward)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.forward(*args, **kwargs)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _same, (self.forward,)
-
-
-def _same(forward: Any) -> Any:
-    return forward

@@ -14,7 +14,8 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from pullback.internal._open import open_function
 from pullback.internal.torch import leave_function_mode, peek_interpreter_stack
 from pullback.tracking.watch._attachment import ROOT
-from pullback.tracking.watch._hooks import Hook, Sightings
+from pullback.tracking.watch._hang import Hook, Hung
+from pullback.tracking.watch._hooks import Sightings
 
 __all__ = ["FunctionWatch"]
 
@@ -44,12 +45,9 @@ class FunctionWatch(TorchFunctionMode):
         for name, module in model.named_modules():
             if isinstance(module, torch.jit.ScriptModule):
                 continue
-            # Before the user's own: a module that one of these ends has begun too.
-            began = _Call(functools.partial(self.begin, name or ROOT))
-            begin = module.register_forward_pre_hook(began, prepend=True)
-            end = module.register_forward_hook(_Call(self.end), always_call=True)
-            self._undo.callback(begin.remove)
-            self._undo.callback(end.remove)
+            begin = _Call(functools.partial(self.begin, name or ROOT))
+            self._undo.callback(Hung(module, begin, before=True).remove)
+            self._undo.callback(Hung(module, _Call(self.end), always_call=True).remove)
         self.__enter__()
         self._undo.callback(leave_function_mode, self)
 

@@ -6,7 +6,6 @@ tensor hook. In code that is being compiled, and inside torch.func, tensor hooks
 there the tensors of the output are passed through `pullback.tracking.track`'s Function.
 """
 
-import contextlib
 from typing import Any
 from weakref import ref
 
@@ -18,36 +17,17 @@ from pullback.internal.torch import (
     base_of,
     never_compile,
     peek_interpreter_stack,
-    remove_forward_hook,
     version_of,
 )
 from pullback.tracking.measure._dispatch import check_measurable
 from pullback.tracking.run._identity import Ticket
+from pullback.tracking.watch._hang import Hook
 from pullback.tracking.watch._operators import begin_operator, in_backward
 from pullback.tracking.watch._outputs import replace_tensors, tensors_in
 from pullback.tracking.watch._store import Store
 from pullback.tracking.watch._track import pass_through
 
-__all__ = ["BeginHook", "EndHook", "Hook", "OutputHook", "Sightings"]
-
-
-class Hook:
-    """A hook that belongs to one tracker, and becomes inert where its model is copied."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_Inert":
-        return _Inert()
-
-    def __reduce__(self) -> Any:  # in a file: a saved model is loaded without this package
-        return getattr, (contextlib.nullcontext(), "__exit__")
-
-
-class _Inert(Hook):
-    """What a copy of a hook does: it takes itself off. A copied model is not tracked."""
-
-    def __call__(self, module: nn.Module, *_: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
-        remove_forward_hook(module, self)
+__all__ = ["BeginHook", "EndHook", "OutputHook", "Sightings"]
 
 
 class _GradientHook:

@@ -12,6 +12,7 @@ from torch.optim.optimizer import (
 )
 
 from pullback.errors import ArgumentError, UnsupportedError
+from pullback.tracking.run._identity import Source
 from pullback.tracking.watch._steps import Outermost, held_by
 from pullback.tracking.watch._store import Store
 
@@ -93,19 +94,21 @@ class ParameterWatch:
         for name, parameter in self._ours(optimizer):
             before = self._before.pop(parameter, None)
             if "value" in self._parts:
-                self._see(parameter.detach(), name)
+                self._see(parameter.detach(), name, "parameter")
             if "gradient" in self._parts and parameter.grad is not None:
-                self._see(parameter.grad.detach(), name, is_gradient=True)
+                self._see(parameter.grad.detach(), name, "parameter", is_gradient=True)
             if "update" in self._parts and before is not None:
-                self._see(parameter.detach() - before, f"{name}[update]")
+                self._see(parameter.detach() - before, f"{name}[update]", "update")
             if "state" in self._parts:
                 for part, value in optimizer.state.get(parameter, {}).items():
                     # A count of steps is no tensor of the training.
                     if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
-                        self._see(value.detach(), f"{name}[{part}]")
+                        self._see(value.detach(), f"{name}[{part}]", "state")
 
-    def _see(self, values: torch.Tensor, name: str, is_gradient: bool = False) -> None:
+    def _see(
+        self, values: torch.Tensor, name: str, source: Source, is_gradient: bool = False
+    ) -> None:
         try:
-            self._store.observe_parameter(values, name, is_gradient=is_gradient)
+            self._store.observe_parameter(values, name, source, is_gradient=is_gradient)
         except UnsupportedError as refusal:
             self.skipped[name] = refusal.what

@@ -24,7 +24,7 @@ from pullback.tracking.measure._dispatch import (
 from pullback.tracking.measure._layout import WIDTH, Direction
 from pullback.tracking.measure._statistics import hide_unknown
 from pullback.tracking.run._history import Measured
-from pullback.tracking.run._identity import Key, Phase, Place, Ticket
+from pullback.tracking.run._identity import Key, Phase, Place, Source, Ticket
 from pullback.tracking.watch._measures import Measures
 from pullback.tracking.watch._rounds import Rounds
 
@@ -158,13 +158,15 @@ class Store:
             self._alias(values, first, (name, ticket), 0)
         return ticket
 
-    def observe_parameter(self, values: torch.Tensor, name: str, *, is_gradient: bool) -> None:
-        """Measure a parameter or its gradient, from which the loss scale was taken before."""
+    def observe_parameter(
+        self, values: torch.Tensor, name: str, source: Source, *, is_gradient: bool
+    ) -> None:
+        """Measure what an optimizer holds, from which the loss scale was taken before."""
         direction: Direction = "backward" if is_gradient else "forward"
         if self.active:
             with self._lock:
                 ticket = Ticket(0, self.microbatch, self.step, False, True)
-                self._write(values, name, direction, int(is_gradient), ticket, scaled=False)
+                self._write(values, name, direction, int(is_gradient), ticket, source=source)
 
     def follow_all(self, values: torch.Tensor, names: list[tuple[str, Ticket]], order: int) -> None:
         """Measure a gradient once and write it down under several names."""
@@ -235,12 +237,12 @@ class Store:
         order: int,
         ticket: Ticket,
         *,
-        scaled: bool = True,
+        source: Source = "module",
     ) -> None:
         check_measurable(values)
         device = values.device
         index = self._reserve(device)
-        factor = self._factor(device) if order and scaled else 1.0
+        factor = self._factor(device) if order and source == "module" else 1.0
         measure_into(
             values,
             self._rows[device][index],
@@ -250,7 +252,7 @@ class Store:
         )
         self._used[device] = index + 1
         place = Place(ticket.step, ticket.microbatch)
-        key = self._append(_key(name, ticket, direction, order), place, (device, index))
+        key = self._append(_key(name, ticket, direction, order, source), place, (device, index))
         self.measures.take(values, factor, key, place)
 
     def _alias(
@@ -305,6 +307,8 @@ class Store:
         return scale.detach().to(device=device, dtype=torch.float64).reciprocal()
 
 
-def _key(name: str, ticket: Ticket, direction: Direction, order: int) -> Key:
+def _key(
+    name: str, ticket: Ticket, direction: Direction, order: int, source: Source = "module"
+) -> Key:
     phase: Phase = "evaluation" if ticket.evaluation else "training"
-    return Key(name, ticket.call, direction, order, ticket.recomputed, phase=phase)
+    return Key(name, ticket.call, direction, order, ticket.recomputed, phase=phase, source=source)

@@ -223,17 +223,17 @@ class Tracker(Recorder):
         if order is None:
             order = 1 if direction == "backward" else 0
         totals = self.totals()
-        phases: tuple[Phase, ...] = ("training", "evaluation") if phase is None else (phase,)
-        keys = [Key(name, call, direction, order, phase=each) for each in phases]  # pyrefly: ignore[bad-argument-type]
-        found = next((totals[key] for key in keys if key in totals), None)
-        if found is None:
+        phases = ("training", "evaluation") if phase is None else (phase,)
+        wanted = (name, call, direction, order, False, 0)
+        found = [key for key in totals if key[:6] == wanted and key.phase in phases]
+        if not found:
             near = sorted({key.name for key in totals})
             raise ArgumentError(
                 "No such tensor was measured.",
                 given=f"{name!r}, {direction}, call {call}, order {order}",
                 expected=", ".join(near[:20]) or "a step that ran before",
             )
-        return found
+        return totals[min(found, key=lambda key: phases.index(key.phase))]
 
     def measured(
         self, name: str, statistic: str, direction: Direction = "forward", *, call: int = 0
@@ -250,10 +250,12 @@ class Tracker(Recorder):
             ArgumentError: nothing of the kind was measured.
         """
         self._store.flush()
-        key = Key(name, call, direction, int(direction == "backward"))
+        wanted = (name, call, direction, int(direction == "backward"), False, 0, "training")
         found = {
             place: values[statistic]
-            for place, values in self._history.measured.get(key, ())
+            for key, moments in self._history.measured.items()
+            if key[:7] == wanted
+            for place, values in moments
             if statistic in values
         }
         if not found:
@@ -276,7 +278,7 @@ class Tracker(Recorder):
         found = {
             key.name: totals[update].scale / values.scale
             for key, values in totals.items()
-            if (update := key._replace(name=f"{key.name}[update]")) in totals and values.scale
+            if (update := _update_of(key)) in totals and values.scale
         }
         if not found:
             raise UnsupportedError(
@@ -330,3 +332,7 @@ class Tracker(Recorder):
 
     def _noise(self) -> tuple[QuantisationNoise, ...]:
         return self._attachment.noise.result()
+
+
+def _update_of(parameter: Key) -> Key:
+    return parameter._replace(name=f"{parameter.name}[update]", source="update")

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -14,16 +14,15 @@ from pullback.trajectory._motion import Motion
 from pullback.trajectory._state import State, rest
 from pullback.trajectory.curves._quintic import quintic
 from pullback.trajectory.curves._spline import Spline
-from pullback.trajectory.kernels.programs import keep_limits
+from pullback.trajectory.plans._hurry import Hurry, moved_apart, shares_of
 from pullback.trajectory.plans._limits import Limits, check_limits, range_of
 from pullback.trajectory.plans._minimum_jerk import minimum_jerk
 from pullback.trajectory.plans._minimum_time import check_duration
-from pullback.trajectory.plans._plan import POWERS, SAMPLES, Plan, make_plan
-from pullback.trajectory.plans._rows import check_given, check_room, problem_of
+from pullback.trajectory.plans._plan import POWERS, SAMPLES, make_plan
+from pullback.trajectory.plans._rows import check_given, check_room
 from pullback.trajectory.plans._stretch import keeps_zero, stands_still
-from pullback.trajectory.plans._within import combine
 
-__all__ = ["minimum_duration"]
+__all__ = ["DurationBounds", "minimum_duration"]
 
 _ROUNDS = 20
 # Whole steps would overshoot: neighbours share their velocities.
@@ -36,12 +35,28 @@ _LONGEST = 1024.0
 # Where longer is not always easier, durations are tried from here on, at such distances.
 _SHORTEST = 1 / 32
 _STRIDE = 1.07
+# Where limits are known to be kept, less is tried in such steps.
+_NARROW = 0.01
 # Of a limit, where nothing in its direction moves.
 _NOTHING = 1e-12
-# Neighbouring points keep this many samples apart.
-_APART = 1.5
 
 
+class DurationBounds(NamedTuple):
+    """What is known of the least duration, and the times of the points at which it was found.
+
+    Arguments:
+        low: ``[...]`` seconds: at the proportions of ``times`` no motion is as short, which a
+            linear program proves; 0 where that was not proven, as without the package numba.
+        high: ``[...]`` seconds, in which limits are kept: the duration of the motion.
+        times: ``[..., count]`` seconds, at which the motion meets the points.
+    """
+
+    low: Tensor
+    high: Tensor
+    times: Tensor
+
+
+@overload
 def minimum_duration(
     points: Tensor,
     limits: Limits,
@@ -49,14 +64,35 @@ def minimum_duration(
     start: State = rest,
     goal: State = rest,
     samples: int = SAMPLES,
-) -> Motion:
+    bounds: Literal[False] = False,
+) -> Motion: ...
+@overload
+def minimum_duration(
+    points: Tensor,
+    limits: Limits,
+    *,
+    start: State = rest,
+    goal: State = rest,
+    samples: int = SAMPLES,
+    bounds: Literal[True],
+) -> tuple[Motion, DurationBounds]: ...
+def minimum_duration(
+    points: Tensor,
+    limits: Limits,
+    *,
+    start: State = rest,
+    goal: State = rest,
+    samples: int = SAMPLES,
+    bounds: bool = False,
+) -> Motion | tuple[Motion, DurationBounds]:
     """The motion of least jerk in the shortest time in which it can keep its limits.
 
     `minimum_time` stretches all times alike, and the motion meets a limit at one instant. Here each
-    segment has a duration of its own, and the motion goes along its limits: first the proportions
-    are those with which each segment of the unlimited motion meets a limit, as nearly as found;
-    then the whole is shortened while limits can be kept. At these proportions the duration is the
-    least to a thousandth; other proportions may be faster still.
+    segment has a duration of its own, and the motion goes along its limits. First the proportions
+    are those with which each segment of the unlimited motion meets a limit, as nearly as found.
+    Then segments give time to those whose limits press harder, while that makes the whole shorter.
+    At the proportions that are found the duration is the least to a thousandth, which ``bounds``
+    proves; that no others are faster is proven by nothing.
 
     Where ends move, or a range leaves zero out, a longer duration may break what a shorter one
     keeps. Durations are then tried upward, from a thirty-second of that of the motion at rest, each
@@ -78,9 +114,10 @@ def minimum_duration(
         start: velocity, acceleration and jerk at the first point; those left out are free.
         goal: the same at the last point.
         samples: how many samples, evenly spaced in time, the ends included.
+        bounds: whether to return `DurationBounds` too.
 
     Returns:
-        a motion ``[..., samples, dof]``.
+        a motion ``[..., samples, dof]``; with ``bounds`` a pair.
 
     Raises:
         ArgumentError: as `minimum_jerk`, no limit on a derivative, neighbouring points that are
@@ -94,7 +131,7 @@ def minimum_duration(
         >>> points = torch.tensor([[0.0], [0.1], [5.0]])
         >>> slow = minimum_time(points, Limits(velocity=1.0))
         >>> fast = minimum_duration(points, Limits(velocity=1.0))
-        >>> round(slow.times[-1].item(), 1), fast.times[-1].item() < 5.6
+        >>> round(slow.times[-1].item(), 1), fast.times[-1].item() < 5.06
         (15.3, True)
         >>> flying = State(velocity=1.0)
         >>> fast = minimum_duration(points, Limits(velocity=1.0), start=flying, goal=flying)
@@ -113,14 +150,22 @@ def minimum_duration(
     fixed = Limits(
         **{kind: _constant(getattr(limits, kind)) for kind in limits.given}, between=limits.between
     )
-    known = points.detach()
-    times = _proportions(known, fixed, start, goal, samples)
+    hurry = Hurry(points.detach(), fixed, start, goal, samples)
+    times = _proportions(hurry)
     if stands_still(start, goal) and keeps_zero(limits):
-        times = _shorten(known, times, fixed, start, goal, samples, _doubled)
+        times, _ = _shorten(hurry, times, _doubled)
     else:
-        times = _fastest(known, times, fixed, start, goal, samples)
+        times = _fastest(hurry, times)
+    widths = hurry.improve(times.diff(dim=-1))
+    times, less = _shorten(hurry, torch.nn.functional.pad(widths.cumsum(-1), (1, 0)), _narrowed)
     found = minimum_jerk(points, times, start=start, goal=goal, limits=limits, samples=samples)
-    return replace(found, start_time=None)
+    found = replace(found, start_time=None)
+    if not bounds:
+        return found
+    plan = hurry.plan(less.diff(dim=-1))
+    proven = hurry.surely_broken(plan, plan.step)
+    low = torch.where(proven, less[..., -1], torch.zeros_like(less[..., -1]))
+    return found, DurationBounds(low, times[..., -1], times)
 
 
 # Trial durations that do not keep the limits are no errors, as they would be in a graph.
@@ -136,14 +181,14 @@ def _constant(limit: Any) -> Any:
     return limit.detach() if isinstance(limit, Tensor) else limit
 
 
-def _proportions(points: Tensor, limits: Limits, start: State, goal: State, samples: int) -> Tensor:
+def _proportions(hurry: Hurry) -> Tensor:
     """Times ``[..., count]`` at which each segment of the unlimited motion nears its own limits.
 
     Segments that could be faster are shortened and the others stretched, again and again; the
     fastest of the motions found is taken. They are the continuous ones, whose system has the size
     of the points.
     """
-    exact = points.to(torch.float64)
+    exact, samples = hurry.points.to(torch.float64), hurry.samples
     size = exact.diff(dim=-2).abs().amax(-1)
     if not bool((size > 0).all()):
         raise ArgumentError(
@@ -151,24 +196,20 @@ def _proportions(points: Tensor, limits: Limits, start: State, goal: State, samp
             given=f"segment {tuple((size == 0).nonzero()[0].tolist())}",
             mend="Leave one of them out.",
         )
-    begin, end = (State(**dict.fromkeys(_REST & set(it.given), 0.0)) for it in (start, goal))
+    begin, end = (
+        State(**dict.fromkeys(_REST & set(it.given), 0.0)) for it in (hurry.start, hurry.goal)
+    )
     # A segment of unlimited least jerk takes the cube root of its length, at a given jerk.
     width = size ** (1 / 3)
     chosen = torch.full_like(exact[..., 0], torch.inf)
     for _ in range(_ROUNDS if size.shape[-1] > 1 else 1):
-        share = _shares(width, samples)
+        share = shares_of(width, samples)
         times = torch.nn.functional.pad(share.cumsum(-1), (1, 0))
-        needed = _needed(quintic(exact, times, start=begin, goal=end), limits)
+        needed = _needed(quintic(exact, times, start=begin, goal=end), hurry.limits)
         found = times * needed.amax(-1, keepdim=True)
         chosen = torch.where(found[..., -1:] < chosen[..., -1:], found, chosen)
         width = share * needed**_DAMPING
     return chosen
-
-
-def _shares(width: Tensor, samples: int) -> Tensor:
-    """Widths as parts of their sum, neighbours not too close for the samples."""
-    least = _APART / (samples - 1)
-    return least + (1 - least * width.shape[-1]) * width / width.sum(-1, keepdim=True)
 
 
 def _needed(curve: Spline, limits: Limits) -> Tensor:
@@ -188,23 +229,18 @@ def _needed(curve: Spline, limits: Limits) -> Tensor:
     return torch.stack(stretches).amax(0)
 
 
-def _fastest(  # noqa: PLR0917 - as below
-    points: Tensor, times: Tensor, limits: Limits, start: State, goal: State, samples: int
-) -> Tensor:
+def _fastest(hurry: Hurry, times: Tensor) -> Tensor:
     """The times of the shortest motion of three proportions.
 
     Raises:
         ArgumentError: a trajectory keeps its limits at none of the durations tried.
     """
-    length = points.to(torch.float64).diff(dim=-2).abs().amax(-1)
+    length = hurry.points.to(torch.float64).diff(dim=-2).abs().amax(-1)
     widths = [times.diff(dim=-1) / times[..., -1:], length / length.sum(-1, keepdim=True)]
     widths = torch.broadcast_tensors(*widths)
     width = torch.stack([widths[0], (widths[0] * widths[1]).sqrt(), widths[1]])
-    # Only what is too near for the samples is moved apart.
-    share = _shares((width - _APART / (samples - 1)).clamp(min=0), samples)
-    share = share.cumsum(-1) * times[..., -1:]
-    tried = torch.nn.functional.pad(share, (1, 0))
-    tried = _shorten(points, tried, limits, start, goal, samples, _climbed)
+    share = moved_apart(width, hurry.samples).cumsum(-1) * times[..., -1:]
+    tried, _ = _shorten(hurry, torch.nn.functional.pad(share, (1, 0)), _climbed)
     seconds, which = tried[..., -1].min(0)
     if bool(seconds.isinf().any()):
         raise ArgumentError(
@@ -216,27 +252,18 @@ def _fastest(  # noqa: PLR0917 - as below
     return tried.gather(0, which[None, ..., None].expand(1, *tried.shape[1:])).squeeze(0)
 
 
-def _shorten(  # noqa: PLR0917 - what belongs together
-    points: Tensor,
+def _shorten(
+    hurry: Hurry,
     times: Tensor,
-    limits: Limits,
-    start: State,
-    goal: State,
-    samples: int,
     search: Callable[[Callable[[Tensor], Tensor], Tensor], tuple[Tensor, Tensor]],
-) -> Tensor:
-    """The times as near to zero as limits can be kept at, or infinity."""
-    plan = make_plan(points, times, duration=None, start=start, goal=goal, samples=samples, order=3)
-    check_given(plan, limits)
-    check_room(plan, limits)
-    basis = plan.basis()
+) -> tuple[Tensor, Tensor]:
+    """The times as near to zero as limits can be kept at, or infinity; and those a little less."""
+    plan = hurry.plan(times.diff(dim=-1))
+    check_given(plan, hurry.limits)
+    check_room(plan, hurry.limits)
 
     def kept(factor: Tensor) -> Tensor:
-        step = plan.step * factor
-        if not bool(_fast_enough(plan, limits, step).any()):
-            return torch.zeros_like(step, dtype=torch.bool)
-        _, found = keep_limits(problem_of(plan, combine(basis, plan.values(step)), limits, step))
-        return found.all(-1)
+        return hurry.kept(plan, plan.step * factor)
 
     with torch.no_grad():
         low, high = search(kept, torch.ones_like(times[..., -1]))
@@ -246,16 +273,8 @@ def _shorten(  # noqa: PLR0917 - what belongs together
             middle = (low * high).sqrt()
             fits = kept(middle)
             high, low = torch.where(fits, middle, high), torch.where(fits, low, middle)
-    return (times * high.unsqueeze(-1)).masked_fill(never.unsqueeze(-1), torch.inf)
-
-
-def _fast_enough(plan: Plan, limits: Limits, step: Tensor) -> Tensor:
-    """Whether mean speeds are within the limit, without which nothing is: quick to see."""
-    if "velocity" not in limits.given:
-        return torch.ones_like(step, dtype=torch.bool)
-    lower, upper = (end.unsqueeze(-2) for end in range_of(limits, "velocity", plan.points))
-    mean = plan.points.diff(dim=-2) / (plan.places.diff(dim=-1) * step.unsqueeze(-1)).unsqueeze(-1)
-    return ((mean <= upper) & (mean >= lower)).all(-1).all(-1)
+    found = (times * high.unsqueeze(-1)).masked_fill(never.unsqueeze(-1), torch.inf)
+    return found, times * low.unsqueeze(-1)
 
 
 def _doubled(kept: Callable[[Tensor], Tensor], one: Tensor) -> tuple[Tensor, Tensor]:
@@ -263,6 +282,14 @@ def _doubled(kept: Callable[[Tensor], Tensor], one: Tensor) -> tuple[Tensor, Ten
     high, low = one, one / _LONGEST
     while not bool((fits := kept(high)).all()) and bool((high < _LONGEST).all()):
         high, low = torch.where(fits, high, 2 * high), torch.where(fits, low, high)
+    return low, high
+
+
+def _narrowed(kept: Callable[[Tensor], Tensor], one: Tensor) -> tuple[Tensor, Tensor]:
+    """Factors below one, where limits are kept, between which they begin to be."""
+    high, low = one, one * (1 - _NARROW)
+    while bool((fits := kept(low)).any()):
+        high, low = torch.where(fits, low, high), torch.where(fits, low * (1 - _NARROW), low)
     return low, high
 
 

@@ -27,7 +27,14 @@ function decode(side) {
   return side;
 }
 const column = (side, i) => side.moments ? side.moments[i] : i;
-const sidesOf = (which) => data.rows.map((row) => row[which]).filter(Boolean).map(decode);
+data.rows.forEach((row) => { row.group = row.group || "layers"; });
+const groups = [...new Set(data.rows.map((row) => row.group))];
+// Rows of one group are drawn alike: an optimizer's states would stretch the axis of layers.
+const rowsOf = (group) => data.rows.filter((row) => row.group === group);
+const sidesOf = (which, group) => rowsOf(group).map((row) => row[which]).filter(Boolean).map(decode);
+const inEach = (make) => Object.fromEntries(groups.map((group) => [group,
+  { forward: make("forward", group), backward: make("backward", group) }]));
+const shown = () => element("group").value;
 
 function extent(list) {
   let low = Infinity, high = -Infinity;
@@ -45,7 +52,7 @@ function extent(list) {
   if (!isFinite(low)) return [-4, 4];
   return [Math.floor(low) - 1, Math.ceil(Math.max(high, low + 6)) + 1];
 }
-const shared = { forward: extent(sidesOf("forward")), backward: extent(sidesOf("backward")) };
+const shared = inEach((which, group) => extent(sidesOf(which, group)));
 
 function canvasFor(canvas, height) {
   const ratio = window.devicePixelRatio || 1, width = canvas.clientWidth || 400;
@@ -58,13 +65,13 @@ function canvasFor(canvas, height) {
 }
 
 // The map: dark blue is small, pale is the median of its direction, dark red is large.
-function spread(which) {
-  const levels = sidesOf(which).flatMap((s) => Array.from(s.scale).filter(isFinite)).sort((a, b) => a - b);
+function spread(which, group) {
+  const levels = sidesOf(which, group).flatMap((s) => Array.from(s.scale).filter(isFinite)).sort((a, b) => a - b);
   const quantile = (q) => levels.length ? levels[Math.min(levels.length - 1, Math.floor(q * levels.length))] : 0;
   const middle = quantile(.5);
   return [middle, Math.max(2, quantile(.99) - middle, middle - quantile(.01))];
 }
-const spreads = { forward: spread("forward"), backward: spread("backward") };
+const spreads = inEach(spread);
 const stops = [[23, 54, 122], [74, 134, 200], [190, 214, 232], [246, 243, 236], [244, 200, 165], [214, 112, 66], [125, 28, 30]];
 function colour(level, [middle, reach]) {
   const t = Math.max(0, Math.min(1, (level - middle) / (2 * reach) + .5)) * (stops.length - 1);
@@ -72,10 +79,11 @@ function colour(level, [middle, reach]) {
   return stops[i].map((a, k) => Math.round(a + (stops[i + 1][k] - a) * f));
 }
 function drawMap(id, which) {
-  const canvas = element(id), rows = data.rows, columns = data.moments.length;
+  const canvas = element(id), rows = rowsOf(shown()), columns = data.moments.length;
   const cell = Math.max(1, Math.min(15, Math.floor(520 / Math.max(rows.length, 1))));
   const height = Math.max(24, rows.length * cell);
-  const [pen, width] = canvasFor(canvas, height);
+  const [pen, full] = canvasFor(canvas, height);
+  const left = labels(pen, rows, height, full), width = full - left;
   const image = document.createElement("canvas");
   image.width = Math.max(columns, 1); image.height = Math.max(rows.length, 1);
   const paint = image.getContext("2d"), pixels = paint.createImageData(image.width, image.height);
@@ -84,32 +92,46 @@ function drawMap(id, which) {
     if (!side) return;
     for (let i = 0; i < side.count; i++) {
       const at = 4 * (y * image.width + column(side, i)), flags = side.flags[i];
-      const rgb = flags & BAD ? [255, 0, 144] : flags & NULL ? [40, 40, 44] : colour(side.scale[i], spreads[which]);
+      const rgb = flags & BAD ? [255, 0, 144] : flags & NULL ? [40, 40, 44] : colour(side.scale[i], spreads[row.group][which]);
       pixels.data.set([...rgb, 255], at);
     }
   });
   paint.putImageData(pixels, 0, 0);
   pen.imageSmoothingEnabled = false;
-  pen.drawImage(image, 0, 0, width, height);
+  pen.drawImage(image, left, 0, width, height);
   pen.fillStyle = css("--bad");
   rows.forEach((row, y) => {
-    if (row.problems.length) pen.fillRect(0, y * height / rows.length, 5, Math.max(1, height / rows.length));
+    if (row.problems.length) pen.fillRect(left, y * height / rows.length, 5, Math.max(1, height / rows.length));
   });
   const ends = canvas.nextElementSibling.children;
   ends[0].textContent = moment(0); ends[1].textContent = moment(columns - 1);
   const at = (event) => {
     const box = canvas.getBoundingClientRect();
-    return [Math.floor((event.clientX - box.left) / box.width * columns),
+    return [Math.floor((event.clientX - box.left - left) / (box.width - left) * columns),
       Math.floor((event.clientY - box.top) / box.height * rows.length)];
   };
   canvas.onmousemove = (event) => {
     const [x, y] = at(event), row = rows[y], side = row && row[which];
-    if (!row) return;
+    if (!row || x < 0) return;
     let i = side ? (side.moments ? side.moments.indexOf(x) : x) : -1;
     tip(event, row.name + "\n" + moment(x) + ": " + (i >= 0 && i < (side ? side.count : 0) ? level(side, i) : "not measured"));
   };
   canvas.onmouseleave = () => { element("tip").hidden = true; };
   canvas.onclick = (event) => { const row = rows[at(event)[1]]; if (row) go(row); };
+}
+// Names at the left of a map: of every row where there is room, else of some at equal distances.
+function labels(pen, rows, height, width) {
+  const line = 12, step = Math.max(1, Math.ceil(line * rows.length / height));
+  const named = rows.map((row, y) => [row.name, y]).filter(([, y]) => y % step === 0);
+  pen.font = "11px system-ui, sans-serif"; pen.textAlign = "right"; pen.textBaseline = "middle";
+  pen.fillStyle = css("--muted");
+  const room = Math.min(6 + Math.max(0, ...named.map(([name]) => pen.measureText(name).width)), width / 3);
+  for (const [name, y] of named) {
+    let text = name;  // the end of a name tells layers apart
+    while (text.length > 2 && pen.measureText(text).width > room - 5) text = "…" + text.slice(2);
+    pen.fillText(text, room, Math.max((y + .5) * height / rows.length, line / 2));
+  }
+  return room + 8;
 }
 const level = (side, i) => (side.flags[i] & EMPTY ? "nothing finite" : side.flags[i] & NULL ? "all zero"
   : "scale " + power(side.scale[i]) + " = " + number(2 ** side.scale[i]) + ", max " + number(2 ** side.peak[i]))
@@ -119,11 +141,12 @@ function moment(x) {
   return m === undefined ? "" : "step " + m[0] + (data.microbatches ? ", microbatch " + m[1] : "");
 }
 function legend(which) {
-  const place = element("legend-" + which), canvas = document.createElement("canvas"), [middle, reach] = spreads[which];
-  place.append(power(middle - reach) + " ", canvas, " " + power(middle + reach));
+  const place = element("legend-" + which), canvas = document.createElement("canvas");
+  const range = spreads[shown()][which], [middle, reach] = range;
+  place.replaceChildren(power(middle - reach) + " ", canvas, " " + power(middle + reach));
   const [pen, width] = canvasFor(canvas, 11);
   for (let x = 0; x < width; x++) {
-    pen.fillStyle = "rgb(" + colour(middle + (2 * x / width - 1) * reach, spreads[which]) + ")"; pen.fillRect(x, 0, 1, 11);
+    pen.fillStyle = "rgb(" + colour(middle + (2 * x / width - 1) * reach, range) + ")"; pen.fillRect(x, 0, 1, 11);
   }
 }
 function tip(event, text) {
@@ -243,7 +266,7 @@ function paint(box) {
   const canvases = [...box.querySelectorAll("canvas")];
   both.forEach((side, i) => {
     const which = side === row.forward ? "forward" : "backward";
-    drawChart(canvases[i], side, own ? extent([side]) : shared[which], css("--" + which));
+    drawChart(canvases[i], side, own ? extent([side]) : shared[row.group][which], css("--" + which));
   });
 }
 const watcher = new IntersectionObserver((entries) => {
@@ -261,19 +284,24 @@ const orders = {
 const mean = (side, missing) => side && side.figures[0] !== null ? side.figures[0] : missing;
 function list() {
   const words = element("search").value.trim().toLowerCase(), rows = element("rows");
-  const chosen = data.rows.filter((row) => [row.name, ...(row.also || [])].some((name) => name.toLowerCase().includes(words)));
+  const chosen = rowsOf(shown()).filter((row) => [row.name, ...(row.also || [])].some((name) => name.toLowerCase().includes(words)));
   chosen.sort(orders[element("order").value]);
   watcher.disconnect();
   rows.replaceChildren(...chosen.map((row) => row.box || build(row)));
   chosen.forEach((row) => watcher.observe(row.box));
-  element("shown").textContent = chosen.length + " of " + data.rows.length + " layers";
+  element("shown").textContent = chosen.length + " of " + rowsOf(shown()).length + " " + words_of[shown()];
 }
 function go(row) {
-  element("search").value = ""; list();
+  element("search").value = ""; choose(row.group);
   document.querySelectorAll(".found").forEach((box) => box.classList.remove("found"));
   row.box.classList.add("found"); row.box.scrollIntoView({ block: "center" });
 }
 const repaint = () => document.querySelectorAll(".row").forEach((box) => { if (box.seen) paint(box); });
+const words_of = { layers: "layers", parameters: "parameters", updates: "updates", states: "states of the optimizer" };
+function choose(group) {
+  element("group").value = group;
+  ["forward", "backward"].forEach(legend); maps(); list();
+}
 function maps() { drawMap("map-forward", "forward"); drawMap("map-backward", "backward"); }
 document.querySelectorAll("[data-row]").forEach((link) => link.addEventListener("click", (event) => {
   event.preventDefault(); go(data.rows[Number(link.dataset.row)]);
@@ -285,4 +313,7 @@ element("axis").addEventListener("change", repaint);
 window.addEventListener("resize", () => { maps(); repaint(); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
 data.rows.forEach((row, index) => { row.index = index; });
-["forward", "backward"].forEach(legend); maps(); list();
+groups.forEach((group) => element("group").append(new Option(words_of[group], group)));
+element("group").parentElement.hidden = groups.length < 2;
+element("group").addEventListener("change", () => choose(shown()));
+if (groups.length) choose(groups[0]);

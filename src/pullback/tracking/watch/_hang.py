@@ -1,0 +1,151 @@
+"""Hang hooks on modules, of which whatever is copied or saved meanwhile has nothing.
+
+`copy.deepcopy` and pickle ask an object itself for ``__reduce_ex__``, the method that says what it
+is made of; so a module that is watched has one of its own, which leaves out what trackers put
+there. A module with a ``__deepcopy__`` of its own copies its hooks, which become inert (`Hook`).
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import nn
+
+from pullback.internal.torch import forward_hooks_of, remove_forward_hook, without_forward_hooks
+
+__all__ = ["Hook", "Hung", "Mark"]
+
+_REDUCE = "__reduce_ex__"
+
+
+class Hook:
+    """A hook that belongs to one tracker, and becomes inert where it is copied."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Inert":
+        return _Inert()
+
+    def __reduce__(self) -> Any:  # in a file: a saved model is loaded without this package
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+class _Inert(Hook):
+    """What a copy of a hook does: it takes itself off. A copied model is not tracked."""
+
+    def __call__(self, module: nn.Module, *_: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        remove_forward_hook(module, self)
+
+
+class Hung:
+    """A hook on a module, before its forward or after it.
+
+    Arguments:
+        module: the module, which is held weakly.
+        hook: what to call, a `Hook`.
+        before: before the forward, and before the user's own hooks: a module that one of these
+            ends has begun too.
+        always_call: also after a forward that raises.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        hook: Callable[..., Any],
+        *,
+        before: bool = False,
+        always_call: bool = False,
+    ) -> None:
+        if before:
+            self._handle = module.register_forward_pre_hook(hook, prepend=True)
+        else:
+            self._handle = module.register_forward_hook(hook, always_call=always_call)
+        self._module = ref(module)
+        vars(module).setdefault(_REDUCE, MethodType(_reduce_plainly, module))
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether somebody else has removed it."""
+        hooks = self._handle.hooks_dict_ref()
+        return hooks is not None and self._handle.id not in hooks
+
+    def remove(self) -> None:
+        """Take it off; with the last one the module is as it was."""
+        self._handle.remove()
+        module = self._module()
+        if module is not None and not any(map(_is_ours, forward_hooks_of(module))):
+            vars(module).pop(_REDUCE, None)
+
+
+class Mark:
+    """Makes compiled code look again: it never checks for hooks that came after it.
+
+    It does check that a module has no ``forward`` of its own, or which; so the module gets one,
+    which is the very method it had or calls it. Without it, the code compiled before is valid
+    again.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        own = vars(module).get("forward")
+        self._module = ref(module)
+        self._given = vars(module)["forward"] = module.forward if own is None else _Calling(own)
+
+    def remove(self) -> None:
+        """Give the module the forward that it had before; one that somebody set since stays."""
+        module, given = self._module(), self._given
+        if module is None:
+            return
+        own = given.own if isinstance(given, _Calling) else None
+        now = vars(module).get("forward")
+        if now is given and own is None:
+            del vars(module)["forward"]
+        elif now is given:
+            vars(module)["forward"] = own
+        while isinstance(now, _Calling):  # the marks that came later
+            if now.own is given:
+                now.own = own
+            now = now.own
+
+
+class _Calling:
+    """Calls a module's own forward.
+
+    ``own`` is what the module gets back in the end: nothing once a mark before it is gone.
+    """
+
+    def __init__(self, forward: Any) -> None:
+        self.forward = self.own = forward
+        functools.update_wrapper(self, forward)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _same, (self.forward,)
+
+
+def _same(forward: Any) -> Any:
+    return forward
+
+
+def _is_ours(hook: object) -> bool:
+    return isinstance(hook, Hook)
+
+
+def _reduce_plainly(module: nn.Module, protocol: Any) -> Any:
+    """What a module is made of, but for hooks and marks."""
+    reduced = type(module).__reduce_ex__(module, protocol)
+    if len(reduced) < 3 or not isinstance(reduced[2], dict):
+        return reduced
+    state = without_forward_hooks(reduced[2], _is_ours)
+    state.pop(_REDUCE, None)
+    forward = state.pop("forward", None)
+    while isinstance(forward, _Calling):
+        forward = forward.own
+    if forward not in (None, MethodType(type(module).forward, module)):
+        state["forward"] = forward
+    return *reduced[:2], state, *reduced[3:]
