@@ -477,10 +477,16 @@ def rules_in(frame: types.FrameType) -> tuple[Any, Any] | None:
 
 
 def lacks_gradient(op: Any) -> bool:
-    """Whether no gradient was registered for an operator of `torch.library.custom_op`."""
-    name = op.name() if isinstance(op, OpOverload) else getattr(op, "_qualified_op_name", "")
-    definition = OPERATORS.get(name.rpartition(".")[0] if "." in name else name)
-    return definition is not None and definition._backward_fn is None
+    """Whether no gradient was registered for an operator that is not torch's own."""
+    if isinstance(op, OpOverloadPacket):
+        return any(lacks_gradient(getattr(op, name)) for name in op.overloads())
+    if not isinstance(op, OpOverload) or op.namespace in ("aten", "prims", "prim"):
+        return False
+    definition = OPERATORS.get(schema_of(op).name)
+    if definition is not None:
+        return definition._backward_fn is None
+    keys = ("Autograd", "AutogradCPU", "AutogradCUDA", "CompositeImplicitAutograd")
+    return not any(has_kernel(op.name(), key) for key in keys)
 
 
 def is_of_custom_operators(module: str) -> bool:

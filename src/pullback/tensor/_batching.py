@@ -19,7 +19,6 @@ from pullback.internal.torch import (
     restore_vmap,
     versions_of,
 )
-from pullback.tensor import _random
 from pullback.tensor._call import Call
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
@@ -83,32 +82,22 @@ def _flat_dims(dims: Any, template: Any, count: int) -> list[int | None]:
     )
 
 
-def batched(run: Callable[..., Any], call: Call, *, backward: bool = False) -> Callable[..., Any]:
+def batched(run: Callable[..., Any], call: Call) -> Callable[..., Any]:
     """Make author code run under vmap as its Function declares.
 
     Arguments:
-        run: takes trees of tensors; gives a sequence of tensors. The first argument of what runs
-            backward is the kept tensors by their places, of which the inputs come first.
+        run: takes trees of tensors; gives a sequence of tensors.
         call: the application. Where its forward has run item by item, so does its backward.
-        backward: forward runs before each item again, so that what it writes to outside of torch is
-            of this item when backward reads it.
     """
     definition = call.definition
-
-    def item(*arguments: Any) -> Any:
-        if backward:
-            inputs = [arguments[0][i] for i in range(len(call.needs))]
-            with torch.no_grad(), _random.replaying(call.generators):
-                call.forward([x.clone() for x in inputs])
-        return run(*arguments)
-
-    looped = _per_item(item, definition)
+    looped = _per_item(run, definition)
 
     def either(*arguments: Any) -> Any:
         levels = get_interpreter_stack() or ()
         if not any(level.key() == TransformType.Vmap for level in levels):
             return run(*arguments)
-        if definition.batching == "loop" or call.looped:
+        call.looped = call.looped or definition.batching == "loop"
+        if call.looped:
             return looped(*arguments)
         if definition.batching == "derived":
             with named(f"Batching of {definition.name} cannot be derived", _MEND):

@@ -52,6 +52,7 @@ class Call:
         "count",
         "definition",
         "dirty",
+        "enter",
         "generators",
         "grad_enabled",
         "inputs",
@@ -77,6 +78,7 @@ class Call:
     attributes: dict[str, Any] | None  # of the context, as the author set them
     count: int  # of output tensors
     dirty: list[int]
+    enter: Any  # applies the engine, outside of transforms
     generators: Any  # the states of random generators before forward, if it draws
     inputs: list[Meta]
     looped: bool  # forward ran item by item, under vmap
@@ -223,10 +225,10 @@ class Call:
             )
             and not any(isinstance(place, torch.Tensor) for place in self.saved_for_backward)
         )
-        if self.transformed and not self.plain:  # it may run again
+        if self.transformed and not self.dirty:  # it may run again
             places.used.update(range(len(tensors), len(tensors) + len(outputs)))
         self.needed = sorted(places.used)
-        if before is not None:
+        if before is not None and self.looped:
             self._same_for_each_item(before)
         return (*(outputs if self.dirty else views_of(outputs, tensors)), *places.residuals)
 

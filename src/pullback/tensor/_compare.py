@@ -27,7 +27,7 @@ def agree(
         found: tensors, or None.
         wanted: as many.
         met: other dtypes that the numbers went through.
-        needed: the answer where there are no values to compare, as in a graph that is traced, is no.
+        needed: where there are no values to compare, as in a graph that is traced, they are not.
     """
     for first, second in zip(found, wanted, strict=True):
         if first is None or second is None:

@@ -91,6 +91,7 @@ def _run(
         call = Call(definition, template, names, needs, state, transformed=dual)
         if not (dual or (call.grad_enabled and True in needs)):
             return _in_scope(definition, call.run_alone, tensors)
+        call.enter = engine.enter
         results = engine.enter(call, *tensors)
     if call.single and call.result is ONE:
         return results[0]
@@ -205,7 +206,7 @@ class _Engine(torch.autograd.Function):
             return differentiable_gradient(OnCall(call, kept, needs), cotangents, needs)
 
         if _transforming():
-            run = batched(run, call, backward=True)
+            run = batched(run, call)
         return (None, *run(saved, given))
 
     @staticmethod
@@ -217,7 +218,7 @@ class _Engine(torch.autograd.Function):
             return push(call, kept, tangents)
 
         if call.looped:
-            run = batched(run, call, backward=True)
+            run = batched(run, call)
         results = list(run(saved, grad_inputs[1:]))
         for i in getattr(ctx, "unmarked", ()):
             results[i] = zeros(call.outputs[i])

@@ -43,7 +43,12 @@ from pullback.tensor._levels import (
 )
 from pullback.tensor._on_call import OnCall
 from pullback.tensor._refused import refused
-from pullback.tensor._second_order import confirm_forward, connected, running_again
+from pullback.tensor._second_order import (
+    confirm_forward,
+    connected,
+    refuse_remembered,
+    running_again,
+)
 from pullback.tensor._structure import children, match, unflatten, without_values
 from pullback.tensor._watch import Outside, Watch, refusal
 
@@ -87,6 +92,8 @@ def _push_once(application: OnCall, tangents: Tangents) -> list[torch.Tensor | N
     """The tangents, where nobody differentiates them: what else is read is a constant."""
     watch = Watch([*application.kept.values(), *tangents], outside=True, detaches=False)
     try:
+        with named(f"{_PURPOSE} of {application.call.definition.name} cannot be derived", _MEND):
+            application.run_before()
         return _compute(application, application.context(tangents), tangents, watch)
     except Raised:  # what was kept beside the saved tensors may belong to a level that has ended
         return _push_again(application, tangents, detaches=False)
@@ -124,9 +131,12 @@ def _push_again(
             context = connected(application, inputs, watch)
         Context.declared(context).needs = [tangent is not None for tangent in tangents]
         found = _compute(application, context, tangents, watch)
+    refuse_remembered(watch, call.definition.name, _BEYOND)
     if watch.doubtful:
-        pulled = _pulled(application, tangents)
-        confirm_forward(application, inputs, *pulled, watch.dtypes)
+        cotangents, needs, values = _pulled(application, tangents)
+        confirm_forward(
+            application, inputs, cotangents, needs=needs, values=values, met=watch.dtypes
+        )
     return found
 
 
@@ -228,12 +238,10 @@ def _transpose(call: Call, context: Context, tangents: Tangents, watch: Watch) -
         with watch:
             gradients = call.pull_on(context, every, transposing=True)
             found = [watch.whole(g) if g is not None else (g, None) for g in gradients]
-        for i in live:
-            if found[i][1] is not None:
-                raise refusal(_PURPOSE, call.definition.name, found[i][1])
-        linear.append(
-            all(g is None or watch.is_linear(g) is True for g, _ in (found[i] for i in live))
-        )
+        for _, why in (found[i] for i in live):
+            if why is not None:
+                raise refusal(_PURPOSE, call.definition.name, why)
+        linear.append(all(g is None or watch.is_linear(g) for g, _ in (found[i] for i in live)))
         return tuple(_fit(found[i][0], call.inputs[i]) for i in live)
 
     linear: list[bool] = []  # whether each run of backward is shown to be so by its structure
@@ -243,7 +251,15 @@ def _transpose(call: Call, context: Context, tangents: Tangents, watch: Watch) -
     pushed = transposed(given)
     if not linear[0]:
         shapes = [call.outputs[i] for i in outputs]
-        _confirm(call, pull, shapes, gradients, given, pushed, watch.dtypes)
+        _confirm(
+            call,
+            pull,
+            shapes,
+            gradients=gradients,
+            tangents=given,
+            pushed=pushed,
+            met=watch.dtypes,
+        )
     result: list[Any] = [None] * call.count
     for i, tangent in zip(outputs, pushed, strict=True):
         result[i] = tangent
@@ -280,6 +296,7 @@ def _confirm(
     call: Call,
     pull: Callable[..., Any],
     outputs: Sequence[Meta],
+    *,
     gradients: Sequence[torch.Tensor],
     tangents: Sequence[torch.Tensor],
     pushed: Sequence[torch.Tensor],

@@ -32,8 +32,9 @@ from pullback.internal.torch import (
     wrap_functional_tensor,
 )
 from pullback.tensor._errors import Raised, is_without_graph
+from pullback.tensor._functions import LEAVING
 from pullback.tensor._operations import name_of, writes_into_a_view
-from pullback.tensor._watch import LEAVING, watching
+from pullback.tensor._watch import watching
 
 __all__ = ["complete_inner", "leniency"]
 

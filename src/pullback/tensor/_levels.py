@@ -30,8 +30,10 @@ __all__ = [
     "apart",
     "are_differentiated_below",
     "concrete",
+    "is_differentiable",
     "is_differentiated",
     "is_freed",
+    "memory_of",
     "nodes",
     "primal",
     "same_view",
@@ -187,3 +189,14 @@ def is_differentiated(tensor: torch.Tensor) -> bool:
             return True
         tensor = get_unwrapped(tensor)
     return tensor.requires_grad
+
+
+def is_differentiable(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """A number of the memory that a tensor lies in; of its own where that cannot be told."""
+    inside = innermost(tensor)
+    known = inside.layout is torch.strided and not is_legacy_batchedtensor(inside)
+    return storage_of(inside) if known else id(tensor)

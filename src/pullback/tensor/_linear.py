@@ -1,36 +1,106 @@
 """What is linear in the cotangent, told by the functions that a backward calls.
 
 A map is linear in what it is given if each step is: a sum of values that are linear, a product of
-one that is with one that does not depend on it, a rearrangement of one. Zeros are linear. What is
-not in these lists may be linear all the same; that is for an evaluation to show.
+one that is with one that does not depend on it, a rearrangement of one. What is not in these lists
+may be linear all the same; that is for an evaluation to show.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 import torch
 
-__all__ = ["ZERO", "is_linear"]
+from pullback.tensor._functions import Done
+from pullback.tensor._levels import is_differentiable, memory_of
 
+__all__ = ["Linearity"]
+
+# True and False for what depends on what was given; ``"zero"`` for zeros, and ``None`` for other
+# values that do not.
+Linear = bool | Literal["zero"] | None
+
+# ruff: noqa: SIM905 - a text of names reads better than a list of texts
 # Linear in their first argument, whatever the others are, on which they do not depend.
 _FIRST = frozenset(
-    ["H", "T", "bfloat16", "block_diag", "broadcast_to", "cdouble", "cfloat", "chunk", "clone", "complex32", "conj", "contiguous", "cumsum", "data", "diag", "diag_embed", "diagonal", "diff", "div", "divide", "double", "dsplit", "expand", "expand_as", "fft", "fft2", "fftn", "flatten", "flip", "fliplr", "flipud", "float", "gather", "half", "hfft", "hsplit", "ifft", "ifft2", "ifftn", "ihfft", "imag", "index_select", "irfft", "irfft2", "irfftn", "mH", "mT", "mean", "movedim", "moveaxis", "narrow", "neg", "negative", "nanmean", "permute", "positive", "ravel", "real", "repeat", "repeat_interleave", "reshape", "reshape_as", "resolve_conj", "resolve_neg", "rfft", "rfft2", "rfftn", "roll", "rot90", "select", "split", "split_with_sizes", "squeeze", "sum", "sum_to_size", "swapaxes", "swapdims", "t", "tensor_split", "tile", "to", "trace", "transpose", "tril", "triu", "true_divide", "type", "type_as", "unbind", "unflatten", "unfold", "unsqueeze", "view", "view_as", "view_as_complex", "view_as_real", "vsplit", "__getitem__", "__neg__", "__pos__", "__truediv__", "div_", "neg_", "squeeze_", "unsqueeze_", "t_", "transpose_", "tril_", "triu_", "requires_grad_", "cholesky_solve"]
+    """
+    __get__ __getitem__ __neg__ __pos__ __truediv__ bfloat16 broadcast_to cdouble cfloat
+    cholesky_solve chunk clone conj contiguous cumsum data diag diag_embed diagonal diff div div_
+    divide double dsplit expand expand_as fft fft2 fftn flatten flip fliplr flipud float gather half
+    hfft hsplit ifft ifft2 ifftn ihfft imag index_select irfft irfft2 irfftn mean movedim moveaxis
+    narrow neg neg_ negative permute positive ravel real repeat repeat_interleave requires_grad_
+    reshape reshape_as resolve_conj resolve_neg rfft rfft2 rfftn roll rot90 select split
+    split_with_sizes squeeze squeeze_ sum sum_to_size swapaxes swapdims t t_ tensor_split tile to
+    trace transpose transpose_ tril tril_ triu triu_ true_divide type type_as unbind unflatten
+    unfold unsqueeze unsqueeze_ view view_as view_as_complex view_as_real vsplit
+    """.split()
 )
 # Linear in each of their arguments.
 _EACH = frozenset(
-    ["__matmul__", "__mul__", "__rmatmul__", "__rmul__", "bilinear", "bmm", "chain_matmul", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "conv_tbc", "dot", "einsum", "inner", "ger", "kron", "matmul", "mm", "mul", "mul_", "__imul__", "multi_dot", "multiply", "multiply_", "mv", "outer", "tensordot", "vdot"]
+    """
+    __imul__ __matmul__ __mul__ __rmatmul__ __rmul__ bilinear bmm chain_matmul conv1d conv2d conv3d
+    conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d dot einsum ger inner kron matmul mm
+    mul mul_ multi_dot multiply multiply_ mv outer tensordot vdot
+    """.split()
 )
 # Linear where all of their arguments are.
 _ALL = frozenset(
-    ["__add__", "__iadd__", "__isub__", "__radd__", "__rsub__", "__sub__", "add", "add_", "cat", "column_stack", "concat", "concatenate", "copy_", "dstack", "hstack", "row_stack", "stack", "sub", "sub_", "subtract", "vstack"]
+    """
+    __add__ __iadd__ __isub__ __radd__ __rsub__ __sub__ add add_ cat column_stack concat concatenate
+    dstack hstack row_stack stack sub sub_ subtract vstack
+    """.split()
 )
-ZERO = frozenset(["new_zeros", "zero_", "zeros", "zeros_like"])
+_ZEROS = frozenset(("new_zeros", "zero_", "zeros", "zeros_like"))
+_WRITES = frozenset(("__setitem__", "index_add", "index_add_", "scatter_add", "scatter_add_"))
 
 
-def is_linear(
-    name: str, args: Sequence[Any], kwargs: dict[str, Any], linear: Callable[[Any], bool | None]
-) -> bool | None:
-    """Whether a result is linear in what was given; ``None`` if it does not depend on that.
+class Linearity:
+    """Which tensors are linear in some cotangents, by ids that somebody else keeps."""
+
+    def __init__(self, cotangents: Iterable[torch.Tensor] = ()) -> None:
+        self._states: dict[int, Linear] = {id(tensor): True for tensor in cotangents}
+        self._alike: dict[int, list[int]] = {}  # by the memory that they lie in
+
+    def __bool__(self) -> bool:
+        return bool(self._states)
+
+    def of(self, tensor: torch.Tensor) -> Linear:
+        """Whether a tensor is linear."""
+        return self._states.get(id(tensor))
+
+    def share(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
+        """Take another tensor for what one is."""
+        if id(tensor) in self._states:
+            self._states[id(other)] = self._states[id(tensor)]
+
+    def deny(self, tensor: torch.Tensor) -> None:
+        """Take a tensor for one that depends on the cotangents and is not linear."""
+        self._states[id(tensor)] = False
+
+    def follow(
+        self,
+        name: str,
+        done: Done,
+        made: Sequence[torch.Tensor],
+        written: Sequence[torch.Tensor],
+    ) -> None:
+        """Follow what was given to a function of torch to what it has made or written."""
+        state = _is_linear(name, done.args, done.kwargs, self.of)
+        for tensor in made:
+            if is_differentiable(tensor):
+                self._states[id(tensor)] = state
+                self._alike.setdefault(memory_of(tensor), []).append(id(tensor))
+            elif state in (True, False):
+                self.deny(tensor)  # as a mask
+        for tensor in written:  # and all that lies in the same memory
+            for number in self._alike.get(memory_of(tensor), ()):
+                if number != id(tensor):
+                    self._states[number] = _together(self._states.get(number), state)
+
+
+def _is_linear(
+    name: str, args: Sequence[Any], kwargs: dict[str, Any], linear: Callable[[Any], Linear]
+) -> Linear:
+    """Whether a result is linear in what was given.
 
     Arguments:
         name: of the function of torch.
@@ -38,35 +108,42 @@ def is_linear(
         kwargs: those by name.
         linear: the same of a tensor.
     """
-    if name in ZERO:
-        return True
-    given = [*_parts(args), *_parts(tuple(kwargs.values()))]
-    found = [linear(each) for each in given if isinstance(each, torch.Tensor)]
-    if all(each is None for each in found):
-        return None
+    if name in _ZEROS:
+        return "zero"
+    tensors = [each for each in _parts((*args, *kwargs.values())) if _is_tensor(each)]
+    found = [linear(each) for each in tensors]
+    if name in ("copy_", "copy"):
+        return linear(args[1]) if len(args) > 1 and _is_tensor(args[1]) else False
     if False in found:
         return False
-    if name == "__get__" or name in _FIRST:
-        return found.count(True) == 1 and isinstance(args[0], torch.Tensor) and bool(found[0])
+    if True not in found:
+        return "zero" if name in _FIRST and found[:1] == ["zero"] else None
+    if name in _FIRST:
+        return found.count(True) == 1 and found[0] is True
     if name in _EACH:
         return found.count(True) == 1
+    terms = [each for each in tensors if is_differentiable(each)]
+    flowing = all(linear(each) in (True, "zero") for each in terms)
     if name in _ALL:
-        numbers = [each for each in args if isinstance(each, (int, float, complex))]
-        scaled = all(not isinstance(v, torch.Tensor) for v in kwargs.values())
-        return all(each is True for each in found) and scaled and not any(numbers)
-    if name in ("where", "masked_fill", "masked_fill_"):
-        chosen = args[1:] if name == "where" and args and _is_mask(args[0]) else args[::2]
-        return len(args) == 3 and all(
-            linear(each) is True if isinstance(each, torch.Tensor) else each == 0 for each in chosen
-        )
-    if name in ("__setitem__", "index_add", "index_add_", "scatter_add", "scatter_add_"):
-        values = [each for each in args if isinstance(each, torch.Tensor) and not _is_index(each)]
+        scaled = not any(map(_is_tensor, kwargs.values()))
         return (
-            not kwargs
-            and all(linear(each) is True for each in values)
-            and not isinstance(args[-1], (int, float))
+            flowing and scaled and not any(isinstance(n, (int, float, complex)) and n for n in args)
         )
+    if name in _WRITES:
+        return flowing and not kwargs and not isinstance(args[-1], (int, float))
+    if name in ("where", "masked_fill", "masked_fill_") and len(args) == 3:
+        chosen = args[1:] if name == "where" else (args[0], args[2])
+        return all(linear(e) in (True, "zero") if _is_tensor(e) else e == 0 for e in chosen)
     return False
+
+
+def _together(one: Linear, other: Linear) -> Linear:
+    """Whether a tensor is linear of which a part was so, and a part is written that is so."""
+    if False in (one, other):
+        return False
+    if one == other:
+        return one
+    return True if {one, other} == {True, "zero"} else None if True not in (one, other) else False
 
 
 def _parts(values: Sequence[Any]) -> list[Any]:
@@ -76,9 +153,5 @@ def _parts(values: Sequence[Any]) -> list[Any]:
     return parts
 
 
-def _is_mask(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype is torch.bool
-
-
-def _is_index(value: torch.Tensor) -> bool:
-    return not (value.is_floating_point() or value.is_complex())
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)

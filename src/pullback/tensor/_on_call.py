@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from pullback.tensor import _random
 from pullback.tensor._call import Call
 from pullback.tensor._context import Context
 from pullback.tensor._second_order import Application
@@ -30,9 +31,19 @@ class OnCall(Application):
 
     def pull(self, cotangents: Sequence[Any]) -> list[torch.Tensor | None]:
         """Run the author's backward on what forward kept."""
+        self.run_before()
         return self.call.pull(self.kept, cotangents, self._needs)
 
-    def at(self, saved: Sequence[torch.Tensor]) -> "OnCall":
+    def run_before(self) -> None:
+        """Run forward right before backward, where the items of a batch run one after the other.
+
+        What it writes to memory outside of torch is of this item then.
+        """
+        if self.call.looped:
+            with torch.no_grad(), _random.replaying(self.call.generators):
+                self.call.forward([x.clone() for x in self.inputs()])
+
+    def at(self, saved: Sequence[torch.Tensor | None]) -> "OnCall":
         """The same application, with the saved tensors of another level."""
         return OnCall(self.call, dict(zip(self.kept, saved, strict=True)), self._needs)
 
@@ -46,8 +57,14 @@ class OnCall(Application):
 
     def outputs(self) -> list[torch.Tensor]:
         """The outputs, with the history that the author's rule gives them."""
-        first = len(self.call.needs)
-        return [self.kept[first + i] for i in range(self.call.count)]
+        call, first = self.call, len(self.call.needs)
+        if call.transformed:
+            return [self.kept[first + i] for i in range(call.count)]
+        again = Call(
+            call.definition, call.template, call.names, call.needs, call.autocast, transformed=False
+        )
+        again.enter = call.enter
+        return list(call.enter(again, *self.inputs())[: call.count])
 
     def answers(self) -> dict[int, bool]:
         """What tensors, by id, are to answer when asked whether they require a gradient."""

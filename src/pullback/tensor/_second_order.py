@@ -35,17 +35,19 @@ from pullback.tensor._call import Call, differentiable
 from pullback.tensor._compare import agree, equals_one_of
 from pullback.tensor._context import Context
 from pullback.tensor._errors import Raised, is_control
+from pullback.tensor._functions import Retaining
 from pullback.tensor._leniency import complete_inner, leniency
 from pullback.tensor._levels import apart, is_freed
 from pullback.tensor._refused import refused
 from pullback.tensor._structure import flatten, replaced, unflatten
-from pullback.tensor._watch import Outside, Retaining, Watch, refusal
+from pullback.tensor._watch import Outside, Watch, refusal
 
 __all__ = [
     "Application",
     "confirm_forward",
     "connected",
     "differentiable_gradient",
+    "refuse_remembered",
     "running_again",
 ]
 
@@ -57,13 +59,13 @@ class Application(ABC):
     """One application of a Function at one level of transforms, with the tensors it has there."""
 
     call: Call
-    node: object = None  # of the graph of autograd, if torch's own holds the context
+    node: Any = None  # of the graph of autograd, if torch's own holds the context
 
     @abstractmethod
     def pull(self, cotangents: Tensors) -> list[torch.Tensor | None]:
         """Run the author's backward on what forward kept."""
 
-    def at(self, saved: Sequence[torch.Tensor]) -> "Application":
+    def at(self, saved: Sequence[torch.Tensor | None]) -> "Application":
         """The same application, with the saved tensors of another level."""
         return self
 
@@ -223,7 +225,9 @@ def _again(
     values = apart(gradients) if values is None else values
     _confirm(application, watch, values, gradients)
     if watch.doubtful:
-        confirm_forward(application, inputs, cotangents, needs, values, watch.dtypes)
+        confirm_forward(
+            application, inputs, cotangents, needs=needs, values=values, met=watch.dtypes
+        )
     return gradients
 
 
@@ -284,15 +288,18 @@ def connected(application: Application, inputs: Sequence[torch.Tensor], watch: W
     declared.saved_for_forward = replaced(declared.saved_for_forward, as_returned)
     for name, value in list(vars(context).items()):
         vars(context)[name] = replaced(value, as_returned)
-    if watch.left is not None:
-        call.refuse_values(vars(context), watch.left, _PURPOSE)
+    if watch.left_in_forward is not None:
+        call.refuse_values(vars(context), watch.left_in_forward, _PURPOSE)
+    if watch.outputs_left:
+        what = "what forward has computed of its output leaves torch"
+        raise refusal(_PURPOSE, call.definition.name, what)
     for name, value in application.attributes().items():  # put there since
         vars(context).setdefault(name, value)
     return context
 
 
 def _returned(application: Application, output: Any, watch: Watch) -> Any:
-    """What `setup_context` is given: the outputs that were returned, where they have a derivative."""
+    """What `setup_context` is given: the outputs that were returned, as far as they flow."""
     call = application.call
     entries = call.entries(output)
     template, computed = flatten(entries)
@@ -324,15 +331,21 @@ def _confirm(application: Application, watch: Watch, values: Tensors, gradients:
     pattern = [value is None for value in values] == [g is None for g in gradients]
     if not pattern or not agree(gradients, values):
         raise refusal(_PURPOSE, name, what)
+    refuse_remembered(watch, name, _PURPOSE)
+
+
+def refuse_remembered(watch: Watch, name: str, purpose: str) -> None:
+    """Refuse a tensor outside that is equal to one that forward has computed again."""
     if equals_one_of(watch.outside, watch.computed()):
-        what = "backward reads a tensor outside of its context that an earlier forward has kept"
-        raise refusal(_PURPOSE, name, what)
+        what = "a rule reads a tensor outside of its context that an earlier forward has kept"
+        raise refusal(purpose, name, what)
 
 
 def confirm_forward(
     application: Application,
     inputs: Sequence[torch.Tensor],
     cotangents: Tensors,
+    *,
     needs: Sequence[bool],
     values: Tensors,
     met: Iterable[torch.dtype],

@@ -26,15 +26,30 @@ from pullback.errors import UnsupportedError
 from pullback.internal.torch import (
     are_functorch_transforms_active,
     forward_level,
-    innermost,
-    is_legacy_batchedtensor,
     is_view,
     lacks_gradient,
     set_grad_mode,
-    storage_of,
 )
-from pullback.tensor._levels import alive, nodes, same_view, tracking_levels
-from pullback.tensor._linear import ZERO, is_linear
+from pullback.tensor._functions import (
+    BITS,
+    CONSTANT,
+    DESCRIBING,
+    DETACHING,
+    LEAVING,
+    OVERWRITING,
+    REQUIRES_GRAD,
+    REQUIRING,
+    Done,
+)
+from pullback.tensor._levels import (
+    alive,
+    is_differentiable,
+    memory_of,
+    nodes,
+    same_view,
+    tracking_levels,
+)
+from pullback.tensor._linear import Linearity
 from pullback.tensor._operations import (
     ends_in_place,
     is_of_torch,
@@ -42,75 +57,13 @@ from pullback.tensor._operations import (
     name_of,
     tensors_in,
     with_argument,
-    written_by,
 )
+from pullback.tensor._origins import Origins
 from pullback.tensor._pieces import cuts, pieces
 
-__all__ = ["LEAVING", "MEND", "Outside", "Retaining", "Watch", "refusal", "watching"]
+__all__ = ["MEND", "Outside", "Watch", "refusal", "watching"]
 
 _tensor: Any = torch.Tensor
-_aten = torch.ops.aten
-_DETACHING = {
-    _tensor.detach,
-    _tensor.detach_,
-    torch.detach,
-    torch.detach_copy,
-    _tensor.data.__get__,
-    _aten.detach,
-    _aten.detach.default,
-    _aten.alias,
-    _aten.alias.default,
-}
-# What hands out values, or the memory that they lie in.
-LEAVING = {
-    _tensor.numpy: ".numpy()",
-    _tensor.__array__: "numpy",
-    _tensor.item: ".item()",
-    _tensor.tolist: ".tolist()",
-    _tensor.__float__: "float()",
-    _tensor.__complex__: "complex()",
-    _tensor.__repr__: "its text",
-    _tensor.__format__: "its text",
-    _tensor.data_ptr: ".data_ptr()",
-    _tensor.untyped_storage: ".untyped_storage()",
-    _tensor.storage: ".storage()",
-    _tensor.set_: ".set_()",
-    _tensor.__dlpack__: "DLPack",
-    _tensor.__reduce_ex__: "pickle",
-    _tensor.data.__set__: "an assignment to .data",
-}
-# Functions of torch known to give a value that does not depend on the values of its arguments, or
-# only in steps, so that its derivative is zero wherever there is one.
-_CONSTANT = {
-    "bernoulli", "bernoulli_", "bucketize", "empty_like", "exponential_", "fill_",
-    "full_like", "geometric_", "heaviside", "histc", "log_normal_", "new_empty",
-    "new_empty_strided", "new_full", "new_ones", "new_zeros", "nextafter", "normal_", "ones_like",
-    "poisson", "rand_like", "randint_like", "randn_like", "random_", "round", "sign", "trunc",
-    "uniform_", "zero_", "zeros_like",
-}  # fmt: skip
-# Of their second argument they read the shape, or the dtype and device.
-_LIKE_ANOTHER = {"expand_as", "reshape_as", "to", "type_as", "view_as"}
-# What tells of a tensor without reading its values.
-_DESCRIBING = {
-    getattr(_tensor, name).__get__
-    for name in (
-        "device", "dtype", "grad_fn", "is_cuda", "is_leaf", "itemsize", "layout", "nbytes", "ndim",
-        "requires_grad", "shape",
-    )
-} | {
-    _tensor.__hash__, _tensor.dim, _tensor.is_complex, _tensor.is_contiguous,
-    _tensor.is_floating_point, _tensor.numel, _tensor.size, _tensor.stride,
-}  # fmt: skip
-_REQUIRES_GRAD = _tensor.requires_grad.__get__
-_REQUIRING = {_tensor.requires_grad_, _tensor.requires_grad.__set__}
-_BITS = {"view", "view_dtype", "view_as_real"}
-_OVERWRITING = {"copy_", "fill_", "resize_", "zero_", "__setitem__"}
-# Where each takes retain_graph.
-_RETAIN: dict[Any, int] = {
-    torch.autograd.grad: 3,
-    torch.autograd.backward: 2,
-    torch.Tensor.backward: 2,
-}
 _STOP = "it detaches a value, which stops the gradient there"
 
 _local = threading.local()
@@ -145,6 +98,8 @@ class Watch(TorchFunctionMode):
 
     Attributes:
         in_forward: forward is running, so that a detached value is no cut.
+        left: how a value has left torch; in forward, when that has ended, `left_in_forward`.
+        outputs_left: what forward has computed of its output has left torch.
         outside: tensors that were read, existed before and are no argument.
         doubtful: backward used what forward computed of an output, or by another Function.
         paused: what runs now is not watched.
@@ -165,9 +120,9 @@ class Watch(TorchFunctionMode):
         self.in_forward = self.paused = self.doubtful = False
         self.answers: dict[int, bool] = {}
         self.left: str | None = None
-        self._outputs: list[int] = []
-        self._used: set[int] = set()
-        self._writers: dict[int, list[int]] = {}  # by memory: of what was written there
+        self.left_in_forward: str | None = None
+        self.outputs_left = False
+        self._origins = Origins()
         self.outside: list[torch.Tensor] = []
         self._node = node
         self._born = born
@@ -181,10 +136,8 @@ class Watch(TorchFunctionMode):
         self._viewed: set[int] = set()  # storages that views share
         self._given: set[int] = set()
         self._dependent: set[int] = set()  # on what was given
-        self._parents: dict[int, list[int]] = {}  # of what forward made
-        self._doubts: set[int] = set()  # outputs of forward, and of other Functions
         self._gone: list[int] = []  # those that depend on what was given, and have left torch
-        self._linear: dict[int, bool] = {}  # what depends on the cotangents: whether linearly
+        self._linearity = Linearity()
         self.dtypes: set[torch.dtype] = set()  # of what was made
         self._forward_mode = forward_level() >= 0
         self._in_reverse = torch.is_grad_enabled()
@@ -195,37 +148,23 @@ class Watch(TorchFunctionMode):
         for tensor in tensors:
             if tensor is not None:
                 self._known[id(tensor)] = tensor
-                if _is_differentiable(tensor) and (self._forward_mode or _levels(tensor)):
+                if is_differentiable(tensor) and (self._forward_mode or _levels(tensor)):
                     self._given.add(id(tensor))
                     self._dependent.add(id(tensor))
 
     def give_cotangents(self, tensors: Iterable[torch.Tensor]) -> None:
         """Take tensors as what the result has to be linear in."""
-        self._linear = {id(tensor): True for tensor in tensors}
+        self._linearity = Linearity(tensors)
         self.give(tensors)
 
-    def is_linear(self, tensor: torch.Tensor) -> bool | None:
-        """Whether a tensor is linear in the cotangents; ``None`` if it does not depend on them."""
-        return self._linear.get(id(tensor))
+    def is_linear(self, tensor: torch.Tensor) -> bool:
+        """Whether a result is shown to be linear in the cotangents."""
+        return self._linearity.of(tensor) in (True, "zero")
 
     def doubt(self, outputs: Iterable[torch.Tensor]) -> None:
         """Note the outputs that forward has computed: the author's rule differentiates these."""
-        outputs = list(outputs)
-        self._doubts.update(map(id, outputs))
-        self._outputs += map(id, outputs)
-        if self.left is None and any(map(self._doubtful_ids, self._gone)):
-            self.left = "what forward has computed of its output leaves torch"
-
-    def _doubtful_ids(self, number: int) -> set[int]:
-        """The outputs of forward and of other Functions that a tensor was computed of."""
-        waiting, met = [number], set()
-        while waiting:
-            each = waiting.pop()
-            if each not in met:
-                met.add(each)
-                waiting += self._parents.get(each, ())
-                waiting += self._writers.get(_memory(self._known[each]), ())
-        return met & self._doubts
+        self._origins.add_outputs(outputs)
+        self.outputs_left = any(map(self._origins.doubts_of, self._gone))
 
     def computed(self) -> list[torch.Tensor]:
         """The tensors that were computed of what was given."""
@@ -250,6 +189,7 @@ class Watch(TorchFunctionMode):
                 yield
         finally:
             self.in_forward = False
+            self.left_in_forward, self.left = self.left, None
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -264,15 +204,15 @@ class Watch(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func == _REQUIRES_GRAD and id(args[0]) in self.answers:
+        if func == REQUIRES_GRAD and id(args[0]) in self.answers:
             return self.answers[id(args[0])]
-        if self.paused or func in _DESCRIBING:
+        if self.paused or func in DESCRIBING:
             return func(*args, **kwargs)
         if func is set_grad_mode:
             return None if self.in_forward or not self._detaches else func(*args)
-        if func in _DETACHING:
+        if func in DETACHING:
             return self._detach(args[0])
-        if func in _REQUIRING and self._tracks(args[0]):
+        if func in REQUIRING and self._tracks(args[0]):
             if self._cuts.get(id(args[0])) is _STOP:
                 del self._cuts[id(args[0])]
             return args[0]
@@ -280,7 +220,7 @@ class Watch(TorchFunctionMode):
             args, kwargs = with_argument(args, kwargs, 4, "create_graph", True)
         name = name_of(func)
         leaves = tensors_in(*args, *kwargs.values())
-        target = args[0] if args and name in _OVERWRITING else None
+        target = args[0] if args and name in OVERWRITING else None
         given = [self._seen(leaf, overwritten=leaf is target) for leaf in leaves]
         swapped = {id(a): b for a, b in zip(leaves, given, strict=True) if a is not b}
         if swapped:
@@ -290,11 +230,11 @@ class Watch(TorchFunctionMode):
         pure = self._pure(name, args, kwargs)
         if pure is not None:
             result = pure(*args, **kwargs).to(args[0].dtype)
-            self._instead[id(leaves[0])] = self._instead[id(args[0])] = result
-            self._follow(name.rstrip("_"), _Done(pure, args, kwargs, given, result))
+            self._instead[id(args[0])] = result
+            self._follow(name.rstrip("_"), Done(func, args, kwargs, given, result))
             return leaves[0]
         result = pieces(func, args, kwargs) if cuts(func) else func(*args, **kwargs)
-        self._follow(name, _Done(func, args, kwargs, given, result))
+        self._follow(name, Done(func, args, kwargs, given, result))
         return iter(result) if func is _tensor.__iter__ else result
 
     def _pure(self, name: str, args: Any, kwargs: Any) -> Any:
@@ -304,14 +244,14 @@ class Watch(TorchFunctionMode):
         new value is another tensor, which takes its place from here on.
         """
         copies = name == "copy_" and len(args) > 1 and isinstance(args[1], torch.Tensor)
-        writes = ends_in_place(name) and (copies or name not in _OVERWRITING)
+        writes = ends_in_place(name) and (copies or name not in OVERWRITING)
         if not writes or not isinstance(args[0], torch.Tensor):
             return None
         tensor = args[0]
         _ = tensor.grad_fn  # else torch takes a view whose base has changed for a leaf
-        if is_view(tensor) or _memory(tensor) in self._viewed or id(tensor) not in self._known:
+        if is_view(tensor) or memory_of(tensor) in self._viewed or id(tensor) not in self._known:
             return None
-        if not _is_differentiable(tensor):
+        if not is_differentiable(tensor):
             return None
         return _copy if copies else getattr(_tensor, name.rstrip("_"), None)
 
@@ -320,6 +260,7 @@ class Watch(TorchFunctionMode):
         if not self._tracks(tensor):
             alone = tensor.detach()
             self._keep(alone, [tensor])
+            self._linearity.share(tensor, alone)
             if (reason := self._reason([tensor])) is not None:
                 self._cuts[id(alone)] = reason
             return alone
@@ -328,65 +269,77 @@ class Watch(TorchFunctionMode):
         if not _levels(tensor) <= _levels(view):
             return view  # torch detaches below autograd what ``Variable(x)`` is made of
         self._keep(view, [tensor])
+        self._linearity.share(tensor, view)
         reason = self._reason([tensor])
         if reason is not None or (self._detaches and not self.in_forward):
             self._cuts[id(view)] = reason or _STOP
         return view
 
     def _leave(self, func: Any, args: Any, kwargs: Any, given: Sequence[torch.Tensor]) -> Any:
-        tensors = [tensor for tensor in given if _is_differentiable(tensor)]
+        tensors = [tensor for tensor in given if is_differentiable(tensor)]
         if any(id(tensor) in self._cuts or self._tracks(tensor) for tensor in tensors):
             self.left = f"it leaves torch through {LEAVING[func]}"
         self._gone += [id(t) for t in tensors if id(t) in self._dependent]
         for tensor in tensors:  # its memory may be written unseen from here on
             if self.left is not None and not self._tracks(tensor):
-                self._written[_memory(tensor)] = self.left
+                self._written[memory_of(tensor)] = self.left
         plain = {id(t): t.detach() for t in tensors if t.requires_grad}
         return func(*_swap(args, plain), **_swap(kwargs, plain))
 
     def _seen(self, tensor: torch.Tensor, *, overwritten: bool = False) -> torch.Tensor:
         """The tensor that a function is called with in the place of one that it was given."""
+        tensor = self.current(tensor)
         number = id(tensor)
-        if number in self._instead:
-            return self._instead[number]
         if number in self._known:
             return tensor
         self._known[number] = tensor
-        differentiable = _is_differentiable(tensor)
+        differentiable = is_differentiable(tensor)
         node = tensor.grad_fn if differentiable else None
         if node is not None and node is self._node:
             self._dependent.add(number)
             return tensor
-        if differentiable and node is None:
-            # What is the same view of the same memory as one with a history, as ``Parameter(x)`` is
-            # of ``x``, was detached unseen.
-            # A leaf that wants a gradient begins a private derivative, of what it was made of.
-            private = tensor.requires_grad
-            for other in reversed(self._known.values()):
-                if other is tensor or not self._tracks(other) or not same_view(tensor, other):
-                    continue
-                if not (private and self._cuts.get(id(other)) is _STOP):
-                    self._instead[number] = other
-                    return other
+        other = self._attached(tensor) if differentiable and node is None else None
+        if other is not None:
+            self._instead[number] = other
+            return other
         if self._born is None:
             if differentiable and not self._outside:
                 raise Outside
             return tensor
-        if _memory(tensor) in self._born:
+        if memory_of(tensor) in self._born:
             if differentiable and not self._tracks(tensor):
                 self._cuts[number] = "it uses a value that no function of torch was seen to make"
             return tensor
         if differentiable and not overwritten:
             self.outside.append(tensor)
+            left = self.left or self.left_in_forward
+            if left is not None:  # it may be what an earlier run has kept, found by its values
+                self._cuts[number] = left
         if tensor.requires_grad:  # a parameter: nothing may change it in place
             return tensor
         copy = self._instead[number] = alive(tensor).clone()
         self._known[id(copy)] = copy
+        if number in self._cuts:
+            self._cuts[id(copy)] = self._cuts[number]
         return copy
+
+    def _attached(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """What a tensor was made of unseen: the same view of the same memory, with a history.
+
+        So is ``Parameter(x)`` made of ``x``. A leaf that wants a gradient begins a private
+        derivative, of what was not cut.
+        """
+        private = tensor.requires_grad
+        for other in reversed(self._known.values()):
+            if other is tensor or not self._tracks(other) or not same_view(tensor, other):
+                continue
+            if not (private and self._cuts.get(id(other)) is _STOP):
+                return other
+        return None
 
     def _tracks(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is differentiated, by autograd or in forward mode."""
-        if not _is_differentiable(tensor):
+        if not is_differentiable(tensor):
             return False
         return bool(_levels(tensor)) or (self._forward_mode and id(tensor) in self._dependent)
 
@@ -396,68 +349,55 @@ class Watch(TorchFunctionMode):
         if not self._dependent.isdisjoint(map(id, given)):
             self._dependent.add(id(tensor))
         if self.in_forward:
-            parents = self._parents.setdefault(id(tensor), [])
-            parents += [id(each) for each in given if each is not tensor]
+            self._origins.add(tensor, given)
 
-    def _use(self, number: int) -> None:
+    def _use(self, tensor: torch.Tensor) -> None:
         """Note that backward uses a tensor that forward has computed."""
-        if number in self._used:
-            return
-        self._used.add(number)
-        doubts = self._doubtful_ids(number)
+        doubts, vouched = self._origins.use(tensor)
         self.doubtful = self.doubtful or bool(doubts)
-        # An output says nothing of another Function that it was not computed by.
-        vouched = set(self._outputs).union(*map(self._doubtful_ids, self._outputs))
-        if not doubts <= vouched:
-            self._cuts[number] = "forward applies a Function that its outputs do not depend on"
+        if not vouched:
+            why = "forward applies a Function that its outputs do not depend on"
+            self._cuts[id(tensor)] = why
 
-    def _follow(self, name: str, done: "_Done") -> None:
+    def _follow(self, name: str, done: Done) -> None:
         """Follow what was given to a function to what it has made or written."""
-        constant = name in _CONSTANT and is_of_torch(done.func)
+        constant = name in CONSTANT and is_of_torch(done.func)
         read = () if constant else done.read(name)
-        for each in read if self._doubts and not self.in_forward else ():
-            self._use(id(each))
+        for each in read if self._origins and not self.in_forward else ():
+            self._use(each)
         if isinstance(done.result, (float, complex)) and any(map(self._tracks, read)):
             self.left = f"it makes a number of a tensor ({name})"
         levels = set().union(*map(_levels, read)) if self._in_reverse else _NONE
         reason = None if constant else self._reason(read)
         if reason is None and self._forward_mode and any(map(self._tracks, read)):
             reason = self._lost_tangent(name, done)
+        if name in BITS and not any(map(is_differentiable, read)):
+            reason = "it reads integers as the bits of numbers"
         if reason is None and levels and lacks_gradient(done.func):
             reason = f"no gradient is registered for the operator {name}"
         made, written = tensors_in(done.result), done.written(name)
-        if self._linear:
-            self._follow_linear(name, done, [*made, *written])
+        if self._linearity:
+            self._linearity.follow(name, done, [*made, *written], written)
         for tensor in (*made, *written):
             self._keep(tensor, read)
             if is_view(tensor):
-                self._viewed.add(_memory(tensor))
+                self._viewed.add(memory_of(tensor))
             if self.in_forward and any(tensor is each for each in written):
-                self._writers.setdefault(_memory(tensor), []).extend(map(id, read))
+                self._origins.write(tensor, read)
             cut = reason or self._lost(name, tensor, levels)
-            if cut is None or not (_is_differentiable(tensor) or _holds_bits(tensor, name, read)):
+            if cut is None or not (is_differentiable(tensor) or _holds_bits(tensor, name, read)):
                 continue
             self._cuts[id(tensor)] = cut
             if any(tensor is each for each in written):
-                self._written[_memory(tensor)] = cut
-
-    def _follow_linear(self, name: str, done: "_Done", made: Sequence[torch.Tensor]) -> None:
-        linear = is_linear(name, done.args, done.kwargs, self.is_linear)
-        for tensor in made:
-            self._linear.pop(id(tensor), None)
-            if _is_differentiable(tensor):
-                if linear is not None:
-                    self._linear[id(tensor)] = linear
-            elif linear is not None and name not in ZERO:
-                self._linear[id(tensor)] = False  # as a mask
+                self._written[memory_of(tensor)] = cut
 
     def _reason(self, given: Sequence[torch.Tensor]) -> str | None:
         """Why a value that is computed of these is cut."""
         for tensor in given:
             if id(tensor) in self._cuts:
                 return self._cuts[id(tensor)]
-            if self._written and _is_differentiable(tensor):
-                reason = self._written.get(_memory(tensor))
+            if self._written and is_differentiable(tensor):
+                reason = self._written.get(memory_of(tensor))
                 if reason is not None:
                     return reason
         return self.left
@@ -466,8 +406,8 @@ class Watch(TorchFunctionMode):
         """What a function has lost of the history of its arguments."""
         if not levels:
             return None
-        if not _is_differentiable(tensor):
-            return "it reads the bits of a tensor as integers" if name in _BITS else None
+        if not is_differentiable(tensor):
+            return "it reads the bits of a tensor as integers" if name in BITS else None
         if not levels <= _levels(tensor):
             if not torch.is_grad_enabled():
                 return "it computes without gradients, which stops the gradient there"
@@ -476,30 +416,32 @@ class Watch(TorchFunctionMode):
             return f"{name} has no derivative that autograd knows"
         return None
 
-    def _lost_tangent(self, name: str, done: "_Done") -> str | None:
+    def _lost_tangent(self, name: str, done: Done) -> str | None:
         """The same in forward mode, where torch does not tell which levels a tensor has."""
         made = tensors_in(done.result)
         known = name.endswith("__get__") or is_of_torch(done.func)
         if not known or name in ("tensor", "new_tensor"):
             return f"{name} gives a value without a tangent"
-        if any(_is_differentiable(each) and each.is_inference() for each in made):
+        if any(is_differentiable(each) and each.is_inference() for each in made):
             return "it computes in inference mode"
         if self._in_reverse and not torch.is_grad_enabled():
             return "it computes without gradients, which stops the gradient there"
-        if name in _BITS and not all(map(_is_differentiable, made)):
+        if name in BITS and not all(map(is_differentiable, made)):
             return "it reads the bits of a tensor as integers"
         return None
 
     def current(self, tensor: torch.Tensor) -> torch.Tensor:
         """The value that a tensor has now, which may be another tensor."""
-        return self._instead.get(id(tensor), tensor)
+        while id(tensor) in self._instead:
+            tensor = self._instead[id(tensor)]
+        return tensor
 
     def whole(self, result: torch.Tensor) -> tuple[torch.Tensor, str | None]:
         """A result with its history, and what is missing in that."""
-        if not _is_differentiable(result):
+        if not is_differentiable(result):
             return result, None
         result = self._seen(result)
-        self._use(id(result))
+        self._use(result)
         left, self.left = self.left, None  # what was made before is whole
         reason = self._reason([result])
         self.left = left
@@ -514,11 +456,14 @@ class Watch(TorchFunctionMode):
             result = call(*_swap(args, swapped), **_swap(kwargs, swapped))
         reason = self._reason(given)
         tracked = any(map(self._tracks, given))
+        flowing = any(self._linearity.of(each) in (True, False) for each in given)
         for tensor in tensors_in(result):
             self._keep(tensor, given)
+            if flowing:
+                self._linearity.deny(tensor)
             if self.in_forward and tracked:
-                self._doubts.add(id(tensor))
-            if not _is_differentiable(tensor):
+                self._origins.doubt(tensor)
+            if not is_differentiable(tensor):
                 continue
             if tracked and not self._tracks(tensor):
                 reason = reason or "it applies a Function that gives a value without history"
@@ -527,61 +472,15 @@ class Watch(TorchFunctionMode):
         return result
 
 
-class _Done:
-    """One call of a function of torch."""
-
-    def __init__(
-        self, func: Any, args: Any, kwargs: Any, given: Sequence[torch.Tensor], result: Any
-    ) -> None:
-        self.func = func
-        self.args = args
-        self.kwargs = kwargs
-        self.given = given
-        self.result = result
-
-    def read(self, name: str) -> Sequence[torch.Tensor]:
-        """The tensors whose values count."""
-        like = name in _LIKE_ANOTHER and is_of_torch(self.func)
-        return self.given[:1] if like else self.given
-
-    def written(self, name: str) -> list[torch.Tensor]:
-        """The arguments that the function changes."""
-        found = self.args[:1] if name == "__setitem__" or ends_in_place(name) else ()
-        others = written_by(self.func, self.args, self.kwargs)
-        return tensors_in(*found, *others, self.kwargs.get("out"))
-
-
 def _copy(tensor: torch.Tensor, source: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     return source.to(tensor).expand(tensor.shape).clone()
 
 
-class Retaining(TorchFunctionMode):
-    """Keeps a graph that forward has made, and backward differentiates, for another backward."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in _RETAIN:
-            args, kwargs = with_argument(args, kwargs, _RETAIN[func], "retain_graph", True)
-        return func(*args, **kwargs)
-
-
-def _is_differentiable(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    """A number of the memory that a tensor lies in; of its own where that cannot be told."""
-    inside = innermost(tensor)
-    known = inside.layout is torch.strided and not is_legacy_batchedtensor(inside)
-    return storage_of(inside) if known else id(tensor)
-
-
 def _holds_bits(tensor: torch.Tensor, name: str, given: Sequence[torch.Tensor]) -> bool:
-    """Whether integers were read off floating numbers, or computed of such."""
-    integers = tensor.dtype is not torch.bool
-    return integers and (name in _BITS or not any(map(_is_differentiable, given)))
+    """Whether integers were read off floating numbers, or computed of such integers."""
+    if tensor.dtype is torch.bool:
+        return False
+    return name in BITS or (bool(given) and not any(map(is_differentiable, given)))
 
 
 def _levels(tensor: torch.Tensor) -> set[int]:
