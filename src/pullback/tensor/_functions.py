@@ -1,14 +1,17 @@
 """What is known of functions of torch: which detach, leave torch, are constant, only describe."""
 
+import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from pullback.internal.torch import OpOverload, OpOverloadPacket
 from pullback.tensor._operations import (
     ends_in_place,
     is_of_torch,
+    name_of,
     tensors_in,
     with_argument,
     written_by,
@@ -24,7 +27,9 @@ __all__ = [
     "REQUIRES_GRAD",
     "REQUIRING",
     "Done",
+    "Facts",
     "Retaining",
+    "facts",
 ]
 
 _tensor: Any = torch.Tensor
@@ -74,11 +79,11 @@ DESCRIBING = {
     getattr(_tensor, name).__get__
     for name in (
         "device", "dtype", "grad_fn", "is_cuda", "is_leaf", "itemsize", "layout", "nbytes", "ndim",
-        "requires_grad", "shape",
+        "requires_grad", "shape", "_version",
     )
 } | {
     _tensor.__hash__, _tensor.dim, _tensor.is_complex, _tensor.is_contiguous,
-    _tensor.is_floating_point, _tensor.numel, _tensor.size, _tensor.stride,
+    _tensor.is_floating_point, _tensor.is_inference, _tensor.numel, _tensor.size, _tensor.stride,
 }  # fmt: skip
 REQUIRES_GRAD = _tensor.requires_grad.__get__
 REQUIRING = {_tensor.requires_grad_, _tensor.requires_grad.__set__}
@@ -90,6 +95,31 @@ _RETAIN: dict[Any, int] = {
     torch.autograd.backward: 2,
     torch.Tensor.backward: 2,
 }
+
+
+class Facts(NamedTuple):
+    """What is known of a function of torch by itself.
+
+    Attributes:
+        name: without its module.
+        changes: its name says that it changes its first argument.
+        constant: its result has no derivative.
+        custom: it is an operator that is not torch's own, or one by its overload.
+    """
+
+    name: str
+    changes: bool
+    constant: bool
+    custom: bool
+
+
+@functools.cache
+def facts(func: Any) -> Facts:
+    """What is known of a function of torch by itself."""
+    name = name_of(func)
+    constant = name in CONSTANT and is_of_torch(func)
+    changes = name == "__setitem__" or ends_in_place(name)
+    return Facts(name, changes, constant, isinstance(func, (OpOverload, OpOverloadPacket)))
 
 
 class Done:
@@ -113,9 +143,12 @@ class Done:
 
     def written(self, name: str) -> list[torch.Tensor]:
         """The arguments that the function changes."""
-        found = self.args[:1] if name == "__setitem__" or ends_in_place(name) else ()
-        others = written_by(self.func, self.args, self.kwargs)
-        return tensors_in(*found, *others, self.kwargs.get("out"))
+        changes = name == "__setitem__" or ends_in_place(name)
+        custom = facts(self.func).custom
+        if not (changes or custom or self.kwargs):
+            return []
+        others = written_by(self.func, self.args, self.kwargs) if custom else ()
+        return tensors_in(*self.args[: int(changes)], *others, self.kwargs.get("out"))
 
 
 class Retaining(TorchFunctionMode):

@@ -63,7 +63,7 @@ class Origins:
 
         They say nothing of another Function that they were not computed by.
         """
-        if id(tensor) in self._used:
+        if not self._doubts or id(tensor) in self._used:
             return set(), True
         self._used.add(id(tensor))
         doubts = self.doubts_of(id(tensor))

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["cuts", "pieces"]
+__all__ = ["CUTS", "pieces"]
 
 _tensor: Any = torch.Tensor
 # The functions that cut a tensor, by where they take the dimension.
@@ -18,11 +18,8 @@ _CUT: dict[Any, int] = {
     for function in (getattr(torch, name), getattr(_tensor, name))
 }
 _UNBIND: dict[Any, int] = {torch.unbind: 1, _tensor.unbind: 1, _tensor.__iter__: 1}
-
-
-def cuts(func: Any) -> bool:
-    """Whether a function of torch cuts a tensor into pieces."""
-    return func in _CUT or func in _UNBIND
+# All of them.
+CUTS = frozenset((*_CUT, *_UNBIND))
 
 
 def pieces(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:

@@ -46,6 +46,7 @@ from pullback.tensor._structure import (
 __all__ = ["Nested", "is_flat", "make_plain"]
 
 _CONTAINERS = (list, tuple, dict)
+_NONE: frozenset[int] = frozenset()
 _ATOMS = frozenset({float, int, bool, str, type(None)})
 _STEPS = frozenset({int, bool, type(None)})
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
@@ -119,7 +120,7 @@ def make_plain(name: str, definition: Definition) -> Any:
     split, check = definition.setup_context, not definition.lenient
 
     def forward(ctx: Any, *args: Any) -> Any:
-        before = _random.states(args)
+        before = _random.before(args)
         kept = ctx.__pullback__ = _Kept()
         versions = versions_of([a for a in args if isinstance(a, torch.Tensor)]) if check else None
         if split is None:
@@ -237,7 +238,7 @@ def _finish(
     else:
         kept.single = not isinstance(output, tuple) or hasattr(output, "_fields")
         kept.result, outputs = flatten((output,) if kept.single else output)
-    ids = set(map(id, marked or ()))
+    ids = set(map(id, marked)) if marked else _NONE
     kept.non_differentiable = [
         i for i, t in enumerate(outputs) if id(t) in ids or not differentiable(t.dtype)
     ]
@@ -263,12 +264,15 @@ def _is_all_plain(
     ctx: Any, kept: _Kept, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
 ) -> bool:
     """Whether all that can reach backward is seen there: inputs, outputs, and no other number."""
-    inputs = set(map(id, tensors))
-    flowing = {id(t) for i, t in enumerate(outputs) if i not in kept.non_differentiable}
-    for tensor in ctx.to_save or ():
-        if tensor is None or id(tensor) in inputs or id(tensor) in flowing:
-            continue
-        return False
+    inputs = {id(tensor) for tensor in tensors}
+    saved = ctx.to_save
+    if saved:
+        flowing = {id(t) for i, t in enumerate(outputs) if i not in kept.non_differentiable}
+        for tensor in saved:
+            if not (tensor is None or id(tensor) in inputs or id(tensor) in flowing):
+                return False
+    if len(ctx.__dict__) == 1:  # what is ours
+        return True
     given = None
     for name, value in ctx.__dict__.items():
         if type(value) in _STEPS or name == "__pullback__" or id(value) in inputs:
@@ -290,7 +294,9 @@ def _apart(ctx: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
 def _run(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
     """Run the author's backward on torch's context."""
     kept = ctx.__pullback__
-    versions = None if definition.lenient else versions_of(cotangents)
+    # Where it is watched, a change in place is made pure.
+    check = not (definition.lenient or kept.beyond)
+    versions = versions_of(cotangents) if check else None
     given = cotangents
     if kept.nested:
         given = unflatten(without_values(kept.result, None), cotangents[:-1])
@@ -366,6 +372,15 @@ class _OnNode(Application):
         kept = self.node.__pullback__
         found = reclaim(self.call.definition, kept.inputs, self.node.saved_tensors)
         return list(found.values())
+
+    def reaches_inputs(self) -> bool:
+        """Whether the tensors that are left have a history that leads to each input."""
+        saved = [tensor for tensor in self.node.saved_tensors if tensor is not None]
+        if any(tensor.grad_fn is self.node for tensor in saved):
+            return True
+        kept = zip(self.node.__pullback__.inputs, self.call.needs, strict=True)
+        held = (isinstance(k, int) or _behind(k[0]) is not None for k, need in kept if need)
+        return all(held)
 
     def outputs(self) -> list[torch.Tensor]:
         """The outputs of one more application: the node holds none that its author did not save."""

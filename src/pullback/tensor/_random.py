@@ -10,7 +10,7 @@ import torch
 
 from pullback.internal.torch import is_dynamo_tracing
 
-__all__ = ["changed", "kept", "replaying", "rewind", "states"]
+__all__ = ["before", "changed", "kept", "replaying", "rewind", "states"]
 
 # (device, state) of each default generator that a call can draw from.
 States = tuple[tuple[torch.device, torch.Tensor], ...] | None
@@ -22,6 +22,17 @@ def states(values: Sequence[object]) -> States:
     devices = {device for device in devices if device.type not in ("cpu", "meta")}
     devices = {torch.device("cpu"), *devices}
     return tuple((device, _get(device)) for device in sorted(devices, key=str))
+
+
+def before(values: Sequence[object]) -> States:
+    """The same at the start of each call: of the CPU alone where all tensors are there."""
+    for value in values:
+        if isinstance(value, torch.Tensor) and not value.is_cpu:
+            return states(values)
+    return ((_CPU, torch.default_generator.get_state()),)
+
+
+_CPU = torch.device("cpu")
 
 
 def changed(before: States) -> bool:

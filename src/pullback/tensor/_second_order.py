@@ -81,6 +81,10 @@ class Application(ABC):
             UnsupportedError: one is gone, or was changed.
         """
 
+    def reaches_inputs(self) -> bool:
+        """Whether the tensors that are left have a history that leads to each input."""
+        return True
+
     @abstractmethod
     def outputs(self) -> list[torch.Tensor]:
         """The outputs, with the history that the author's rule gives them."""
@@ -141,6 +145,8 @@ def _refused(
     application: Application, error: UnsupportedError, cotangents: Tensors
 ) -> list[torch.Tensor | None]:
     """The gradients, with an error in the place of their derivative."""
+    if not application.reaches_inputs():
+        raise error  # a derivative would not pass here, and be without this part in silence
     saved = application.saved()
 
     def compute(tensors: Sequence[Any]) -> Sequence[Any]:

@@ -32,7 +32,6 @@ from pullback.internal.torch import (
 )
 from pullback.tensor._functions import (
     BITS,
-    CONSTANT,
     DESCRIBING,
     DETACHING,
     LEAVING,
@@ -40,6 +39,7 @@ from pullback.tensor._functions import (
     REQUIRES_GRAD,
     REQUIRING,
     Done,
+    facts,
 )
 from pullback.tensor._levels import (
     alive,
@@ -54,12 +54,11 @@ from pullback.tensor._operations import (
     ends_in_place,
     is_of_torch,
     is_unknown,
-    name_of,
     tensors_in,
     with_argument,
 )
 from pullback.tensor._origins import Origins
-from pullback.tensor._pieces import cuts, pieces
+from pullback.tensor._pieces import CUTS, pieces
 
 __all__ = ["MEND", "Outside", "Watch", "refusal", "watching"]
 
@@ -73,6 +72,10 @@ def watching() -> "Watch | None":
     """The innermost watch of this thread that is not paused."""
     stack = getattr(_local, "stack", None)
     return stack[-1] if stack and not stack[-1].paused else None
+
+
+# Where nothing is added.
+_NO_ORIGINS, _NOT_LINEAR = Origins(), Linearity()
 
 
 class Outside(BaseException):
@@ -122,7 +125,7 @@ class Watch(TorchFunctionMode):
         self.left: str | None = None
         self.left_in_forward: str | None = None
         self.outputs_left = False
-        self._origins = Origins()
+        self._origins = _NO_ORIGINS if born is None else Origins()
         self.outside: list[torch.Tensor] = []
         self._node = node
         self._born = born
@@ -133,11 +136,12 @@ class Watch(TorchFunctionMode):
         self._instead: dict[int, torch.Tensor] = {}
         self._cuts: dict[int, str] = {}
         self._written: dict[int, str] = {}  # storages with values that were cut
+        self._exposed: list[int] = []  # storages of which somebody has the memory
         self._viewed: set[int] = set()  # storages that views share
         self._given: set[int] = set()
         self._dependent: set[int] = set()  # on what was given
         self._gone: list[int] = []  # those that depend on what was given, and have left torch
-        self._linearity = Linearity()
+        self._linearity = _NOT_LINEAR
         self.dtypes: set[torch.dtype] = set()  # of what was made
         self._forward_mode = forward_level() >= 0
         self._in_reverse = torch.is_grad_enabled()
@@ -218,26 +222,26 @@ class Watch(TorchFunctionMode):
             return args[0]
         if func is torch.autograd.grad:
             args, kwargs = with_argument(args, kwargs, 4, "create_graph", True)
-        name = name_of(func)
-        leaves = tensors_in(*args, *kwargs.values())
-        target = args[0] if args and name in OVERWRITING else None
-        given = [self._seen(leaf, overwritten=leaf is target) for leaf in leaves]
-        swapped = {id(a): b for a, b in zip(leaves, given, strict=True) if a is not b}
-        if swapped:
+        name, changes, _, _ = facts(func)
+        leaves = tensors_in(*args, *kwargs.values()) if kwargs else tensors_in(*args)
+        target = args[0] if args and changes else None  # what it reads, it reads of a copy
+        given = [self._seen(leaf, written=leaf is target) for leaf in leaves]
+        if self._instead:
+            swapped = {id(a): b for a, b in zip(leaves, given, strict=True) if a is not b}
             args, kwargs = _swap(args, swapped), _swap(kwargs, swapped)
         if func in LEAVING:
             return self._leave(func, args, kwargs, given)
-        pure = self._pure(name, args, kwargs)
+        pure = self._pure(name, args) if changes else None
         if pure is not None:
             result = pure(*args, **kwargs).to(args[0].dtype)
             self._instead[id(args[0])] = result
             self._follow(name.rstrip("_"), Done(func, args, kwargs, given, result))
             return leaves[0]
-        result = pieces(func, args, kwargs) if cuts(func) else func(*args, **kwargs)
+        result = pieces(func, args, kwargs) if func in CUTS else func(*args, **kwargs)
         self._follow(name, Done(func, args, kwargs, given, result))
         return iter(result) if func is _tensor.__iter__ else result
 
-    def _pure(self, name: str, args: Any, kwargs: Any) -> Any:
+    def _pure(self, name: str, args: Any) -> Any:
         """The function that gives what another one writes in place, if that may stand for it.
 
         Autograd may have saved the tensor that is written to. Where no view shares its memory, its
@@ -280,13 +284,13 @@ class Watch(TorchFunctionMode):
         if any(id(tensor) in self._cuts or self._tracks(tensor) for tensor in tensors):
             self.left = f"it leaves torch through {LEAVING[func]}"
         self._gone += [id(t) for t in tensors if id(t) in self._dependent]
-        for tensor in tensors:  # its memory may be written unseen from here on
-            if self.left is not None and not self._tracks(tensor):
-                self._written[memory_of(tensor)] = self.left
+        self._exposed += [memory_of(t) for t in tensors if not self._tracks(t)]
+        if self.left is not None:  # what is known by its memory may be written unseen
+            self._written.update(dict.fromkeys(self._exposed, self.left))
         plain = {id(t): t.detach() for t in tensors if t.requires_grad}
         return func(*_swap(args, plain), **_swap(kwargs, plain))
 
-    def _seen(self, tensor: torch.Tensor, *, overwritten: bool = False) -> torch.Tensor:
+    def _seen(self, tensor: torch.Tensor, *, written: bool = False) -> torch.Tensor:
         """The tensor that a function is called with in the place of one that it was given."""
         tensor = self.current(tensor)
         number = id(tensor)
@@ -310,7 +314,7 @@ class Watch(TorchFunctionMode):
             if differentiable and not self._tracks(tensor):
                 self._cuts[number] = "it uses a value that no function of torch was seen to make"
             return tensor
-        if differentiable and not overwritten:
+        if differentiable and not written:
             self.outside.append(tensor)
             left = self.left or self.left_in_forward
             if left is not None:  # it may be what an earlier run has kept, found by its values
@@ -361,19 +365,19 @@ class Watch(TorchFunctionMode):
 
     def _follow(self, name: str, done: Done) -> None:
         """Follow what was given to a function to what it has made or written."""
-        constant = name in CONSTANT and is_of_torch(done.func)
+        _, _, constant, custom = facts(done.func)
         read = () if constant else done.read(name)
         for each in read if self._origins and not self.in_forward else ():
             self._use(each)
         if isinstance(done.result, (float, complex)) and any(map(self._tracks, read)):
             self.left = f"it makes a number of a tensor ({name})"
-        levels = set().union(*map(_levels, read)) if self._in_reverse else _NONE
+        levels = _all_levels(read) if self._in_reverse else _NONE
         reason = None if constant else self._reason(read)
         if reason is None and self._forward_mode and any(map(self._tracks, read)):
             reason = self._lost_tangent(name, done)
         if name in BITS and not any(map(is_differentiable, read)):
             reason = "it reads integers as the bits of numbers"
-        if reason is None and levels and lacks_gradient(done.func):
+        if custom and reason is None and levels and lacks_gradient(done.func):
             reason = f"no gradient is registered for the operator {name}"
         made, written = tensors_in(done.result), done.written(name)
         if self._linearity:
@@ -491,6 +495,12 @@ def _levels(tensor: torch.Tensor) -> set[int]:
 
 
 _OUTERMOST, _NONE = {0}, set[int]()
+
+
+def _all_levels(tensors: Sequence[torch.Tensor]) -> set[int]:
+    if not are_functorch_transforms_active():
+        return _OUTERMOST if any(t.requires_grad for t in tensors) else _NONE
+    return set().union(*map(tracking_levels, tensors))
 
 
 def _swap(value: Any, swapped: dict[int, torch.Tensor]) -> Any:
