@@ -97,7 +97,7 @@ def test_nodes_carry_its_name():
     assert DirectScale.apply(x, weight, 2)[0].grad_fn.name() == "DirectScaleBackward"
 
 
-@pytest.mark.parametrize("transform", ["grad", "vmap", "jvp", "dual", "keyword", "autocast"])
+@pytest.mark.parametrize("transform", ["grad", "vmap", "jvp", "dual", "autocast"])
 def test_everything_else_goes_through_the_engine(engine_runs, transform):
     x, weight = (tensor.detach() for tensor in inputs())
     results = []
@@ -115,8 +115,6 @@ def test_everything_else_goes_through_the_engine(engine_runs, transform):
             with forward_ad.dual_level():
                 dual = forward_ad.make_dual(x, torch.ones_like(x))
                 result = forward_ad.unpack_dual(run(function, dual, weight)).tangent
-        elif transform == "keyword":
-            result = function.apply(x, weight, power=2)[1]
         else:
 
             class Apart(function):

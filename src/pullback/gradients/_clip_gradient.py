@@ -15,6 +15,7 @@ from pullback.gradients._norm import (
     check_positive,
     direction_of,
     magnitude,
+    power_of_two,
 )
 from pullback.tensor import Function
 
@@ -63,9 +64,9 @@ def _largest(cotangent: Tensor) -> float:
 def _polar(tensor: Tensor) -> tuple[Tensor, Tensor]:
     """The direction and magnitude of each complex element, also where the magnitude overflows."""
     wide = widen(tensor)
-    peak = magnitude(wide.detach())
+    peak = magnitude(wide)
     infinite = torch.isinf(peak)
-    usable = torch.where((peak > 0) & torch.isfinite(peak), peak, torch.ones_like(peak))
+    usable = power_of_two(peak)
     # An infinite part leaves no room for a finite one: inf + 2j points along the real axis.
     parts = [
         torch.where(infinite, torch.isinf(part) * part.sign(), part / usable)

@@ -2,13 +2,22 @@
 
 from collections.abc import Iterable, Sequence
 
+import math
+
 import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.gradients._factor import check_number, widen
 
-__all__ = ["Dimensions", "check_dimensions", "check_positive", "direction_of", "magnitude"]
+__all__ = [
+    "Dimensions",
+    "check_dimensions",
+    "check_positive",
+    "direction_of",
+    "magnitude",
+    "power_of_two",
+]
 
 Dimensions = int | Sequence[int] | None
 """The dimensions that a norm is taken over; ``None`` is all of them."""
@@ -22,8 +31,8 @@ def direction_of(tensor: Tensor, dim: Dimensions) -> tuple[Tensor, Tensor]:
 
     .. math:: \frac{y}{\lVert y \rVert} = \frac{y / p}{\lVert y / p \rVert}
 
-    The largest, p, is taken as a constant: the right side does not depend on it, so neither does
-    its derivative.
+    For p the power of two below the largest is taken, which is exact and changes in steps: the
+    right side does not depend on it, so neither does its derivative.
 
     Arguments:
         tensor: shape (...), any floating or complex dtype, not empty.
@@ -38,8 +47,7 @@ def direction_of(tensor: Tensor, dim: Dimensions) -> tuple[Tensor, Tensor]:
     axes = (
         tuple(range(wide.ndim)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
     )
-    peak = magnitude(wide.detach()).amax(axes, keepdim=True)
-    peak = torch.where((peak > 0) & torch.isfinite(peak), peak, torch.ones_like(peak))
+    peak = power_of_two(magnitude(wide).amax(axes, keepdim=True))
     # By parts: torch's quotient of complex numbers is NaN where the divisor is subnormal.
     relative = (
         torch.complex(wide.real / peak, wide.imag / peak) if wide.is_complex() else wide / peak
@@ -48,6 +56,16 @@ def direction_of(tensor: Tensor, dim: Dimensions) -> tuple[Tensor, Tensor]:
     # A zero tensor has no direction and stays zero, with a finite derivative.
     direction = relative / torch.where(length == 0, torch.ones_like(length), length)
     return direction, length * peak
+
+
+def power_of_two(size: Tensor) -> Tensor:
+    """The power of two below each positive number, and one where there is none.
+
+    Its derivative is zero wherever there is one.
+    """
+    usable = torch.where((size > 0) & torch.isfinite(size), size, torch.ones_like(size))
+    largest = math.frexp(torch.finfo(size.dtype).max)[1] - 1  # to which the logarithm may round up
+    return torch.exp2(torch.floor(torch.log2(usable)).clamp(max=largest))
 
 
 def magnitude(tensor: Tensor) -> Tensor:

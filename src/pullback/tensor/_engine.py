@@ -59,12 +59,11 @@ def apply(
     if watch is not None:
         return watch.apply(lambda *a, **k: apply(engine, definition, a, k), args, kwargs)
     count = definition.positional
-    if not kwargs and (count is None or count == len(args)):
-        if _is_plain(definition) and is_flat(args):
-            return _run_plain(engine, args)
-        values, names = args, ()
-    else:
+    values, names = args, ()
+    if kwargs or not (count is None or count == len(args)):
         values, names = definition.bind(args, kwargs)
+    if not names and _is_plain(definition) and is_flat(values):
+        return _run_plain(engine, values)
     template, tensors = flatten(values)
     return _run(engine, definition, template, tensors, names)
 

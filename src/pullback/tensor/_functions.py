@@ -79,7 +79,7 @@ DESCRIBING = {
     getattr(_tensor, name).__get__
     for name in (
         "device", "dtype", "grad_fn", "is_cuda", "is_leaf", "itemsize", "layout", "nbytes", "ndim",
-        "requires_grad", "shape", "_version",
+        "requires_grad", "shape",
     )
 } | {
     _tensor.__hash__, _tensor.dim, _tensor.is_complex, _tensor.is_contiguous,
