@@ -1,8 +1,7 @@
 """The norm and direction of a cotangent, without overflow, and the checks of its arguments."""
 
-from collections.abc import Iterable, Sequence
-
 import math
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor

@@ -13,7 +13,7 @@ import itertools
 import sys
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Never
 
 import torch
 
@@ -167,3 +167,14 @@ def _run_backward(ctx: Any, cotangents: list[torch.Tensor]) -> tuple[None, list[
 
 
 run_forward.register_autograd(_run_backward, setup_context=_keep_token)
+
+
+def _keep_name(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
+    ctx.refusal = find(inputs[0]).refusal("has a second derivative that is not compiled")
+
+
+def _refuse(ctx: Any, cotangents: list[torch.Tensor]) -> Never:
+    raise ctx.refusal
+
+
+run_backward.register_autograd(_refuse, setup_context=_keep_name)

@@ -26,6 +26,8 @@ from pullback.errors import UnsupportedError
 from pullback.internal.torch import (
     are_functorch_transforms_active,
     forward_level,
+    get_unwrapped,
+    is_functorch_wrapped_tensor,
     is_view,
     lacks_gradient,
     set_grad_mode,
@@ -216,7 +218,7 @@ class Watch(TorchFunctionMode):
             return None if self.in_forward or not self._detaches else func(*args)
         if func in DETACHING:
             return self._detach(args[0])
-        if func in REQUIRING and self._tracks(args[0]):
+        if func in REQUIRING and args[0].requires_grad:
             if self._cuts.get(id(args[0])) is _STOP:
                 del self._cuts[id(args[0])]
             return args[0]
@@ -299,7 +301,7 @@ class Watch(TorchFunctionMode):
         self._known[number] = tensor
         differentiable = is_differentiable(tensor)
         node = tensor.grad_fn if differentiable else None
-        if node is not None and node is self._node:
+        if (node is not None and node is self._node) or self._wraps(tensor):
             self._dependent.add(number)
             return tensor
         other = self._attached(tensor) if differentiable and node is None else None
@@ -326,6 +328,14 @@ class Watch(TorchFunctionMode):
         if number in self._cuts:
             self._cuts[id(copy)] = self._cuts[number]
         return copy
+
+    def _wraps(self, tensor: torch.Tensor) -> bool:
+        """Whether a transform within has wrapped a tensor that depends on what was given."""
+        while is_functorch_wrapped_tensor(tensor):
+            tensor = get_unwrapped(tensor)
+            if id(tensor) in self._dependent:
+                return True
+        return False
 
     def _attached(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """What a tensor was made of unseen: the same view of the same memory, with a history.

@@ -4,6 +4,7 @@ import os
 
 import pytest
 import torch
+from tests.fuzzing import spread
 from tests.tensor.both import second
 from tests.tensor.hidden.settings import SETTINGS, written
 from tests.tensor.hidden.source import unload
@@ -84,7 +85,7 @@ def test_a_change_between_forward_and_backward_is_torchs(program, setting, way):
 
 
 @pytest.mark.slow
-@every
+@pytest.mark.parametrize("setting", spread(SETTINGS, 11), ids=lambda setting: setting.name)
 @ways
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
 @pytest.mark.filterwarnings("ignore")  # the compiler warns of what it cannot trace
