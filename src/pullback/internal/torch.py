@@ -111,6 +111,7 @@ __all__ = [
     "maybe_get_bdim",
     "maybe_get_level",
     "metadata_of",
+    "mode_without_values",
     "nested_forward_mode",
     "never_compile",
     "node_class",
@@ -261,6 +262,7 @@ try:
     # Modes, and tensors without data.
     FakeTensor: Any = _fake.FakeTensor
     FakeTensorMode: Any = _fake.FakeTensorMode
+    _find(FakeTensorMode.__init__.__code__.co_names, "_allow_unsafe_data_ptr_access")
     FunctionalTensor: Any = _functional.FunctionalTensor
     TorchDispatchMode: Any = _modes.TorchDispatchMode
     disable_current_modes = _modes._disable_current_modes
@@ -606,6 +608,16 @@ def end_forward_mode() -> None:
         except RuntimeError:  # there is one
             level = 0
         _exit_level(level=level)
+
+
+def mode_without_values(mode: Any) -> Any:
+    """A mode whose tensors have no values, with the symbols of another such mode.
+
+    By default the pointer to the data of such a tensor is null, and who follows it kills Python.
+    """
+    other = FakeTensorMode(allow_non_fake_inputs=True, shape_env=mode.shape_env)
+    other._allow_unsafe_data_ptr_access = False
+    return other
 
 
 @contextlib.contextmanager

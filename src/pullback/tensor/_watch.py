@@ -325,8 +325,10 @@ class Watch(TorchFunctionMode):
             return alone
         strided = tensor.layout is torch.strided
         view = tensor.view_as(tensor) if strided else tensor.clone()
-        if not _levels(tensor) <= _levels(view):
-            return view  # torch detaches below autograd what ``Variable(x)`` is made of
+        # Below autograd, where torch detaches what ``Variable(x)`` is made of; a view made there can
+        # answer for its base that it requires a gradient.
+        if not _levels(tensor) <= _levels(view) or (view.requires_grad and view.grad_fn is None):
+            return view
         self._keep(view, [tensor])
         reason = self._reason([tensor])
         if reason is not None or (self._detaches and not self.in_forward):
