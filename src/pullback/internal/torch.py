@@ -654,13 +654,26 @@ def while_tracing(function: Callable[[Any], None]) -> None:
 def can_trace(function: Callable[..., Any], examples: Iterable[Any]) -> bool:
     """Whether Dynamo makes one graph of a function on such arguments; nothing is run."""
     try:
-        with torch._dynamo.config.patch(suppress_errors=False):
+        with torch._dynamo.config.patch(suppress_errors=False), _own_log():
             torch.compile(function, fullgraph=True, backend=_stop)(*examples)
     except torch._dynamo.exc.BackendCompilerFailed as error:
         return isinstance(error.inner_exception, _GraphIsMade)
     except Exception:  # of any kind: what can be traced only ends in the backend
         return False
     return True  # nothing was computed, so that there was no graph
+
+
+@contextlib.contextmanager
+def _own_log() -> Iterator[None]:
+    """Give a compilation within another a log of events; it would empty that of the outer one."""
+    kept = vars(torch._dynamo.utils.get_chromium_event_logger().tls)  # of this thread
+    before = dict(kept)
+    kept.clear()
+    try:
+        yield
+    finally:
+        kept.clear()
+        kept.update(before)
 
 
 class _GraphIsMade(Exception):
