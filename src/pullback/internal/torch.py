@@ -50,7 +50,6 @@ __all__ = [
     "CustomOpDef",
     "FakeTensor",
     "FakeTensorMode",
-    "FunctionNode",
     "FunctionalTensor",
     "OpOverload",
     "OpOverloadPacket",
@@ -89,7 +88,6 @@ __all__ = [
     "innermost",
     "is_any_autocast_enabled",
     "is_batchedtensor",
-    "is_dynamo_tracing",
     "is_exporting",
     "is_functional_tensor",
     "is_functorch_wrapped_tensor",
@@ -306,9 +304,8 @@ try:
     )
 
     # The engine of autograd.
-    FunctionNode: Any = _c._FunctionBase
     METADATA = "_input_metadata"
-    _find(dir(FunctionNode), METADATA)
+    _find(dir(_c._FunctionBase), METADATA)
     _find(dir(torch.autograd.Function), "_backward_cls")
     graph_is_kept: Callable[[], bool] = _c._autograd._get_current_graph_task_keep_graph
     _saved_hooks = getattr(_c._autograd, "_top_saved_tensors_default_hooks", None)  # 2.7: none
@@ -346,7 +343,6 @@ try:
     _Strategy = _frames._FrameExecStrategy
     _SKIP, _DEFAULT = _frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT
     _set_strategy = _frames.set_code_exec_strategy
-    _Tracing: Any = torch._guards.TracingContext
     if _FLAG_TELLS:
         _find(vars(torch.compiler), "_is_exporting_flag")
     _ORDERED = (_effects.EffectType if _EFFECTS_ARE_PUBLIC else _effects._EffectType).ORDERED
@@ -495,11 +491,6 @@ def forward_level() -> int:
     return _forward_ad._current_level
 
 
-def is_dynamo_tracing() -> bool:
-    """Whether Dynamo traces, and asks Functions for their rules."""
-    return _Tracing.try_get() is not None
-
-
 def saved_tensors_are_hooked() -> bool:
     """Whether hooks pack what is saved now; no where torch (2.7) cannot tell."""
     return _saved_hooks is not None and _saved_hooks(True) is not None
@@ -631,7 +622,10 @@ def free_symbols(mode: Any) -> Iterator[None]:
     # in that (SystemError). It does not tell whether the warning is on, as it is by default.
     _set_fallback_warning_enabled(False)
     try:
-        with shapes.ignore_fresh_unbacked_symbols():
+        # A rule that is compiled itself runs uncompiled: before 2.11 torch cannot compile it here.
+        nested = torch._dynamo.config.patch(error_on_nested_fx_trace=False)
+        eager = torch.compiler.set_stance("force_eager")
+        with shapes.ignore_fresh_unbacked_symbols(), nested, eager:
             yield
     finally:
         _set_fallback_warning_enabled(True)
