@@ -46,7 +46,7 @@ from pullback.tensor._operations import (
 )
 from pullback.tensor._pieces import cuts, pieces
 
-__all__ = ["LEAVING", "MEND", "Outside", "Retaining", "Watch", "refusal", "watching"]
+__all__ = ["LEAVING", "Outside", "Retaining", "Watch", "refusal", "watching"]
 
 _tensor: Any = torch.Tensor
 _aten = torch.ops.aten
@@ -287,7 +287,7 @@ class Watch(TorchFunctionMode):
             args, kwargs = _swap(args, swapped), _swap(kwargs, swapped)
         if func in LEAVING:
             return self._leave(func, args, kwargs, given)
-        pure = self._pure(name, args, kwargs)
+        pure = self._pure(name, args)
         if pure is not None:
             result = pure(*args, **kwargs).to(args[0].dtype)
             self._instead[id(leaves[0])] = self._instead[id(args[0])] = result
@@ -297,7 +297,7 @@ class Watch(TorchFunctionMode):
         self._follow(name, _Done(func, args, kwargs, given, result))
         return iter(result) if func is _tensor.__iter__ else result
 
-    def _pure(self, name: str, args: Any, kwargs: Any) -> Any:
+    def _pure(self, name: str, args: Any) -> Any:
         """The function that gives what another one writes in place, if that may stand for it.
 
         Autograd may have saved the tensor that is written to. Where no view shares its memory, its
@@ -325,8 +325,8 @@ class Watch(TorchFunctionMode):
             return alone
         strided = tensor.layout is torch.strided
         view = tensor.view_as(tensor) if strided else tensor.clone()
-        # Below autograd, where torch detaches what ``Variable(x)`` is made of; a view made there can
-        # answer for its base that it requires a gradient.
+        # Below autograd, where torch detaches what ``Variable(x)`` is made of. A view made there
+        # can answer for its base that it requires a gradient.
         if not _levels(tensor) <= _levels(view) or (view.requires_grad and view.grad_fn is None):
             return view
         self._keep(view, [tensor])
@@ -608,10 +608,10 @@ def _swap(value: Any, swapped: dict[int, torch.Tensor]) -> Any:
 
 def refusal(purpose: str, name: str, why: str) -> UnsupportedError:
     """The error that names what cannot be seen through."""
-    return UnsupportedError(f"{purpose} of {name} cannot be derived: {why}.", mend=MEND)
+    return UnsupportedError(f"{purpose} of {name} cannot be derived: {why}.", mend=_MEND)
 
 
-MEND = (
+_MEND = (
     "Write the rules in torch operations on their arguments, or declare backward "
     "once_differentiable."
 )
