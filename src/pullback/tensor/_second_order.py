@@ -63,6 +63,10 @@ class Application(ABC):
     def pull(self, cotangents: Tensors) -> list[torch.Tensor | None]:
         """Run the author's backward on what forward kept."""
 
+    def at(self, saved: Sequence[torch.Tensor]) -> "Application":
+        """The same application, with the saved tensors of another level."""
+        return self
+
     @abstractmethod
     def saved(self) -> list[torch.Tensor]:
         """The tensors that were saved."""
