@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from tests.fuzzing import spread
-from tests.versions import refused_before
 from torch.utils import _pytree as pytree
 
 import pullback
@@ -249,7 +248,6 @@ def test_what_is_tried_leaves_no_trace():
     assert torch.equal(x.grad, torch.full((3,), 2.0))
 
 
-@refused_before("2.11", "a rule that is compiled itself", match="marked as skipped")
 def test_a_rule_that_is_compiled_itself_goes_into_one_graph():
     published = in_forward(lambda x: x * x.sum(), torch.autograd.Function)
     published.forward = staticmethod(torch.compile(published.forward, backend="aot_eager"))

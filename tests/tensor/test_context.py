@@ -330,10 +330,11 @@ class Holding(torch.nn.Module):
     def __init__(self, held):
         super().__init__()
         self.held = held
+        self.is_class = isinstance(held, type)  # Dynamo cannot tell before torch 2.8
         self.weight = torch.nn.Parameter(X.clone())
 
     def forward(self, x):
-        f = self.held.apply if isinstance(self.held, type) else self.held
+        f = self.held.apply if self.is_class else self.held
         y = f(x * self.weight)
         return sum(y) if isinstance(y, tuple) else y
 

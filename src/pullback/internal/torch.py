@@ -33,113 +33,30 @@ from typing import Any, NoReturn
 import torch
 
 __all__ = [
-    "CHECKPOINT_CONTEXTS",
-    "COMPILER",
-    "INTERMEDIATES_ARE_OUTPUTS",
-    "LOGGERS",
-    "METADATA",
-    "MODULE_STATE",
-    "OLDEST",
-    "OPERATORS",
-    "PRINT_OPTIONS",
-    "STATE_DICT_HOOKS",
-    "TESTED",
-    "Answer",
-    "BatchInterpreter",
-    "BatchNormalisation",
-    "CustomOpDef",
-    "FakeTensor",
-    "FakeTensorMode",
-    "FunctionNode",
-    "FunctionalTensor",
-    "OpOverload",
-    "OpOverloadPacket",
-    "TorchDispatchMode",
-    "TransformType",
-    "add_batch_dim",
-    "answering",
-    "are_functorch_transforms_active",
-    "base_of",
-    "called_from",
-    "can_trace",
-    "compile_in_one_thread",
-    "constant_in_graph",
-    "current_graph_task_id",
-    "current_interpreter",
-    "custom_function_call",
-    "declare_ordered",
-    "disable_current_modes",
-    "disable_functorch",
-    "disable_torch_function",
-    "drops_writes",
-    "end_forward_mode",
-    "forward_hooks_of",
-    "forward_level",
-    "free_symbols",
-    "from_functional_tensor",
-    "function_behind",
-    "function_of",
-    "fused_function",
-    "get_interpreter_stack",
-    "get_unwrapped",
-    "graph_break",
-    "graph_is_kept",
-    "has_kernel",
-    "hint_of",
-    "innermost",
-    "is_any_autocast_enabled",
-    "is_batchedtensor",
-    "is_dynamo_tracing",
-    "is_exporting",
-    "is_functional_tensor",
-    "is_functorch_wrapped_tensor",
-    "is_gradtrackingtensor",
-    "is_legacy_batchedtensor",
-    "is_of_an_operator",
-    "is_of_custom_operators",
-    "is_raised_by_tracing",
-    "is_recomputing",
-    "is_symbolic",
-    "is_traced",
-    "is_view",
-    "is_whole",
-    "is_zero_tensor",
-    "lacks_gradient",
-    "leave_function_mode",
-    "len_torch_dispatch_stack",
-    "make_subclass",
-    "maybe_get_bdim",
-    "maybe_get_level",
-    "metadata_of",
-    "nested_forward_mode",
-    "never_compile",
-    "node_class",
-    "operator_of",
-    "overload_of",
-    "parameters_of",
-    "peek_interpreter_stack",
-    "pytree",
-    "recording",
-    "remove_forward_hook",
-    "restore_vmap",
-    "rules_in",
-    "run_eagerly",
-    "saved_tensors_are_hooked",
-    "schema_of",
-    "set_deterministic",
-    "set_forward_mode",
-    "set_grad_mode",
-    "storage_of",
-    "temporarily_clear_interpreter_stack",
-    "unwrap_if_dead",
-    "version_of",
-    "versions_of",
-    "watch_apply",
-    "while_tracing",
-    "without_forward_hooks",
-    "wrap_functional_tensor",
+    "CHECKPOINT_CONTEXTS", "COMPILER", "INTERMEDIATES_ARE_OUTPUTS", "LOGGERS", "METADATA",
+    "MODULE_STATE", "OLDEST", "OPERATORS", "PRINT_OPTIONS", "STATE_DICT_HOOKS", "TESTED", "Answer",
+    "BatchInterpreter", "BatchNormalisation", "CustomOpDef", "FakeTensor", "FakeTensorMode",
+    "FunctionalTensor", "OpOverload", "OpOverloadPacket", "TorchDispatchMode", "TransformType",
+    "add_batch_dim", "answering", "are_functorch_transforms_active", "base_of", "called_from",
+    "can_trace", "compile_in_one_thread", "constant_in_graph", "current_graph_task_id",
+    "current_interpreter", "custom_function_call", "declare_ordered", "disable_current_modes",
+    "disable_functorch", "disable_torch_function", "drops_writes", "end_forward_mode",
+    "forward_hooks_of", "forward_level", "free_symbols", "from_functional_tensor",
+    "function_behind", "function_of", "fused_function", "get_interpreter_stack", "get_unwrapped",
+    "graph_break", "graph_is_kept", "has_kernel", "hint_of", "innermost", "is_any_autocast_enabled",
+    "is_batchedtensor", "is_exporting", "is_functional_tensor", "is_functorch_wrapped_tensor",
+    "is_gradtrackingtensor", "is_legacy_batchedtensor", "is_of_an_operator",
+    "is_of_custom_operators", "is_raised_by_tracing", "is_recomputing", "is_symbolic", "is_traced",
+    "is_view", "is_whole", "is_zero_tensor", "lacks_gradient", "leave_function_mode",
+    "len_torch_dispatch_stack", "make_subclass", "maybe_get_bdim", "maybe_get_level", "metadata_of",
+    "mode_without_values", "nested_forward_mode", "never_compile", "node_class", "operator_of",
+    "overload_of", "parameters_of", "peek_interpreter_stack", "pytree", "recording",
+    "remove_forward_hook", "restore_vmap", "rules_in", "run_eagerly", "saved_tensors_are_hooked",
+    "schema_of", "set_deterministic", "set_forward_mode", "set_grad_mode", "storage_of",
+    "temporarily_clear_interpreter_stack", "unwrap_if_dead", "version_of", "versions_of",
+    "watch_apply", "while_tracing", "without_forward_hooks", "wrap_functional_tensor",
     "wrap_recomputation",
-]
+]  # fmt: skip
 
 OLDEST = "2.7"
 TESTED = "2.15"  # the newest that `make matrix` runs
@@ -188,36 +105,21 @@ if not OLDEST <= torch.__version__ < _BEYOND:
     raise _refusal("This version of torch is not supported.")
 
 try:
-    (
-        _vmap,
-        _interpreters,
-        _autograd_function,
-        _eager,
-        _fake,
-        _functional,
-        _modes,
-        _effects,
-        _custom_ops,
-        _registered,
-        _checkpoint,
-        pytree,
-    ) = (
+    _vmap, _interpreters, _autograd_function, _eager, _fake, _functional, _modes = (
         importlib.import_module(f"torch.{name}")
         for name in (
-            "_functorch.vmap",
-            "_functorch.pyfunctorch",
-            "_functorch.autograd_function",
-            "_functorch.eager_transforms",
-            "_subclasses.fake_tensor",
-            "_subclasses.functional_tensor",
-            "utils._python_dispatch",
-            "_library.effects" if _EFFECTS_ARE_PUBLIC else "_higher_order_ops.effects",
-            "_library.custom_ops",
-            "_library.autograd",
-            "utils.checkpoint",
-            "utils._pytree",
+            "_functorch.vmap", "_functorch.pyfunctorch", "_functorch.autograd_function",
+            "_functorch.eager_transforms", "_subclasses.fake_tensor",
+            "_subclasses.functional_tensor", "utils._python_dispatch",
         )
-    )
+    )  # fmt: skip
+    _effects, _custom_ops, _registered, _checkpoint, pytree = (
+        importlib.import_module(f"torch.{name}")
+        for name in (
+            "_library.effects" if _EFFECTS_ARE_PUBLIC else "_higher_order_ops.effects",
+            "_library.custom_ops", "_library.autograd", "utils.checkpoint", "utils._pytree",
+        )
+    )  # fmt: skip
     _c: Any = torch._C
     _functorch: Any = torch._C._functorch
     _frames: Any = torch._C._dynamo.eval_frame
@@ -261,16 +163,14 @@ try:
     # Modes, and tensors without data.
     FakeTensor: Any = _fake.FakeTensor
     FakeTensorMode: Any = _fake.FakeTensorMode
+    _find(FakeTensorMode.__init__.__code__.co_names, "_allow_unsafe_data_ptr_access")
     FunctionalTensor: Any = _functional.FunctionalTensor
     TorchDispatchMode: Any = _modes.TorchDispatchMode
     disable_current_modes = _modes._disable_current_modes
     disable_torch_function: Any = _c.DisableTorchFunction
-    _find(
-        dir(_c),
-        "_len_torch_function_stack",
-        "_pop_torch_function_stack",
-        "_push_on_torch_function_stack",
-    )
+    _find(dir(_c), "_len_torch_function_stack", "_pop_torch_function_stack")
+    _find(dir(_c), "_push_on_torch_function_stack", "_ForceDispatchKeyGuard")
+    _find(dir(_c), "_dispatch_tls_local_include_set", "_dispatch_tls_local_exclude_set")
     is_any_autocast_enabled: Callable[[], bool] = _c._is_any_autocast_enabled
     len_torch_dispatch_stack: Callable[[], int] = _c._len_torch_dispatch_stack
     _proxy: Any = _c._TorchDispatchModeKey.PROXY
@@ -287,26 +187,16 @@ try:
     BatchNormalisation: Any = torch.nn.modules.batchnorm._NormBase
     # Hooks on state dicts run when weights are loaded or saved, never in forward or backward; they
     # hold bound methods of their owner and would make almost every module unrecordable.
-    STATE_DICT_HOOKS = frozenset(
-        {
-            "_state_dict_hooks",
-            "_state_dict_pre_hooks",
-            "_load_state_dict_pre_hooks",
-            "_load_state_dict_post_hooks",
-        }
-    )
-    _find(
-        vars(torch.nn.Module()),
-        *STATE_DICT_HOOKS,
-        "_forward_hooks",
-        "_forward_pre_hooks",
-        "_forward_hooks_always_called",
-    )
+    STATE_DICT_HOOKS = frozenset({
+        "_state_dict_hooks", "_state_dict_pre_hooks",
+        "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
+    })  # fmt: skip
+    _hooks = "_forward_hooks", "_forward_pre_hooks", "_forward_hooks_always_called"
+    _find(vars(torch.nn.Module()), *STATE_DICT_HOOKS, *_hooks)
 
     # The engine of autograd.
-    FunctionNode: Any = _c._FunctionBase
     METADATA = "_input_metadata"
-    _find(dir(FunctionNode), METADATA)
+    _find(dir(_c._FunctionBase), METADATA)
     _find(dir(torch.autograd.Function), "_backward_cls")
     graph_is_kept: Callable[[], bool] = _c._autograd._get_current_graph_task_keep_graph
     _saved_hooks = getattr(_c._autograd, "_top_saved_tensors_default_hooks", None)  # 2.7: none
@@ -317,9 +207,7 @@ try:
         _checkpoint.CheckpointFunction.backward.__code__,
         *(each for each in _region.__code__.co_consts if isinstance(each, types.CodeType)),
     )
-    set_forward_mode: Callable[[bool], AbstractContextManager[Any]] = (
-        _forward_ad._set_fwd_grad_enabled
-    )
+    set_forward_mode: Callable[[bool], Any] = _forward_ad._set_fwd_grad_enabled
     _find(dir(_forward_ad), "_current_level")
     _find(dir(_eager), "JVP_NESTING")
     _enter_level, _exit_level = _c._enter_dual_level, _c._exit_dual_level
@@ -335,16 +223,9 @@ try:
     _find(_registered.Info.__annotations__, "_backward_fn", "_setup_context_fn")
 
     # The compiler.
-    _find(
-        dir(_c),
-        "_ForceDispatchKeyGuard",
-        "_dispatch_tls_local_include_set",
-        "_dispatch_tls_local_exclude_set",
-    )
     _Strategy = _frames._FrameExecStrategy
     _SKIP, _DEFAULT = _frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT
     _set_strategy = _frames.set_code_exec_strategy
-    _Tracing: Any = torch._guards.TracingContext
     if _FLAG_TELLS:
         _find(vars(torch.compiler), "_is_exporting_flag")
     _ORDERED = (_effects.EffectType if _EFFECTS_ARE_PUBLIC else _effects._EffectType).ORDERED
@@ -495,13 +376,8 @@ def is_of_custom_operators(module: str) -> bool:
 
 
 def forward_level() -> int:
-    """Return the level of forward-mode differentiation that is entered, -1 outside of any."""
+    """The level of forward-mode differentiation that is entered, -1 outside of any."""
     return _forward_ad._current_level
-
-
-def is_dynamo_tracing() -> bool:
-    """Whether Dynamo traces, and asks Functions for their rules."""
-    return _Tracing.try_get() is not None
 
 
 def saved_tensors_are_hooked() -> bool:
@@ -523,11 +399,7 @@ def wrap_recomputation(
     """Let what activation checkpointing will run again for its innermost region be wrapped.
 
     Non-reentrant checkpointing keeps what to run on a frame that its hooks close over; there is
-    no public way to it from inside of the region.
-
-    Arguments:
-        key: who asks; each wraps a region once.
-        wrap: takes what is run again, and returns what shall be run in its place.
+    no public way to it from inside of the region. Each who asks, by ``key``, wraps a region once.
     """
     for frame in _innermost_regions():
         known = getattr(frame.recompute_fn, "wrapped_by", ()) if isinstance(frame, _Frame) else None
@@ -614,6 +486,16 @@ def end_forward_mode() -> None:
         _exit_level(level=level)
 
 
+def mode_without_values(mode: Any) -> Any:
+    """A mode whose tensors have no values, with the symbols of another such mode.
+
+    By default the pointer to the data of such a tensor is null, and who follows it kills Python.
+    """
+    other = FakeTensorMode(allow_non_fake_inputs=True, shape_env=mode.shape_env)
+    other._allow_unsafe_data_ptr_access = False
+    return other
+
+
 @contextlib.contextmanager
 def free_symbols(mode: Any) -> Iterator[None]:
     """Let code on tensors without values read numbers of them that stay inside of it."""
@@ -625,7 +507,10 @@ def free_symbols(mode: Any) -> Iterator[None]:
     # in that (SystemError). It does not tell whether the warning is on, as it is by default.
     _set_fallback_warning_enabled(False)
     try:
-        with shapes.ignore_fresh_unbacked_symbols():
+        # A rule that is compiled itself runs uncompiled: before 2.11 torch cannot compile it here.
+        nested = _dynamo().config.patch(error_on_nested_fx_trace=False)
+        eager = torch.compiler.set_stance("force_eager")
+        with shapes.ignore_fresh_unbacked_symbols(), nested, eager:
             yield
     finally:
         _set_fallback_warning_enabled(True)
@@ -645,16 +530,43 @@ def while_tracing(function: Callable[[Any], None]) -> None:
     torch._dynamo.comptime.comptime(function)
 
 
+@functools.cache
+def _dynamo() -> Any:
+    """Dynamo, of which a name that is missing is told when somebody compiles for the first time."""
+    found: Any = torch._dynamo
+    try:
+        _ = found.utils.get_chromium_event_logger().tls, found.exc.BackendCompilerFailed
+        _ = found.config.suppress_errors, found.config.error_on_nested_fx_trace
+        _ = found.graph_break, found.comptime.comptime
+    except AttributeError as error:
+        raise _refusal(f"This torch lacks what pullback needs of it: {error}.") from error
+    return found
+
+
 def can_trace(function: Callable[..., Any], examples: Iterable[Any]) -> bool:
     """Whether Dynamo makes one graph of a function on such arguments; nothing is run."""
+    dynamo = _dynamo()
     try:
-        with torch._dynamo.config.patch(suppress_errors=False):
+        with dynamo.config.patch(suppress_errors=False), _own_log():
             torch.compile(function, fullgraph=True, backend=_stop)(*examples)
-    except torch._dynamo.exc.BackendCompilerFailed as error:
+    except dynamo.exc.BackendCompilerFailed as error:
         return isinstance(error.inner_exception, _GraphIsMade)
     except Exception:  # of any kind: what can be traced only ends in the backend
         return False
     return True  # nothing was computed, so that there was no graph
+
+
+@contextlib.contextmanager
+def _own_log() -> Iterator[None]:
+    """Give a compilation within another a log of events; it would empty that of the outer one."""
+    kept = vars(_dynamo().utils.get_chromium_event_logger().tls)  # of this thread
+    before = dict(kept)
+    kept.clear()
+    try:
+        yield
+    finally:
+        kept.clear()
+        kept.update(before)
 
 
 class _GraphIsMade(Exception):
@@ -666,11 +578,7 @@ def _stop(graph: Any, inputs: Any) -> NoReturn:
 
 
 def is_whole(context: Any) -> bool:
-    """Whether the graph that Dynamo traces must not end, as asked by ``fullgraph=True``.
-
-    Arguments:
-        context: what `torch._dynamo.comptime` hands out.
-    """
+    """Whether a graph must not end (``fullgraph=True``), given what `while_tracing` hands out."""
     translator = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
     root = translator.output.root_tx
     return root.one_graph or getattr(translator, "error_on_graph_break", False)
@@ -720,19 +628,15 @@ def _first_state() -> tuple[Any, Any]:
 def never_compile(function: types.FunctionType, *, callees: bool = False) -> None:
     """Let Dynamo trace a function as a piece of something, and never compile it by itself.
 
-    Arguments:
-        function: a function that torch calls from Python, outside of compiled code.
-        callees: whether the functions that it calls may be compiled by themselves.
+    The functions that it calls may be compiled by themselves if ``callees`` says so.
     """
     _set_strategy(function.__code__, _Strategy(_SKIP, _DEFAULT if callees else _SKIP))
 
 
 def run_eagerly(function: types.FunctionType, reason: str) -> None:
-    """Let Dynamo end its graph before a function, and run the function without it.
+    """Let Dynamo end its graph before a function, and compile neither it nor what it calls.
 
-    Arguments:
-        function: a function whose calls, and theirs in turn, are never compiled.
-        reason: what the error under ``fullgraph=True`` says.
+    The error under ``fullgraph=True`` tells the reason.
     """
     vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg=reason)
     never_compile(function)

@@ -13,7 +13,6 @@ import torch
 
 from pullback.errors import DefinitionError, PullbackError, UnsupportedError
 from pullback.internal.torch import (
-    FunctionNode,
     are_functorch_transforms_active,
     forward_level,
     graph_is_kept,
@@ -54,7 +53,6 @@ _FLAT = _ATOMS | set(_TENSORS)
 _transforming = are_functorch_transforms_active
 _autocasting = is_any_autocast_enabled
 _keeps_graph = graph_is_kept
-_node: Any = FunctionNode
 # torch 2.15: what backward may add its gradients to.
 _buffers: Any = getattr(torch.autograd.function.FunctionCtx, "input_grad_buffers", None)
 

@@ -1,16 +1,11 @@
 """Generators of random numbers: known before a Function draws, put back when it runs again."""
 
 import contextlib
-import functools
-import random
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import torch
 
-from pullback.internal.torch import is_dynamo_tracing
-
-__all__ = ["before", "changed", "kept", "replaying", "rewind", "states"]
+__all__ = ["before", "changed", "kept", "replaying", "states"]
 
 # (device, state) of each default generator that a call can draw from.
 States = tuple[tuple[torch.device, torch.Tensor], ...] | None
@@ -61,22 +56,6 @@ def kept(like: States) -> Iterator[None]:
     finally:
         for device, state in now:
             _set(device, state)
-
-
-def rewind(value: Any) -> Callable[[], None] | None:
-    """What puts a generator of random numbers back, if the value is one."""
-    if isinstance(value, torch.Generator) and not is_dynamo_tracing():
-        put_back: Any = value.set_state
-        return functools.partial(put_back, value.get_state())
-    if isinstance(value, random.Random):
-        return functools.partial(value.setstate, value.getstate())
-    if type(value).__module__.startswith("numpy.random"):
-        if hasattr(value, "bit_generator"):
-            bits = value.bit_generator
-            return functools.partial(setattr, bits, "state", bits.state)
-        if hasattr(value, "set_state"):  # a RandomState
-            return functools.partial(value.set_state, value.get_state(legacy=False))
-    return None
 
 
 def _get(device: torch.device) -> torch.Tensor:

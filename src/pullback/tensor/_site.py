@@ -15,11 +15,11 @@ from pullback.errors import UnsupportedError
 from pullback.internal._generators import rewind_shared
 from pullback.internal.torch import (
     FakeTensor,
-    FakeTensorMode,
     disable_current_modes,
     end_forward_mode,
     free_symbols,
     hint_of,
+    mode_without_values,
     pytree,
     recording,
     storage_of,
@@ -169,7 +169,7 @@ def without_values(name: str, run: Any, tensors: Sequence[Any]) -> list[torch.Te
     undo = rewind_shared()
     try:
         mode = next(tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor))
-        with FakeTensorMode(allow_non_fake_inputs=True, shape_env=mode.shape_env):
+        with mode_without_values(mode):
             given = list(map(_like, tensors))
         with free_symbols(mode), disable_current_modes(), torch.random.fork_rng(), recording():
             outputs = run(given)

@@ -62,7 +62,7 @@ from pullback.tensor._operations import (
 from pullback.tensor._origins import Origins
 from pullback.tensor._pieces import CUTS, pieces
 
-__all__ = ["MEND", "Outside", "Watch", "refusal", "watching"]
+__all__ = ["Outside", "Watch", "refusal", "watching"]
 
 _tensor: Any = torch.Tensor
 _STOP = "it detaches a value, which stops the gradient there"
@@ -272,8 +272,10 @@ class Watch(TorchFunctionMode):
             return alone
         strided = tensor.layout is torch.strided
         view = tensor.view_as(tensor) if strided else tensor.clone()
-        if not _levels(tensor) <= _levels(view):
-            return view  # torch detaches below autograd what ``Variable(x)`` is made of
+        # Below autograd, where torch detaches what ``Variable(x)`` is made of. A view made there
+        # can answer for its base that it requires a gradient.
+        if not _levels(tensor) <= _levels(view) or (view.requires_grad and view.grad_fn is None):
+            return view
         self._keep(view, [tensor])
         self._linearity.share(tensor, view)
         reason = self._reason([tensor])
@@ -525,10 +527,10 @@ def _swap(value: Any, swapped: dict[int, torch.Tensor]) -> Any:
 
 def refusal(purpose: str, name: str, why: str) -> UnsupportedError:
     """The error that names what cannot be seen through."""
-    return UnsupportedError(f"{purpose} of {name} cannot be derived: {why}.", mend=MEND)
+    return UnsupportedError(f"{purpose} of {name} cannot be derived: {why}.", mend=_MEND)
 
 
-MEND = (
+_MEND = (
     "Write the rules in torch operations on their arguments, or declare backward "
     "once_differentiable."
 )
