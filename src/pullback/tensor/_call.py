@@ -17,16 +17,16 @@ from pullback.internal.torch import pytree, versions_of
 from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
+from pullback.tensor._items import record, refuse_another
 from pullback.tensor._leniency import leniency
 from pullback.tensor._mutation import refuse_mutation
-from pullback.tensor._places import Place, Places, are_plain, fill, refuse_layouts, same, views_of
+from pullback.tensor._places import Place, Places, are_plain, fill, refuse_layouts, views_of
 from pullback.tensor._structure import (
     ONE,
     Template,
     children,
     flatten,
     is_hole,
-    is_plain,
     match,
     unflatten,
     without_values,
@@ -187,7 +187,7 @@ class Call:
         self, context: Context, tensors: Sequence[torch.Tensor], output: Any
     ) -> tuple[torch.Tensor, ...]:
         """Record the structure of the output and the places of all saved tensors."""
-        before = None if self.attributes is None else self._record()
+        before = None if self.attributes is None else record(self)
         if type(output) is torch.Tensor:
             self.single, self.result, outputs = True, ONE, [output]
         else:
@@ -215,42 +215,36 @@ class Call:
         if len(outputs) > 1 or self.transformed:
             self.outputs = [_meta(t) for t in outputs]
         self.residuals = len(places.residuals)
-        given = [hole for hole in self.template[0] if not is_hole(hole)]
-        self.plain = (
-            not self.residuals
-            and all(are_plain(value, given) for value in (*attributes.values(), *slots.values()))
-            and not any(
-                differentiable(outputs[i].dtype) and len(tensors) + i in places.used
-                for i in self.non_differentiable
-            )
-            and not any(isinstance(place, torch.Tensor) for place in self.saved_for_backward)
-        )
+        self.plain = self._is_plain(places, tensors, outputs)
         if self.transformed and not self.dirty:  # it may run again
             places.used.update(range(len(tensors), len(tensors) + len(outputs)))
         self.needed = sorted(places.used)
         if before is not None and self.looped:
-            self._same_for_each_item(before)
+            refuse_another(self, before)
         return (*(outputs if self.dirty else views_of(outputs, tensors)), *places.residuals)
+
+    def _is_plain(
+        self, places: Places, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+    ) -> bool:
+        """Whether all that can reach backward is seen there: inputs, outputs, and no number."""
+        given = self.plain_arguments
+        kept = (*(self.attributes or {}).values(), *self.slots.values())
+        constant = [i for i in self.non_differentiable if differentiable(outputs[i].dtype)]
+        return (
+            not places.residuals
+            and all(are_plain(value, given) for value in kept)
+            and not any(len(tensors) + i in places.used for i in constant)
+            and not any(isinstance(place, torch.Tensor) for place in self.saved_for_backward)
+        )
+
+    @property
+    def plain_arguments(self) -> list[Any]:
+        """The arguments, and parts of such, that are no tensors."""
+        return [hole for hole in self.template[0] if not is_hole(hole)]
 
     def entries(self, output: Any) -> tuple[Any, ...]:
         """What forward returned, as a tuple."""
         return (output,) if self.single else output
-
-    def refuse_values(self, attributes: dict[str, Any], why: str, purpose: str) -> None:
-        """Refuse values on a context that forward may have computed outside of torch.
-
-        Whole numbers and flags change in steps. What has a digit may spell a number.
-        """
-        given = [hole for hole in self.template[0] if not is_hole(hole)]
-        for name, value in attributes.items():
-            known = isinstance(value, torch.Tensor) or is_plain(value, given)
-            if not known:
-                raise UnsupportedError(
-                    f"{purpose} of {self.definition.name} cannot be derived: {why}, and keeps a "
-                    "value on the context.",
-                    given=f"ctx.{name}",
-                    mend="Compute it in torch operations, or pass it as an argument.",
-                )
 
     def places(self, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Places:
         """Where the tensors that forward kept come from."""
@@ -272,33 +266,6 @@ class Call:
             )
         pairs = zip(dtypes, entries, strict=True)
         return [dtype for dtype, entry in pairs for _ in flatten((entry,))[1]]
-
-    def _record(self) -> dict[str, Any]:
-        """What one context has to hold for all items of a batch."""
-        return {
-            **{f"ctx.{name}": value for name, value in (self.attributes or {}).items()},
-            **{f"ctx.{name}": value for name, value in self.slots.items()},
-            "the tensors that it saves": (self.saved_for_backward, self.saved_for_forward),
-            "what it declares": (
-                self.materialize,
-                self.dirty,
-                self.non_differentiable,
-                self.output_grad_dtypes,
-            ),
-            "the structure of its output": (self.single, self.result[0], repr(self.result[1])),
-        }
-
-    def _same_for_each_item(self, before: dict[str, Any]) -> None:
-        """Refuse another value on the context for each item: one context serves them all."""
-        after = self._record()
-        for name in before.keys() | after.keys():
-            if not same(before.get(name), after.get(name)):
-                raise UnsupportedError(
-                    f"{self.definition.name} batches item by item, and keeps another value on its "
-                    "context for each item.",
-                    given=name,
-                    mend="Keep a tensor, or apply it to each item, without vmap.",
-                )
 
     def restore(self, tensors: Sequence[Any]) -> Any:
         """Give output tensors the structure that forward returned."""

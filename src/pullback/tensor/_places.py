@@ -16,7 +16,16 @@ from pullback.internal.torch import FakeTensor, FunctionalTensor, forward_level,
 from pullback.tensor._levels import same_view
 from pullback.tensor._structure import is_data, is_plain
 
-__all__ = ["Place", "Places", "are_plain", "fill", "refuse_layouts", "same", "views_of"]
+__all__ = [
+    "Place",
+    "Places",
+    "are_plain",
+    "fill",
+    "refuse_layouts",
+    "refuse_values",
+    "same",
+    "views_of",
+]
 
 # Where a saved tensor is among the tensors of a call. One that forward computed with gradients
 # switched on has a graph of its own, which the engine could not return: it is kept as it is.
@@ -164,3 +173,18 @@ def views_of(outputs: list[torch.Tensor], inputs: Sequence[torch.Tensor]) -> lis
         views.append(tensor.view_as(tensor) if id(tensor) in given else tensor)
         given.add(id(tensor))
     return views
+
+
+def refuse_values(call: Any, attributes: dict[str, Any], why: str, purpose: str) -> None:
+    """Refuse values on a context that forward may have computed outside of torch.
+
+    Whole numbers and flags change in steps. What has a digit may spell a number.
+    """
+    for name, value in attributes.items():
+        if not (isinstance(value, torch.Tensor) or is_plain(value, call.plain_arguments)):
+            raise UnsupportedError(
+                f"{purpose} of {call.definition.name} cannot be derived: {why}, and keeps a value "
+                "on the context.",
+                given=f"ctx.{name}",
+                mend="Compute it in torch operations, or pass it as an argument.",
+            )

@@ -38,6 +38,7 @@ from pullback.tensor._errors import Raised, is_control
 from pullback.tensor._functions import Retaining
 from pullback.tensor._leniency import complete_inner, leniency
 from pullback.tensor._levels import apart, is_freed
+from pullback.tensor._places import refuse_values
 from pullback.tensor._refused import refused
 from pullback.tensor._structure import flatten, replaced, unflatten
 from pullback.tensor._watch import Outside, Watch, refusal
@@ -295,7 +296,7 @@ def connected(application: Application, inputs: Sequence[torch.Tensor], watch: W
     for name, value in list(vars(context).items()):
         vars(context)[name] = replaced(value, as_returned)
     if watch.left_in_forward is not None:
-        call.refuse_values(vars(context), watch.left_in_forward, _PURPOSE)
+        refuse_values(call, vars(context), watch.left_in_forward, _PURPOSE)
     if watch.outputs_left:
         what = "what forward has computed of its output leaves torch"
         raise refusal(_PURPOSE, call.definition.name, what)

@@ -14,6 +14,8 @@ overridden; but ``u = x.detach().requires_grad_()`` begins a private derivative,
 derivative is known.
 """
 
+# Long: one mode of torch functions, whose cases share what is known of each tensor.
+
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,0 +1,37 @@
+"""What one context holds for all items of a batch that run one after the other."""
+
+from typing import Any
+
+from pullback.errors import UnsupportedError
+from pullback.tensor._places import same
+
+__all__ = ["record", "refuse_another"]
+
+
+def record(call: Any) -> dict[str, Any]:
+    """What one context has to hold for all items of a batch."""
+    return {
+        **{f"ctx.{name}": value for name, value in (call.attributes or {}).items()},
+        **{f"ctx.{name}": value for name, value in call.slots.items()},
+        "the tensors that it saves": (call.saved_for_backward, call.saved_for_forward),
+        "what it declares": (
+            call.materialize,
+            call.dirty,
+            call.non_differentiable,
+            call.output_grad_dtypes,
+        ),
+        "the structure of its output": (call.single, call.result[0], repr(call.result[1])),
+    }
+
+
+def refuse_another(call: Any, before: dict[str, Any]) -> None:
+    """Refuse another value on the context for each item: one context serves them all."""
+    after = record(call)
+    for name in before.keys() | after.keys():
+        if not same(before.get(name), after.get(name)):
+            raise UnsupportedError(
+                f"{call.definition.name} batches item by item, and keeps another value on its "
+                "context for each item.",
+                given=name,
+                mend="Keep a tensor, or apply it to each item, without vmap.",
+            )
