@@ -28,7 +28,7 @@ def own_generators(target: Any) -> list[PutBack]:
         >>> def noise(x):
         ...     return torch.rand(x.shape, generator=source)
         >>> [put_back] = own_generators(noise)
-        >>> first = noise(torch.ones(2)); put_back(); bool((first == noise(torch.ones(2))).all())
+        >>> first = noise(torch.ones(2)); _ = put_back(); bool((first == noise(torch.ones(2))).all())
         True
     """
     found: list[PutBack] = []
@@ -87,5 +87,5 @@ def _children(value: Any) -> Iterator[Any]:
 
 
 def _is_librarys(kind: type) -> bool:
-    room = kind.__module__.partition(".")[0]
+    room = (kind.__module__ or "").partition(".")[0]
     return room in ("builtins", "torch", "numpy", "types", "pullback", "typing", "functools")

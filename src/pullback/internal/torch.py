@@ -547,7 +547,7 @@ def can_trace(function: Callable[..., Any], examples: Iterable[Any]) -> bool:
     """Whether Dynamo makes one graph of a function on such arguments; nothing is run."""
     dynamo = _dynamo()
     try:
-        with dynamo.config.patch(suppress_errors=False), _own_log():
+        with dynamo.config.patch(suppress_errors=False), _own_log(), _own_modes():
             torch.compile(function, fullgraph=True, backend=_stop)(*examples)
     except dynamo.exc.BackendCompilerFailed as error:
         return isinstance(error.inner_exception, _GraphIsMade)
@@ -567,6 +567,17 @@ def _own_log() -> Iterator[None]:
     finally:
         kept.clear()
         kept.update(before)
+
+
+@contextlib.contextmanager
+def _own_modes() -> Iterator[None]:
+    """Keep the modes that a compilation has set aside; one within it would forget them."""
+    kept = _dynamo().variables.torch_function.torch_function_mode_stack_state_mgr
+    before = kept.stack
+    try:
+        yield
+    finally:
+        kept.stack = before
 
 
 class _GraphIsMade(Exception):
