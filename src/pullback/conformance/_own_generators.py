@@ -28,7 +28,9 @@ def own_generators(target: Any) -> list[PutBack]:
         >>> def noise(x):
         ...     return torch.rand(x.shape, generator=source)
         >>> [put_back] = own_generators(noise)
-        >>> first = noise(torch.ones(2)); _ = put_back(); bool((first == noise(torch.ones(2))).all())
+        >>> first = noise(torch.ones(2))
+        >>> _ = put_back()
+        >>> bool((first == noise(torch.ones(2))).all())
         True
     """
     found: list[PutBack] = []

@@ -97,9 +97,10 @@ class Hurry:
     def _wander(self, widths: Tensor) -> Tensor:
         """The same by chance, always the same: where several joints press, no way is theirs all."""
         stride = torch.full_like(widths[..., :1], _WANDER)
-        draw = torch.Generator().manual_seed(0)
+        draw = torch.Generator("cpu").manual_seed(0)  # the same numbers whatever the device
         for _ in range(_ROUNDS * len(_SPARE) if widths.shape[-1] > 1 else 0):
-            way = torch.randn(widths.shape[-1], generator=draw, dtype=widths.dtype)
+            count = widths.shape[-1]
+            way = torch.randn(count, generator=draw, dtype=widths.dtype, device="cpu")
             shorter, fits = self._try(widths, stride * way.to(widths.device))
             widths = torch.where(fits, shorter, widths)
             stride = torch.where(fits, 1.3 * stride, (0.9 * stride).clamp(min=_LEAST_STRIDE / 10))
