@@ -76,7 +76,7 @@ RUNS = {
                                  minimum_duration(points[:3], Limits(velocity=1.0), samples=20,
                                                   start=State(velocity=0.5))),
     "DurationBounds": lambda: minimum_duration(points[:3], Limits(velocity=1.0), samples=20,
-                                               bounds=True).times,
+                                               bounds=True)[1].times,
     "Preconditioner": lambda: (metric().positions(x), metric().invert(x), metric().variables(x),
                                Preconditioner(9, 0.1, weights=torch.ones(9, **CPU)).multiply(x)),
     "Motion": lambda: curve().times,

@@ -6,6 +6,8 @@ tensor comes from. It holds no tensor itself, so it can be shared by all levels 
 transforms, each of which has its own tensors at the same places.
 """
 
+# Long: one application from its arguments to its gradients, which all of it needs.
+
 from collections.abc import Callable, Sequence
 from typing import Any
 
