@@ -33,8 +33,9 @@ from pullback.internal.torch import (
     pytree,
 )
 from pullback.tensor import _opaque
+from pullback.tensor._levels import is_differentiable
 from pullback.tensor._shown import example_of, last_shown, may_be_operator, show
-from pullback.tensor._site import differentiable, find, keep
+from pullback.tensor._site import find, keep
 
 __all__ = ["Traceable", "follow", "prepare"]
 
@@ -122,7 +123,7 @@ def _copied(output: Any) -> Any:
     """The outputs as tensors of their own: no operation of forward returned any of them."""
     if isinstance(output, tuple):
         return tuple([_copied(entry) for entry in output])
-    floats = isinstance(output, torch.Tensor) and differentiable(output)
+    floats = isinstance(output, torch.Tensor) and is_differentiable(output)
     return output.clone() if floats else output
 
 

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from pullback.internal.torch import nested_forward_mode, recording
-from pullback.tensor._site import Site, apart, differentiable, find, keep, without_values
+from pullback.tensor._levels import is_differentiable
+from pullback.tensor._site import Site, apart, find, keep, without_values
 
 __all__ = ["transformed"]
 
@@ -94,9 +95,9 @@ class _Transformed(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
         ctx.key, *tensors = inputs
         constants = _constants(find(ctx.key))
-        ctx.moving = tuple(i for i, x in enumerate(tensors) if differentiable(x))
+        ctx.moving = tuple(i for i, x in enumerate(tensors) if is_differentiable(x))
         ctx.flowing = tuple(
-            i for i, y in enumerate(output) if differentiable(y) and i not in constants
+            i for i, y in enumerate(output) if is_differentiable(y) and i not in constants
         )
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)

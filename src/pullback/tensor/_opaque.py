@@ -20,8 +20,9 @@ import torch
 from pullback.internal.torch import constant_in_graph, pytree, recording
 from pullback.tensor import _composed
 from pullback.tensor._autocast import scope
+from pullback.tensor._levels import is_differentiable
 from pullback.tensor._shown import constant_of, is_tensor, last_shown, show
-from pullback.tensor._site import HOLE, Site, apart, differentiable, find, keep
+from pullback.tensor._site import HOLE, Site, apart, find, keep
 
 __all__ = ["follow"]
 
@@ -88,7 +89,7 @@ def _begin(handle: str, places: Any, grad: bool, composed: bool) -> str:
     shown = last_shown(len(pytree.tree_leaves(places)))
     leaves = [HOLE if is_tensor(leaf) else constant_of(leaf) for leaf in shown]
     fakes = [leaf.as_fake() for leaf in shown if is_tensor(leaf)]
-    needs = [differentiable(t) if composed else grad and t.requires_grad for t in fakes]
+    needs = [is_differentiable(t) if composed else grad and t.requires_grad for t in fakes]
     function = find(handle)
     site = Site(function, pytree.tree_map(leaves.__getitem__, places), tuple(needs))
     function._sites = [*function._sites, site]  # which holds it as long as it lives

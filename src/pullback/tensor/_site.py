@@ -27,7 +27,7 @@ from pullback.internal.torch import (
 )
 from pullback.tensor._autocast import forward_state, scope
 
-__all__ = ["HOLE", "Site", "apart", "differentiable", "find", "keep", "without_values"]
+__all__ = ["HOLE", "Site", "apart", "find", "keep", "without_values"]
 
 _sites: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
@@ -49,11 +49,6 @@ def keep(site: Any) -> str:
 def find(key: str) -> Any:
     """What an operator runs."""
     return _sites[key]
-
-
-def differentiable(tensor: torch.Tensor) -> bool:
-    """Whether a tensor can have a derivative."""
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 class Site:
