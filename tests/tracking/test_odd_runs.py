@@ -89,6 +89,19 @@ def test_an_altered_recording_is_refused_or_reported(tmp_path: Path) -> None:
     assert refused > 100
 
 
+@pytest.mark.parametrize("field", ["mean", "mean_abs", "m2"])
+@pytest.mark.parametrize("value", ["inf", 1e308, "nan"])
+def test_statistics_that_cannot_be_are_merged_without_a_warning(
+    tmp_path: Path, field: str, value: object
+) -> None:
+    lines = lines_of(tmp_path / "whole.jsonl")
+    number = next(n for n, line in enumerate(lines) if json.loads(line)["kind"] == "seen")
+    altered = {**json.loads(lines[number]), field: value}
+    path = tmp_path / "altered.jsonl"
+    path.write_text("\n".join([*lines[:number], json.dumps(altered), *lines[number:]]) + "\n")
+    read_run(path)
+
+
 def test_a_path_that_none_can_be() -> None:
     with pytest.raises(RecordingError):
         read_run("a\0b")

@@ -97,7 +97,6 @@ def _twin(function: Any) -> Any:
     split = function.setup_context is not _base.setup_context
     name = _name_of_backward(function)
     boxed = bool(getattr(function, "boxed_grads_call", False))
-    source = vars(function).get("__wrapped__", function)  # whose rule may be replaced later
 
     def forward(ctx: Any, *args: Any) -> Any:
         output = function.forward(*args) if split else function.forward(ctx, *args)
@@ -113,7 +112,7 @@ def _twin(function: Any) -> Any:
         return output
 
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        return getattr(source, name)(ctx, *([list(cotangents)] if boxed else cotangents))
+        return getattr(function, name)(ctx, *([list(cotangents)] if boxed else cotangents))
 
     rules = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     return type(function.__name__, (_base,), rules)

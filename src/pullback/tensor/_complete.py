@@ -125,13 +125,9 @@ def complete(
         "_lenient": True,
         "_options": {"gradient": gradient, "batching": batching, "keep_inputs": keep_inputs},
     }
-    # Dynamo looks for the rules on the class itself.
-    for name in ("backward", "vjp"):
-        if getattr(function, name) is not getattr(_base, name):
-            body[name] = staticmethod(getattr(function, name))
     result = types.new_class(
         function.__name__,
-        (Function, function),
+        (function, Function),
         {"metaclass": _Completed},
         lambda namespace: namespace.update(body),
     )

@@ -76,7 +76,7 @@ class _Apply:
     completes = True  # asked by `has_own_apply`
 
     def __get__(self, instance: Any, owner: Any) -> Any:
-        return complete(owner).apply
+        return vars(Function)["apply"].__get__(None, complete(owner))
 
 
 @dataclass

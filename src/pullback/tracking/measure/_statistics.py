@@ -50,13 +50,13 @@ def merge_rows(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """
     first, second = finite_counts(one), finite_counts(other)
     share = second / np.maximum(first + second, 1.0)
-    distance = np.where(second > 0, other[..., layout.MEAN] - one[..., layout.MEAN], 0.0)
     with np.errstate(over="ignore", invalid="ignore"):  # what is not known stays so
+        distance = np.where(second > 0, other[..., layout.MEAN] - one[..., layout.MEAN], 0.0)
+        larger = np.where(second > 0, other[..., layout.MEAN_ABS] - one[..., layout.MEAN_ABS], 0.0)
         merged = one + other
         merged[..., layout.M2] += np.square(distance) * first * share
-    merged[..., layout.MEAN] = one[..., layout.MEAN] + distance * share
-    larger = np.where(second > 0, other[..., layout.MEAN_ABS] - one[..., layout.MEAN_ABS], 0.0)
-    merged[..., layout.MEAN_ABS] = one[..., layout.MEAN_ABS] + larger * share
+        merged[..., layout.MEAN] = one[..., layout.MEAN] + distance * share
+        merged[..., layout.MEAN_ABS] = one[..., layout.MEAN_ABS] + larger * share
     merged[..., layout.MAX_ABS] = np.maximum(one[..., layout.MAX_ABS], other[..., layout.MAX_ABS])
     merged[..., layout.MIN_ABS] = np.minimum(one[..., layout.MIN_ABS], other[..., layout.MIN_ABS])
     return merged
