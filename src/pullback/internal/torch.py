@@ -705,9 +705,10 @@ never_compile(_Layer.__call__, callees=True)
 def _layer(base: Any) -> _Layer:
     """Return the layer over the ``apply`` of a class that defines one, once put on."""
     scope = vars(sys.modules[base.__module__])
-    with _installing:
-        if _MARK not in scope:
-            _cover(base, scope)
+    if _MARK not in scope:
+        with _installing:
+            if _MARK not in scope:  # another thread may have come first
+                _cover(base, scope)
     return scope[_MARK]
 
 

@@ -16,6 +16,7 @@ derivative is known.
 
 # Long: one mode of torch functions, whose cases share what is known of each tensor.
 
+import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -58,6 +59,7 @@ from pullback.tensor._operations import (
     ends_in_place,
     is_of_torch,
     is_unknown,
+    name_of,
     tensors_in,
     with_argument,
 )
@@ -78,6 +80,8 @@ def watching() -> "Watch | None":
     return stack[-1] if stack and not stack[-1].paused else None
 
 
+_NUMBERS = frozenset({int, float, bool, type(None)})
+_SWITCHES = {name_of(func) for func in (set_grad_mode, torch.autograd.grad)}
 # Where nothing is added.
 _NO_ORIGINS, _NOT_LINEAR = Origins(), Linearity()
 
@@ -149,6 +153,9 @@ class Watch(TorchFunctionMode):
         self.dtypes: set[torch.dtype] = set()  # of what was made
         self._forward_mode = forward_level() >= 0
         self._in_reverse = torch.is_grad_enabled()
+        # Nothing is at work but autograd, on rules that run once.
+        self._plainly = born is None and self._in_reverse and not self._forward_mode
+        self._plainly = self._plainly and not are_functorch_transforms_active()
         self.give(given)
 
     def give(self, tensors: Iterable[torch.Tensor | None]) -> None:
@@ -211,6 +218,14 @@ class Watch(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if self._plainly and not kwargs and _is_ordinary(func) and self._knows(args):
+            result = func(*args)
+            if _is_whole(result):
+                self._known[id(result)] = result
+                self._dependent.add(id(result))
+            else:
+                self._follow(name_of(func), Done(func, args, {}, tensors_in(*args), result))
+            return result
         kwargs = kwargs or {}
         if func == REQUIRES_GRAD and id(args[0]) in self.answers:
             return self.answers[id(args[0])]
@@ -244,6 +259,16 @@ class Watch(TorchFunctionMode):
         result = pieces(func, args, kwargs) if func in CUTS else func(*args, **kwargs)
         self._follow(name, Done(func, args, kwargs, given, result))
         return iter(result) if func is _tensor.__iter__ else result
+
+    def _knows(self, args: Sequence[Any]) -> bool:
+        """Whether all arguments are numbers, and tensors that are whole."""
+        if self.paused or self._cuts or self._instead or self._written or self.left is not None:
+            return False
+        known = self._known
+        for arg in args:
+            if id(arg) not in known and type(arg) not in _NUMBERS:
+                return False
+        return True
 
     def _pure(self, name: str, args: Any) -> Any:
         """The function that gives what another one writes in place, if that may stand for it.
@@ -456,7 +481,7 @@ class Watch(TorchFunctionMode):
 
     def whole(self, result: torch.Tensor) -> tuple[torch.Tensor, str | None]:
         """A result with its history, and what is missing in that."""
-        if not is_differentiable(result):
+        if not is_differentiable(result) or (self._plainly and self._knows((result,))):
             return result, None
         result = self._seen(result)
         self._use(result)
@@ -488,6 +513,24 @@ class Watch(TorchFunctionMode):
             if reason is not None:
                 self._cuts[id(tensor)] = reason
         return result
+
+
+@functools.cache
+def _is_ordinary(func: Any) -> bool:
+    """Whether a function of torch does nothing but to compute something of its arguments."""
+    _, changes, constant, custom = facts(func)
+    name = name_of(func)
+    reads = func in DESCRIBING or name.endswith("__get__") or name in BITS
+    special = func in DETACHING or func in LEAVING or func in REQUIRING or func in CUTS
+    return not (changes or constant or custom or reads or special) and name not in _SWITCHES
+
+
+def _is_whole(result: Any) -> bool:
+    """Whether what an ordinary function has made has all the history of its arguments."""
+    if type(result) is not torch.Tensor:
+        return False
+    node = result.grad_fn
+    return node is not None and not is_view(result) and not is_unknown(node)
 
 
 def _copy(tensor: torch.Tensor, source: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
