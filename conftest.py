@@ -61,7 +61,7 @@ _docstrings = Sybil(
 pytest_collect_file = (_pages + _docstrings).pytest()
 
 
-def pytest_collection_modifyitems(items: list[Any]) -> None:
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     """Begin with the file that compiles most kernels: later two processes would, both the same.
 
     What asks `tests.fuzzing` how much to try is marked, for `make fuzz` to find it.
@@ -71,3 +71,24 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
         names = vars(getattr(item, "module", None) or object).values()
         if any(getattr(value, "__module__", None) == "tests.fuzzing" for value in names):
             item.add_marker("breadth")
+    asked = config.option.keyword or any("::" in argument for argument in config.args)
+    if not asked and "PULLBACK_FUZZ" not in os.environ:
+        _sample(config, items)
+
+
+def _sample(config: Any, items: list[Any]) -> None:
+    """Leave, of the cases of a test that is marked ``sampled(every)``, each so many.
+
+    The first one is another one for the next test, so that each value of a parameter has its turn.
+    """
+    groups: dict[str, list[Any]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out: set[Any] = set()
+    for place, group in enumerate(groups.values()):
+        step = min(group[0].get_closest_marker("sampled").args[0], len(group))
+        left_out.update(set(group) - set(group[place % step :: step]))
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]

@@ -6,7 +6,6 @@ import enum
 
 import pytest
 import torch
-from tests.fuzzing import spread
 from tests.tensor.helpers import agree
 from tests.versions import needs_torch, refused_before
 
@@ -15,6 +14,7 @@ from pullback.errors import PullbackError
 
 # Dynamo's own doing.
 pytestmark = [
+    pytest.mark.sampled(4),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
 ]
@@ -143,7 +143,7 @@ CELL = refused_before("2.11", "a tensor that a forward closes over", match="[Ss]
 SLICE = refused_before("2.10", "an attribute of a slice", match="SliceVariable")
 
 
-@pytest.mark.parametrize(("name", "direct"), spread(READING, 3))
+@pytest.mark.parametrize(("name", "direct"), READING)
 def test_what_forward_reads_beside_its_arguments(name, direct):
     function = FUNCTIONS[name]
     compare = same_as_eager
@@ -192,7 +192,7 @@ TRANSFORMS = [torch.func.grad, torch.func.hessian, torch.func.jacfwd]
 TRACED = [(f"uses_a_global-{w}", t) for w in ("Function", "complete") for t in TRANSFORMS]
 
 
-@pytest.mark.parametrize(("name", "transform"), spread(TRACED, 2))
+@pytest.mark.parametrize(("name", "transform"), TRACED)
 def test_a_transform_of_what_is_traced_without_one_is_right(name, transform):
     function = FUNCTIONS[name]
     x = leaf().detach()
@@ -313,9 +313,7 @@ TAKING = {
 }
 
 
-@pytest.mark.parametrize(
-    ("way", "option"), spread([(way, option) for way in TAKING for option in OPTIONS], 2)
-)
+@pytest.mark.parametrize(("way", "option"), [(way, option) for way in TAKING for option in OPTIONS])
 def test_an_argument_of_any_kind(way, option):
     faulty = option == "slice" and torch.__version__ >= "2.8"  # 2.7 has no such fault
     compare = SLICE(same_as_eager) if faulty else same_as_eager

@@ -17,11 +17,10 @@ import types
 import numpy as np
 import pytest
 import torch
-from tests.fuzzing import spread
 
 import pullback
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.sampled(5), pytest.mark.filterwarnings("ignore")]
 
 ALPHA = 2.0
 MODULE = types.ModuleType("settings")
@@ -329,7 +328,7 @@ def test_a_setting_is_followed(manner):
     assert found["complete"] == found["Function"] == wanted, found
 
 
-@pytest.mark.parametrize("manner", spread(list(MANNERS), 5))
+@pytest.mark.parametrize("manner", list(MANNERS))
 def test_a_setting_is_followed_where_the_graph_may_end(manner):
     if manner not in TORCHS:
         assert outcome("complete", manner, fullgraph=False) == "followed"

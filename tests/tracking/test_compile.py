@@ -10,6 +10,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from pullback.tracking import Tracker
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @pytest.fixture(autouse=True)
 def _fresh_compiler() -> Any:

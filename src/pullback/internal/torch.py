@@ -240,7 +240,7 @@ def version_of(tensor: torch.Tensor | None) -> int:
 
 def versions_of(tensors: Iterable[torch.Tensor | None]) -> list[int]:
     """How often each tensor was changed in place."""
-    return [version_of(tensor) for tensor in tensors]
+    return [-1 if t is None or t.is_inference() else t._version for t in tensors]
 
 
 def base_of(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -47,7 +47,6 @@ __all__ = ["Nested", "is_flat", "make_plain"]
 _CONTAINERS = (list, tuple, dict)
 _NONE: frozenset[int] = frozenset()
 _ATOMS = frozenset({float, int, bool, str, type(None)})
-_STEPS = frozenset({int, bool, type(None)})
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _FLAT = _ATOMS | set(_TENSORS)
 _transforming = are_functorch_transforms_active
@@ -120,13 +119,13 @@ def make_plain(name: str, definition: Definition) -> Any:
     def forward(ctx: Any, *args: Any) -> Any:
         before = _random.before(args)
         kept = ctx.__pullback__ = _Kept()
-        versions = versions_of([a for a in args if isinstance(a, torch.Tensor)]) if check else None
+        kept.template, tensors = flatten(args)
+        versions = versions_of(tensors) if check else None
         if split is None:
             output = definition.forward(ctx, *args)
         else:
             output = definition.forward(*args)
             split(ctx, args, output)
-        kept.template, tensors = flatten(args)
         if versions is not None and versions != versions_of(tensors):
             refuse_mutation(definition, kept.template, tensors, versions, ctx.dirty_tensors or ())
         kept.entry, kept.beyond, kept.nested = entry, False, False
@@ -262,21 +261,16 @@ def _is_all_plain(
     ctx: Any, kept: _Kept, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
 ) -> bool:
     """Whether all that can reach backward is seen there: inputs, outputs, and no other number."""
-    inputs = {id(tensor) for tensor in tensors}
-    saved = ctx.to_save
-    if saved:
+    inputs = set(map(id, tensors))
+    beyond = [t for t in ctx.to_save or () if t is not None and id(t) not in inputs]
+    if beyond:
         flowing = {id(t) for i, t in enumerate(outputs) if i not in kept.non_differentiable}
-        for tensor in saved:
-            if not (tensor is None or id(tensor) in inputs or id(tensor) in flowing):
-                return False
-    if len(ctx.__dict__) == 1:  # what is ours
-        return True
-    given = None
+        if not all(id(t) in flowing for t in beyond):
+            return False
+    given = kept.template[0]
     for name, value in ctx.__dict__.items():
-        if type(value) in _STEPS or name == "__pullback__" or id(value) in inputs:
+        if name == "__pullback__" or id(value) in inputs or is_plain(value, given):
             continue
-        if given is None:
-            given = [hole for hole in kept.template[0] if not is_hole(hole)]
         known = [leaf for leaf in pytree.tree_leaves(value) if id(leaf) not in inputs]
         if not all(is_plain(leaf, given) for leaf in known):
             return False

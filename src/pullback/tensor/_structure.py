@@ -91,8 +91,11 @@ def is_plain(value: Any, given: Sequence[Any] = ()) -> bool:
     that was given as an argument was not computed; a text without a digit spells no number.
     """
     kind = type(value)
-    if kind in _STEPS or any(value is each for each in given):
+    if kind in _STEPS:
         return True
+    for each in given:
+        if value is each:
+            return True
     if kind is str:
         return not any(map(str.isdigit, value))
     if kind is dict:

@@ -226,7 +226,10 @@ class Watch(TorchFunctionMode):
             else:
                 self._follow(name_of(func), Done(func, args, {}, tensors_in(*args), result))
             return result
-        kwargs = kwargs or {}
+        return self._call(func, args, kwargs or {})
+
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function that may be one of those that cut, leave torch or only describe."""
         if func == REQUIRES_GRAD and id(args[0]) in self.answers:
             return self.answers[id(args[0])]
         if self.paused or func in DESCRIBING:
@@ -265,10 +268,7 @@ class Watch(TorchFunctionMode):
         if self.paused or self._cuts or self._instead or self._written or self.left is not None:
             return False
         known = self._known
-        for arg in args:
-            if id(arg) not in known and type(arg) not in _NUMBERS:
-                return False
-        return True
+        return all(id(arg) in known or type(arg) in _NUMBERS for arg in args)
 
     def _pure(self, name: str, args: Any) -> Any:
         """The function that gives what another one writes in place, if that may stand for it.

@@ -4,12 +4,13 @@ import os
 
 import pytest
 import torch
-from tests.fuzzing import spread
 from tests.tensor.both import second
 from tests.tensor.hidden.settings import SETTINGS, written
 from tests.tensor.hidden.source import unload
 
 from pullback.errors import PullbackError
+
+pytestmark = pytest.mark.sampled(6)
 
 func = torch.func
 X = torch.tensor([0.6, -1.1, 1.4], dtype=torch.float64)
@@ -85,7 +86,7 @@ def test_a_change_between_forward_and_backward_is_torchs(program, setting, way):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", spread(SETTINGS, 11), ids=lambda setting: setting.name)
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 @ways
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
 @pytest.mark.filterwarnings("ignore")  # the compiler warns of what it cannot trace

@@ -12,7 +12,10 @@ from tests.tensor.torch_suite.ways import both
 from torch.autograd.function import once_differentiable
 
 # Dynamo's own doing.
-pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated")
+pytestmark = [
+    pytest.mark.sampled(2),
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated"),
+]
 
 
 @pytest.fixture(autouse=True)
