@@ -1,8 +1,11 @@
 """Answers that a search found silently wrong, each reduced to a few lines: right or refused."""
 
+import copy
+
 import pytest
 import torch
 from tests.tensor.helpers import agree
+from torch.autograd import forward_ad
 
 import pullback
 from pullback.errors import PullbackError
@@ -171,3 +174,120 @@ def test_what_one_level_alone_differentiates_is_a_constant_to_the_others():
         return torch.autograd.functional.hvp(loss, X, torch.ones_like(X))[1]
 
     right_or_refused(ask, BelowAutograd.apply, torch.exp)
+
+
+def below_autograd(t):
+    with torch._C._AutoDispatchBelowAutograd():
+        return t * 1
+
+
+def variable_of_data(t):
+    return torch.autograd.Variable(t.data).detach()
+
+
+def copied(t):
+    return copy.deepcopy(t.detach())
+
+
+def tangent_of_a_gradient(f):
+    with forward_ad.dual_level():
+        x = forward_ad.make_dual(X.clone().requires_grad_(), ROWS[:, 0].clone())
+        (gradient,) = torch.autograd.grad((f(x) ** 2).sum(), x)
+        return forward_ad.unpack_dual(gradient).tangent
+
+
+@pytest.mark.parametrize("passage", [below_autograd, variable_of_data, copied])
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_a_tangent_that_torch_loses_below_a_function_that_it_shows(passage, where):
+    class Exponential(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x.exp()
+            ctx.kept = passage(y) if where == "forward" else y
+            return y
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            kept = ctx.kept if where == "forward" else passage(ctx.kept)
+            return kept * cotangent
+
+    right_or_refused(tangent_of_a_gradient, pullback.complete(Exponential).apply, torch.exp)
+
+
+def unseen(t):
+    with torch._C.DisableTorchFunction():
+        return t * 1
+
+
+@torch.jit.script
+def scripted(t):
+    return t * 1
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit")
+@pytest.mark.parametrize("passage", [unseen, scripted])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_backward_that_hides_that_it_is_not_linear(passage, dtype):
+    class Normalising(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            (x,) = ctx.saved_tensors
+            return 2 * x * cotangent / passage((cotangent * cotangent).sum() + 1)
+
+    x = X.to(dtype)
+    with pytest.raises(PullbackError, match="linear"):
+        func.jvp(pullback.complete(Normalising).apply, (x,), (x,))
+
+
+class Stopped(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return 1 / x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (y,) = ctx.saved_tensors
+        return -(y * y).detach() * cotangent
+
+
+def test_what_backward_declares_to_have_no_derivative_is_not_given_one():
+    class Marked(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, t):
+            out = t * 1
+            ctx.mark_non_differentiable(out)
+            return out
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return cotangent
+
+    class Reciprocal(pullback.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = 1 / x
+            ctx.save_for_backward(x, y)
+            return y
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            _, y = ctx.saved_tensors
+            return -Marked.apply(y * y) * cotangent
+
+    def ask(function):
+        rows = ROWS.clone().requires_grad_()
+        first = func.vmap(func.grad(lambda row: (function(row) ** 2).sum()))(rows)
+        return torch.autograd.grad(first.sum(), rows)
+
+    right_or_refused(ask, Reciprocal.apply, Stopped.apply)

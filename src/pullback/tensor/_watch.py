@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
 from pullback.errors import UnsupportedError
@@ -301,7 +302,8 @@ class Watch(TorchFunctionMode):
         view = tensor.view_as(tensor) if strided else tensor.clone()
         # Below autograd, where torch detaches what ``Variable(x)`` is made of. A view made there
         # can answer for its base that it requires a gradient.
-        if not _levels(tensor) <= _levels(view) or (view.requires_grad and view.grad_fn is None):
+        whole = _levels(tensor) <= _levels(view) and (view.grad_fn or not view.requires_grad)
+        if not whole or (self._forward_mode and _has_tangent(tensor) and not _has_tangent(view)):
             return view
         self._keep(view, [tensor])
         self._linearity.share(tensor, view)
@@ -340,6 +342,8 @@ class Watch(TorchFunctionMode):
         if self._born is None:
             if differentiable and not self._outside:
                 raise Outside
+            if differentiable and self._linearity:  # what it was computed of is not known
+                self._linearity.deny(tensor)
             return tensor
         if memory_of(tensor) in self._born:
             if differentiable and not self._tracks(tensor):
@@ -463,7 +467,8 @@ class Watch(TorchFunctionMode):
         """The same in forward mode, where torch does not tell which levels a tensor has."""
         made = tensors_in(done.result)
         known = name.endswith("__get__") or is_of_torch(done.func)
-        if not known or name in ("tensor", "new_tensor"):
+        lost = any(map(_has_tangent, done.read(name))) and not all(map(_has_tangent, made))
+        if not known or lost or name in ("tensor", "new_tensor"):
             return f"{name} gives a value without a tangent"
         if any(is_differentiable(each) and each.is_inference() for each in made):
             return "it computes in inference mode"
@@ -499,6 +504,7 @@ class Watch(TorchFunctionMode):
             result = call(*_swap(args, swapped), **_swap(kwargs, swapped))
         reason = self._reason(given)
         tracked = any(map(self._tracks, given))
+        levels = _all_levels(given) if self._in_reverse else _NONE
         flowing = any(self._linearity.of(each) in (True, False) for each in given)
         for tensor in tensors_in(result):
             self._keep(tensor, given)
@@ -508,7 +514,7 @@ class Watch(TorchFunctionMode):
                 self._origins.doubt(tensor)
             if not is_differentiable(tensor):
                 continue
-            if tracked and not self._tracks(tensor):
+            if tracked and not (self._tracks(tensor) and levels <= _levels(tensor)):
                 reason = reason or "it applies a Function that gives a value without history"
             if reason is not None:
                 self._cuts[id(tensor)] = reason
@@ -552,6 +558,13 @@ def _levels(tensor: torch.Tensor) -> set[int]:
 
 
 _OUTERMOST, _NONE = {0}, set[int]()
+
+
+def _has_tangent(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has a tangent, or may have one below a transform, or can have none."""
+    if are_functorch_transforms_active() or not is_differentiable(tensor):
+        return True
+    return forward_ad.unpack_dual(tensor, level=0).tangent is not None
 
 
 def _all_levels(tensors: Sequence[torch.Tensor]) -> set[int]:
