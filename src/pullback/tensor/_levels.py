@@ -131,7 +131,9 @@ def tracking_levels(tensor: torch.Tensor) -> set[int]:
         if is_gradtrackingtensor(tensor) and tensor.requires_grad:
             levels.add(maybe_get_level(tensor))
         tensor = get_unwrapped(tensor)
-    levels.discard(_ENDED)
+    # Where a level is of forward mode, torch's own Functions do not pass the flag on.
+    forward = {it.level() for it in get_interpreter_stack() or () if it.key() == TransformType.Jvp}
+    levels -= {_ENDED, *forward}
     return levels | {0} if tensor.requires_grad else levels
 
 

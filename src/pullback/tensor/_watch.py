@@ -303,7 +303,9 @@ class Watch(TorchFunctionMode):
         # Below autograd, where torch detaches what ``Variable(x)`` is made of. A view made there
         # can answer for its base that it requires a gradient.
         whole = _levels(tensor) <= _levels(view) and (view.grad_fn or not view.requires_grad)
-        if not whole or (self._forward_mode and _has_tangent(tensor) and not _has_tangent(view)):
+        if not whole or (
+            self._forward_mode and _has_tangent(tensor) and _has_tangent(view) is False
+        ):
             return view
         self._keep(view, [tensor])
         self._linearity.share(tensor, view)
@@ -467,7 +469,8 @@ class Watch(TorchFunctionMode):
         """The same in forward mode, where torch does not tell which levels a tensor has."""
         made = tensors_in(done.result)
         known = name.endswith("__get__") or is_of_torch(done.func)
-        lost = any(map(_has_tangent, done.read(name))) and not all(map(_has_tangent, made))
+        found = set(map(_has_tangent, made))
+        lost = False in found and True in set(map(_has_tangent, done.read(name)))
         if not known or lost or name in ("tensor", "new_tensor"):
             return f"{name} gives a value without a tangent"
         if any(is_differentiable(each) and each.is_inference() for each in made):
@@ -560,10 +563,11 @@ def _levels(tensor: torch.Tensor) -> set[int]:
 _OUTERMOST, _NONE = {0}, set[int]()
 
 
-def _has_tangent(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has a tangent, or may have one below a transform, or can have none."""
-    if are_functorch_transforms_active() or not is_differentiable(tensor):
-        return True
+def _has_tangent(tensor: torch.Tensor) -> bool | None:
+    """Whether a tensor has a tangent; ``None`` where that is not known, or it can have none."""
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.is_inference()
+    if not plain or are_functorch_transforms_active() or not is_differentiable(tensor):
+        return None
     return forward_ad.unpack_dual(tensor, level=0).tangent is not None
 
 

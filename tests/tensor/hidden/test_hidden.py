@@ -35,7 +35,8 @@ def test_right_or_refused(part):
     # A library that refuses everything is right and of no use.
     usual = counts.ordinary
     assert usual["right"] >= 0.9 * sum(usual.values()), counts.report()
-    assert counts.total("right") >= 0.5 * counts.total(), counts.report()
+    # Of thousands of answers 6 in 10 are right; of a hundred, 5 in 100 more or less.
+    assert counts.total("right") >= (0.58 - 1.2 / EACH**0.5) * counts.total(), counts.report()
 
 
 def samples():
