@@ -21,6 +21,7 @@ CASES = {
     "combined form": "`combined form`, apply and backward",
     "complete(F)": "`complete(F)`, apply and backward",
     "second derivative": "second derivative",
+    "jvp, derived": "forward mode, derived (torch: a jvp by hand)",
 }
 
 
