@@ -56,7 +56,7 @@ def test_each_kind_is_met_and_is_the_same_for_the_same_place_and_seed():
 
 @pytest.mark.parametrize("kind", Misbehaving.KINDS)
 def test_no_kind_ends_a_training_or_a_judge(kind):
-    for seed in range(examples(2)):
+    for seed in range(examples(1)):
         module = pipeline(seed, 0.1, [kind], risk=1.0)
         result = Trainer(2, max_failures=1.0).fit(module, DataLoader(DATA, 4), DataLoader(DATA, 4))
         assert result.stopped == "2 epochs are done"
@@ -71,7 +71,7 @@ def test_no_kind_ends_a_training_or_a_judge(kind):
 
 def test_all_kinds_at_once_in_every_optimiser():
     met = Counter()
-    for seed in range(examples(6)):
+    for seed in range(examples(2)):
         module = pipeline(seed, risk=1.0)
         result = Trainer(2, max_failures=0.5).fit(module, DataLoader(DATA, 4))
         assert result.stopped == "2 epochs are done"
@@ -88,7 +88,7 @@ def test_all_kinds_at_once_in_every_optimiser():
 
 
 def test_a_budget_holds_and_retries_are_drawn_anew(tmp_path):
-    for seed in range(examples(4)):
+    for seed in range(examples(1)):
         module = pipeline(seed, 0.3, risk=1.0)
         module.classify.lm = Retry(module.classify.lm, wait=0.0, attempts=3)
         account = Account(calls=60)
@@ -130,9 +130,9 @@ def kill(path, out, seed, limit):
 
 
 def test_killed_at_random_the_score_is_that_of_a_run_that_was_not(tmp_path):
-    """Over a hundred kills with PULLBACK_FUZZ=13; eight here."""
+    """Two kills here, at least; a hundred in two rounds of `make fuzz`."""
     kills, seed = 0, 0
-    while kills < examples(8):
+    while kills < examples(2):
         whole = tmp_path / f"whole-{seed}.json"
         begin = time.monotonic()
         assert not kill(tmp_path / f"whole-{seed}.sqlite", whole, seed, 60)
