@@ -151,7 +151,7 @@ class Journal:
 
     def keep(self, request: Request, model: str, answer: Completion) -> None:
         """Write a call and its answer at once; another process may have been before."""
-        self._insert(request, request.digest(model), "", 0, model, answer)
+        self._insert(request, model, "", 0, answer)
 
     def take(self, request: Request, model: str, *, make: bool = True) -> Call | None:
         """The entry of a request at the place where it is asked: the first that nobody has taken.
@@ -166,17 +166,16 @@ class Journal:
             rows = self._database.rows(_ONE, where, digest, occurrence)
             if not rows and not make:
                 return None
-            call = self._read(rows[0]) if rows else self._insert(
-                request, digest, where, occurrence, model
-            )  # fmt: skip
+            call = self._read(rows[0]) if rows else self._insert(request, model, where, occurrence)
             taken.add(occurrence)
             self.recorded += call.answer is not None
             return call
 
     def _insert(
-        self, request: Request, digest: str, where: str, occurrence: int, model: str,
+        self, request: Request, model: str, where: str, occurrence: int,
         answer: Completion | None = None,
     ) -> Call:  # fmt: skip
+        digest = request.digest(model)
         written = scrub(canonical(request.to_dict()))
         said = None if answer is None else scrub(canonical(answer.to_dict()))
         key, begun = uuid.uuid4().hex, time.time()
