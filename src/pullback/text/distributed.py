@@ -201,7 +201,8 @@ class _Office:
         self._models, self._context = models, copy_context()
         key = secrets.token_bytes(32)
         self._listener = Listener((host, 0), backlog=512, authkey=key)
-        self.address = (host, self._listener.address[1], key)
+        port: Any = self._listener.address[1]
+        self.address = (host, port, key)
         self._answers: dict[Any, Future[dict[str, Any]]] = {}
         self._lock = threading.Lock()
         self._closed = False
