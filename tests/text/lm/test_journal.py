@@ -185,7 +185,7 @@ def test_damage_costs_the_rows_that_it_hits_and_changes_none(tmp_path):
         journal.note("program", ["a.py"])
         calls, notes = journal.calls(), journal.notes()
     data = path.read_bytes()
-    refused, kept, tries = 0, [], examples(60)
+    refused, kept, tries = 0, [], examples(30)
     for seed in range(tries):
         hurt = tmp_path / f"hurt{seed}.sqlite"
         hurt.write_bytes(damaged(data, random.Random(seed)))
