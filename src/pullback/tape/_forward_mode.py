@@ -40,8 +40,6 @@ class Alias(Function):
     def backward(ctx: Any, g: Any) -> Any:
         return g
 
-    jvp = backward
-
 
 def _own(gradient: Variable) -> Variable:
     if gradient._requires_grad and mode.get().grad:
