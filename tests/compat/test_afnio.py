@@ -11,9 +11,11 @@ from tests.text.helpers import Counting, criticise
 import pullback.compat.afnio as hf
 import pullback.compat.afnio.cognitive as cog
 import pullback.compat.afnio.cognitive.functional as F
+from pullback import tape
 from pullback.compat.afnio._client import _backward
 from pullback.compat.afnio.autodiff.function import Function
 from pullback.compat.afnio.models.model import ChatCompletionModel
+from pullback.compat.afnio.tellurio.run_context import get_active_run_uuid
 from pullback.errors import ArgumentError, ReplyError, UnsupportedError
 from pullback.text import Rule, RuleCritic, use_critic
 from pullback.text.lm import Scripted
@@ -23,16 +25,31 @@ PATHS = {
     "autodiff.function": ["Function"],
     "autodiff.graph": ["Node", "GradientEdge"],
     "autodiff.grad_mode": ["no_grad"],
+    "autodiff.decorators": ["no_grad"],
     "autodiff.basic_ops": ["Add", "Sum", "Split"],
     "autodiff.lm_ops": ["ChatCompletion"],
     "autodiff.evaluator": ["DeterministicEvaluator", "ExactMatchEvaluator", "LMJudgeEvaluator"],
     "cognitive": ["Module", "Parameter", "ChatCompletion", "Add", "Sum", "Split"],
     "cognitive.functional": ["add", "sum", "split", "chat_completion", "lm_judge_evaluator"],
     "cognitive.modules.module": ["Module"],
+    "cognitive.modules.add": ["Add"],
+    "cognitive.modules.sum": ["Sum"],
+    "cognitive.modules.split": ["Split"],
+    "cognitive.modules.chat_completion": ["ChatCompletion"],
+    "cognitive.modules.deterministic_evaluator": ["DeterministicEvaluator"],
+    "cognitive.modules.exact_match_evaluator": ["ExactMatchEvaluator"],
+    "cognitive.modules.lm_judge_evaluator": ["LMJudgeEvaluator"],
     "cognitive.parameter": ["Parameter"],
     "models.openai": ["OpenAI", "AsyncOpenAI"],
     "models.model": ["BaseModel", "ChatCompletionModel"],
+    "models.model_registry": ["get_model", "register_model"],
     "optim": ["TGD"],
+    "optim.tgd": ["TGD"],
+    "serialization": ["load", "save"],
+    "tellurio.run_context": ["get_active_run_uuid", "set_active_run_uuid"],
+    "utils.data.dataloader": ["DataLoader"],
+    "utils.data.dataset": ["Dataset"],
+    "utils.data.sampler": ["Sampler", "WeightedRandomSampler"],
     "optim.optimizer": ["Optimizer"],
     "trainer": ["Trainer"],
     "utils.data": ["DataLoader", "Dataset", "RandomSampler", "WeightedRandomSampler"],
@@ -111,6 +128,68 @@ def test_the_example_of_the_reference_page():
     [note] = a.grad
     assert note.role == "Feedback to Input string"
     assert isinstance(note, hf.Variable)
+
+
+def test_the_rules_are_called_as_the_reference_page_has_them():
+    called = []
+
+    class Twice(Function):
+        @staticmethod
+        def forward(x, *args, **kwargs):
+            return hf.Variable(x.data * 2, role="twice")
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            called.append((inputs[0].data, output.data))
+            ctx.save_for_backward(*inputs, output)
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def backward(ctx, *grad_outputs):
+            x, y = ctx.saved_variables
+            return hf.Variable(f"{x.data} {y.data} {grad_outputs[0].data}")
+
+        @staticmethod
+        def jvp(ctx, *grad_inputs):
+            return Twice.apply(*grad_inputs)
+
+        @staticmethod
+        def vmap(info, in_dims, *args):
+            called.append((info.batch_size, in_dims))
+            return tape.stack([Twice.apply(each) for each in args[0]]), 0
+
+    x = variable("ab")
+    Twice.apply(x).backward(hf.Variable("long"))
+    assert (x.grad[0].data, called) == ("ab abab long", [("ab", "abab")])
+    assert tape.vmap(Twice.apply)(["a", "b"]).data == ["aa", "bb"]
+    assert called[1] == (2, (0,))
+    assert tape.jvp(Twice.apply, (hf.Variable(1.5),), (hf.Variable(2.0),))[1].data == 4.0
+
+
+def test_what_only_the_service_has_names_the_local_way():
+    with pytest.raises(UnsupportedError, match=r"lm\.Run"):
+        hf.tellurio.login("key")
+    with pytest.raises(ArgumentError, match="init"):
+        hf.tellurio.log("x", 1)
+    with hf.tellurio.init("me", "first") as first, hf.tellurio.init("me", "second") as second:
+        hf.tellurio.log("x", 1)
+        assert (first.metrics, second.metrics) == ([], [("x", 1)])
+        assert get_active_run_uuid() == second.uuid
+
+
+def test_a_trainer_predicts_and_an_optimizer_clears():
+    class Agent(cog.Module):
+        def forward(self, batch):
+            return len(batch)
+
+    trainer = hf.trainer.Trainer(enable_checkpointing=False)
+    assert trainer.predict(Agent(), [["a"], ["b", "c"]]) == [1, 2]
+    with pytest.raises(ArgumentError, match="dataloader"):
+        trainer.predict(Agent())
+    prompt = cog.Parameter("a", role="p")
+    prompt.append_grad(hf.Variable("longer"))
+    hf.optim.Optimizer([prompt], {}).clear_grad()
+    assert prompt.grad == []
 
 
 def test_data_is_one_kind_and_numbers_become_floats():

@@ -61,14 +61,14 @@ def run(noisy, **options):
 @pytest.mark.parametrize("kind", ["normal", "right or wrong"])
 @pytest.mark.parametrize("looks", [LOOKS, None])
 def test_noise_alone_is_accepted_in_at_most_one_of_twenty_runs(kind, looks):
-    runs = examples(200)
+    runs = examples(40)  # a thousand in `make fuzz`
     found = [run(Noisy(seed, {}, kind), looks=looks) for seed in range(runs)]
     accepted = sum(any(each.accepted for each in one.outcomes) for one in found)
     assert accepted <= 0.05 * runs, f"{accepted} of {runs}"
 
 
 def test_so_does_a_true_loss_hidden_in_noise_and_what_scores_better_alone_would_not():
-    runs = examples(100)
+    runs = examples(40)
     worth = {f"v{n}": -0.3 for n in range(1, LOOKS + 1)}
     below = {
         risk: sum(run(Noisy(seed, worth), risk=risk, looks=LOOKS).optimizer.values() != ["v0"]
@@ -76,11 +76,11 @@ def test_so_does_a_true_loss_hidden_in_noise_and_what_scores_better_alone_would_
         for risk in (0.025, 1.0)
     }  # fmt: skip
     assert below[0.025] <= 0.05 * runs
-    assert below[1.0] > 0.2 * runs  # the winner's curse
+    assert below[1.0] > 0.1 * runs  # the winner's curse
 
 
 def test_a_true_gain_of_one_standard_deviation_is_found():
-    runs, found, paid = examples(100), 0, []
+    runs, found, paid = examples(40), 0, []
     for seed in range(runs):
         place = random.Random(seed).randint(1, LOOKS)
         noisy = Noisy(seed, {f"v{place}": 1.0})
@@ -91,7 +91,7 @@ def test_a_true_gain_of_one_standard_deviation_is_found():
 
 
 def test_the_gain_on_the_final_split_lies_in_its_interval():
-    inside, runs = 0, examples(100)
+    inside, runs = 0, examples(40)
     for seed in range(runs):
         noisy = Noisy(seed, {"v3": 1.0})
         final = Noisy(seed + 10**6, {"v3": 1.0})
@@ -103,7 +103,7 @@ def test_the_gain_on_the_final_split_lies_in_its_interval():
         truth = 1.0 if noisy.prompt.data == "v3" else 0.0
         inside += report.low <= truth <= report.high
         assert str(report).startswith(f"{report.before:.4g}, then")
-    assert inside >= 0.88 * runs, inside  # 95 % of a hundred, give or take three deviations
+    assert inside >= 0.85 * runs, inside  # 95 % of forty, give or take three deviations
 
 
 def test_chances_and_quantiles_are_those_of_the_books():

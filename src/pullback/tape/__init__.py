@@ -1,6 +1,5 @@
 """The contract over any value: numbers, texts, lists, dicts, and tensors where torch is."""
 
-from pullback.tape import _hooks as _hooks
 from pullback.tape import graph
 from pullback.tape._arithmetic import cos, exp, log, sin, sqrt, tanh
 from pullback.tape._concurrency import concurrency

@@ -20,7 +20,10 @@ __all__ = ["cos", "exp", "log", "sin", "sqrt", "tanh"]
 
 
 class _Number(Function):
-    """A Function of numbers whose rules are known to be right; tests hold them to it."""
+    """A Function of numbers whose rules are known to be right; tests hold them to it.
+
+    Backward is the one rule of a derivative: forward mode transposes it.
+    """
 
     _trusted = True
 
@@ -38,10 +41,6 @@ class Add(_Number):
     def backward(ctx: Any, g: Any) -> Any:
         return g, g
 
-    @staticmethod
-    def jvp(ctx: Any, a: Any, b: Any) -> Any:
-        return a if b is None else b if a is None else a + b
-
 
 class Subtract(_Number):
     """The difference of two numbers."""
@@ -56,10 +55,6 @@ class Subtract(_Number):
     def backward(ctx: Any, g: Any) -> Any:
         need_a, need_b = ctx.needs_input_grad
         return g if need_a else None, -g if need_b else None
-
-    @staticmethod
-    def jvp(ctx: Any, a: Any, b: Any) -> Any:
-        return a if b is None else -b if a is None else a - b
 
 
 class Multiply(_Number):
@@ -78,11 +73,6 @@ class Multiply(_Number):
         need_a, need_b = ctx.needs_input_grad
         return g * b if need_a else None, g * a if need_b else None
 
-    @staticmethod
-    def jvp(ctx: Any, da: Any, db: Any) -> Any:
-        a, b = ctx.saved_variables
-        return da * b if db is None else a * db if da is None else da * b + a * db
-
 
 class Divide(_Number):
     """The quotient of two numbers: d(a/b) = da/b - (a/b) db/b."""
@@ -99,14 +89,6 @@ class Divide(_Number):
         a, b = ctx.saved_variables
         need_a, need_b = ctx.needs_input_grad
         return g / b if need_a else None, -g * ((a / b) / b) if need_b else None
-
-    @staticmethod
-    def jvp(ctx: Any, da: Any, db: Any) -> Any:
-        a, b = ctx.saved_variables
-        if db is None:
-            return da / b
-        change = (a / b) * (db / b)
-        return -change if da is None else da / b - change
 
 
 class Power(_Number):
@@ -129,13 +111,6 @@ class Power(_Number):
             g * _base_slope(a, b) if need_a else None,
             g * _exponent_slope(a, b) if need_b else None,
         )
-
-    @staticmethod
-    def jvp(ctx: Any, da: Any, db: Any) -> Any:
-        a, b = ctx.saved_variables
-        parts = [] if da is None else [da * _base_slope(a, b)]
-        parts += [] if db is None else [db * _exponent_slope(a, b)]
-        return NUMBER.total(parts)
 
 
 def _base_slope(a: Any, b: Any) -> Any:
@@ -161,8 +136,6 @@ class Negative(_Number):
     def backward(ctx: Any, g: Any) -> Any:
         return -g
 
-    jvp = backward
-
 
 class Absolute(_Number):
     """The magnitude of a number; its slope at zero is zero, as in torch."""
@@ -176,8 +149,6 @@ class Absolute(_Number):
     def backward(ctx: Any, g: Any) -> Any:
         (a,) = ctx.saved_variables
         return g * ((a._data > 0) - (a._data < 0))
-
-    jvp = backward
 
 
 def _elementary(
@@ -197,7 +168,6 @@ def _elementary(
         "__doc__": f"{name} of a number.",
         "forward": staticmethod(forward),
         "backward": staticmethod(scaled),
-        "jvp": staticmethod(scaled),
     }
     return type(name, (_Number,), body)
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pullback.errors import ArgumentError
 from pullback.internal._limiter import Limiter
 
-__all__ = ["call_within_limit", "concurrency", "drive", "run", "slot"]
+__all__ = ["call_within_limit", "concurrency", "drive", "loop_of", "run", "runs", "slot"]
 
 T = TypeVar("T")
 DEFAULT_LIMIT = 64
@@ -90,17 +90,17 @@ async def call_within_limit(
             return await rule(*args)
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(_threads(loop), lambda: context.run(rule, *args))
+        return await loop.run_in_executor(_threads(), lambda: context.run(rule, *args))
 
 
-_pools: dict[int, concurrent.futures.ThreadPoolExecutor] = {}
+_pools: list[concurrent.futures.ThreadPoolExecutor] = []
 
 
-def _threads(loop: asyncio.AbstractEventLoop) -> concurrent.futures.Executor:
+def _threads() -> concurrent.futures.Executor:
     """Threads enough for every place of the widest limit; idle ones cost nothing but memory."""
-    return _pools.setdefault(
-        0, concurrent.futures.ThreadPoolExecutor(1024, thread_name_prefix="pullback-tape")
-    )
+    if not _pools:
+        _pools.append(concurrent.futures.ThreadPoolExecutor(1024, "pullback-tape"))
+    return _pools[0]
 
 
 async def drive(
@@ -157,24 +157,35 @@ def _release(
             heapq.heappush(ready, follower)
 
 
-class _Portal:
-    """An event loop in a thread of its own, where coroutines of synchronous callers run."""
-
-    def __init__(self, depth: int) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._depth = depth
-        name = f"pullback-tape-loop-{depth}"
-        threading.Thread(target=self._serve, name=name, daemon=True).start()
-
-    def _serve(self) -> None:
-        _here.depth = self._depth + 1
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-
-
 _here = threading.local()
-_portals: dict[int, _Portal] = {}
-_portals_lock = threading.Lock()
+_loops: dict[int | str, asyncio.AbstractEventLoop] = {}
+_loops_lock = threading.Lock()
+
+
+def loop_of(name: int | str) -> asyncio.AbstractEventLoop:
+    """An event loop in a thread of its own, always the same one for a name: the portal to async.
+
+    Those of whole numbers serve `run`; a client whose connections belong to a loop names another.
+    """
+    with _loops_lock:
+        if name not in _loops:
+            loop = _loops[name] = asyncio.new_event_loop()
+            threading.Thread(
+                target=_serve, args=(loop, name), name=f"pullback-loop-{name}", daemon=True
+            ).start()
+        return _loops[name]
+
+
+def runs(name: int | str) -> bool:
+    """Whether this loop runs already."""
+    return name in _loops
+
+
+def _serve(loop: asyncio.AbstractEventLoop, name: int | str) -> None:
+    if isinstance(name, int):
+        _here.depth = name + 1
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -184,12 +195,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     to a loop can be kept. A coroutine that calls this itself is served by the next loop, so that
     none waits for itself.
     """
-    depth = getattr(_here, "depth", 0)
-    with _portals_lock:
-        if depth not in _portals:
-            _portals[depth] = _Portal(depth)
-        portal = _portals[depth]
-    future = asyncio.run_coroutine_threadsafe(coroutine, portal.loop)
+    future = asyncio.run_coroutine_threadsafe(coroutine, loop_of(getattr(_here, "depth", 0)))
     try:
         return future.result()
     except BaseException:
@@ -201,7 +207,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 def _forget() -> None:
     """After a fork no other thread runs in the child."""
-    _portals.clear()
+    _loops.clear()
     _pools.clear()
 
 

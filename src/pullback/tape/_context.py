@@ -2,18 +2,17 @@
 
 import weakref
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from typing import Any, NoReturn
 
 from pullback.errors import ArgumentTypeError, DefinitionError, GraphError
+from pullback.tape._hooks import saved_hooks
 from pullback.tape._mode import mode
 from pullback.tape._node import AccumulateGrad, Node, edge_of
 from pullback.tape._registry import space_of
 from pullback.tape._variable import Variable, describe, wrap
 
-__all__ = ["Context", "Hidden", "at_edge", "saved_hooks", "stamp_of"]
+__all__ = ["Context", "Hidden", "at_edge", "stamp_of"]
 
-saved_hooks: ContextVar[tuple[Any, ...]] = ContextVar("pullback.tape.saved_hooks", default=())
 _IMMUTABLE = frozenset((float, int, str, bool))
 _HARMLESS = (bool, type(None), type)
 

@@ -5,22 +5,21 @@ leaves receive them together in one step. A failure or a cancellation therefore 
 as it was, to be run again, and nothing is ever accumulated twice.
 """
 
+import functools
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pullback.tape._concurrency import call_within_limit, drive, run
-from pullback.tape._function_node import FunctionNode
-from pullback.tape._mode import OFF, ON, Mode, mode
+from pullback.tape._concurrency import drive, run
+from pullback.tape._mode import OFF, ON, mode
 from pullback.tape._node import AccumulateGrad, GradientEdge, Node
-from pullback.tape._place import within
 from pullback.tape._plan import plan
-from pullback.tape._registry import OPERATIONS, space_of
+from pullback.tape._registry import space_of
 from pullback.tape._spaces import NUMBER
 from pullback.tape._variable import Variable
 
-__all__ = ["Pass", "is_concurrent"]
+__all__ = ["Pass"]
 
 # One gradient on its way: the place of the node that sent it, of its edge, the output that it
 # belongs to, and the gradient.
@@ -72,7 +71,7 @@ class Pass:
     @property
     def concurrent(self) -> bool:
         """Whether a rule of the pass waits, so that others should run beside it."""
-        return True in [is_concurrent(node, "backward") for node in self._plan.order]
+        return True in [node.waits for node in self._plan.order]
 
     def run_or_drive(self) -> None:
         """Run the pass from synchronous code."""
@@ -118,53 +117,26 @@ class Pass:
         if arrivals is None:
             return None
         arrivals.sort(key=_place)  # they may have come in another order
-        if not is_concurrent(node, "backward"):
+        if not node.waits:
             self._run_node(index, node, arrivals)
             return None
         gradients = self._receive(node, arrivals)
-        needed = self._needed(node)
-        watch = self._watch(node)
-        rule, args = node.backward_call(gradients, needed)  # type: ignore[missing-attribute]
-        asynchronous = "backward" in node.definition.asynchronous  # type: ignore[missing-attribute]
+        return functools.partial(node.apull, gradients, self._needed(node), self._create_graph)
 
-        async def called() -> Any:
-            if watch is not None:
-                mode.set(watch)
-            with within((*node.context._place, "backward")):  # type: ignore[missing-attribute]
-                returned = await call_within_limit(rule, args, asynchronous)
-            return gradients, needed, watch, returned
-
-        return called
-
-    def _finish(self, index: int, called: Any) -> None:
-        gradients, needed, watch, returned = called
-        self._send(index, self._plan.order[index], gradients, needed, watch, returned)
+    def _finish(self, index: int, sent: Sequence[Any]) -> None:
+        self._deliver(index, self._plan.order[index], sent)
 
     def _run_node(self, index: int, node: Node, arrivals: list[Arrival]) -> None:
         gradients = self._receive(node, arrivals)
-        if type(node) is FunctionNode:
-            needed = self._needed(node)
-            rule, args = node.backward_call(gradients, needed)
-            watch = self._watch(node)
-            if watch is None:
-                returned = rule(*args)
-            else:
-                token = mode.set(watch)
-                try:
-                    returned = rule(*args)
-                finally:
-                    mode.reset(token)
-            self._send(index, node, gradients, needed, watch, returned)
-        elif type(node) is AccumulateGrad:
+        if type(node) is AccumulateGrad:
             if self._leaves:
                 self._commits.append((node.variable, gradients[0]))
         elif node in self._stops:
             for number, gradient in enumerate(gradients):
                 self.captured[GradientEdge(node, number)] = gradient
         else:
-            sent, outside = node.pull(gradients, self._create_graph)
-            if self._leaves:
-                self._outside.extend(outside)
+            later = self._outside if self._leaves else []
+            sent = node.pull(gradients, self._needed(node), self._create_graph, later)
             self._deliver(index, node, sent)
 
     def _receive(self, node: Node, arrivals: list[Arrival]) -> list[Any]:
@@ -185,7 +157,7 @@ class Pass:
                 if space is not None:
                     gradients[number] = space.total(part)
         if node._prehooks is not None or type(node) is AccumulateGrad:
-            gradients = OPERATIONS["prehooks"](node, gradients)
+            gradients = node.run_prehooks(gradients)
         if node._retained is not None:
             for number, reference in node._retained.items():
                 variable = reference()
@@ -210,28 +182,6 @@ class Pass:
         if self._plan.everything:
             return None
         return [following in self._plan.index for following, _ in node._next]
-
-    def _watch(self, node: Any) -> Mode | None:
-        if not self._create_graph or node.definition.trusted:
-            return None
-        # A rule that is not differentiable itself is not recorded either.
-        return Mode(not node.definition.once, [])
-
-    def _send(
-        self,
-        index: int,
-        node: Any,
-        gradients: list[Any],
-        needed: Sequence[bool] | None,
-        watch: Mode | None,
-        returned: Any,
-    ) -> None:
-        sent = node.backward_answer(returned, gradients, needed)
-        if watch is not None:
-            sent = OPERATIONS["settle"](node, watch, gradients, sent)
-        if node._hooks is not None:
-            sent = OPERATIONS["hooks"](node, sent, gradients)
-        self._deliver(index, node, sent)
 
     def _deliver(self, index: int, node: Node, sent: Sequence[Any]) -> None:
         inbox = self._inbox
@@ -283,13 +233,3 @@ _set_grad = Variable._grad.__set__  # type: ignore[missing-attribute]
 
 def _place(arrival: Arrival) -> tuple[int, int]:
     return arrival[:2]
-
-
-def is_concurrent(node: Any, rule: str) -> bool:
-    """Whether a rule of a node waits: a coroutine function, or one that blocks a thread."""
-    if type(node) is not FunctionNode:
-        return False
-    definition = node.definition
-    if not definition.concurrent:
-        return False
-    return rule in definition.asynchronous or definition.blocking

@@ -29,5 +29,5 @@ class Extra:
         self.name: str | None = None
         self.origin: Origin | None = None
         self.accumulate: Any = None  # a weak reference to the node that accumulates into .grad
-        self.hooks: dict[int, Callable[..., Any]] | None = None
-        self.post_hooks: dict[int, Callable[..., Any]] | None = None
+        self.hooks: dict[int, Callable[..., Any]] = {}
+        self.post_hooks: dict[int, Callable[..., Any]] = {}

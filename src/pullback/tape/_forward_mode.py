@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.tape._concurrency import call_within_limit, drive, run
+from pullback.tape._concurrency import run
 from pullback.tape._context import at_edge
-from pullback.tape._engine import is_concurrent
 from pullback.tape._function import Function
 from pullback.tape._function_node import FunctionNode
 from pullback.tape._mode import OFF, ON, Mode, mode
@@ -40,8 +39,6 @@ class Alias(Function):
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
         return g
-
-    jvp = backward
 
 
 def _own(gradient: Variable) -> Variable:
@@ -210,80 +207,52 @@ class _Push:
 
     def run(self) -> list[Any]:
         """The tangents of the outputs."""
-        if any(is_concurrent(node, "jvp") for node in self.order):
-            run(self._arun())
-        else:
-            for number in range(len(self.order)):
-                waiting = self._begin(number)
-                if waiting is not None:
-                    self._finish(number, run(waiting()))
+        for node in self.order:
+            if node not in self.sources:
+                self._push(node)
         changes = []
         for output in self.outputs:
             tangent = self.tangents.get(edge_of(output)) if output._requires_grad else None
             changes.append(space_of(output._data).zero() if tangent is None else tangent)
         return changes
 
-    async def _arun(self) -> None:
-        index = {node: number for number, node in enumerate(self.order)}
-        followers: list[list[int]] = [[] for _ in self.order]
-        waits = [0] * len(self.order)
-        for node, number in index.items():
-            for before, _ in node._next if node not in self.sources else ():
-                if before in index:
-                    followers[index[before]].append(number)
-                    waits[number] += 1
-        await drive(len(self.order), waits, followers.__getitem__, self._begin, self._finish)
-
-    def _begin(self, number: int) -> Any:
-        node = self.order[number]
-        if node in self.sources:
-            return None
+    def _push(self, node: Node) -> None:
         tangents = [self.tangents.get(edge) for edge in node._next]
         if all(tangent is None for tangent in tangents):
-            return None
+            return
         if not isinstance(node, FunctionNode):
             self._store(node, node.push(tangents))
-            return None
+            return
         call = node.jvp_call(tangents)
         if call is None:
             self._store(node, transpose(node, tangents))
-            return None
-        rule, args = call
-        now = mode.get()
+            return
+        now, (rule, args) = mode.get(), call
         watch = Mode(now.grad, [] if now.grad and not node.definition.trusted else None)
-        if not is_concurrent(node, "jvp"):
-            token = mode.set(watch)
-            try:
-                returned = rule(*args)
-            finally:
-                mode.reset(token)
-            self._finish(number, (watch, returned))
-            return None
-        asynchronous = "jvp" in node.definition.asynchronous
-
-        async def called() -> Any:
-            mode.set(watch)
-            return watch, await call_within_limit(rule, args, asynchronous)
-
-        return called
-
-    def _finish(self, number: int, called: Any) -> None:
-        node: Any = self.order[number]
-        watch, returned = called
-        answers = node.jvp_answer(returned)
-        seen = [] if watch.watch is None else [*watch.watch, *left_behind(node)]
-        if seen:
-            read = [each for each in seen if isinstance(each, Variable)]
-            error = UnsupportedError(
-                f"The jvp of {node.title()} reads data as plain data, so the derivative of its "
-                "tangent is not known.",
-                mend="Compute with the Variables themselves.",
-            )
-            inputs = [at_edge(0.0, "", edge) for edge in node._next if edge[0] is not None]
-            answers = guard(answers, read if len(read) == len(seen) else inputs, error)
-        self._store(node, answers)
+        token = mode.set(watch)
+        try:
+            awaited = "jvp" in node.definition.asynchronous
+            returned = run(rule(*args)) if awaited else rule(*args)
+        finally:
+            mode.reset(token)
+        self._store(node, _settled(node, watch, node.jvp_answer(returned)))
 
     def _store(self, node: Node, tangents: Sequence[Any]) -> None:
         for number, tangent in enumerate(tangents):
             if tangent is not None:
                 self.tangents[(node, number)] = tangent
+
+
+def _settled(node: FunctionNode, watch: Mode, answers: list[Any]) -> list[Any]:
+    """The tangents; tied to a refusal where the rule has read what has no history."""
+    seen = [] if watch.watch is None else [*watch.watch, *left_behind(node)]
+    if not seen:
+        return answers
+    read = [each for each in seen if isinstance(each, Variable)]
+    error = UnsupportedError(
+        f"The jvp of {node.title()} reads data as plain data, so the derivative of its tangent is "
+        "not known.",
+        mend="Compute with the Variables themselves.",
+    )
+    inputs = [at_edge(0.0, "", edge) for edge in node._next if edge[0] is not None]
+    return guard(answers, read if len(read) == len(seen) else inputs, error)

@@ -6,12 +6,16 @@ from typing import Any
 
 from pullback.errors import DefinitionError, UnsupportedError
 from pullback.tape import _layout
+from pullback.tape._concurrency import call_within_limit
 from pullback.tape._context import Context
 from pullback.tape._definition import Definition
 from pullback.tape._extra import Origin
 from pullback.tape._feedback import notes_in
+from pullback.tape._mode import Mode, mode
 from pullback.tape._node import Edge, Node, Output, count
+from pullback.tape._place import within
 from pullback.tape._registry import Space
+from pullback.tape._second_order import settle
 from pullback.tape._spaces import NUMBER
 from pullback.tape._variable import Variable
 
@@ -52,6 +56,68 @@ class FunctionNode(Node):
     def released(self) -> None:
         """Forget the saved values after a backward pass that does not retain the graph."""
         self.context.release(self)
+
+    @property
+    def waits(self) -> bool:
+        """Whether backward is a coroutine function, or blocks a thread."""
+        definition = self.definition
+        return definition.concurrent and (
+            definition.blocking or "backward" in definition.asynchronous
+        )
+
+    @property
+    def linear(self) -> str:  # type: ignore[bad-override]
+        """What its Function is linear in; see `Definition`."""
+        return self.definition.linear
+
+    def pull(
+        self, gradients: Any, needed: Sequence[bool] | None, create_graph: bool, later: list[Any]
+    ) -> Sequence[Any]:
+        """Run backward."""
+        rule, args = self.backward_call(gradients, needed)
+        watch = self._watch(create_graph)
+        if watch is None:
+            returned = rule(*args)
+        else:
+            token = mode.set(watch)
+            try:
+                returned = rule(*args)
+            finally:
+                mode.reset(token)
+        return self._sent(returned, gradients, needed, watch)
+
+    async def apull(
+        self, gradients: Any, needed: Sequence[bool] | None, create_graph: bool
+    ) -> Sequence[Any]:
+        """Run backward where it waits, at its place, when there is one free."""
+        rule, args = self.backward_call(gradients, needed)
+        watch = self._watch(create_graph)
+        asynchronous = "backward" in self.definition.asynchronous
+        token = mode.set(mode.get() if watch is None else watch)
+        try:
+            with within((*self.context._place, "backward")):
+                returned = await call_within_limit(rule, args, asynchronous)
+        finally:
+            mode.reset(token)
+        return self._sent(returned, gradients, needed, watch)
+
+    def _watch(self, create_graph: bool) -> Mode | None:
+        if not create_graph or self.definition.trusted:
+            return None
+        # A rule that is not differentiable itself is not recorded either.
+        return Mode(not self.definition.once, [])
+
+    def _sent(
+        self, returned: Any, gradients: Any, needed: Sequence[bool] | None, watch: Mode | None
+    ) -> Sequence[Any]:
+        sent = self.backward_answer(returned, gradients, needed)
+        if watch is not None:
+            sent = settle(self, watch, gradients, sent)
+        for hook in () if self._hooks is None else list(self._hooks.values()):
+            answer = hook(tuple(sent), tuple(gradients))
+            if answer is not None:
+                sent = self._all_hooked(self.spaces, answer)
+        return sent
 
     def backward_call(
         self, gradients: Sequence[Any], needed: Sequence[bool] | None

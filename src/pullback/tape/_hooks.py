@@ -1,117 +1,42 @@
-"""Hooks on Variables and nodes."""
+"""Hooks: what is called with gradients on their way, and with what is saved for them."""
 
-import weakref
+import itertools
 from collections.abc import Callable
-from typing import Any
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 
-from pullback.errors import ArgumentTypeError, GraphError
-from pullback.tape._context import saved_hooks
-from pullback.tape._node import AccumulateGrad, Handle, Node
-from pullback.tape._registry import OPERATIONS, Space
-from pullback.tape._variable import Variable, describe
+from pullback.errors import ArgumentTypeError
 
-__all__ = ["saved_variables_hooks"]
+if TYPE_CHECKING:
+    from pullback.tape._variable import Variable
 
+__all__ = ["Handle", "saved_hooks", "saved_variables_hooks"]
 
-def _register_hook(variable: Variable, hook: Callable[[Any], Any]) -> Handle:
-    _differentiated(variable, "A hook was registered on")
-    if variable._node is None:
-        extra = variable._more()
-        if extra.hooks is None:
-            extra.hooks = {}
-        return Handle(extra.hooks, hook)
-    node = variable._node
-    if node._prehooks is None:
-        node._prehooks = {}
-    return Handle(node._prehooks, (variable._output_nr, hook))
+saved_hooks: ContextVar[tuple[Any, ...]] = ContextVar("pullback.tape.saved_hooks", default=())
+_keys = itertools.count()
 
 
-def _register_post_accumulate_grad_hook(
-    variable: Variable, hook: Callable[[Variable], Any]
-) -> Handle:
-    _differentiated(variable, "A hook was registered on")
-    if variable._node is not None:
-        raise GraphError(
-            "Only a leaf has a hook after its gradient is accumulated.", given=describe(variable)
-        )
-    extra = variable._more()
-    if extra.post_hooks is None:
-        extra.post_hooks = {}
-    return Handle(extra.post_hooks, hook)
+class Handle:
+    """Removes a hook: call `remove()`, or use it as a context manager."""
 
+    __slots__ = ("_hooks", "_key")
 
-def _retain_grad(variable: Variable) -> None:
-    _differentiated(variable, "retain_grad was called on")
-    if variable._node is None:
-        return
-    node = variable._node
-    if node._retained is None:
-        node._retained = {}
-    node._retained[variable._output_nr] = weakref.ref(variable)
+    def __init__(self, hooks: dict[int, Any], entry: Any) -> None:
+        hook = entry[1] if isinstance(entry, tuple) else entry
+        if not callable(hook):
+            raise ArgumentTypeError("A hook is a callable.", given=repr(hook)[:60])
+        self._hooks, self._key = hooks, next(_keys)
+        hooks[self._key] = entry
 
+    def remove(self) -> None:
+        """Remove the hook; a second time does nothing."""
+        self._hooks.pop(self._key, None)
 
-def _differentiated(variable: Variable, what: str) -> None:
-    if not variable._requires_grad:
-        raise GraphError(f"{what} a Variable that requires no gradient.", given=describe(variable))
+    def __enter__(self) -> "Handle":
+        return self
 
-
-def _run_prehooks(node: Node, gradients: list[Any]) -> list[Any]:
-    """What the hooks before a node's rule make of its gradients."""
-    if isinstance(node, AccumulateGrad):
-        extra = node.variable._extra
-        hooks = [] if extra is None or extra.hooks is None else list(extra.hooks.values())
-        entries = [(0, hook) for hook in hooks]
-    else:
-        entries = []
-    entries += list((node._prehooks or {}).values())
-    for number, hook in entries:
-        if number is None:
-            answer = hook(tuple(gradients))
-            if answer is not None:
-                answers = answer if isinstance(answer, tuple) else (answer,)
-                if len(answers) != len(gradients):
-                    raise ArgumentTypeError(
-                        f"A hook of {node.title()} returned a wrong number of gradients.",
-                        given=str(len(answers)), expected=str(len(gradients)),
-                    )  # fmt: skip
-                gradients = [
-                    None if each is None else _conform(node, output.space, each)
-                    for each, output in zip(answers, node.outputs, strict=True)
-                ]
-        elif gradients[number] is not None:
-            answer = hook(gradients[number])
-            if answer is not None:
-                gradients[number] = _conform(node, node.outputs[number].space, answer)
-    return gradients
-
-
-def _run_hooks(node: Any, sent: list[Any], received: list[Any]) -> list[Any]:
-    """What the hooks after a node's rule make of the gradients that it sends."""
-    for hook in list(node._hooks.values()):
-        answer = hook(tuple(sent), tuple(received))
-        if answer is None:
-            continue
-        answers = answer if isinstance(answer, tuple) else (answer,)
-        if len(answers) != len(sent):
-            raise ArgumentTypeError(
-                f"A hook of {node.title()} returned a wrong number of gradients.",
-                given=str(len(answers)), expected=str(len(sent)),
-            )  # fmt: skip
-        sent = [
-            None if each is None else _conform(node, space, each)
-            for each, space in zip(answers, node.spaces, strict=True)
-        ]
-    return sent
-
-
-def _conform(node: Node, space: Space | None, gradient: Any) -> Any:
-    def complain(detail: str) -> Exception:
-        return ArgumentTypeError(f"A hook of {node.title()} returned no gradient for it: {detail}.")
-
-    if space is None:
-        raise complain("the output has none")
-    conformed = space.conform(gradient, complain)
-    return space.total((conformed,))
+    def __exit__(self, *error: object) -> None:
+        self.remove()
 
 
 class saved_variables_hooks:  # noqa: N801  # torch's name of the same is in this style
@@ -122,6 +47,7 @@ class saved_variables_hooks:  # noqa: N801  # torch's name of the same is in thi
         unpack: given that, gives a Variable.
 
     Example:
+        >>> from pullback.tape import Variable
         >>> x = Variable(3.0, requires_grad=True)
         >>> with saved_variables_hooks(lambda v: str(v.data), lambda s: Variable(float(s))):
         ...     y = x * x
@@ -130,7 +56,9 @@ class saved_variables_hooks:  # noqa: N801  # torch's name of the same is in thi
         Variable(6.0)
     """
 
-    def __init__(self, pack: Callable[[Variable], Any], unpack: Callable[[Any], Variable]) -> None:
+    def __init__(
+        self, pack: "Callable[[Variable], Any]", unpack: "Callable[[Any], Variable]"
+    ) -> None:
         if not callable(pack) or not callable(unpack):
             raise ArgumentTypeError(
                 "Saved values are packed and unpacked by two callables.",
@@ -144,12 +72,3 @@ class saved_variables_hooks:  # noqa: N801  # torch's name of the same is in thi
 
     def __exit__(self, *error: object) -> None:
         saved_hooks.reset(self._tokens.pop())
-
-
-OPERATIONS.update(
-    register_hook=_register_hook,
-    register_post_accumulate_grad_hook=_register_post_accumulate_grad_hook,
-    retain_grad=_retain_grad,
-    prehooks=_run_prehooks,
-    hooks=_run_hooks,
-)

@@ -3,10 +3,11 @@
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from pullback.errors import ArgumentTypeError, GraphError
+from pullback.tape._hooks import Handle
 from pullback.tape._registry import Space, space_of
 from pullback.tape._variable import Variable, describe
 
@@ -14,7 +15,6 @@ __all__ = [
     "AccumulateGrad",
     "Edge",
     "GradientEdge",
-    "Handle",
     "Node",
     "Output",
     "count",
@@ -76,6 +76,7 @@ class Node:
     __slots__ = ("__weakref__", "_hooks", "_name", "_next", "_prehooks", "_retained", "sequence")
 
     outputs: tuple[Output, ...] = ()
+    linear = ""
 
     def __init__(self, name: str = "Node", next_functions: Iterable[Any] = ()) -> None:
         self._name = name
@@ -114,7 +115,7 @@ class Node:
                 return output.role
         return ""
 
-    def register_hook(self, hook: Callable[[Any, Any], Any]) -> "Handle":
+    def register_hook(self, hook: Callable[[Any, Any], Any]) -> Handle:
         """Call ``hook(grad_inputs, grad_outputs)`` after the rule; what it returns replaces.
 
         Returns:
@@ -124,25 +125,89 @@ class Node:
             self._hooks = {}
         return Handle(self._hooks, hook)
 
-    def register_prehook(self, hook: Callable[[Any], Any]) -> "Handle":
+    def register_prehook(self, hook: Callable[[Any], Any], output_nr: int | None = None) -> Handle:
         """Call ``hook(grad_outputs)`` before the rule; what it returns replaces.
+
+        Arguments:
+            hook: given a tuple of the gradients; of one output alone if ``output_nr`` is given.
+            output_nr: which output.
 
         Returns:
             A handle with `remove()`.
         """
         if self._prehooks is None:
             self._prehooks = {}
-        return Handle(self._prehooks, (None, hook))
+        return Handle(self._prehooks, (output_nr, hook))
+
+    def retain(self, output_nr: int, variable: Variable) -> None:
+        """Give a Variable that is not a leaf the gradient of its output, as long as it lives."""
+        if self._retained is None:
+            self._retained = {}
+        self._retained[output_nr] = weakref.ref(variable)
+
+    def run_prehooks(self, gradients: list[Any], hooks: Iterable[Any] = ()) -> list[Any]:
+        """What the hooks before the rule make of its gradients."""
+        for number, hook in (*hooks, *(self._prehooks or {}).values()):
+            if number is not None:
+                if gradients[number] is not None:
+                    answer = hook(gradients[number])
+                    if answer is not None:
+                        gradients[number] = self._hooked(self.outputs[number].space, answer)
+                continue
+            answer = hook(tuple(gradients))
+            if answer is not None:
+                spaces = [output.space for output in self.outputs]
+                gradients = self._all_hooked(spaces, answer)
+        return gradients
+
+    def _all_hooked(self, spaces: Sequence[Space | None], answer: Any) -> list[Any]:
+        answers = answer if isinstance(answer, tuple) else (answer,)
+        if len(answers) != len(spaces):
+            raise ArgumentTypeError(
+                f"A hook of {self.title()} returned a wrong number of gradients.",
+                given=str(len(answers)), expected=str(len(spaces)),
+            )  # fmt: skip
+        pairs = zip(spaces, answers, strict=True)
+        return [None if each is None else self._hooked(space, each) for space, each in pairs]
+
+    def _hooked(self, space: Space | None, gradient: Any) -> Any:
+        def complain(detail: str) -> Exception:
+            return ArgumentTypeError(
+                f"A hook of {self.title()} returned no gradient for it: {detail}."
+            )
+
+        if space is None:
+            raise complain("the output has none")
+        return space.total((space.conform(gradient, complain),))
 
     def released(self) -> None:
         """Forget the saved values after a backward pass that does not retain the graph."""
 
-    def pull(self, gradients: Any, create_graph: bool) -> tuple[list[Any], list[Any]]:
-        """Run the rule of a node that is no application of a Function.
+    @property
+    def waits(self) -> bool:
+        """Whether its rule waits for something, so that others should run beside it."""
+        return False
+
+    def pull(
+        self, gradients: Any, needed: Sequence[bool] | None, create_graph: bool, later: list[Any]
+    ) -> Sequence[Any]:
+        """Run the rule.
+
+        Arguments:
+            gradients: one an output, None where nothing arrived.
+            needed: for each edge, whether its gradient is wanted; None if all that can be.
+            create_graph: whether the rule is recorded.
+            later: takes calls that are made when the whole pass has succeeded.
 
         Returns:
-            One gradient an edge, and calls that give gradients to leaves of other graphs.
+            One gradient an edge.
         """
+        self._refuse()
+
+    async def apull(
+        self, gradients: Any, needed: Sequence[bool] | None, create_graph: bool
+    ) -> Sequence[Any]:
+        """The same of a rule that waits."""
         self._refuse()
 
     def push(self, tangents: Any) -> list[Any]:
@@ -190,28 +255,11 @@ class AccumulateGrad(Node):
         """The role of the leaf."""
         return self.variable.role
 
-
-class Handle:
-    """Removes a hook: call `remove()`, or use it as a context manager."""
-
-    __slots__ = ("_hooks", "_key")
-
-    def __init__(self, hooks: dict[int, Any], entry: Any) -> None:
-        hook = entry[1] if isinstance(entry, tuple) else entry
-        if not callable(hook):
-            raise ArgumentTypeError("A hook is a callable.", given=repr(hook)[:60])
-        self._hooks, self._key = hooks, next(count)
-        hooks[self._key] = entry
-
-    def remove(self) -> None:
-        """Remove the hook; a second time does nothing."""
-        self._hooks.pop(self._key, None)
-
-    def __enter__(self) -> "Handle":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.remove()
+    def run_prehooks(self, gradients: list[Any], hooks: Iterable[Any] = ()) -> list[Any]:
+        """The hooks of the leaf go first."""
+        extra = self.variable._extra
+        mine = () if extra is None else [(0, hook) for hook in extra.hooks.values()]
+        return super().run_prehooks(gradients, mine) if mine or self._prehooks else gradients
 
 
 count = itertools.count()

@@ -16,37 +16,40 @@ from typing import Any
 from pullback.errors import UnsupportedError
 from pullback.tape._context import Hidden, at_edge
 from pullback.tape._feedback import Feedback
-from pullback.tape._function import Function
-from pullback.tape._function_node import FunctionNode
 from pullback.tape._mode import Mode
-from pullback.tape._registry import OPERATIONS
-from pullback.tape._variable import Variable
+from pullback.tape._node import Node, Output, edge_of
+from pullback.tape._registry import space_of
+from pullback.tape._variable import Variable, wrap
 
-__all__ = ["guard", "left_behind"]
+__all__ = ["guard", "left_behind", "settle"]
 
 
-class Refusal(Function):
-    """A gradient as it is, tied to what it depends on without a history."""
+class Refusal(Node):
+    """Hands a gradient on, tied to what it depends on without a history."""
 
-    _trusted = True
-    _linear = "first"
+    __slots__ = ("error", "outputs")
+    linear = "first"
 
-    @staticmethod
-    def forward(ctx: Any, error: UnsupportedError, gradient: Any, depends: list[Any]) -> Any:
-        ctx.error = error
-        return gradient
+    def __init__(
+        self, error: UnsupportedError, gradient: Variable, causes: Sequence[Variable]
+    ) -> None:
+        super().__init__("RefusalBackward", map(edge_of, (gradient, *causes)))
+        self.error = error
+        self.outputs = (Output(space_of(gradient._data), gradient.role, None, True),)
 
-    @staticmethod
-    def backward(ctx: Any, g: Any) -> Any:
-        if ctx.needs_input_grad[2]:
-            raise ctx.error
-        return None, g, None
+    def pull(
+        self, gradients: Any, needed: Sequence[bool] | None, create_graph: bool, later: list[Any]
+    ) -> Sequence[Any]:
+        """Pass the gradient on where nothing is asked of the rest."""
+        if needed is None or any(needed[1:]):
+            raise self.error
+        return (gradients[0], *[None] * (len(self._next) - 1))
 
-    @staticmethod
-    def jvp(ctx: Any, error: Any, tangent: Any, depends: Any) -> Any:
-        if ctx.needs_input_grad[2]:
-            raise ctx.error
-        return tangent
+    def push(self, tangents: Any) -> list[Any]:
+        """Pass the tangent on where the rest has none."""
+        if any(tangent is not None for tangent in tangents[1:]):
+            raise self.error
+        return [tangents[0]]
 
 
 def guard(
@@ -65,7 +68,7 @@ def guard(
             return gradient
         if isinstance(gradient, Feedback):
             return Feedback([tie(note) for note in gradient.notes], gradient.role)
-        tied = Refusal.apply(error, gradient, causes)
+        tied = wrap(gradient._data, gradient.role, Refusal(error, gradient, causes))
         if gradient.origin is not None:
             tied._more().origin = gradient.origin
         return tied
@@ -75,12 +78,12 @@ def guard(
     return [tie(gradient) for gradient in gradients]
 
 
-def left_behind(node: FunctionNode) -> list[Hidden]:
+def left_behind(node: Any) -> list[Hidden]:
     """What forward may have left for the rules beside ctx, as a reading that nobody can follow."""
     return [Hidden("what forward left outside of ctx")] if node.definition.leaves_numbers() else []
 
 
-def _settle(node: FunctionNode, watch: Mode, received: Sequence[Any], sent: list[Any]) -> list[Any]:
+def settle(node: Any, watch: Mode, received: Sequence[Any], sent: list[Any]) -> list[Any]:
     """Let pass what is right past first order; tie the rest to a refusal."""
     definition = node.definition
     inputs = [at_edge(0.0, "", edge) for edge in node._next if edge[0] is not None]
@@ -103,6 +106,3 @@ def _settle(node: FunctionNode, watch: Mode, received: Sequence[Any], sent: list
     )
     depends = [each for each in read if isinstance(each, Variable)]
     return guard(sent, [*depends, *(inputs if hidden else ())], error, received)
-
-
-OPERATIONS["settle"] = _settle

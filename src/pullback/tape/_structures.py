@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pullback.errors import ArgumentTypeError, UnsupportedError
+from pullback.errors import ArgumentTypeError
 from pullback.tape._feedback import Feedback, distinct, gather
 from pullback.tape._function import Function
 from pullback.tape._mode import mode
@@ -49,19 +49,6 @@ class Concatenate(_Structure):
             return g, g
         return g[: len(left)], g[len(left) :]
 
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        if isinstance(ctx.parts.left, str):
-            raise UnsupportedError(
-                "There is no forward mode of texts.", given="a tangent of a text",
-                mend="Use grad or vjp: what is said flows back.",
-            )  # fmt: skip
-        changes = [
-            space_of(value).zero() if tangent is None else tangent
-            for value, tangent in zip(ctx.parts, tangents, strict=True)
-        ]
-        return Concatenate.apply(*changes)
-
 
 def _entry(value: Any, role: str) -> Variable:
     if isinstance(value, Feedback):
@@ -82,10 +69,6 @@ class Item(_Structure):
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
         return Place.apply(g, ctx.space, ctx.key), None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Any, key: Any) -> Any:
-        return tangent[ctx.key]
 
 
 class Place(_Structure):
@@ -127,10 +110,6 @@ class Stack(_Structure):
         entries = Unstack.apply(g)
         return dict(zip(ctx.keys, entries, strict=True)) if ctx.kind is dict else entries, None
 
-    @staticmethod
-    def jvp(ctx: Any, tangents: Any, _: Any) -> Any:
-        return Stack.apply(tangents, ctx.build)
-
 
 class Unstack(_Structure):
     """The entries of a list, tuple or dict, all at once."""
@@ -148,10 +127,6 @@ class Unstack(_Structure):
     def backward(ctx: Any, *gradients: Any) -> Any:
         slots = zip(ctx.space.slots, gradients, strict=True)
         return _assemble(ctx.space, [slot.zero() if g is None else g for slot, g in slots])
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Any) -> Any:
-        return Unstack.apply(tangent)
 
 
 class Total(_Structure):
@@ -171,10 +146,6 @@ class Total(_Structure):
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
         return None, [g] * ctx.count
-
-    @staticmethod
-    def jvp(ctx: Any, space: Any, tangents: Any) -> Any:
-        return Total.apply(space_of(tangents[0]._data), tangents)
 
 
 class Join(_Structure):

@@ -161,7 +161,7 @@ def _check_linear(node: FunctionNode, sent: Sequence[Any], zero: Sequence[Any]) 
     for each in within.order:
         if type(each) is AccumulateGrad:
             continue
-        kind = each.definition.linear if isinstance(each, FunctionNode) else ""
+        kind = each.linear
         depends = [n for n, (before, _) in enumerate(each._next) if before in within.index]
         linear = (
             kind == "jointly" or (kind == "each" and len(depends) == 1)

@@ -6,6 +6,7 @@ from typing import Any, NoReturn, Self
 
 from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
 from pullback.tape._extra import Extra, Origin
+from pullback.tape._hooks import Handle
 from pullback.tape._mode import mode
 from pullback.tape._registry import OPERATIONS, space_of
 
@@ -148,18 +149,13 @@ class Variable:
     @property
     def grad(self) -> Any:
         """The gradient that `backward` has accumulated."""
-        if self._grad is None:
-            return space_of(self._data).empty()
-        return self._grad
+        return space_of(self._data).empty() if self._grad is None else self._grad
 
     @grad.setter
     def grad(self, value: Any) -> None:
-        if value is None:
-            self._grad = None
-            return
         space = space_of(self._data)
-        given = space.conform(value, self._wrong_gradient)
-        self._grad = space.accumulate(None, given)
+        given = None if value is None else space.conform(value, self._wrong_gradient)
+        self._grad = None if value is None else space.accumulate(None, given)
 
     def _wrong_gradient(self, detail: str) -> Exception:
         return ArgumentTypeError(
@@ -202,9 +198,7 @@ class Variable:
 
     def detach(self) -> "Variable":
         """The same value without history."""
-        return wrap(
-            self.data, self.role
-        )  # a reading as plain data, which a watched rule is told of
+        return wrap(self.data, self.role)  # read as plain data, which a watched rule is told of
 
     # What the tape can do with a Variable, it says in OPERATIONS: see there.
 
@@ -224,15 +218,29 @@ class Variable:
         Returns:
             A handle with `remove()`.
         """
-        return OPERATIONS["register_hook"](self, hook)
+        self._need_gradient("A hook was registered on")
+        if self._node is None:
+            return Handle(self._more().hooks, hook)
+        return self._node.register_prehook(hook, self._output_nr)
 
     def register_post_accumulate_grad_hook(self, hook: Callable[["Variable"], Any]) -> Any:
         """Call a hook with this leaf after its ``.grad`` has been accumulated."""
-        return OPERATIONS["register_post_accumulate_grad_hook"](self, hook)
+        self._need_gradient("A hook was registered on")
+        if self._node is not None:
+            raise GraphError(
+                "Only a leaf has a hook after its gradient is accumulated.", given=describe(self)
+            )
+        return Handle(self._more().post_hooks, hook)
 
     def retain_grad(self) -> None:
         """Keep the gradient of this value in ``.grad`` though it is no leaf."""
-        OPERATIONS["retain_grad"](self)
+        self._need_gradient("retain_grad was called on")
+        if self._node is not None:
+            self._node.retain(self._output_nr, self)
+
+    def _need_gradient(self, what: str) -> None:
+        if not self._requires_grad:
+            raise GraphError(f"{what} a Variable that requires no gradient.", given=describe(self))
 
     def __add__(self, other: Any) -> Any:
         return OPERATIONS["add"](self, other)

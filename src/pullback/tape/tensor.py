@@ -305,7 +305,9 @@ class TorchNode(Node):
         self.entries, self.edges, self.leaves = _walk(tensor)
         self._next = tuple((entry.edge.node, entry.edge.output_nr) for entry in self.entries)
 
-    def pull(self, gradients: Sequence[Any], create_graph: bool) -> tuple[list[Any], list[Any]]:
+    def pull(
+        self, gradients: Sequence[Any], needed: Any, create_graph: bool, later: list[Any]
+    ) -> Sequence[Any]:
         """Pull a gradient through torch's graph, to the tape's values and torch's leaves."""
         gradient = to_torch(gradients[0]).to(self.tensor).reshape(self.tensor.shape)
         inputs = [*self.edges, *self.leaves]
@@ -325,12 +327,12 @@ class TorchNode(Node):
             None if each is None else from_torch(each, number=entry.space is NUMBER)
             for each, entry in zip(pulled[:cut], self.entries, strict=True)
         ]
-        leaves = [
+        later.extend(
             functools.partial(accumulate, leaf, each)
             for leaf, each in zip(self.leaves, pulled[cut:], strict=True)
             if each is not None
-        ]
-        return sent, leaves
+        )
+        return sent
 
     def push(self, tangents: Sequence[Any]) -> list[Any]:
         """Push tangents through torch's graph: the transpose of its transpose."""

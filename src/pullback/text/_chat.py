@@ -9,17 +9,15 @@ from pullback.tape import Variable
 from pullback.text._conversation import Conversation, read_conversation
 from pullback.text._critic import Review, current_critic
 from pullback.text._failure import Failure, attempted
-from pullback.text._feedback import read_feedback
-from pullback.text._joining import Fields, Format, format, heard, spoken
+from pullback.text._joining import spoken
+from pullback.text._model_critic import ModelCritic
 from pullback.text._module import Module, Parameter
 from pullback.text._operation import Operation
-from pullback.text._prompts import prompt
-from pullback.text._replies import check_retries, retry_messages, shorten
-from pullback.text._templates import FENCE, Template, fence_of, fields_of
+from pullback.text._templates import Template
 from pullback.text.lm import LM, Finish, Tool
 from pullback.text.lm._schema import json_schema
 
-__all__ = ["Chat", "ChatModule", "ModelCritic", "chat"]
+__all__ = ["Chat", "ChatModule", "chat"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,176 +160,6 @@ class ChatModule(Module):
             {"role": "user", "content": self.user},
         ]
         return chat(self.lm, messages, inputs, **self.options)
-
-
-class ModelCritic:
-    """Asks a language model what the texts of a call should change.
-
-    It is one more call for each call that is criticised, whatever the number of texts; it is an
-    operation itself, so that under ``create_graph`` the critique can be criticised.
-
-    Arguments:
-        lm: the model.
-        retries: how many more times to ask where the answer cannot be read.
-        limit: how many characters of feedback are sent at most.
-        options: the model's own.
-
-    Raises:
-        ReplyError: when asked: no answer could be read.
-    """
-
-    def __init__(self, lm: LM, *, retries: int = 2, limit: int = 8000, **options: Any) -> None:
-        if not isinstance(lm, LM):
-            raise ArgumentTypeError("A critic asks a language model.", given=type(lm).__name__)
-        check_retries(retries)
-        self.lm, self.retries, self.limit, self.options = lm, retries, limit, options
-
-    async def review(self, review: Review) -> list[Any]:
-        """One answer an input of any operation."""
-        named = [f"{value.role or 'input'}: {{v{n}}}" for n, value in enumerate(review.inputs)]
-        values: dict[str, Any] = {f"v{n}": value for n, value in enumerate(review.inputs)}
-        what = review.purpose.replace("{", "{{").replace("}", "}}")  # the text around the fields
-        return await self._ask(review, format("\n".join([what, *named]), **values))
-
-    async def review_call(self, call: Call, review: Review) -> list[Any]:
-        """One answer a text of a call of a model."""
-        return await self._ask(review, Transcript.run(call.conversation, *review.inputs))
-
-    async def _ask(self, review: Review, transcript: Variable) -> list[Any]:
-        chosen = [number for number, wanted in enumerate(review.wanted) if wanted]
-        if not chosen:
-            return [None] * len(review.wanted)
-        roles = tuple(review.inputs[number].role for number in chosen)
-        fields = {
-            "call": transcript,
-            "answer": Written.run(None, review.output),
-            "said": Bounded.run(self.limit, heard(review.feedback)),
-            "parts": Parts.run(roles, *[review.inputs[number] for number in chosen]),
-        }
-        fence = fence_of({name: str(value._data) for name, value in fields.items()})
-        fields[FENCE] = Variable(fence)
-        messages = [
-            {"role": role, "content": _filled(template, fields)}
-            for role, template in prompt("feedback")
-        ]
-        told = await self._told(messages, roles)
-        answers: list[Any] = [None] * len(review.wanted)
-        for number, note in zip(chosen, told, strict=True):
-            answers[number] = note if len(note) else None
-        return answers
-
-    async def _told(
-        self, messages: list[dict[str, Any]], roles: tuple[str, ...]
-    ) -> Sequence[Variable]:
-        asked: list[dict[str, Any]] = messages
-        for left in range(self.retries, -1, -1):
-            conversation, variables = read_conversation(asked, None)
-            call = Call(self.lm, conversation, "critique", self, options=self.options)
-            said = ""
-            try:
-                answer = await Chat.run(call, *variables)
-                said = str(answer._data)
-                told = ReadFeedback.run(roles, answer)
-            except ReplyError as error:
-                if not left:
-                    raise
-                asked = [*messages, *retry_messages(str(error), said)]
-                continue
-            return told if isinstance(told, tuple) else (told,)
-        raise ReplyError("No answer of the critic could be read.")
-
-
-class Transcript(Operation):
-    """A conversation as one text."""
-
-    @staticmethod
-    def forward(spec: Conversation, *variables: Variable) -> Variable:
-        return Variable(spec.transcript(variables), "call")
-
-    @staticmethod
-    def backward(ctx: Any, feedback: Any) -> Any:
-        return (None, *[feedback if need else None for need in ctx.needs_input_grad[1:]])
-
-
-class Written(Operation):
-    """Any value as a text."""
-
-    takes_failures = True
-
-    @staticmethod
-    def forward(spec: None, value: Variable) -> Variable:
-        data = value.data
-        return Variable(str(data) if isinstance(data, str) else repr(data), value.role)
-
-    @staticmethod
-    def backward(ctx: Any, feedback: Any) -> Any:
-        return None, None
-
-
-class Bounded(Operation):
-    """Feedback as one text of at most so many characters, each note with where it comes from."""
-
-    @staticmethod
-    def forward(limit: int, feedback: Variable) -> Variable:
-        lines = []
-        for note in getattr(feedback, "notes", (feedback,)):
-            source = f"[on {note.origin.role}] " if note.origin and note.origin.role else ""
-            lines.append(f"- {source}{note._data}")  # the history is that of the feedback
-        kept, size = [], 0
-        for line in lines:
-            size += len(line)
-            if kept and size > limit:
-                break
-            kept.append(shorten(line, limit))
-        left = [f"- ({len(lines) - len(kept)} more left out)"] if len(kept) < len(lines) else []
-        return Variable("\n".join([*kept, *left]), "what was said")
-
-    @staticmethod
-    def backward(ctx: Any, feedback: Any) -> Any:
-        return None, feedback
-
-
-class Parts(Operation):
-    """The texts that feedback is asked for, numbered."""
-
-    @staticmethod
-    def forward(roles: tuple[str, ...], *variables: Variable) -> Variable:
-        texts = [str(variable.data) for variable in variables]
-        fence = fence_of({f"{number}": text for number, text in enumerate(texts)})
-        named = [role.replace('"', "'") for role in roles]
-        return Variable(
-            "\n".join(
-                f'<PART id="{number}" role="{role}" {fence}>\n{text}\n</PART {fence}>'
-                for number, (role, text) in enumerate(zip(named, texts, strict=True))
-            ),
-            "parts",
-        )
-
-    @staticmethod
-    def backward(ctx: Any, feedback: Any) -> Any:
-        return (None, *[feedback if need else None for need in ctx.needs_input_grad[1:]])
-
-
-class ReadFeedback(Operation):
-    """The feedback on each part, read strictly out of a critic's answer."""
-
-    @staticmethod
-    def forward(roles: tuple[str, ...], answer: Variable) -> tuple[Variable, ...]:
-        told = read_feedback(answer.data, len(roles))
-        return tuple(
-            Variable(text, f"feedback to {role or 'an input'}")
-            for text, role in zip(told, roles, strict=True)
-        )
-
-    @staticmethod
-    def backward(ctx: Any, *feedback: Any) -> Any:
-        return None, list(feedback)
-
-
-def _filled(template: str, fields: Mapping[str, Variable]) -> Variable:
-    used: dict[str, Any] = {name: fields[name] for name in fields_of(template) if name in fields}
-    spec = Fields(tuple(used), "critic's prompt")
-    return Format.run(spec, Variable(template), *used.values())
 
 
 def _data(call: Call, completion: Any) -> Any:

@@ -20,7 +20,7 @@ __all__ = [
 T = TypeVar("T")
 
 
-def fill_prompt(parts: Prompt, **values: str) -> list[dict[str, str]]:
+def fill_prompt(parts: Prompt, /, **values: str) -> list[dict[str, str]]:
     """The messages of the parts of a prompt; each takes the values that it has fields for.
 
     Its field ``{fence}`` marks the tags around them: see `fence_of`.

@@ -185,8 +185,8 @@ def test_damage_costs_the_rows_that_it_hits_and_changes_none(tmp_path):
         journal.note("program", ["a.py"])
         calls, notes = journal.calls(), journal.notes()
     data = path.read_bytes()
-    refused, kept = 0, []
-    for seed in range(400):
+    refused, kept, tries = 0, [], examples(30)
+    for seed in range(tries):
         hurt = tmp_path / f"hurt{seed}.sqlite"
         hurt.write_bytes(damaged(data, random.Random(seed)))
         try:
@@ -202,7 +202,7 @@ def test_damage_costs_the_rows_that_it_hits_and_changes_none(tmp_path):
         except RecordingError as error:
             assert str(hurt) in str(error)  # noqa: PT017 - or it is read
             refused += 1
-    assert refused < 160  # cut off (a fifth of them), or its first page gone
+    assert refused < 0.4 * tries  # cut off (a fifth of them), or its first page gone
     assert sum(kept) > 0.8 * 40 * len(kept)
 
 
@@ -246,7 +246,7 @@ def test_forged_entries_are_dropped(tmp_path):
 
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_killed_at_random_points_nothing_is_paid_twice(tmp_path, idempotent):
-    seed, kills = random.randrange(10**6), examples(5)
+    seed, kills = random.randrange(10**6), examples(2)
     count = iter(range(10**6))
     with Server(
         lambda body: f"{body['messages'][-1]['content'][:40]} #{next(count)}",

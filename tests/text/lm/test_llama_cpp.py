@@ -1,4 +1,7 @@
-"""The embedded model: its transport, tokenizer, decoder and cancellation are real."""
+"""The embedded model: its transport, tokenizer, decoder and cancellation are real.
+
+What so small a model says shows nothing, so nothing here looks at it or optimises with it.
+"""
 
 import asyncio
 import importlib.util

@@ -9,6 +9,7 @@ from pullback.compat.afnio._blocks import (
     DocumentBlock,
     ImageBlock,
     Message,
+    MultiTurnMessages,
     ProviderBlock,
     StopReason,
     TextBlock,
@@ -21,12 +22,11 @@ from pullback.compat.afnio._client import (
     get_backward_model_client,
     set_backward_model_client,
 )
-from pullback.compat.afnio._messages import MultiTurnMessages
-from pullback.compat.afnio._serialization import load, save
 from pullback.compat.afnio._variable import Variable
 from pullback.compat.afnio.autodiff import is_grad_enabled, no_grad, set_grad_enabled
 from pullback.compat.afnio.autodiff.graph import GradientEdge, Node
 from pullback.compat.afnio.cognitive import functional
+from pullback.compat.afnio.serialization import load, save
 
 __all__ = [
     "ContentBlock",

@@ -1,7 +1,7 @@
-"""Typed content blocks: dicts told apart by their ``"type"``."""
+"""Messages and their typed content blocks: dicts told apart by their ``"type"``."""
 
 from enum import StrEnum
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any
 
 from pullback.errors import ArgumentTypeError
 from pullback.tape import Variable
@@ -11,85 +11,22 @@ __all__ = [
     "DocumentBlock",
     "ImageBlock",
     "Message",
+    "MultiTurnMessages",
     "ProviderBlock",
     "StopReason",
     "TextBlock",
     "ThinkingBlock",
     "ToolResultBlock",
     "ToolUseBlock",
+    "check_messages",
     "read_part",
 ]
 
-
-class TextBlock(TypedDict):
-    """A text, or a Variable of one."""
-
-    type: Literal["text"]
-    text: str | Variable
-    citations: NotRequired[list[dict[str, Any]]]
-
-
-class ToolUseBlock(TypedDict):
-    """A model asks for a tool."""
-
-    type: Literal["tool_use"]
-    id: str
-    name: str
-    input: dict[str, Any]
-
-
-class ToolResultBlock(TypedDict):
-    """What a tool gave."""
-
-    type: Literal["tool_result"]
-    tool_use_id: str
-    content: Any
-    is_error: NotRequired[bool]
-
-
-class ThinkingBlock(TypedDict):
-    """What a model thought before it answered."""
-
-    type: Literal["thinking"]
-    thinking: str
-    signature: NotRequired[str]
-
-
-class ImageBlock(TypedDict):
-    """An image, its source as the provider has it."""
-
-    type: Literal["image"]
-    source: dict[str, Any]
-
-
-class DocumentBlock(TypedDict):
-    """A document, its source as the provider has it."""
-
-    type: Literal["document"]
-    source: dict[str, Any]
-
-
-class ProviderBlock(TypedDict):
-    """What only one provider knows."""
-
-    type: Literal["provider"]
-    _provider: str
-    _native_type: str
-    payload: dict[str, Any]
-
-
-ContentBlock = (
-    TextBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock | ImageBlock | DocumentBlock
-    | ProviderBlock
-)  # fmt: skip
-
-
-class Message(TypedDict):
-    """One turn."""
-
-    role: Literal["user", "assistant", "system", "tool"]
-    content: list[Any]
-    _stop_reason: NotRequired[str]
+# Typed dicts there; what they are at run time is a dict, told apart by its "type".
+Message = ContentBlock = dict[str, Any]
+TextBlock = ThinkingBlock = ImageBlock = DocumentBlock = ContentBlock
+ToolUseBlock = ToolResultBlock = ProviderBlock = ContentBlock
+MultiTurnMessages = list[Message]
 
 
 class StopReason(StrEnum):
@@ -104,15 +41,30 @@ class StopReason(StrEnum):
     PAUSE = "pause"
 
 
-_FIELDS: dict[str, tuple[str, ...]] = {
-    "text": ("text",),
-    "tool_use": ("id", "name", "input"),
-    "tool_result": ("tool_use_id", "content"),
-    "thinking": ("thinking",),
-    "image": ("source",),
-    "document": ("source",),
-    "provider": ("_provider", "_native_type", "payload"),
-}
+_FIELDS = {
+    "text": {"text"}, "tool_use": {"id", "name", "input"},
+    "tool_result": {"tool_use_id", "content"}, "thinking": {"thinking"}, "image": {"source"},
+    "document": {"source"}, "provider": {"_provider", "_native_type", "payload"},
+}  # fmt: skip
+
+
+def check_messages(messages: Any) -> None:
+    """Refuse what is no list of turns.
+
+    Raises:
+        TypeError: a turn is no dict of a role and a content, a Variable or a list of them.
+    """
+    if not isinstance(messages, list) or not messages:
+        raise ArgumentTypeError("Messages are a list, not empty.", given=repr(messages)[:80])
+    for message in messages:
+        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
+            raise ArgumentTypeError("A message has a role and a content.", given=repr(message)[:80])
+        content = message["content"]
+        for part in content if isinstance(content, list) else [content]:
+            if not isinstance(part, Variable | str | dict):
+                raise ArgumentTypeError(
+                    "The content of a message is a list of Variables.", given=repr(part)[:80]
+                )
 
 
 def read_part(block: Any) -> Any:
@@ -122,27 +74,22 @@ def read_part(block: Any) -> Any:
         TypeError: the block is of no known type, lacks a field, or cannot be sent to a server of
             chat completions.
     """
-    if not isinstance(block, dict):
+    if not isinstance(block, dict) or block.get("type") == "image_url":
         return block
-    kind = block.get("type")
-    if kind == "image_url":
-        return block
-    if not isinstance(kind, str) or kind not in _FIELDS or not set(_FIELDS[kind]) <= block.keys():
+    kind = str(block.get("type"))
+    if not _FIELDS.get(kind, {"type of a known kind"}) <= block.keys():
         raise ArgumentTypeError(
-            "This is no content block.", given=repr(block)[:80],
-            expected="; ".join(f"{name}: {', '.join(fields)}" for name, fields in _FIELDS.items()),
-        )  # fmt: skip
+            "This is no content block.", given=repr(block)[:80], expected=", ".join(_FIELDS)
+        )
     if kind == "text":
         return block["text"]
-    if kind == "image":
-        return {"type": "image_url", "image_url": {"url": _address(block["source"])}}
-    raise ArgumentTypeError(
-        f"A {kind} block cannot be part of a message to chat completions.", given=repr(block)[:80],
-        expected="text or image blocks",
-    )  # fmt: skip
-
-
-def _address(source: Any) -> Any:
+    if kind != "image":
+        raise ArgumentTypeError(
+            f"A {kind} block cannot be part of a message to chat completions.",
+            given=repr(block)[:80], expected="text or image blocks",
+        )  # fmt: skip
+    source = block["source"]
+    url = source.get("url") or source.get("image_url")
     if source.get("type") == "base64":
-        return f"data:{source['media_type']};base64,{source['data']}"
-    return source.get("url") or source.get("image_url")
+        url = f"data:{source['media_type']};base64,{source['data']}"
+    return {"type": "image_url", "image_url": {"url": url}}

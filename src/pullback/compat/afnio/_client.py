@@ -1,7 +1,6 @@
 """Model clients as language models of `pullback.text`, and the one that writes feedback."""
 
 import asyncio
-import inspect
 from typing import Any
 
 from pullback.compat.afnio.models.model import ChatCompletionModel
@@ -29,10 +28,8 @@ class ClientLM(LM):
     async def answer(self, request: Request) -> Completion:
         """Ask the client."""
         messages = [message.to_dict() for message in request.messages]
-        options = dict(request.options)
-        if self.named is not None:
-            options["model"] = self.named
-        if inspect.iscoroutinefunction(getattr(self.client, "achat", None)):
+        options = dict(request.options) | ({"model": self.named} if self.named else {})
+        if hasattr(self.client, "achat"):
             text = await self.client.achat(messages=messages, **options)
         else:
             text = await asyncio.to_thread(self.client.chat, messages=messages, **options)
@@ -54,7 +51,7 @@ def as_lm(client: Any, completion_args: dict[str, Any]) -> tuple[LM, dict[str, A
     if isinstance(client, LM):
         return client, options
     if isinstance(client, ModelClientSingleton):
-        return client.lm, {**client.options, **options}
+        return as_lm(client.client, {**client.completion_args, **completion_args})
     if isinstance(client, ChatCompletionModel):
         return ClientLM(client, model), options
     raise ArgumentTypeError(
@@ -68,24 +65,16 @@ class ModelClientSingleton:
 
     def __init__(self, client: Any, completion_args: dict[str, Any]) -> None:
         self.client, self.completion_args = client, completion_args
-        self.lm, self.options = as_lm(client, completion_args)
+        as_lm(self, {})  # refuses what is none
 
     def chat(self, messages: list[dict[str, Any]], **override_kwargs: Any) -> str:
         """Ask it."""
-        lm, options = as_lm(self.client, {**self.completion_args, **override_kwargs})
+        lm, options = as_lm(self, override_kwargs)
         return lm.complete(messages, **options).text
 
-    def get_provider(self) -> str | None:
-        """Who is asked."""
-        return getattr(self.client, "get_provider", lambda: None)()
-
-    def get_usage(self) -> dict[str, Any]:
-        """What was used."""
-        return getattr(self.client, "get_usage", dict)()
-
-    def clear_usage(self) -> None:
-        """Count from zero again."""
-        getattr(self.client, "clear_usage", lambda: None)()
+    def __getattr__(self, name: str) -> Any:
+        """What else a client can do: ``get_provider``, ``get_usage``, ``clear_usage``, ..."""
+        return getattr(self.__dict__["client"], name)
 
 
 _backward: list[ModelClientSingleton] = []
@@ -107,15 +96,13 @@ def set_backward_model_client(
         ValueError: the provider is unknown.
     """
     options = dict(completion_args or {})
-    if not isinstance(model_path, str):
-        _backward[:] = [ModelClientSingleton(model_path, options)]
-        return
-    provider, _, model = model_path.partition("/")
-    if provider != "openai" or not model:
-        raise ArgumentError("The model that writes feedback is unknown.", given=repr(model_path),
-                            expected="'openai/<model>'")  # fmt: skip
-    client = AsyncOpenAI(**(client_args or {}))
-    _backward[:] = [ModelClientSingleton(client, {"model": model, **options})]
+    if isinstance(model_path, str):
+        provider, _, model = model_path.partition("/")
+        if provider != "openai" or not model:
+            raise ArgumentError("The model that writes feedback is unknown.",
+                                given=repr(model_path), expected="'openai/<model>'")  # fmt: skip
+        model_path, options = AsyncOpenAI(**(client_args or {})), {"model": model, **options}
+    _backward[:] = [ModelClientSingleton(model_path, options)]
 
 
 def get_backward_model_client() -> ModelClientSingleton:
@@ -133,15 +120,7 @@ def get_backward_model_client() -> ModelClientSingleton:
 class BackwardCritic:
     """The critic that asks whichever client is set when backward runs."""
 
-    async def review(self, review: Any) -> Any:
-        """One answer an input of any operation."""
-        return await self._critic().review(review)
-
     async def review_call(self, call: Any, review: Any) -> Any:
         """One answer a text of a call of a model."""
-        return await self._critic().review_call(call, review)
-
-    @staticmethod
-    def _critic() -> ModelCritic:
-        client = get_backward_model_client()
-        return ModelCritic(client.lm, **client.options)
+        lm, options = as_lm(get_backward_model_client(), {})
+        return await ModelCritic(lm, **options).review_call(call, review)

@@ -1,6 +1,5 @@
 """`Variable`: the tape's, with afnio's habits."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from pullback import tape
@@ -8,11 +7,11 @@ from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Feedback, space_of
 from pullback.tape._context import at_edge
 
-__all__ = ["Variable", "adopt", "check_same_length", "plain", "start"]
+__all__ = ["Variable", "adopt", "check_same_length", "over_batch", "plain", "start"]
 
 # What has a score beside its explanation, so that the explanation needs no feedback to start from.
 _EVALUATORS = ("EvaluateBackward", "JudgeOneBackward")
-_PASSING = ("ItemBackward", "JoinBackward", "StackBackward")
+_PASSING = ("ItemBackward", "JoinBackward", "StackBackward", "UnstackBackward")
 _assign: Any = tape.Variable.data.fset  # type: ignore[missing-attribute]
 
 
@@ -177,24 +176,40 @@ def _checked(data: Any) -> Any:
 
 
 def _notes(gradient: Any) -> list[Any]:
-    if gradient is None:
-        return []
-    if isinstance(gradient, list):
-        return [adopt(each) for each in gradient]
+    """What a gradient says, of a structure that of its entries one after another."""
     if isinstance(gradient, Feedback):
         return [adopt(each) for each in gradient.notes]
-    data: Any = gradient._data
-    if isinstance(data, Sequence) and not isinstance(data, str):
-        return [note for each in data for note in _notes(_lifted(each))]
-    return [adopt(gradient)]
+    if isinstance(gradient, list):
+        return [note for each in gradient for note in _notes(each)]
+    if gradient is None or (isinstance(gradient, str) and not gradient):
+        return []
+    if not isinstance(gradient, tape.Variable):
+        return [Variable(gradient)]
+    return _notes(gradient._data) if isinstance(gradient._data, list) else [adopt(gradient)]
 
 
-def _lifted(value: Any) -> Any:
-    if isinstance(value, tape.Variable) or value is None:
-        return value
-    if isinstance(value, str) and not value:
-        return None
-    return Variable(value)
+def over_batch(ask: Any, inputs: dict[str, Any], role: str) -> Any:
+    """Call with the inputs by name; where some are lists, once for each of their items, at once.
+
+    Raises:
+        ValueError: the lists differ in length, or are empty.
+    """
+    named = {
+        name: value if isinstance(value, tape.Variable) else Variable(value, name)
+        for name, value in inputs.items()
+    }
+    sizes = {len(value._data) for value in named.values() if isinstance(value._data, list)}
+    if not sizes:
+        return ask(**named)
+    if len(sizes) != 1 or 0 in sizes:
+        raise ArgumentError("The inputs of a batch differ in length, or are empty.",
+                            given=", ".join(map(str, sorted(sizes))))  # fmt: skip
+    dims = tuple(0 if isinstance(value._data, list) else None for value in named.values())
+    each = lambda *values: ask(**dict(zip(named, values, strict=True)))  # noqa: E731
+    result = tape.vmap(each, in_dims=dims)(*named.values())
+    for variable in result if isinstance(result, tuple) else (result,):
+        variable.role = role
+    return result
 
 
 def check_same_length(first: Any, second: Any) -> None:

@@ -8,14 +8,15 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
-from pullback.errors import ArgumentError, BudgetError, ModelError, PullbackError
+from pullback.errors import ArgumentError, BudgetError
 from pullback.text.lm._account import Account, Reservation, Spending
 from pullback.text.lm._completion import Chunk, Completion
 from pullback.text.lm._home import awaited
+from pullback.text.lm._journal import may_be_billed
 from pullback.text.lm._lm import LM
 from pullback.text.lm._request import Request
 from pullback.text.lm._retry import Retry
-from pullback.text.lm._wrapper import Wrapper
+from pullback.text.lm._wrapper import Ask, Wrapper
 from pullback.text.prices import Price
 
 __all__ = ["Budget", "most_of"]
@@ -119,21 +120,12 @@ class Budget(Wrapper):
                 mend="OpenAI(..., price=Price(input, output)), or a file in PULLBACK_PRICES.",
             )  # fmt: skip
 
-    async def answer(self, request: Request) -> Completion:
-        """Ask where there is room."""
+    async def step(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
+        """Ask where there is room; a stream that is left counts as its most."""
         request = self._limited(request)
         most = most_of(request.to_dict(), self.price)
         async with self._reserved(most) as used:
-            answer = await self.inner.ask(request)
-            used.append(self._used(answer, most))
-            return answer
-
-    async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
-        """Ask bit by bit where there is room; a stream that is left counts as its most."""
-        request = self._limited(request)
-        most = most_of(request.to_dict(), self.price)
-        async with self._reserved(most) as used:
-            async for chunk in self.inner.ask_stream(request):
+            async for chunk in ask(request):
                 if chunk.completion is not None:
                     used.append(self._used(chunk.completion, most))
                 yield chunk
@@ -158,7 +150,7 @@ class Budget(Wrapper):
                               given=f"{self.account.limits['seconds']:g} s",
                               mend="Resume with more seconds.") from None  # fmt: skip
         except BaseException as error:
-            nothing = used == [] and _not_billed(error)
+            nothing = used == [] and not may_be_billed(error)
             spent = Spending() if nothing else used[0] if used else most
             raise
         finally:
@@ -208,9 +200,3 @@ class Budget(Wrapper):
             return most
         cost = answer.usage.cost
         return Spending(1, answer.usage.tokens, most.cost if cost is None else cost)
-
-
-def _not_billed(error: BaseException) -> bool:
-    if isinstance(error, ModelError):
-        return not error.may_be_billed
-    return isinstance(error, PullbackError)

@@ -2,33 +2,21 @@
 
 import asyncio
 import concurrent.futures
-import os
-import threading
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from pullback.tape._concurrency import loop_of, runs
+
 __all__ = ["at_home", "awaited", "begin_at_home", "patience"]
 
 T = TypeVar("T")
-_lock = threading.Lock()
-_loops: list[asyncio.AbstractEventLoop] = []
+HOME = "connections"  # the name of that loop
 
 patience: ContextVar[Callable[[], float] | None] = ContextVar(
     "pullback.text.patience", default=None
 )
 """Seconds that a call which is cancelled goes on for, so that its answer is kept."""
-
-
-def _home() -> asyncio.AbstractEventLoop:
-    with _lock:
-        if not _loops:
-            loop = asyncio.new_event_loop()
-            threading.Thread(
-                target=loop.run_forever, name="pullback-connections", daemon=True
-            ).start()
-            _loops.append(loop)
-        return _loops[0]
 
 
 async def at_home(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -37,7 +25,7 @@ async def at_home(coroutine: Coroutine[Any, Any, T]) -> T:
     Who keeps answers sets `patience`: a loop that ends cancels all its tasks, though what they
     asked for is paid for.
     """
-    home = _home()
+    home = loop_of(HOME)
     if asyncio.get_running_loop() is home:
         return await coroutine
     answer = awaited(asyncio.run_coroutine_threadsafe(coroutine, home))
@@ -61,10 +49,5 @@ def awaited(future: concurrent.futures.Future[T]) -> asyncio.Future[T]:
 
 def begin_at_home(start: Callable[[], Coroutine[Any, Any, Any]]) -> None:
     """Let a coroutine run there without waiting for it; nothing happens where no loop runs yet."""
-    with _lock:
-        if _loops:
-            asyncio.run_coroutine_threadsafe(start(), _loops[0])
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_loops.clear)  # no other thread runs in the child
+    if runs(HOME):
+        asyncio.run_coroutine_threadsafe(start(), loop_of(HOME))

@@ -10,17 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pullback.errors import PullbackError, RecordingError
+from pullback.errors import ModelError, PullbackError, RecordingError
 from pullback.tape import place
+from pullback.text.lm._account import Spending
 from pullback.text.lm._completion import Completion
 from pullback.text.lm._database import Database
 from pullback.text.lm._json import canonical
 from pullback.text.lm._request import Request
 from pullback.text.lm._secrets import scrub
 
-__all__ = ["Call", "Journal"]
+__all__ = ["Call", "Journal", "may_be_billed"]
 
-_MARK = 0x50424A32  # "PBJ2"
+_MARK, _SHARED = 0x50424A32, 0x50424332  # "PBJ2", "PBC2"
 _SCHEMA = """
 CREATE TABLE calls (
     id INTEGER PRIMARY KEY,
@@ -32,6 +33,7 @@ CREATE TABLE calls (
 CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum TEXT NOT NULL) STRICT
 """
 _ALL = "SELECT * FROM calls ORDER BY id"
+_ANSWERED = "SELECT * FROM calls WHERE digest=? AND answer IS NOT NULL ORDER BY id LIMIT 1"
 _ONE = "SELECT * FROM calls WHERE place=? AND digest=? AND occurrence=?"
 
 
@@ -78,17 +80,29 @@ class Journal:
 
     Arguments:
         path: the file; made if it is not there, unless ``make`` is False.
+        shared: whether several processes may have it open: a cache, which looks up answers by
+            what was asked alone, wherever it was.
+
+    Attributes:
+        paid, recorded: answers that were written, and that were handed on again, since it is open.
+        spent: what the former have used.
+        unpriced: how many of them have no known price.
 
     Raises:
         RecordingError: it is corrupt, something else, in use, or not there.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, make: bool = True) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, make: bool = True, shared: bool = False
+    ) -> None:
         self._database = Database(
-            path, mark=_MARK, schema=_SCHEMA, alone=True, what="journal", make=make,
-            tables=("calls", "notes"),
+            path, mark=_SHARED if shared else _MARK, schema=_SCHEMA, alone=not shared,
+            what="cache" if shared else "journal", make=make,
+            tables=() if shared else ("calls", "notes"),
         )  # fmt: skip
         self.path = self._database.path
+        self.paid = self.recorded = self.unpriced = 0
+        self.spent = Spending()
         self._taken: dict[tuple[str, str], set[int]] = defaultdict(set)
         try:
             self.damaged = self._drop_damaged()
@@ -106,14 +120,11 @@ class Journal:
         for name, text, checksum in self._database.rows("SELECT * FROM notes"):
             if checksum != _checksum(name, text):
                 self._database.execute("DELETE FROM notes WHERE name=?", name)
+        known = self.notes().get("damaged", 0)
         if lost or self._database.salvaged:
-            told = self._known_damage() + max(lost, self._database.salvaged)
-            self.note("damaged", told)
-        return self._known_damage()
-
-    def _known_damage(self) -> int:
-        found = self.notes().get("damaged", 0)
-        return found if isinstance(found, int) else 0
+            known += max(lost, self._database.salvaged)
+            self.note("damaged", known)
+        return known
 
     def __enter__(self) -> "Journal":
         return self
@@ -133,6 +144,15 @@ class Journal:
         """
         return [self._read(row) for row in self._database.rows(_ALL)]
 
+    def find(self, digest: str) -> Completion | None:
+        """An answer to what has this digest, wherever it was asked."""
+        rows = self._database.rows(_ANSWERED, digest)
+        return self._read(rows[0]).answer if rows else None
+
+    def keep(self, request: Request, model: str, answer: Completion) -> None:
+        """Write a call and its answer at once; another process may have been before."""
+        self._insert(request, model, "", 0, answer)
+
     def take(self, request: Request, model: str, *, make: bool = True) -> Call | None:
         """The entry of a request at the place where it is asked: the first that nobody has taken.
 
@@ -146,21 +166,23 @@ class Journal:
             rows = self._database.rows(_ONE, where, digest, occurrence)
             if not rows and not make:
                 return None
-            call = self._read(rows[0]) if rows else self._begin(
-                request, digest, where, occurrence, model
-            )  # fmt: skip
+            call = self._read(rows[0]) if rows else self._insert(request, model, where, occurrence)
             taken.add(occurrence)
+            self.recorded += call.answer is not None
             return call
 
-    def _begin(
-        self, request: Request, digest: str, where: str, occurrence: int, model: str
-    ) -> Call:
+    def _insert(
+        self, request: Request, model: str, where: str, occurrence: int,
+        answer: Completion | None = None,
+    ) -> Call:  # fmt: skip
+        digest = request.digest(model)
         written = scrub(canonical(request.to_dict()))
+        said = None if answer is None else scrub(canonical(answer.to_dict()))
         key, begun = uuid.uuid4().hex, time.time()
-        values = (digest, where, occurrence, scrub(model), written, key, begun, None, None, None)
+        values = (digest, where, occurrence, scrub(model), written, key, begun, None, said, None)
         cursor = self._database.execute(
-            "INSERT INTO calls (digest, place, occurrence, model, request, key, begun, ended,"
-            " answer, failure, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR IGNORE INTO calls (digest, place, occurrence, model, request, key, begun,"
+            " ended, answer, failure, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             *values, _checksum(*values),
         )  # fmt: skip
         return Call(
@@ -168,11 +190,16 @@ class Journal:
             begun, fresh=True,
         )  # fmt: skip
 
-    def settle(self, call: Call, answer: Completion) -> Call:
-        """Write an answer; when this returns, it is on disk."""
+    def settle(self, call: Call, answer: Completion) -> tuple[Call, Completion]:
+        """Write an answer, and give it as it was written; when this returns, it is on disk."""
         written = scrub(canonical(answer.to_dict()))
         kept = Completion.from_dict(json.loads(written))
-        return self._change(replace(call, ended=time.time(), answer=kept))
+        call = self._change(replace(call, ended=time.time(), answer=kept))
+        with self._database.lock:
+            self.paid += 1
+            self.spent += Spending(1, kept.usage.tokens, kept.usage.cost or 0.0)
+            self.unpriced += kept.usage.cost is None
+        return call, kept
 
     def fail(self, call: Call, why: str) -> Call:
         """Keep that an answer could not be used."""
@@ -196,7 +223,7 @@ class Journal:
         )  # fmt: skip
         return call
 
-    def release(self, call: Call, *, forget: bool) -> None:
+    def release(self, call: Call, error: BaseException) -> None:
         """A call ended without an answer: it can be taken again.
 
         It is forgotten if nothing was sent, now or earlier: what an earlier attempt may have been
@@ -204,7 +231,7 @@ class Journal:
         """
         with self._database.lock:
             self._taken[call.place, call.digest].discard(call.occurrence)
-            if forget and call.fresh:
+            if call.fresh and not may_be_billed(error):
                 self._database.execute("DELETE FROM calls WHERE id=? AND answer IS NULL", call.id)
 
     def note(self, name: str, value: Any) -> None:
@@ -251,3 +278,10 @@ class Journal:
 
 def _checksum(*values: Any) -> str:
     return hashlib.sha256(canonical(values).encode()).hexdigest()
+
+
+def may_be_billed(error: BaseException) -> bool:
+    """Whether a call that ended so may have been, or may yet be, billed."""
+    if isinstance(error, ModelError):
+        return error.may_be_billed
+    return not isinstance(error, PullbackError)

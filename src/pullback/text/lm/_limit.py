@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager, nullcontext
 
 from pullback.errors import ArgumentError
 from pullback.internal._limiter import Limiter
-from pullback.text.lm._completion import Chunk, Completion
+from pullback.text.lm._completion import Chunk
 from pullback.text.lm._lm import LM
 from pullback.text.lm._request import Request
-from pullback.text.lm._wrapper import Wrapper
+from pullback.text.lm._wrapper import Ask, Wrapper
 
 __all__ = ["Limit"]
 
@@ -55,15 +55,10 @@ class Limit(Wrapper):
         self._bookings: deque[float] = deque(maxlen=rate)
         self._begun: deque[float] = deque(maxlen=rate)
 
-    async def answer(self, request: Request) -> Completion:
-        """Ask when there is a place."""
+    async def step(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
+        """Ask when there is a place, which is held until the answer ends."""
         async with self._place():
-            return await self.inner.ask(request)
-
-    async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
-        """Ask when there is a place, which is held until the stream ends."""
-        async with self._place():
-            async for chunk in self.inner.ask_stream(request):
+            async for chunk in ask(request):
                 yield chunk
 
     @asynccontextmanager

@@ -20,8 +20,8 @@ class LlamaCpp(OpenAI):
 
     llama.cpp serves it at an address of loopback and the SDK asks there, so that streams, JSON
     schemas (which steer the decoding itself) and cancellation are those of any server. Its
-    context and threads are fixed when it is made. The default model is small enough for tests
-    and examples; what it says shows nothing about quality.
+    context and threads are fixed when it is made. The default model is a test of the transport
+    and a way to try one call: it is too small to follow a critic, so nothing is optimised with it.
 
     Arguments:
         source: a ``.gguf`` file, or an installed package that ships one:

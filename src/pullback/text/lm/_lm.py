@@ -10,13 +10,26 @@ from typing import Any
 
 from pullback.errors import ReplyError
 from pullback.tape._concurrency import run
-from pullback.text.lm._active import active
 from pullback.text.lm._completion import Chunk, Completion, Finish
 from pullback.text.lm._request import Request
 from pullback.text.lm._schema import read_answer
 from pullback.text.prices import Price
 
-__all__ = ["LM"]
+__all__ = ["LM", "activate", "active"]
+
+# The run under way, which all models of this process go through: one at most, with one journal
+# and one budget. It has `ask` and `stream`, given a model and a request.
+_active: list[Any] = []
+
+
+def active() -> Any:
+    """The run under way, or None."""
+    return _active[-1] if _active else None
+
+
+def activate(run: Any) -> None:
+    """Let every model go through a run from now on; None: no longer."""
+    _active[:] = [] if run is None else [run]
 
 
 class LM(ABC):

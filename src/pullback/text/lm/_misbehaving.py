@@ -4,15 +4,15 @@ import asyncio
 import random
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from pullback.errors import ArgumentError, ModelError, ReplyError
 from pullback.tape import place
-from pullback.text.lm._completion import Completion, Finish
+from pullback.text.lm._completion import Chunk, Completion, Finish
 from pullback.text.lm._lm import LM
 from pullback.text.lm._request import Request
-from pullback.text.lm._wrapper import Wrapper
+from pullback.text.lm._wrapper import Ask, Wrapper
 
 __all__ = ["Misbehaving"]
 
@@ -76,7 +76,7 @@ class Misbehaving(Wrapper):
         self._attempts: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    async def answer(self, request: Request) -> Completion:
+    async def step(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
         """Ask the model; now and then, spoil the answer or lose it."""
         what = f"{self.seed} {place()} {request.digest(self.model)}"
         with self._lock:
@@ -89,7 +89,12 @@ class Misbehaving(Wrapper):
         lost = _LOST.get(kind)
         if lost is not None:
             raise lost()
-        return _spoilt(kind, await self.inner.ask(request))
+        async for chunk in ask(request):
+            if not kind:
+                yield chunk
+            elif chunk.completion is not None:
+                answer = _spoilt(kind, chunk.completion)
+                yield Chunk(answer.text, answer)
 
 
 def _spoilt(kind: str, answer: Completion) -> Completion:

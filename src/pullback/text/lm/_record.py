@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from pullback.errors import ArgumentError, ModelError, PullbackError, RecordingError
+from pullback.errors import ArgumentError, RecordingError
 from pullback.text.lm._completion import Chunk, Completion
 from pullback.text.lm._journal import Call, Journal
 from pullback.text.lm._lm import LM
 from pullback.text.lm._openai import idempotency_key
 from pullback.text.lm._request import Request
-from pullback.text.lm._wrapper import Wrapper
+from pullback.text.lm._wrapper import Ask, Wrapper
 
 __all__ = ["Record", "Replay", "hearing"]
 
@@ -64,49 +64,26 @@ class Record(Wrapper):
         super().__init__(inner)
         self.journal = journal if isinstance(journal, Journal) else Journal(journal)
 
-    async def answer(self, request: Request) -> Completion:
-        """Answer from the journal, or ask and write."""
-        call = _taken(self.journal.take(request, self.model))
+    async def step(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
+        """Answer from the journal in one piece, or ask and write."""
+        call = self.journal.take(request, self.model)
+        assert call is not None  # it was to be made
         if call.answer is not None:
             _hand_on(call)
-            self.done(call.answer, paid=False)
-            return call.answer
-        token = idempotency_key.set(call.key)
-        try:
-            answer = await self.inner.ask(request)
-        except BaseException as error:
-            self.journal.release(call, forget=_nothing_sent(error))
-            raise
-        finally:
-            idempotency_key.reset(token)
-        call = self.journal.settle(call, answer)
-        _hand_on(call)
-        self.done(_answered(call), paid=True)
-        return _answered(call)
-
-    def done(self, answer: Completion, paid: bool) -> None:
-        """Called with every answer, and whether it was paid for now; a subclass may look."""
-
-    async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
-        """Answer from the journal in one piece, or ask bit by bit and write at the end."""
-        call = _taken(self.journal.take(request, self.model))
-        if call.answer is not None:
-            self.done(call.answer, paid=False)
             yield Chunk(call.answer.text, call.answer)
             return
-        chunks = self.inner.ask_stream(request)
-        whole = False
+        chunks, whole = ask(request), False
         try:
             while (chunk := await _next(chunks, call.key)) is not None:
                 if chunk.completion is not None:
                     whole = True
-                    answer = _answered(self.journal.settle(call, chunk.completion))
-                    self.done(answer, paid=True)
+                    call, answer = self.journal.settle(call, chunk.completion)
+                    _hand_on(call)
                     chunk = Chunk(chunk.text, answer)
                 yield chunk
         except BaseException as error:
             if not whole:
-                self.journal.release(call, forget=_nothing_sent(error))
+                self.journal.release(call, error)
             raise
 
 
@@ -180,23 +157,6 @@ def mismatch(journal: Journal, request: Request, model: str) -> RecordingError:
 def _lines(value: Any) -> list[str]:
     text = json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
     return text.replace("\\n", "\\n\n").splitlines()  # a long prompt differs in one of its lines
-
-
-def _taken(call: Call | None) -> Call:
-    assert call is not None  # it was to be made
-    return call
-
-
-def _answered(call: Call) -> Completion:
-    assert call.answer is not None  # it was just written
-    return call.answer
-
-
-def _nothing_sent(error: BaseException) -> bool:
-    """Whether it is certain that nothing was, or will be, billed."""
-    if isinstance(error, ModelError):
-        return not error.may_be_billed
-    return isinstance(error, PullbackError)
 
 
 async def _next(chunks: AsyncIterator[Chunk], key: str) -> Chunk | None:

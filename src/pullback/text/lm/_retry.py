@@ -5,10 +5,10 @@ from typing import Any
 
 from pullback.errors import ArgumentError, ModelError
 from pullback.internal._extras import require
-from pullback.text.lm._completion import Chunk, Completion
+from pullback.text.lm._completion import Chunk
 from pullback.text.lm._lm import LM
 from pullback.text.lm._request import Request
-from pullback.text.lm._wrapper import Wrapper
+from pullback.text.lm._wrapper import Ask, Wrapper
 
 __all__ = ["Retry"]
 
@@ -63,21 +63,8 @@ class Retry(Wrapper):
             wait_jitter=self.wait,
         )
 
-    async def answer(self, request: Request) -> Completion:
-        """Ask until an answer comes."""
-        number = 0
-        try:
-            async for attempt in self._attempts():
-                with attempt:
-                    number = attempt.num
-                    return await self.inner.ask(request)
-        except ModelError as error:
-            _note(error, number)
-            raise
-        raise AssertionError("unreachable")
-
-    async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
-        """Ask until a stream begins."""
+    async def step(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
+        """Ask until an answer begins to come."""
         number = 0
         try:
             async for attempt in self._attempts():
@@ -86,7 +73,7 @@ class Retry(Wrapper):
                     number = attempt.num
                     begun = False
                     try:
-                        async for chunk in self.inner.ask_stream(request):
+                        async for chunk in ask(request):
                             begun = True
                             yield chunk
                     except ModelError as error:
@@ -96,10 +83,6 @@ class Retry(Wrapper):
                 if failed is not None:
                     raise failed
         except ModelError as error:
-            _note(error, number)
+            if number > 1:
+                error.add_note(f"  attempts: {number}")
             raise
-
-
-def _note(error: ModelError, attempts: int) -> None:
-    if attempts > 1:
-        error.add_note(f"  attempts: {attempts}")

@@ -12,12 +12,11 @@ from pullback.errors import ArgumentError
 from pullback.tape import Variable, graph
 from pullback.tape._place import within
 from pullback.text.lm._account import Account, Spending
-from pullback.text.lm._active import activate, active
 from pullback.text.lm._budget import Budget, most_of
 from pullback.text.lm._completion import Chunk, Completion
 from pullback.text.lm._home import patience
 from pullback.text.lm._journal import Call, Journal
-from pullback.text.lm._lm import LM
+from pullback.text.lm._lm import LM, activate, active
 from pullback.text.lm._plan import Plan
 from pullback.text.lm._record import Record, Replay
 from pullback.text.lm._request import Request
@@ -33,37 +32,8 @@ class _Direct(Wrapper):
     async def answer(self, request: Request) -> Completion:
         return await self.inner.answer(request)
 
-    async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
-        async for chunk in self.inner.stream_answer(request):
-            yield chunk
-
-
-class _Record(Record):
-    """A record that tells the run of each answer."""
-
-    def __init__(self, run: "Run", inner: LM) -> None:
-        super().__init__(inner, run.journal)
-        self._run = weakref.ref(run)
-
-    def done(self, answer: Completion, paid: bool) -> None:
-        run = self._run()
-        if run is not None:
-            run.book(answer, paid)
-
-
-class _Replay(Replay):
-    """A replay that tells the run of each answer."""
-
-    def __init__(self, run: "Run", model: str) -> None:
-        super().__init__(run.journal, model=model)
-        self._run = weakref.ref(run)
-
-    async def answer(self, request: Request) -> Completion:
-        answer = await super().answer(request)
-        run = self._run()
-        if run is not None:
-            run.book(answer, False)
-        return answer
+    def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
+        return self.inner.stream_answer(request)
 
 
 class Run:
@@ -110,8 +80,7 @@ class Run:
         watch: Callable[["Run"], None] | None = None,
     ) -> None:
         self.account = account
-        self.paid = self.recorded = self.under_way = self.unpriced = 0
-        self.spent = Spending()
+        self.under_way = 0
         self.plans: list[Plan] = []
         self.described: list[str] = []
         self.replays = replay
@@ -192,15 +161,25 @@ class Run:
         if not self.replays:
             self.journal.retire_failures()
 
-    def book(self, answer: Completion, paid: bool) -> None:
-        """Count an answer: one that was paid for now, or one of the journal."""
-        with self._changed:
-            if paid:
-                self.paid += 1
-                self.spent += Spending(1, answer.usage.tokens, answer.usage.cost or 0.0)
-                self.unpriced += answer.usage.cost is None
-            else:
-                self.recorded += 1
+    @property
+    def paid(self) -> int:
+        """How many answers were paid for in this run."""
+        return self.journal.paid
+
+    @property
+    def recorded(self) -> int:
+        """How many answers came from the journal."""
+        return self.journal.recorded
+
+    @property
+    def spent(self) -> Spending:
+        """What was spent in this run."""
+        return self.journal.spent
+
+    @property
+    def unpriced(self) -> int:
+        """How many answers were paid for at a price that nobody knows."""
+        return self.journal.unpriced
 
     def _way(self, lm: LM) -> LM:
         """What a model's requests go through in this run."""
@@ -211,11 +190,11 @@ class Run:
 
     def _make_way(self, lm: LM) -> LM:
         if self.replays:
-            return _Replay(self, lm.model)
+            return Replay(self.journal, model=lm.model)
         inner: LM = _Direct(lm)
         if self.account is not None:
             inner = Budget(inner, self.account, max_output_tokens=self._max_output_tokens)
-        return _Record(self, inner)
+        return Record(inner, self.journal)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ from pullback.text.lm._json import canonical
 from pullback.text.lm._lm import LM
 from pullback.text.lm._request import Request
 from pullback.text.lm._secrets import scrub
-from pullback.text.lm._wrapper import Wrapper
+from pullback.text.lm._wrapper import Ask, Wrapper
 
 __all__ = ["Traced"]
 
@@ -44,17 +44,10 @@ class Traced(Wrapper):
         self._tracer = tracer or self._trace.get_tracer("pullback")
         self.content = content
 
-    async def answer(self, request: Request) -> Completion:
-        """Ask within a span."""
+    async def step(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
+        """Ask within a span, which ends with the answer, or where it is left."""
         with self._span(request) as span:
-            answer = await self.inner.ask(request)
-            self._end(span, answer)
-            return answer
-
-    async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
-        """Ask bit by bit; the span ends with the answer, or where it is left."""
-        with self._span(request) as span:
-            async for chunk in self.inner.ask_stream(request):
+            async for chunk in ask(request):
                 if chunk.completion is not None:
                     self._end(span, chunk.completion)
                 yield chunk

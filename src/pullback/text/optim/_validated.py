@@ -184,7 +184,7 @@ class Validated:
                 before = self.final.scores()
             finally:
                 self.optimizer.set_values(now)
-        return compare(before, after)
+        return compare(before, after, 1.0)
 
     def zero_grad(self) -> None:
         """Forget the feedback of every parameter."""

@@ -20,14 +20,11 @@ class Add:
             TypeError: one is no Variable, or the kinds cannot be added.
             ValueError: a list is added to a single value, or to a list of another length.
         """
-        for value in (x, y):
-            if not isinstance(value, tape.Variable):
-                raise ArgumentTypeError("Add takes Variables.", given=type(value).__name__)
+        _check_variables(x, y)
         check_same_length(x._data, y._data)
         if not isinstance(x._data, list):
             return _named(x + y, (x, y))
-        items = [x[number] + y[number] for number in range(len(x._data))]
-        return _named(tape.stack(items), (x, y))
+        return _named(tape.stack([a + b for a, b in zip(x, y, strict=True)]), (x, y))
 
 
 class Sum:
@@ -40,10 +37,11 @@ class Sum:
         Raises:
             TypeError: an entry is no Variable, or the kinds cannot be added.
         """
-        if not isinstance(x, list | tuple) or not all(isinstance(v, tape.Variable) for v in x):
+        if not isinstance(x, list | tuple):
             raise ArgumentTypeError("Sum takes a list of Variables.", given=repr(x)[:80])
+        _check_variables(*x)
         if any(isinstance(value._data, list) for value in x):
-            x = [value[n] for value in x for n in range(len(value._data))]
+            x = [item for value in x for item in value]
         return _named(text.sum(x), x)
 
 
@@ -58,14 +56,14 @@ class Split:
             TypeError: it is no text, the separator no text, or the limit no whole number.
         """
         sep, maxsplit = plain(sep), plain(maxsplit)
-        if not isinstance(x, tape.Variable) or not isinstance(sep, str | None):
-            raise ArgumentTypeError("Split takes a Variable and a text.", given=f"{x!r}, {sep!r}")
-        if isinstance(maxsplit, bool) or not isinstance(maxsplit, int | None):
-            raise ArgumentTypeError("maxsplit is no whole number.", given=repr(maxsplit))
         limit = -1 if maxsplit is None else maxsplit
+        _check_variables(x)
+        if not isinstance(sep, str | None) or type(limit) is not int:
+            raise ArgumentTypeError("Split takes a text and a whole number.",
+                                    given=f"sep={sep!r}, maxsplit={maxsplit!r}")  # fmt: skip
         if not isinstance(x._data, list):
             return tuple(adopt(text.split(x, sep, limit)))
-        rows = [text.split(x[number], sep, limit) for number in range(len(x._data))]
+        rows = [text.split(item, sep, limit) for item in x]
         if len({len(row) for row in rows}) != 1:
             raise ArgumentTypeError("The texts have different numbers of parts.",
                                     given=repr([len(row) for row in rows]))  # fmt: skip
@@ -75,7 +73,12 @@ class Split:
         return tuple(adopt(columns))
 
 
+def _check_variables(*values: Any) -> None:
+    for value in values:
+        if not isinstance(value, tape.Variable):
+            raise ArgumentTypeError("An operation takes Variables.", given=type(value).__name__)
+
+
 def _named(result: Any, values: Any) -> Variable:
-    roles = dict.fromkeys(value.role for value in values if value.role)
-    result.role = " and ".join(roles)
+    result.role = " and ".join(dict.fromkeys(value.role for value in values if value.role))
     return adopt(result)

@@ -9,12 +9,9 @@ __all__ = ["Function"]
 
 
 class Function(tape.Function):
-    """A custom differentiable function of Variables: see `pullback.tape.Function`.
+    """A custom differentiable function of Variables, the whole of it running here.
 
-    All of the contract runs: ``forward`` in both forms, ``setup_context``, ``backward`` or
-    ``vjp``, ``jvp``, ``vmap`` or ``generate_vmap_rule``, ``apply``; and on the context
-    ``save_for_backward``, ``save_for_forward``, ``saved_variables`` (``saved_tensors``),
-    ``needs_input_grad``, ``mark_dirty``, ``mark_non_differentiable``, ``set_materialize_grads``.
+    See `pullback.tape.Function`.
 
     Example:
         >>> import pullback.compat.afnio as hf

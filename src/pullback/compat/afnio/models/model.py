@@ -1,5 +1,6 @@
 """What a client of a language model can do."""
 
+import threading
 from typing import Any
 
 __all__ = ["BaseModel", "ChatCompletionModel", "EmbeddingModel", "TextCompletionModel"]
@@ -12,8 +13,8 @@ class BaseModel:
         self, provider: str | None = None, config: dict[str, Any] | None = None,
         usage: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        self._provider, self._config = provider, dict(config or {})
-        self._usage: dict[str, Any] = dict(usage or {})
+        self._provider, self._config, self._usage = provider, dict(config or {}), dict(usage or {})
+        self._lock = threading.Lock()
 
     def get_provider(self) -> str | None:
         """Who provides it."""
@@ -33,29 +34,21 @@ class BaseModel:
 
     def update_usage(self, usage: dict[str, Any], model_name: str | None = None) -> None:
         """Add what a call has used."""
-        for name, count in usage.items():
-            self._usage[name] = self._usage.get(name, 0) + (count or 0)
+        with self._lock:
+            for name, count in usage.items():
+                self._usage[name] = self._usage.get(name, 0) + (count or 0)
 
 
 class ChatCompletionModel(BaseModel):
-    """A client that answers messages; a subclass writes ``chat`` or ``achat``."""
+    """A client that answers messages: a subclass writes ``chat(messages, **options)`` or ``achat``.
 
-    def chat(self, messages: list[dict[str, Any]], **kwargs: Any) -> str:
-        """Answer; to be written."""
-        raise NotImplementedError(f"{type(self).__name__} has no chat.")
+    Both give a text.
+    """
 
 
 class TextCompletionModel(BaseModel):
-    """A client that goes on with a text."""
-
-    def complete(self, prompt: str, **kwargs: Any) -> str:
-        """Go on; to be written."""
-        raise NotImplementedError(f"{type(self).__name__} has no complete.")
+    """A client that goes on with a text: a subclass writes ``complete(prompt, **options)``."""
 
 
 class EmbeddingModel(BaseModel):
-    """A client that embeds texts."""
-
-    def embed(self, input: list[str], **kwargs: Any) -> list[list[float]]:  # noqa: A002  # afnio's name
-        """Embed; to be written."""
-        raise NotImplementedError(f"{type(self).__name__} has no embed.")
+    """A client that embeds texts: a subclass writes ``embed(input, **options)``."""

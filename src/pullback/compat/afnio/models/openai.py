@@ -1,6 +1,5 @@
 """Clients of OpenAI, and of any server that speaks its chat completions."""
 
-import threading
 from typing import Any
 
 from pullback.compat.afnio.models.model import ChatCompletionModel
@@ -33,39 +32,31 @@ class _Client(ChatCompletionModel):
         super().__init__("openai", {"timeout": timeout, "max_retries": max_retries})
         self._options = {"api_key": api_key, "base_url": base_url, "timeout": timeout,
                          "headers": default_headers}  # fmt: skip
-        self._retries = max_retries
         self._models: dict[str, lm.LM] = {}
-        self._lock = threading.Lock()
 
-    def _model(self, model: str | None) -> lm.LM:
+    def _model(self, model: str | None = None, **options: Any) -> tuple[lm.LM, dict[str, Any]]:
         if not model:
             raise ArgumentError("No model was named.", mend="Pass model='gpt-4o' to the call.")
-        with self._lock:
-            if model not in self._models:
-                asked: lm.LM = lm.OpenAI(model, **self._options)
-                if self._retries:
-                    asked = lm.Retry(asked, attempts=self._retries + 1)
-                self._models[model] = asked
-            return self._models[model]
+        if model not in self._models:
+            asked: lm.LM = lm.OpenAI(model, **self._options)
+            attempts = self._config["max_retries"] + 1
+            self._models[model] = lm.Retry(asked, attempts=attempts) if attempts > 1 else asked
+        return self._models[model], options
 
     @property
     def usage(self) -> lm.Usage:
         """What it has used."""
-        used = self.get_usage()
-        return lm.Usage(
-            used.get("prompt_tokens", 0), used.get("completion_tokens", 0),
-            cost=used.get("cost", 0.0),
-        )  # fmt: skip
+        used: Any = {"prompt_tokens": 0, "completion_tokens": 0, "cost": 0.0} | self._usage
+        return lm.Usage(used["prompt_tokens"], used["completion_tokens"], cost=used["cost"])
 
     def _count(self, completion: lm.Completion) -> str:
         usage = completion.usage
-        with self._lock:
-            self.update_usage({
-                "prompt_tokens": usage.input_tokens,
-                "completion_tokens": usage.output_tokens,
-                "total_tokens": usage.tokens,
-                "cost": usage.cost or 0.0,
-            })  # fmt: skip
+        self.update_usage({
+            "prompt_tokens": usage.input_tokens,
+            "completion_tokens": usage.output_tokens,
+            "total_tokens": usage.tokens,
+            "cost": usage.cost or 0.0,
+        })  # fmt: skip
         return completion.text
 
 
@@ -74,8 +65,8 @@ class OpenAI(_Client):
 
     def chat(self, messages: list[dict[str, Any]], **kwargs: Any) -> str:
         """Answer messages; ``model`` and the rest by OpenAI's names."""
-        asked = self._model(kwargs.pop("model", None))
-        return self._count(asked.complete(messages, **kwargs))
+        asked, options = self._model(**kwargs)
+        return self._count(asked.complete(messages, **options))
 
 
 class AsyncOpenAI(_Client):
@@ -83,5 +74,5 @@ class AsyncOpenAI(_Client):
 
     async def achat(self, messages: list[dict[str, Any]], **kwargs: Any) -> str:
         """Answer messages; ``model`` and the rest by OpenAI's names."""
-        asked = self._model(kwargs.pop("model", None))
-        return self._count(await asked.acomplete(messages, **kwargs))
+        asked, options = self._model(**kwargs)
+        return self._count(await asked.acomplete(messages, **options))

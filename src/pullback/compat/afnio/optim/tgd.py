@@ -4,16 +4,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pullback import text
+from pullback.compat.afnio._blocks import check_messages
 from pullback.compat.afnio._client import as_lm
-from pullback.compat.afnio._messages import check_messages
 from pullback.compat.afnio._variable import plain
+from pullback.compat.afnio.optim.optimizer import Optimizer
 from pullback.errors import ArgumentTypeError
 from pullback.text.optim import Constraint, keeps_fields
 
 __all__ = ["TGD"]
 
 
-class TGD(text.optim.TGD):
+class TGD(text.optim.TGD, Optimizer):
     """Textual gradient descent: see `pullback.text.optim.TGD`.
 
     Arguments:
@@ -56,12 +57,7 @@ class TGD(text.optim.TGD):
         return result
 
     def _kept(self, parameter: Any) -> Constraint | None:
-        fields = keeps_fields(parameter.data)  # here every text may be a template
-        return fields if fields is not None and "{" in parameter.data else None
-
-    def clear_grad(self) -> None:
-        """Forget the feedback of every parameter."""
-        self.zero_grad()
+        return keeps_fields(parameter.data) if "{" in parameter.data else None  # any is a template
 
 
 def _constraint(value: Any) -> Constraint:

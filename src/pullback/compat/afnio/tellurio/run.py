@@ -1,32 +1,29 @@
-"""`Run`: metrics of a run, kept in this process."""
+"""`Run`: metrics of a run, kept in this process: there is no account, nothing is sent anywhere."""
 
 import contextlib
 import logging
-from collections.abc import Iterator
-from typing import Any
+import uuid
+from typing import Any, NoReturn
 
-from pullback.errors import ArgumentError
+from pullback.compat.afnio.tellurio.run_context import get_active_run_uuid, set_active_run_uuid
+from pullback.errors import UnsupportedError
 
 __all__ = ["Run", "configure_logging", "init", "log", "login", "suppress_variable_notifications"]
+
+_runs: dict[str, "Run"] = {}
 
 
 class Run:
     """A run and what was logged in it.
 
-    Arguments:
-        namespace: whose it is.
-        project: what it belongs to.
-        name: its own name.
-
     Attributes:
         metrics: a list of pairs, a name and a value, in order.
-        finished: whether it has ended.
     """
 
     def __init__(self, namespace: str, project: str, name: str | None = None) -> None:
         self.namespace, self.project, self.name = namespace, project, name
+        self.uuid = str(uuid.uuid4())
         self.metrics: list[tuple[str, Any]] = []
-        self.finished = False
 
     def log(self, name: str, value: Any, step: int | None = None) -> None:
         """Keep a metric."""
@@ -34,9 +31,8 @@ class Run:
 
     def finish(self, status: Any = None) -> None:
         """End the run."""
-        self.finished = True
-        if self in _runs:
-            _runs.remove(self)
+        _runs.pop(self.uuid, None)
+        set_active_run_uuid(next(reversed(_runs), None))
 
     def __enter__(self) -> "Run":
         return self
@@ -45,38 +41,40 @@ class Run:
         self.finish()
 
 
-_runs: list[Run] = []
-
-
 def init(
     namespace_slug: str, project_display_name: str, name: str | None = None, **details: Any
 ) -> Run:
-    """Begin a run; nothing is sent anywhere."""
+    """Begin a run."""
     run = Run(namespace_slug, project_display_name, name)
-    _runs.append(run)
+    _runs[run.uuid] = run
+    set_active_run_uuid(run.uuid)
     return run
 
 
 def log(name: str, value: Any, step: int | None = None) -> None:
-    """Keep a metric in the run that began last.
+    """Keep a metric in the run under way.
 
     Raises:
         ValueError: no run has begun.
     """
-    if not _runs:
-        raise ArgumentError("No run has begun.", mend="Call init(namespace, project) first.")
-    _runs[-1].log(name, value, step)
+    _runs[get_active_run_uuid()].log(name, value, step)
 
 
-def login(api_key: str | None = None, relogin: bool = False) -> dict[str, Any]:
-    """There is no account: nothing is asked and nothing kept."""
-    return {"local": True}
+def login(api_key: str | None = None, relogin: bool = False) -> NoReturn:
+    """There is no account.
+
+    Raises:
+        RuntimeError: always.
+    """
+    raise UnsupportedError(
+        "There is no account to log in to: everything runs here.",
+        mend="Leave login out. `with pullback.text.lm.Run('run.sqlite'):` keeps what is paid for.",
+    )
 
 
-@contextlib.contextmanager
-def suppress_variable_notifications() -> Iterator[None]:
+def suppress_variable_notifications() -> contextlib.AbstractContextManager[None]:
     """Variables notify nobody; this is here so that programs run."""
-    yield
+    return contextlib.nullcontext()
 
 
 def configure_logging(verbosity: str = "info") -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.tape import no_grad
 from pullback.text import train
 
 __all__ = ["Trainer"]
@@ -52,9 +53,7 @@ class Trainer:
             TypeError: an argument is of another type.
             ValueError: there is no training data.
         """
-        _check(agent, train_dataloader, "training", "train_dataloader")
-        if ckpt_path is not None and not isinstance(ckpt_path, str | Path):
-            raise ArgumentTypeError("A checkpoint is a path.", given=type(ckpt_path).__name__)
+        _check(train_dataloader, "train_dataloader")
         if self._summary:
             for name, parameter in agent.named_parameters():
                 print(f"{name}: {parameter.role} ({len(str(parameter.data))} characters)")
@@ -66,23 +65,33 @@ class Trainer:
         self, agent: Any, val_dataloader: Any = None, llm_clients: Iterable[Any] | None = ()
     ) -> dict[str, float]:
         """The means of the metrics of ``validation_step``, by names that start with ``val_``."""
-        _check(agent, val_dataloader, "validation", "val_dataloader")
+        _check(val_dataloader, "val_dataloader")
         return _renamed("val", self._trainer.validate(agent, val_dataloader))
 
     def test(
         self, agent: Any, test_dataloader: Any = None, llm_clients: Iterable[Any] | None = ()
     ) -> dict[str, float]:
         """The means of the metrics of ``test_step``, by names that start with ``test_``."""
-        _check(agent, test_dataloader, "test", "test_dataloader")
+        _check(test_dataloader, "test_dataloader")
         return _renamed("test", self._trainer.test(agent, test_dataloader))
+
+    def predict(
+        self, agent: Any, dataloader: Any = None, llm_clients: Iterable[Any] | None = ()
+    ) -> list[Any]:
+        """What ``predict_step(batch, number)``, or the agent itself, gives for each batch."""
+        _check(dataloader, "dataloader")
+        step = getattr(agent, "predict_step", lambda batch, number: agent(batch))
+        agent.eval()
+        with no_grad():
+            return [step(batch, number) for number, batch in enumerate(dataloader)]
 
 
 def _renamed(stage: str, metrics: dict[str, float]) -> dict[str, float]:
     return {f"{stage}_{'loss' if k == 'score' else k}": v for k, v in metrics.items()}
 
 
-def _check(agent: Any, data: Any, what: str, name: str) -> None:
+def _check(data: Any, name: str) -> None:
     if data is None:
-        raise ArgumentError(f"There is no {what} data.", mend=f"Pass {name}=...")
+        raise ArgumentError("There is no data.", mend=f"Pass {name}=...")
     if not isinstance(data, Iterable):
-        raise ArgumentTypeError(f"The {what} data cannot be iterated.", given=type(data).__name__)
+        raise ArgumentTypeError(f"{name} cannot be iterated.", given=type(data).__name__)

@@ -1,14 +1,32 @@
 """`Module`: a pipeline, or a part of one."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 from pullback.compat.afnio.cognitive.parameter import Parameter
 from pullback.errors import ArgumentTypeError
 from pullback.tape import Variable
 from pullback.text import Module as TextModule
 
-__all__ = ["Module"]
+__all__ = ["Module", "OperationModule"]
+
+
+def _kept(kind: str) -> tuple[Any, Any, Any]:
+    """How a module keeps values of a kind by name, and gives them back with and without names."""
+
+    def register(self: Any, name: str, value: Any) -> None:
+        setattr(self, name, value)
+        self.__dict__.setdefault(f"_{kind}", set()).add(name)
+
+    def named(self: Any) -> Iterator[tuple[str, Any]]:
+        for path, module in self.named_modules():
+            for name in sorted(module.__dict__.get(f"_{kind}", ())):
+                yield (f"{path}.{name}" if path else name), getattr(module, name)
+
+    def values(self: Any) -> Iterator[Any]:
+        return (value for _, value in named(self))
+
+    return register, named, values
 
 
 class Module(TextModule):
@@ -17,6 +35,12 @@ class Module(TextModule):
     Chats, completion configs, functions and models can be registered by name; they are found by
     ``named_chats`` and so on, and are no part of the state, which is plain JSON.
     """
+
+    register_chat, named_chats, chats = _kept("chats")
+    register_completion_config, named_completion_configs, completion_configs = _kept("configs")
+    register_function, named_functions, functions = _kept("functions")
+    register_model, named_models, models = _kept("models")
+    empty_grad = TextModule.zero_grad
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -42,63 +66,6 @@ class Module(TextModule):
         else:
             super().register_buffer(name, variable)
 
-    def register_chat(self, name: str, messages: Any) -> None:
-        """Keep messages under a name."""
-        self._register("chat", name, messages)
-
-    def register_completion_config(self, name: str, args: dict[str, Any] | None) -> None:
-        """Keep arguments of calls under a name."""
-        self._register("completion_config", name, args)
-
-    def register_function(self, name: str, func: Callable[..., Any] | None) -> None:
-        """Keep a function under a name."""
-        self._register("function", name, func)
-
-    def register_model(self, name: str, model: Any) -> None:
-        """Keep a client under a name."""
-        self._register("model", name, model)
-
-    def _register(self, kind: str, name: str, value: Any) -> None:
-        setattr(self, name, value)
-        self.__dict__.setdefault(f"_{kind}s", set()).add(name)
-
-    def _named(self, kind: str) -> Iterator[tuple[str, Any]]:
-        for path, module in self.named_modules():
-            for name in sorted(module.__dict__.get(f"_{kind}s", ())):
-                yield (f"{path}.{name}" if path else name), getattr(module, name)
-
-    def named_chats(self) -> Iterator[tuple[str, Any]]:
-        """The registered messages by path."""
-        return self._named("chat")
-
-    def chats(self) -> Iterator[Any]:
-        """The registered messages."""
-        return (value for _, value in self.named_chats())
-
-    def named_completion_configs(self) -> Iterator[tuple[str, Any]]:
-        """The registered arguments of calls by path."""
-        return self._named("completion_config")
-
-    def completion_configs(self) -> Iterator[Any]:
-        """The registered arguments of calls."""
-        return (value for _, value in self.named_completion_configs())
-
-    def named_functions(self) -> Iterator[tuple[str, Any]]:
-        """The registered functions by path."""
-        return self._named("function")
-
-    def functions(self) -> Iterator[Any]:
-        """The registered functions."""
-        return (value for _, value in self.named_functions())
-
-    def named_models(self) -> Iterator[tuple[str, Any]]:
-        """The registered clients by path."""
-        return self._named("model")
-
-    def models(self) -> Iterator[Any]:
-        """The registered clients."""
-        return (value for _, value in self.named_models())
-
     def buffers(self) -> Iterator[Variable]:
         """The buffers."""
         return (value for _, value in self.named_buffers())
@@ -106,10 +73,6 @@ class Module(TextModule):
     def named_children(self) -> Iterator[tuple[str, TextModule]]:
         """The modules directly in it, by name."""
         return ((path, each) for path, each in self.named_modules() if path and "." not in path)
-
-    def empty_grad(self) -> None:
-        """Forget the feedback of every parameter."""
-        self.zero_grad()
 
     def load_state_dict(  # type: ignore[bad-override]
         self,
@@ -121,18 +84,12 @@ class Module(TextModule):
         """Take the data that `state_dict` gave."""
         super().load_state_dict(state_dict, strict)
 
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        """One step of training; to be written."""
-        raise NotImplementedError(f"{type(self).__name__} has no training_step.")
 
-    def validation_step(self, batch: Any, batch_idx: int) -> Any:
-        """One step of validation; to be written."""
-        raise NotImplementedError(f"{type(self).__name__} has no validation_step.")
+class OperationModule(Module):
+    """An operation as a module."""
 
-    def test_step(self, batch: Any, batch_idx: int) -> Any:
-        """One step of a test; to be written."""
-        raise NotImplementedError(f"{type(self).__name__} has no test_step.")
+    operation: ClassVar[Any]
 
-    def configure_optimizers(self) -> Any:
-        """The optimizer; to be written."""
-        raise NotImplementedError(f"{type(self).__name__} has no configure_optimizers.")
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Apply the operation."""
+        return self.operation.apply(*args, **kwargs)

@@ -15,32 +15,26 @@ _MARK = "pullback.compat.afnio.Variable"
 
 
 def save(obj: object, f: Any, pickle_protocol: int = 2) -> None:
-    """Write state: dicts, lists, texts, numbers and Variables, as JSON.
+    """Write dicts, lists, texts, numbers and Variables to a path or binary file, as JSON.
 
-    Arguments:
-        obj: the state.
-        f: a path, or a binary file.
-        pickle_protocol: is taken and not used: what is read back runs no code.
+    ``pickle_protocol`` is taken and not used: what is read back runs no code.
 
     Raises:
         TypeError: something in it is none of these.
     """
     text = scrub(json.dumps(obj, default=_written, ensure_ascii=False)).encode("utf-8")
-    if hasattr(f, "write"):
-        f.write(text)
-    else:
-        Path(f).write_bytes(text)
+    f.write(text) if hasattr(f, "write") else Path(f).write_bytes(text)
 
 
 def load(f: Any) -> Any:
     """Read what `save` wrote.
 
     Raises:
-        ArgumentError: the file holds something else.
+        ValueError: the file holds something else.
     """
     text = f.read() if hasattr(f, "read") else Path(f).read_bytes()
     try:
-        return json.loads(text, object_hook=_read)
+        return json.loads(text, object_hook=lambda v: Variable(*v[_MARK]) if _MARK in v else v)
     except ValueError as error:
         raise ArgumentError("The file was not written by save.", given=str(error)[:80]) from None
 
@@ -49,7 +43,3 @@ def _written(value: Any) -> Any:
     if isinstance(value, TapeVariable):
         return {_MARK: [value.data, value.role, value.requires_grad]}
     raise ArgumentTypeError("This cannot be saved as JSON.", given=repr(value)[:80])
-
-
-def _read(value: dict[str, Any]) -> Any:
-    return Variable(*value[_MARK]) if _MARK in value else value

@@ -1,0 +1,5 @@
+"""Batches of samples."""
+
+from pullback.text.train import DataLoader
+
+__all__ = ["DataLoader"]

@@ -1,0 +1,10 @@
+"""The order of samples."""
+
+from pullback.text.train import (
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
+
+__all__ = ["RandomSampler", "Sampler", "SequentialSampler", "WeightedRandomSampler"]

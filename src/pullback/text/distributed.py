@@ -1,0 +1,384 @@
+"""A batch of samples over the workers of a `concurrent.futures.Executor`, on this machine or many.
+
+Such are `ProcessPoolExecutor`, loky's, Dask's ``client.get_executor()``, mpi4py's pool, and
+`pullback.text.ray.RayExecutor`. The pipeline and its metric run there. The models stay here: a
+worker asks over a connection, and this process answers. So keys never leave it, the journal and the
+budget of a `pullback.text.lm.Run` hold for all, and a worker that dies costs nothing twice: when
+another takes its samples over, what they had asked is known.
+"""
+
+import asyncio
+import io
+import json
+import pickle
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar, copy_context
+from functools import partial
+from multiprocessing.connection import Client, Connection, Listener
+from typing import Any
+
+from pullback.errors import ArgumentError, ArgumentTypeError, GraphError, ProgramError
+from pullback.tape import Feedback, Variable
+from pullback.tape import backward as run_backward
+from pullback.tape._concurrency import call_within_limit, run
+from pullback.tape._extra import Origin
+from pullback.tape._node import count
+from pullback.tape._place import place, within
+from pullback.text import _prompts
+from pullback.text._critic import current_critic, use_critic
+from pullback.text._errors import read_error, write_error
+from pullback.text._failure import tolerate, tolerating
+from pullback.text._module import Module
+from pullback.text._sample import Scored, score_sample, text_parameters
+from pullback.text.lm import LM, Completion, Request, Tool
+
+__all__ = ["Scored", "backward", "evaluate"]
+
+
+def evaluate(
+    module: Module,
+    metric: Callable[[Any, Any], Any],
+    samples: Sequence[Any],
+    executor: Executor,
+    *,
+    chunk: int = 8,
+    host: str = "localhost",
+    pickler: type[pickle.Pickler] | None = None,
+) -> list[Scored]:
+    """Score samples on the workers of an executor.
+
+    Arguments:
+        module: the pipeline.
+        metric: given the module and a sample, gives an `Evaluation` or a finite number.
+        samples: the data.
+        executor: has the workers.
+        chunk: how many samples a task takes at once; they run in threads, since they wait.
+        host: the name or address at which the workers reach this process.
+        pickler: writes the pipeline for the workers; that of cloudpickle where it is installed,
+            which sends classes and lambdas of a script by value, else of ``pickle``.
+
+    Returns:
+        What each sample gave, in their order.
+
+    Raises:
+        ArgumentError: a number makes no sense, or something cannot be sent.
+        ProgramError: the metric raised, or a worker died and the executor is none that goes on.
+
+    Example:
+        ``Measure(..., evaluate=functools.partial(distributed.evaluate, executor=pool))``
+        measures so.
+    """
+    options = {"executor": executor, "chunk": chunk, "host": host, "pickler": pickler}
+    return _Batch(module, metric, samples, **options).run(learn=False)
+
+
+def backward(
+    module: Module,
+    metric: Callable[[Any, Any], Any],
+    samples: Sequence[Any],
+    executor: Executor,
+    *,
+    chunk: int = 8,
+    host: str = "localhost",
+    pickler: type[pickle.Pickler] | None = None,
+) -> list[Scored]:
+    """Score samples on the workers of an executor, and run feedback back to the parameters.
+
+    The feedback is added to the parameters here when all samples are done, in the order of the
+    samples, whatever the order in which they ended; if one fails, no parameter is told anything.
+    Arguments, results and errors are those of `evaluate`.
+    """
+    options = {"executor": executor, "chunk": chunk, "host": host, "pickler": pickler}
+    found = _Batch(module, metric, samples, **options).run(learn=True)
+    told = [
+        (parameter, [note for each in found for note in each.said.get(path, ())])
+        for path, parameter in text_parameters(module).items()
+    ]
+    told = [(parameter, notes) for parameter, notes in told if notes]
+    if told:
+        run_backward([each for each, _ in told], [Feedback(notes) for _, notes in told])
+    return found
+
+
+class _Batch:
+    """Samples on their way through the workers."""
+
+    def __init__(
+        self, module: Module, metric: Any, samples: Sequence[Any], *, executor: Any, chunk: Any,
+        host: Any, pickler: Any,
+    ) -> None:  # fmt: skip
+        if not isinstance(module, Module) or not callable(metric):
+            raise ArgumentTypeError(
+                "Workers are given a Module and a metric.",
+                given=f"{type(module).__name__}, {type(metric).__name__}",
+            )
+        if chunk < 1 or not len(samples):
+            raise ArgumentError("Samples, and a chunk of them, are one or more.",
+                                given=f"{len(samples)} samples, {chunk=}")  # fmt: skip
+        self.module, self.metric, self.samples = module, metric, samples
+        self.executor, self.chunk, self.host = executor, chunk, host
+        self.pickler = pickler or _pickler()
+        self.models: list[LM] = []
+
+    def run(self, learn: bool) -> list[Scored]:
+        if learn and not text_parameters(self.module):
+            raise ArgumentError("The module has no text that may be changed.")
+        ambient = (_prompts._replaced.get(), current_critic())
+        shared = self._pack((self.module, self.metric, ambient, learn))
+        starts = range(0, len(self.samples), self.chunk)
+        parts = [self._pack(list(self.samples[start : start + self.chunk])) for start in starts]
+        known = [(lm.model, lm.price) for lm in self.models]
+        with _Office(self.models, self.host) as office:
+            work = partial(_work, shared, known, office.address)
+            tasks = [self.executor.submit(work, *each) for each in zip(parts, starts, strict=True)]
+            try:
+                rows = [row for task in tasks for row in task.result()]
+            except BrokenExecutor as error:
+                raise ProgramError(
+                    "A worker died.", given=f"{type(error).__name__}: {error}",
+                    mend="Look into its log: out of memory, or a crash.",
+                ) from None  # fmt: skip
+            finally:
+                for task in tasks:
+                    task.cancel()
+        for row in rows:
+            if "error" in row:
+                raise read_error(row["error"])
+        with tolerating() as failures:
+            for row in rows:
+                failures.count(row["asked"], row["failures"])
+        return [_read(row) for row in rows]
+
+    def _pack(self, value: Any) -> bytes:
+        """The value for a worker, its models by their numbers."""
+
+        class Packer(self.pickler):  # type: ignore[invalid-inheritance]
+            def persistent_id(packer, each: Any) -> Any:  # noqa: N805 - self is the batch
+                if not isinstance(each, LM):
+                    return None
+                if not any(each is lm for lm in self.models):
+                    self.models.append(each)
+                return next(number for number, lm in enumerate(self.models) if lm is each)
+
+            def reducer_override(packer, each: Any) -> Any:  # noqa: N805
+                if isinstance(each, Variable):
+                    return _reduced(each)
+                beyond = getattr(super(), "reducer_override", None)  # cloudpickle has one
+                return NotImplemented if beyond is None else beyond(each)
+
+        file = io.BytesIO()
+        try:
+            Packer(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ArgumentError(
+                "The pipeline, its metric or a sample cannot be sent to a worker.",
+                given=str(error)[:200],
+                mend="Define it at the top of a module; or pip install cloudpickle.",
+            ) from None
+        return file.getvalue()
+
+
+def _pickler() -> type[pickle.Pickler]:
+    try:
+        from cloudpickle import CloudPickler  # type: ignore[missing-import]
+    except ImportError:
+        return pickle.Pickler
+    return CloudPickler
+
+
+class _Office:
+    """Where this process answers what the workers ask its models, each thing once.
+
+    What is asked and answered is JSON, behind a key that only those workers have.
+    """
+
+    def __init__(self, models: Sequence[LM], host: str) -> None:
+        self._models, self._context = models, copy_context()
+        key = secrets.token_bytes(32)
+        self._listener = Listener((host, 0), backlog=512, authkey=key)
+        port: Any = self._listener.address[1]
+        self.address = (host, port, key)
+        self._answers: dict[Any, Future[dict[str, Any]]] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def __enter__(self) -> "_Office":
+        threading.Thread(target=self._serve, name="pullback-office", daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._closed = True
+        with _connect(self.address):  # wakes who waits for the next
+            pass
+        self._listener.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection = self._listener.accept()
+            except (OSError, EOFError, ValueError):
+                connection = None  # one that could not say who it is, or has left
+            if self._closed:
+                return
+            if connection is not None:
+                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: Connection) -> None:
+        with connection:
+            try:
+                where, model, request, occurrence = json.loads(connection.recv_bytes())
+                answer = self._ask((tuple(where), model, request, occurrence))
+                connection.send_bytes(json.dumps(answer).encode())
+            except (OSError, EOFError):  # the worker is gone: its answer is kept for the next
+                return
+
+    def _ask(self, asked: tuple[Any, ...]) -> dict[str, Any]:
+        key = json.dumps(asked, sort_keys=True)
+        with self._lock:
+            mine = key not in self._answers
+            future = self._answers.setdefault(key, Future())
+        if mine:
+            future.set_result(self._context.copy().run(self._first, *asked))
+        return future.result()
+
+    def _first(
+        self, where: tuple[Any, ...], model: int, request: Mapping[str, Any], occurrence: int
+    ) -> dict[str, Any]:
+        try:
+            with within(("worker", *where, occurrence)):
+                asking = call_within_limit(self._models[model].ask, (_read_request(request),), True)
+                return run(asking).to_dict()
+        except Exception as error:
+            return {"error": write_error(error)}
+
+
+def _connect(address: tuple[str, int, bytes]) -> Connection:
+    host, port, key = address
+    return Client((host, port), authkey=key)
+
+
+_asked: ContextVar[Counter[Any]] = ContextVar("pullback.text.asked")
+"""How often a sample that is run here has asked the same at the same place."""
+
+
+class _Distant(LM):
+    """A model of the process that sent the samples."""
+
+    wraps = True  # a run looks at the model there, also where a worker is a thread here
+
+    def __init__(self, number: int, model: str, price: Any, address: Any) -> None:
+        self.number, self.model, self.price, self._address = number, model, price, address
+
+    async def answer(self, request: Request) -> Completion:
+        """Ask there."""
+        asked, same = _asked.get(), (place(), self.number, request.digest(self.model))
+        letter = [place(), self.number, request.to_dict(), asked[same]]
+        asked[same] += 1
+        answer = await asyncio.to_thread(self._send, json.dumps(letter).encode())
+        if "error" in answer:
+            raise read_error(answer["error"])
+        return Completion.from_dict(answer)
+
+    def _send(self, letter: bytes) -> Any:
+        with _connect(self._address) as connection:
+            connection.send_bytes(letter)
+            return json.loads(connection.recv_bytes())
+
+
+def _work(
+    shared: bytes, known: list[tuple[str, Any]], address: Any, part: bytes, start: int
+) -> list[dict[str, Any]]:
+    """Run on a worker: some samples, at once; what each gave, as plain data."""
+    models = [_Distant(number, *each, address) for number, each in enumerate(known)]
+    module, metric, ambient, learn = _unpack(shared, models)
+    samples = _unpack(part, models)
+    parameters = text_parameters(module) if learn else None
+
+    def one(number: int) -> dict[str, Any]:
+        _asked.set(Counter())
+        try:
+            with tolerate(1.0) as failures, within(("sample", start + number)):
+                row = _row(score_sample(metric, module, samples[number], parameters))
+            return {**row, "asked": failures.asked, "failures": failures.causes}
+        except Exception as error:
+            return {"error": write_error(error)}
+
+    with _around(*ambient), ThreadPoolExecutor(len(samples)) as threads:
+        running = [threads.submit(copy_context().run, one, n) for n in range(len(samples))]
+        return [each.result() for each in running]
+
+
+@contextmanager
+def _around(prompts: Any, critic: Any) -> Iterator[None]:
+    """What the process that sent the samples had chosen for all inside."""
+    with ExitStack() as stack:
+        token = _prompts._replaced.set(prompts)
+        stack.callback(_prompts._replaced.reset, token)
+        if critic is not None:
+            stack.enter_context(use_critic(critic))
+        yield
+
+
+def _row(scored: Scored) -> dict[str, Any]:
+    said = {
+        path: [
+            {"text": note.data, "role": note.role, "origin": note.origin and tuple(note.origin)}
+            for note in notes
+        ]
+        for path, notes in scored.said.items()
+    }
+    return {"score": scored.score, "failure": scored.failure, "said": said}
+
+
+def _read(row: Mapping[str, Any]) -> Scored:
+    """What a worker has sent; the nodes that wrote its notes are told apart from all others."""
+    nodes: dict[int, int] = {}
+
+    def note(entry: Mapping[str, Any]) -> Variable:
+        made = Variable(entry["text"], entry["role"])
+        if entry["origin"] is not None:
+            function, role, node = entry["origin"]
+            made._more().origin = Origin(function, role, nodes.setdefault(node, next(count)))
+        return made
+
+    said = {path: tuple(map(note, notes)) for path, notes in row["said"].items()}
+    return Scored(row["score"], row["failure"], said)
+
+
+def _unpack(packed: bytes, models: Sequence[LM]) -> Any:
+    class Unpacker(pickle.Unpickler):
+        def persistent_load(self, pid: Any) -> Any:
+            return models[pid]
+
+    return Unpacker(io.BytesIO(packed)).load()
+
+
+def _reduced(variable: Variable) -> Any:
+    """A leaf for a worker: its value, without what was said of it."""
+    if variable.grad_fn is not None:
+        raise GraphError(
+            "A value with a history was to be sent to a worker, where none is.",
+            given=repr(variable)[:80], mend="Pass its detach(), or make it inside the metric.",
+        )  # fmt: skip
+    whole = (type(variable), variable.data, variable.role, variable.requires_grad, variable.name)
+    return _made, whole
+
+
+def _made(
+    kind: type[Variable], data: Any, role: str, requires_grad: bool, name: str | None
+) -> Variable:
+    made = kind.__new__(kind)
+    Variable.__init__(made, data, role, requires_grad, name)
+    return made
+
+
+def _read_request(value: Mapping[str, Any]) -> Request:
+    tools = [Tool(**tool["function"]) for tool in value.get("tools", ())]
+    return Request.of(
+        value["messages"], **value["options"], schema=value.get("schema"), tools=tools
+    )

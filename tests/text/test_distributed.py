@@ -1,0 +1,196 @@
+"""A batch over executors: the same as here; what fails is raised here, and keys never leave."""
+
+import multiprocessing
+import os
+import pickle
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+
+import pytest
+
+from pullback.errors import ArgumentError, BudgetError, GraphError, ModelError, ProgramError
+from pullback.tape import Variable
+from pullback.text import (
+    ChatModule,
+    Module,
+    Parameter,
+    RuleCritic,
+    distributed,
+    exact_match,
+    map_python,
+    use_critic,
+    use_prompts,
+)
+from pullback.text.lm import LM, Account, Completion, Run, Usage, keep_secret
+from pullback.text.train import Measure
+
+KEY = "sk-workers-0123456789"
+
+
+@pytest.fixture(scope="module", params=["threads", "processes"])
+def workers(request):
+    if request.param == "threads":
+        executor = ThreadPoolExecutor(2)
+    else:
+        executor = ProcessPoolExecutor(2, multiprocessing.get_context("spawn"))
+    with executor:
+        yield executor
+
+
+class Asked(LM):
+    """A model of this process: it counts what it is asked, and cannot be sent anywhere."""
+
+    model = "asked"
+
+    def __init__(self):
+        self.key, self.calls, self.pid = KEY, Counter(), os.getpid()
+        keep_secret(KEY)
+
+    def __reduce__(self):
+        raise AssertionError("a model was sent to a worker")
+
+    async def answer(self, request):
+        assert os.getpid() == self.pid
+        asked = request.messages[-1].text
+        self.calls[asked] += 1
+        if "refuse" in asked:
+            raise ModelError(f"refused with {KEY}", status=400)
+        if "<PARTS" in asked:
+            count = asked.count("<PART id=")
+            told = "".join(f'<FEEDBACK id="{n}">shout {n}</FEEDBACK>' for n in range(count))
+            return Completion(told, Usage(1, 1, cost=0.0))
+        return Completion(asked.lower(), Usage(1, 1, cost=0.0))
+
+
+class Shout(Module):
+    def __init__(self, lm):
+        self.answer = ChatModule(lm, "Answer.", "{mail}", role="answer")
+        self.unused = Parameter("unused", role="unused")
+
+    def forward(self, mail):
+        return map_python(str.strip, self.answer(mail=mail), purpose="strip")
+
+
+class Reads(Module):
+    def __init__(self):
+        self.word = Parameter("seven", role="number")
+
+    def forward(self):
+        return map_python(int, self.word, purpose="read")
+
+
+def scored(module, sample):
+    mail, wanted = sample
+    return exact_match(module(mail), wanted)
+
+
+def read(module, sample):
+    return exact_match(module(), sample)
+
+
+def divide(module, sample):
+    return 1 / 0
+
+
+SAMPLES = [(Variable(f"Mail {n}", "mail"), f"mail {n}" if n % 3 else "OTHER") for n in range(12)]
+SCORES = [float(n % 3 > 0) for n in range(12)]
+
+
+def notes(module):
+    return [(note.data, note.role, note.origin[:2]) for note in module.answer.system.grad]
+
+
+def here(samples=SAMPLES):
+    module = Shout(Asked())
+    for sample in samples:
+        scored(module, sample).backward()
+    return module
+
+
+@pytest.mark.parametrize("chunk", [1, 5])
+def test_scores_and_feedback_are_those_of_this_process(workers, chunk):
+    lm = Asked()
+    module = Shout(lm)
+    found = distributed.backward(module, scored, SAMPLES, workers, chunk=chunk)
+    assert [each.score for each in found] == SCORES
+    assert notes(module) == notes(here())
+    assert len(notes(module)) == 4
+    assert module.unused.grad == []
+    assert set(lm.calls.values()) == {1}
+    again = distributed.evaluate(module, scored, SAMPLES, workers, chunk=chunk)
+    assert [each.score for each in again] == SCORES
+    assert len(notes(module)) == 4  # an evaluation tells nobody anything
+
+
+def test_what_fails_is_raised_here_and_tells_nobody(workers, tmp_path):
+    module = Shout(Asked())
+    bad = [*SAMPLES[:3], (Variable("refuse", "mail"), "x")]
+    with pytest.raises(ModelError, match="refused") as caught:
+        distributed.backward(module, scored, bad, workers)
+    assert KEY not in str(caught.value)
+    assert caught.value.status == 400
+    with pytest.raises(ProgramError, match="ZeroDivisionError"):
+        distributed.backward(module, divide, SAMPLES, workers)
+    account = Account(calls=2)
+    with Run(tmp_path / "run.sqlite", account=account), pytest.raises(BudgetError, match="calls"):
+        distributed.backward(module, scored, SAMPLES, workers)
+    assert notes(module) == []
+
+
+def test_a_step_that_fails_scores_nothing_and_is_told(workers):
+    module = Reads()
+    found = distributed.backward(module, read, [7], workers)
+    assert (found[0].score, "invalid literal" in found[0].failure) == (0.0, True)
+    assert "invalid literal" in module.word.grad[0].data
+
+
+def test_what_is_chosen_for_all_inside_reaches_the_workers(workers, tmp_path):
+    (tmp_path / "feedback.txt").write_text(
+        "[user]\nREPLACED {call} {answer} {said} <PARTS>{parts}</PARTS>\n"
+    )
+    lm = Asked()
+    with use_prompts(tmp_path):
+        distributed.backward(Shout(lm), scored, SAMPLES[:1], workers)
+    assert any(asked.startswith("REPLACED") for asked in lm.calls)
+    relayed = Shout(Asked())
+    with use_critic(RuleCritic([])):
+        distributed.backward(relayed, scored, SAMPLES[:1], workers)
+    assert "Expected: OTHER" in relayed.answer.system.grad[0].data
+
+
+def test_a_measure_pays_for_no_sample_twice(workers):
+    lm = Asked()
+    elsewhere = partial(distributed.evaluate, executor=workers)
+    score = Measure(Shout(lm), scored, SAMPLES, evaluate=elsewhere)
+    assert (score(), score(), score.evaluations) == (8 / 12, 8 / 12, 12)
+    assert set(lm.calls.values()) == {1}
+
+
+def test_bad_arguments_are_refused():
+    with ThreadPoolExecutor(1) as threads:
+        module = Shout(Asked())
+        for samples, more in ((SAMPLES, {"chunk": 0}), ([], {})):
+            with pytest.raises(ArgumentError, match="one or more"):
+                distributed.evaluate(module, scored, samples, threads, **more)
+        with pytest.raises(ArgumentError, match="Module"):
+            distributed.evaluate(len, scored, SAMPLES, threads)
+        with pytest.raises(ArgumentError, match="no text"):
+            distributed.backward(Shout(Asked()).requires_grad_(False), scored, SAMPLES, threads)
+        old = module.answer.system + "!"
+        with pytest.raises(GraphError, match="history"):
+            distributed.evaluate(module, scored, [(old, "x")], threads)
+        with pytest.raises(ArgumentError, match="sent to a worker"):
+            distributed.evaluate(module, lambda m, s: 1.0, SAMPLES, threads, pickler=pickle.Pickler)
+
+
+def die(module, sample):
+    os._exit(1)
+
+
+def test_a_worker_that_dies_is_named():
+    with (
+        ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as processes,
+        pytest.raises(ProgramError, match="worker died"),
+    ):
+        distributed.evaluate(Shout(Asked()), die, SAMPLES[:1], processes)
