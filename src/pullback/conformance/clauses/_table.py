@@ -26,6 +26,7 @@ from pullback.conformance.clauses.mutation import mutation
 from pullback.conformance.clauses.needs_input_grad import needs_input_grad
 from pullback.conformance.clauses.non_differentiable import non_differentiable
 from pullback.conformance.clauses.once import once
+from pullback.conformance.clauses.rank import rank
 from pullback.conformance.clauses.registration import registration
 from pullback.conformance.clauses.retain import retain
 from pullback.conformance.clauses.saved import saved
@@ -75,6 +76,7 @@ ClauseId = Literal[
     "compositions",
     "structure",
     "registration",
+    "rank",
     "cuda-graph",
 ]
 
@@ -112,5 +114,6 @@ CLAUSES: tuple[Clause, ...] = (
     compositions,
     structure,
     registration,
+    rank,
     cuda_graph,
 )
