@@ -5,6 +5,7 @@ from typing import Literal
 from pullback.conformance._clause import Clause
 from pullback.conformance.clauses.alias import alias
 from pullback.conformance.clauses.autocast import autocast
+from pullback.conformance.clauses.batch import batch
 from pullback.conformance.clauses.checkpoint import checkpoint
 from pullback.conformance.clauses.compile import compiles
 from pullback.conformance.clauses.compositions import compositions
@@ -77,6 +78,7 @@ ClauseId = Literal[
     "structure",
     "registration",
     "rank",
+    "batch",
     "cuda-graph",
 ]
 
@@ -115,5 +117,6 @@ CLAUSES: tuple[Clause, ...] = (
     structure,
     registration,
     rank,
+    batch,
     cuda_graph,
 )

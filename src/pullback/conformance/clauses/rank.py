@@ -24,14 +24,14 @@ _HINT = (
 )
 _REPRO = [
     "w, v = [torch.randn_like(y) for y in outs()], [torch.randn_like(x) for x in xs]",
-    "def F(t):",
+    "def along(t):",
     "    for x, u in zip(xs, v): x.data.add_(t * u)",
     "    s = sum((a * y).sum().item() for a, y in zip(w, outs()))",
     "    for x, u in zip(xs, v): x.data.sub_(t * u)",
     "    return s",
     "g = torch.autograd.grad(outs(), xs, w)",
     "print('backward          ', sum((a * u).sum().item() for a, u in zip(g, v)))",
-    "print('finite differences', (F(1e-6) - F(-1e-6)) / 2e-6)",
+    "print('finite differences', (along(1e-6) - along(-1e-6)) / 2e-6)",
     "print('outputs', outs())",
 ]
 
