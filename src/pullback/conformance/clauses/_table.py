@@ -29,6 +29,7 @@ from pullback.conformance.clauses.non_differentiable import non_differentiable
 from pullback.conformance.clauses.once import once
 from pullback.conformance.clauses.rank import rank
 from pullback.conformance.clauses.registration import registration
+from pullback.conformance.clauses.repeated import repeated
 from pullback.conformance.clauses.retain import retain
 from pullback.conformance.clauses.saved import saved
 from pullback.conformance.clauses.sizes import sizes
@@ -79,6 +80,7 @@ ClauseId = Literal[
     "registration",
     "rank",
     "batch",
+    "repeated",
     "cuda-graph",
 ]
 
@@ -118,5 +120,6 @@ CLAUSES: tuple[Clause, ...] = (
     registration,
     rank,
     batch,
+    repeated,
     cuda_graph,
 )
