@@ -120,8 +120,10 @@ def _broken(
             "    ys = [y for y in ys if isinstance(y, torch.Tensor) and y.requires_grad]",
             "    w = [torch.ones_like(y) for y in ys]",
             "    print(name, ys, torch.autograd.grad(ys, one, w, allow_unused=True))",
-            "view = one if one.shape == other.shape else one.mT if one.ndim > 1 and "
-            "one.mT.shape == other.shape else one[0]",
+            "view = one",
+            "if one.shape != other.shape:",
+            "    turned = one.ndim > 1 and one.mT.shape == other.shape",
+            "    view = one.mT if turned else one[0]",
             "show('clone', view.clone())",
             "show('same ', view)",
         ],
