@@ -10,15 +10,17 @@ import pickle
 import select
 import signal
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from pullback.internal._work_time import WorkTime
+
 __all__ = ["ProcessDied", "can_fork", "forked"]
 
 _SECONDS = 20.0
+_POLL = 0.2
 
 
 class ProcessDied(Exception):
@@ -34,7 +36,7 @@ def forked(work: Callable[[], Any], seconds: float = _SECONDS) -> Any:
 
     Arguments:
         work: takes nothing, returns plain data; what it changes is lost.
-        seconds: how long the copy is waited for.
+        seconds: how long the copy may work.
 
     Returns:
         Its answer.
@@ -87,12 +89,12 @@ def _answer(work: Callable[[], Any], writer: int) -> None:
 def _listen(reader: int, child: int, seconds: float) -> bytes:
     """Every byte the copy writes, until it ends."""
     parts: list[bytes] = []
-    until = time.monotonic() + seconds
+    work = WorkTime(child)
     try:
         while True:
-            ready, _, _ = select.select([reader], [], [], max(0.0, until - time.monotonic()))
-            if not ready:
-                raise _Stuck
+            while not select.select([reader], [], [], _POLL)[0]:
+                if work.seconds > seconds:
+                    raise _Stuck
             part = os.read(reader, 2**16)
             if not part:
                 break
