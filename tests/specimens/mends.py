@@ -497,7 +497,6 @@ MENDS = [
     Mend("alias", Shares, SharesAsView, "x.view_as(x)"),
     Mend("deterministic", Noise, with_(Noise, forward=noise_of_torch),
          "torch's default generator"),
-    Mend("deterministic", families.LargestSeen, families.Sine, "keep nothing between calls"),
     Mend("state", OnTheClass, SavesInput, "on its ctx"),
     Mend("state", families.SharedOutput, families.Sine, "memory of the call's own"),
     Mend("retain", Forgets, SavesInput, "not change"),

@@ -106,7 +106,8 @@ def check(
         )  # fmt: skip
     with guarded((*arguments.generators, *own_generators(subject.target))):
         with unpatched() as replaced, limit(timeout):
-            probe = infer_intent(prepare(subject, arguments, seed))
+            fresh = any(clause.id == "first-call" for clause in chosen)
+            probe = infer_intent(prepare(subject, arguments, seed, fresh=fresh))
         found: dict[str, Finding] = {}
         for finding in run_clauses(
             chosen, probe, bearing=bearer(chosen), teller=teller(chosen), replaced=replaced,

@@ -16,6 +16,7 @@ from pullback.conformance.clauses.deterministic import deterministic
 from pullback.conformance.clauses.double import double
 from pullback.conformance.clauses.dtype import dtype
 from pullback.conformance.clauses.fake import fake
+from pullback.conformance.clauses.first_call import first_call
 from pullback.conformance.clauses.form import form
 from pullback.conformance.clauses.forward import forward
 from pullback.conformance.clauses.forward_over_forward import forward_over_forward
@@ -81,6 +82,7 @@ ClauseId = Literal[
     "rank",
     "batch",
     "repeated",
+    "first-call",
     "cuda-graph",
 ]
 
@@ -121,5 +123,6 @@ CLAUSES: tuple[Clause, ...] = (
     rank,
     batch,
     repeated,
+    first_call,
     cuda_graph,
 )
