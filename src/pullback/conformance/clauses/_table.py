@@ -24,6 +24,7 @@ from pullback.conformance.clauses.hooks import hooks
 from pullback.conformance.clauses.layout import layout
 from pullback.conformance.clauses.leak import leak
 from pullback.conformance.clauses.linear import linear
+from pullback.conformance.clauses.memory import memory
 from pullback.conformance.clauses.mutation import mutation
 from pullback.conformance.clauses.needs_input_grad import needs_input_grad
 from pullback.conformance.clauses.non_differentiable import non_differentiable
@@ -83,6 +84,7 @@ ClauseId = Literal[
     "batch",
     "repeated",
     "first-call",
+    "memory",
     "cuda-graph",
 ]
 
@@ -124,5 +126,6 @@ CLAUSES: tuple[Clause, ...] = (
     batch,
     repeated,
     first_call,
+    memory,
     cuda_graph,
 )
