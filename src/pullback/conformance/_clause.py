@@ -24,8 +24,8 @@ __all__ = [
     "teller",
 ]
 
-# They compile, which takes seven times as long as all others together.
-_LAST = ("compositions", "compile", "cuda-graph")
+# One may end what uses a GPU; others compile, which takes seven times as long as all the rest.
+_LAST = ("index-width", "compositions", "compile", "cuda-graph")
 
 # These use inputs once. Others read them again, which ends the process where forward frees them.
 _OF_FRESH_INPUTS = ("mutation", "derivative", "linear", "form", "deterministic", "once")

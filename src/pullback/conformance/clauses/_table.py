@@ -21,6 +21,7 @@ from pullback.conformance.clauses.form import form
 from pullback.conformance.clauses.forward import forward
 from pullback.conformance.clauses.forward_over_forward import forward_over_forward
 from pullback.conformance.clauses.hooks import hooks
+from pullback.conformance.clauses.index_width import index_width
 from pullback.conformance.clauses.layout import layout
 from pullback.conformance.clauses.leak import leak
 from pullback.conformance.clauses.linear import linear
@@ -85,6 +86,7 @@ ClauseId = Literal[
     "repeated",
     "first-call",
     "memory",
+    "index-width",
     "cuda-graph",
 ]
 
@@ -127,5 +129,6 @@ CLAUSES: tuple[Clause, ...] = (
     repeated,
     first_call,
     memory,
+    index_width,
     cuda_graph,
 )
