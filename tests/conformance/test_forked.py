@@ -9,7 +9,7 @@ import torch
 from tests.specimens._specimen import normal
 
 from pullback.conformance import Verdict, check
-from pullback.conformance._forked import ProcessDied, forked
+from pullback.conformance._forked import Copy, ProcessDied, forked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no fork elsewhere")
 
@@ -87,3 +87,13 @@ def test_nothing_of_the_copy_stays():
     seen = []
     forked(lambda: seen.append(1))
     assert seen == []
+
+
+def test_a_copy_answers_from_how_it_was_made_and_is_gone_then():
+    seen = [1]
+    copies = [Copy(lambda: list(seen)) for _ in range(2)]
+    seen.append(2)
+    assert copies.pop().ask() == [1]
+    copies.clear()  # nobody asks the other
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)

@@ -1,6 +1,9 @@
 """A crash or a hang of the checked code is a verdict, not the end."""
 
 import ctypes
+import os
+import signal
+import subprocess
 import sys
 import textwrap
 import time
@@ -209,3 +212,47 @@ def test_the_worker_imports_nothing_from_the_folder_it_is_started_in(tmp_path, m
     report = check(Cube, torch.ones(2, dtype=torch.float64), clauses="linear", isolate=True)
     assert not (tmp_path / "was_run").exists()
     assert report["linear"].verdict is Verdict.HOLDS
+
+
+class IsStopped(torch.autograd.Function):
+    """Is stopped in its first backward, for twice as long as the check may take."""
+
+    stopped = False
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        if not IsStopped.stopped:
+            IsStopped.stopped = True
+            me = os.getpid()
+            with subprocess.Popen(["sh", "-c", f"sleep 2; kill -CONT {me}"]):
+                os.kill(me, signal.SIGSTOP)
+        return cotangent * 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere all time counts")
+def test_a_worker_that_is_stopped_and_continued_costs_nothing_but_time():
+    report = check(
+        IsStopped, points(), gradient="exact", isolate=True, timeout=1, clauses=["linear", "form"]
+    )
+    assert [finding.verdict for finding in report] == [Verdict.HOLDS, Verdict.HOLDS]
+    assert not report.unfinished
+
+
+class NeverAnswers(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        time.sleep(600)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent
+
+
+def test_preparation_has_a_limit_too():
+    report = check(NeverAnswers, points(), timeout=0.3, clauses=["form"])
+    assert report["form"].verdict is Verdict.CRASHES
+    assert "no answer" in report["form"].detail

@@ -9,7 +9,7 @@ import torch
 from tests.specimens._specimen import normal
 from tests.specimens.right.domains import ConjugateGradients, definite
 
-from pullback.conformance import _limits, _prepare, check
+from pullback.conformance import _prepare, check
 from pullback.conformance._limits import NoEnd, limited
 from pullback.conformance.clauses import CLAUSES
 
@@ -39,16 +39,13 @@ def test_what_waits_is_not_ended_by_the_clock():
         time.sleep(0.3)
 
 
-def test_what_stands_still_is_ended(monkeypatch):
-    monkeypatch.setattr(_limits, "_LOOK", 0.1)
-    with pytest.raises(NoEnd, match="no CPU time"), limited(60.0):
+def test_what_stands_still_is_ended():
+    with pytest.raises(NoEnd, match="no CPU time"), limited(60.0, 0.3):
         threading.Event().wait()
 
 
-def test_being_stopped_once_costs_nothing_but_time(monkeypatch):
-    monkeypatch.setattr(_limits, "_LOOK", 0.1)
-    monkeypatch.setattr(_limits, "_MOVES", 0.01)
-    with limited(60.0):
+def test_being_stopped_once_costs_nothing_but_time():
+    with limited(60.0, 0.3):
         time.sleep(0.25)  # two looks in a row find it where it was, and the third does not
         end = time.process_time() + 0.2
         while time.process_time() < end:
@@ -57,13 +54,22 @@ def test_being_stopped_once_costs_nothing_but_time(monkeypatch):
 
 def test_timers_and_handlers_are_left_as_they_were():
     before = [signal.getsignal(number) for number in (signal.SIGPROF, signal.SIGALRM)]
-    with limited(5.0), limited(0.01):
-        end = time.process_time() + 0.05  # a call within a call is part of it
-        while time.process_time() < end:
-            pass
+    with limited(5.0), limited(5.0):
+        pass
     assert [signal.getsignal(number) for number in (signal.SIGPROF, signal.SIGALRM)] == before
     assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_a_shorter_limit_within_a_longer_one_is_kept_and_the_longer_one_goes_on():
+    def both():
+        with pytest.raises(NoEnd, match=r"0\.05 s"), limited(0.05):
+            spin()
+        assert 0 < signal.getitimer(signal.ITIMER_PROF)[0] < 0.12
+        spin()
+
+    with pytest.raises(NoEnd, match=r"0\.15 s"), limited(0.15):
+        both()
 
 
 def test_elsewhere_than_in_the_main_thread_there_is_no_limit():

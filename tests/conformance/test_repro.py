@@ -14,13 +14,20 @@ from pathlib import Path
 import pytest
 import torch
 from tests.fuzzing import spread
+from tests.specimens import clauses
 from tests.specimens.wrong import calculus, calls, machines, memory
 
 from pullback.conformance import Verdict, _repro, check
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._subject import Subject
 
-WRONG = [*calculus.SPECIMENS, *memory.SPECIMENS, *calls.SPECIMENS, *machines.SPECIMENS]
+WRONG = [
+    *clauses.WRONG,
+    *calculus.SPECIMENS,
+    *memory.SPECIMENS,
+    *calls.SPECIMENS,
+    *machines.SPECIMENS,
+]
 COMPILED = [specimen for specimen in WRONG if specimen.clause == "compile"]
 OTHERS = [specimen for specimen in WRONG if specimen.clause != "compile"]
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Specimen", "normal", "positive"]
+__all__ = ["Mend", "Specimen", "normal", "positive"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,27 @@ class Specimen:
         named = getattr(self.function, "_qualname", str(self.function))  # of an operator
         name = getattr(self.function, "__name__", named)
         return f"{self.clause}-{name}" if self.clause else name
+
+
+@dataclass(frozen=True)
+class Mend:
+    """Something broken and what it becomes.
+
+    Arguments:
+        clause: what catches it, and is to hold of the other.
+        broken: a Function that the clause finds fault with.
+        mended: the same Function, mended.
+        says: the words of the report that were followed.
+        inputs: makes inputs of the broken one.
+        given: makes inputs of the mended one, where they are others.
+    """
+
+    clause: str
+    broken: Any
+    mended: Any
+    says: str
+    inputs: Callable[[], tuple[Any, ...]] = lambda: (normal(3, 4),)
+    given: Callable[[], tuple[Any, ...]] | None = None
 
 
 def normal(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float64) -> torch.Tensor:

@@ -4,40 +4,17 @@ Each mend names the words of the report that it follows, so that no advice is pr
 has tried.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from tests.specimens._specimen import normal
+from tests.specimens._specimen import Mend, normal
 from tests.specimens.wrong import compositions, families, machines, memory
 from tests.specimens.wrong.sizes import tail_fault
 from torch.autograd.function import once_differentiable
 
 import pullback
 
-__all__ = ["MENDS", "Mend"]
-
-
-@dataclass(frozen=True)
-class Mend:
-    """Something broken and what it becomes.
-
-    Arguments:
-        clause: what catches it, and is to hold of the other.
-        broken: a Function that the clause finds fault with.
-        mended: the same Function, mended.
-        says: the words of the report that were followed.
-        inputs: makes inputs of the broken one.
-        given: makes inputs of the mended one, where they are others.
-    """
-
-    clause: str
-    broken: Any
-    mended: Any
-    says: str
-    inputs: Callable[[], tuple[Any, ...]] = lambda: (normal(3, 4),)
-    given: Callable[[], tuple[Any, ...]] | None = None
+__all__ = ["MENDS"]
 
 
 class Sine(torch.autograd.Function):
@@ -520,7 +497,6 @@ MENDS = [
     Mend("alias", Shares, SharesAsView, "x.view_as(x)"),
     Mend("deterministic", Noise, with_(Noise, forward=noise_of_torch),
          "torch's default generator"),
-    Mend("deterministic", families.LargestSeen, families.Sine, "keep nothing between calls"),
     Mend("state", OnTheClass, SavesInput, "on its ctx"),
     Mend("state", families.SharedOutput, families.Sine, "memory of the call's own"),
     Mend("retain", Forgets, SavesInput, "not change"),

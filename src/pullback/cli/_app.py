@@ -75,7 +75,8 @@ def _check(  # noqa: PLR0917 - typer reads the options off the parameters
     timeout: Annotated[
         float | None,
         typer.Option(
-            help="Seconds that a Function may take, and the search for its inputs.  [default: 60]",
+            help="Seconds of work (CPU time, or sleep) that a Function may take, and the search "
+            "for its inputs.  [default: 60]",
             show_default=False,
         ),
     ] = None,

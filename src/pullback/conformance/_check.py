@@ -9,6 +9,7 @@ from pullback.conformance._clause import (
     Clause,
     bearer,
     check_timeout,
+    limit,
     run_clauses,
     teller,
 )
@@ -54,7 +55,9 @@ def check(
         isolate: run the clauses in a process of their own, so that a crash or a hang of the
             checked code is a verdict: ``True`` for a fresh process, or a copy of this one where
             the function or an input cannot be handed to a fresh one; ``"copy"`` for a copy.
-        timeout: seconds that the check may take; ``None`` for no limit. After a clause that hangs,
+        timeout: seconds of work that the check may take, or each clause where it is not isolated;
+            ``None`` for no limit. What counts is its CPU time, and the time in which it sleeps:
+            neither a busy machine nor being stopped changes a verdict. After a clause that hangs,
             the others get as long again; what is not run then is said in ``unfinished``.
         kwargs: keyword arguments.
         on_finding: called with each finding as soon as there is one; clauses that compile come
@@ -102,8 +105,9 @@ def check(
             on_finding=on_finding,
         )  # fmt: skip
     with guarded((*arguments.generators, *own_generators(subject.target))):
-        with unpatched() as replaced:
-            probe = infer_intent(prepare(subject, arguments, seed))
+        with unpatched() as replaced, limit(timeout):
+            fresh = any(clause.id == "first-call" for clause in chosen)
+            probe = infer_intent(prepare(subject, arguments, seed, fresh=fresh))
         found: dict[str, Finding] = {}
         for finding in run_clauses(
             chosen, probe, bearing=bearer(chosen), teller=teller(chosen), replaced=replaced,

@@ -1,24 +1,31 @@
 """`Clause`: one promise of the contract, and how it is run so that nothing escapes it."""
 
 import math
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from types import FrameType
 
 from pullback.conformance._failure import NoForward, OnceOnly, classify, describe
 from pullback.conformance._guard import guarded, unpatched
+from pullback.conformance._limits import can_limit, limited
 from pullback.conformance._probe import Probe
 from pullback.errors import ArgumentError
 from pullback.internal._operator import registered_rules
 from pullback.report import Finding, Verdict
 
-__all__ = ["Clause", "bearer", "check_timeout", "clause", "run_clause", "run_clauses", "teller"]
+__all__ = [
+    "Clause",
+    "bearer",
+    "check_timeout",
+    "clause",
+    "limit",
+    "run_clause",
+    "run_clauses",
+    "teller",
+]
 
-# They compile, which takes seven times as long as all others together.
-_LAST = ("compositions", "compile", "cuda-graph")
+# One may end what uses a GPU; others compile, which takes seven times as long as all the rest.
+_LAST = ("index-width", "compositions", "compile", "cuda-graph")
 
 # These use inputs once. Others read them again, which ends the process where forward frees them.
 _OF_FRESH_INPUTS = ("mutation", "derivative", "linear", "form", "deterministic", "once")
@@ -96,7 +103,7 @@ def run_clause(
     Arguments:
         clause: the clause.
         probe: the subject with its inputs.
-        timeout: seconds after which the verdict is ``crashes``, or ``None`` for no limit.
+        timeout: seconds of work after which the verdict is ``crashes``, or ``None`` for no limit.
         bearing: the id of the clause that reports a plain backward which does not run; all
             others that build on it are skipped.
 
@@ -136,7 +143,7 @@ def run_clauses(
         teller: the id of the clause that reports what of torch the checked code replaces.
         replaced: what it has replaced already.
         started: is told of each clause before it runs.
-        timeout: the seconds that each clause may take, or ``None`` for no limit.
+        timeout: the seconds of work that each clause may take, or ``None`` for no limit.
 
     Yields:
         One finding for each; `torch` is put back before the next one runs.
@@ -198,7 +205,7 @@ def _run(clause: Clause, probe: Probe, timeout: float | None) -> Finding:
     if clause.gradient and not (probe.inputs.differentiable and probe.outputs):
         return probe.skipped(f"Nothing is differentiated here: {_nothing(probe)}.")
     try:
-        with guarded(), _deadline(timeout):
+        with guarded(), limit(timeout):
             return clause.test(probe)
     except (KeyboardInterrupt, GeneratorExit):
         raise
@@ -206,6 +213,16 @@ def _run(clause: Clause, probe: Probe, timeout: float | None) -> Finding:
         if classify(error) is Verdict.LACKING:
             return probe.lacking(f"It says {describe(error)}", _UNFORESEEN)
         return probe.crashes(describe(error), _UNFORESEEN)
+
+
+def limit(seconds: float | None) -> AbstractContextManager[None]:
+    """Raise `NoEnd` after so many seconds of work; ``None`` for no limit.
+
+    Example:
+        >>> with limit(None):
+        ...     pass
+    """
+    return nullcontext() if seconds is None else limited(seconds, seconds)
 
 
 def check_timeout(timeout: float | None, isolate: bool) -> None:
@@ -229,32 +246,12 @@ def check_timeout(timeout: float | None, isolate: bool) -> None:
         raise ArgumentError(
             "The timeout is not a time.", given=f"timeout={timeout!r}", mend="Pass timeout=None."
         )
-    main = threading.current_thread() is threading.main_thread()
-    if not isolate and not (main and hasattr(signal, "setitimer")):
+    if not isolate and not can_limit():
         raise ArgumentError(
             "A timeout cannot be kept here without a process of its own.",
             given=f"timeout={timeout!r}, isolate=False",
             mend="Pass isolate=True.",
         )
-
-
-@contextmanager
-def _deadline(seconds: float | None) -> Iterator[None]:
-    """Raise TimeoutError in the main thread after some seconds; put an older alarm back."""
-    if seconds is None:
-        yield
-        return
-
-    def ring(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"no answer within {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, left, interval)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _nothing(probe: Probe) -> str:

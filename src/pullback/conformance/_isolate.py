@@ -25,6 +25,7 @@ from pullback.conformance._transfer import locate, pack
 from pullback.conformance._worker import answer
 from pullback.errors import ArgumentError
 from pullback.internal._processes import Child, Stopped, start_copy, supervise, tail
+from pullback.internal._work_time import WorkTime
 from pullback.internal._workers import start_worker
 from pullback.report import Finding, Report, Verdict
 
@@ -32,7 +33,7 @@ __all__ = ["Isolation", "can_copy", "check_isolated"]
 
 Isolation = bool | Literal["copy"]
 
-# Importing torch in a new process takes seconds on a busy machine; no part of a Function's time.
+# Importing torch in a new process takes seconds; no part of a Function's time.
 _STARTUP = 120.0
 # What takes long there is torch's compiler; that is no hang of the Function.
 _COMPILING = ("compile", "compositions")
@@ -49,8 +50,9 @@ class _State:
     constants: tuple[str, ...] = ()
     infer: bool = True
     running: str = ""
-    since: float = 0.0
-    until: float | None = None
+    worked: float = 0.0  # seconds, all workers together
+    since: float = 0.0  # what they had worked when the last one said something
+    until: float | None = None  # and what they may
     read: int = 0
     hung: bool = False
     unfinished: str = ""
@@ -64,10 +66,9 @@ class _State:
 
     def overdue(self) -> str:
         """Why the worker is waited for no longer, or an empty text."""
-        now = time.monotonic()
         if self.until is None:
-            return _no_answer(_STARTUP) if now - self.since > _STARTUP else ""
-        return _no_answer(self.timeout or 0) if now > self.until else ""
+            return _no_answer(_STARTUP) if self.worked - self.since > _STARTUP else ""
+        return _no_answer(self.timeout or 0) if self.worked > self.until else ""
 
 
 def _no_answer(seconds: float) -> str:
@@ -101,7 +102,7 @@ def check_isolated(
         arguments: its inputs.
         clauses: the clauses to run.
         seed: the seed of every random choice.
-        timeout: seconds for all clauses, and as long again for those after one that hangs.
+        timeout: seconds of work for all clauses, and as long again for those after one that hangs.
         isolate: ``True`` for a fresh process, or a copy of this one where what is checked cannot
             be handed to a fresh one; ``"copy"`` for a copy.
         on_finding: called with each finding as soon as there is one.
@@ -128,7 +129,7 @@ def check_isolated(
                 "infer": state.infer, "bearing": bearer(clauses), "teller": teller(clauses),
             }  # fmt: skip
             (folder / "answers.jsonl").write_text("")
-            state.read, state.running, state.since = 0, "", time.monotonic()
+            state.read, state.running, state.since = 0, "", state.worked
             try:
                 end = _run_worker(start(request), folder, state)
             except Stopped:
@@ -181,8 +182,10 @@ def _starter(
 
 def _run_worker(child: Child, folder: Path, state: _State) -> str:
     """Wait for one worker; how it died, or an empty text when it finished."""
+    before, work = state.worked, WorkTime(child.pid)
 
     def give_up() -> str:
+        state.worked = before + work.seconds
         _read_answers(folder, state)
         return state.overdue()
 
@@ -202,7 +205,7 @@ def _read_answers(folder: Path, state: _State) -> None:
     state.read += len(complete)
     for line in complete.splitlines():
         message = json.loads(line)
-        state.since = time.monotonic()
+        state.since = state.worked
         if state.until is None and state.timeout is not None:
             state.until = state.since + state.timeout
         if "started" in message:
@@ -238,7 +241,7 @@ def _judge_end(
 ) -> None:
     """Give a verdict to the clause that a worker died in."""
     remaining = {clause.id: clause for clause in clauses if clause.id not in state.findings}
-    late = state.until is not None and time.monotonic() > state.until
+    late = state.until is not None and state.worked > state.until
     if not remaining:
         return
     if late and not _has_hung(state):
@@ -270,4 +273,4 @@ def _has_hung(state: _State) -> bool:
     """Whether the running clause, rather than all of them together, has taken the time."""
     if state.hung or not state.running or state.running in _COMPILING:
         return False
-    return time.monotonic() - state.since > (state.timeout or 0) / 2
+    return state.worked - state.since > (state.timeout or 0) / 2

@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["NoEnd", "limited"]
+__all__ = ["NoEnd", "can_limit", "limited"]
 
-# Seconds between two looks at a call, and how many in a row must find it where it was. A process
-# that was stopped and goes on finds itself so once.
-_LOOK = 20.0
+# So many looks in a row must find a call where it was. A process that was stopped and goes on finds
+# itself so once or twice, however long that was.
 _STILL = 3
-_MOVES = 0.05  # seconds of CPU time
-
+_STANDS = 60.0  # seconds, by the clock, after which what does not move is ended
+_MOVES = 0.05  # of the clock: less CPU time is none
 
 _Handler = Callable[[int, FrameType | None], None]
 
@@ -29,14 +28,15 @@ class NoEnd(TimeoutError):
 
 
 @contextmanager
-def limited(seconds: float) -> Iterator[None]:
+def limited(seconds: float, stands: float | None = None) -> Iterator[None]:
     """Raise `NoEnd` in the main thread after so many seconds of CPU time.
 
     Elsewhere, and where there are no timers, there is no limit: only the main thread can be
-    interrupted.
+    interrupted. A limit within a limit ends no later than the outer one.
 
     Arguments:
         seconds: of CPU time, of all threads of the process.
+        stands: seconds, by the clock, for which it may use no CPU time.
 
     Raises:
         NoEnd: the block has taken so long, or stands still.
@@ -47,44 +47,62 @@ def limited(seconds: float) -> Iterator[None]:
         >>> done
         True
     """
-    main = threading.current_thread() is threading.main_thread()
-    if not (main and hasattr(signal, "setitimer")) or signal.getitimer(signal.ITIMER_PROF)[0]:
+    if not can_limit():
+        yield
+        return
+    left = signal.getitimer(signal.ITIMER_PROF)[0]
+    if 0 < left <= seconds:
         yield  # a call within a call is part of it
         return
     with _timer(signal.ITIMER_PROF, signal.SIGPROF, seconds, _ring_after(seconds)):
-        if signal.getitimer(signal.ITIMER_REAL)[0]:
+        if stands is None and signal.getitimer(signal.ITIMER_REAL)[0]:
             yield  # whoever set it ends what stands still
             return
-        with _timer(signal.ITIMER_REAL, signal.SIGALRM, _LOOK, _look()):
+        every = (stands or _STANDS) / _STILL
+        with _timer(signal.ITIMER_REAL, signal.SIGALRM, every, _look(every)):
             yield
+
+
+def can_limit() -> bool:
+    """Whether a limit can be kept here: in the main thread, where there are timers.
+
+    Example:
+        >>> can_limit() == (threading.current_thread() is threading.main_thread())
+        True
+    """
+    main = threading.current_thread() is threading.main_thread()
+    return main and hasattr(signal, "setitimer")
 
 
 def _ring_after(seconds: float) -> _Handler:
     def ring(number: int, frame: FrameType | None) -> None:
-        raise NoEnd(f"no end after {seconds:.3g} s of CPU time")
+        raise NoEnd(f"no answer within {seconds:.3g} s of CPU time")
 
     return ring
 
 
-def _look() -> _Handler:
+def _look(every: float) -> _Handler:
     found = [0, time.process_time()]
 
     def look(number: int, frame: FrameType | None) -> None:
         now = time.process_time()
-        found[:] = [0 if now - found[1] > _MOVES else found[0] + 1, now]
+        found[:] = [0 if now - found[1] > _MOVES * every else found[0] + 1, now]
         if found[0] >= _STILL:
-            raise NoEnd(f"no end, and no CPU time used in {_STILL * _LOOK:.3g} s")
+            raise NoEnd(f"no answer, and no CPU time used, within {_STILL * every:.3g} s")
 
     return look
 
 
 @contextmanager
 def _timer(which: int, number: int, seconds: float, handler: _Handler) -> Iterator[None]:
-    """A timer that rings again and again; what was set before is put back."""
+    """A timer that rings again and again; what was set before goes on where it was."""
     before = signal.signal(number, handler)
-    signal.setitimer(which, seconds, seconds)
+    now = time.process_time if which == signal.ITIMER_PROF else time.monotonic
+    left, interval = signal.setitimer(which, seconds, seconds)
+    started = now()
     try:
         yield
     finally:
-        signal.setitimer(which, 0.0)
+        rest = max(left - (now() - started), 1e-3) if left else 0.0
+        signal.setitimer(which, rest, interval)
         signal.signal(number, before)

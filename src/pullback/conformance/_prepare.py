@@ -11,6 +11,7 @@ import torch
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._directions import KINDS
 from pullback.conformance._failure import NoForward, OnceOnly, describe, is_from_within
+from pullback.conformance._fresh import Fresh
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._nodes import call_backward, custom_nodes, edges, unit_cotangents
 from pullback.conformance._own_generators import own_generators
@@ -26,13 +27,14 @@ _LEAST_PATIENCE = 5.0  # seconds
 _MANY = 300
 
 
-def prepare(subject: Subject, arguments: Arguments, seed: int) -> Probe:
+def prepare(subject: Subject, arguments: Arguments, seed: int, *, fresh: bool = False) -> Probe:
     """Make the probe the clauses share.
 
     Arguments:
         subject: what is checked.
         arguments: its inputs as they were given.
         seed: the seed of every random choice.
+        fresh: keep a copy of this process from before the first call.
 
     Returns:
         A probe in float64 where the function computes in float64, with the inputs and outputs
@@ -46,19 +48,26 @@ def prepare(subject: Subject, arguments: Arguments, seed: int) -> Probe:
         arguments = arguments.with_differentiable(flat)
     with guarded():
         probe = Probe(subject, arguments, arguments, seed=seed)
+        probe = replace(probe, fresh=Fresh.of(probe)) if fresh else probe
         try:
             arguments = _settle(subject, arguments, seed)
         except ArgumentError as error:
             if not is_from_within(error.__cause__):
                 raise
+            if probe.fresh is not None and probe.fresh.first is not None:
+                return _once_only(probe, error.given or error.what)
             said = f"Plain forward does not run: {error.given}"
             return replace(probe, fault=NoForward(said))
         probe = replace(probe, inputs=arguments, original=arguments)
         try:
             return _look(probe)
         except (Exception, SystemExit) as error:
-            said = f"A second call with the same arguments fails: {describe(error)}"
-            return replace(probe, fault=OnceOnly(said))
+            return _once_only(probe, describe(error))
+
+
+def _once_only(probe: Probe, said: str) -> Probe:
+    fault = OnceOnly(f"A second call with the same arguments fails: {said}")
+    return replace(probe, fault=fault)
 
 
 def _look(probe: Probe) -> Probe:

@@ -53,6 +53,7 @@ class Probe:
         frees: whether forward gives the memory of its inputs back.
         fault: what plain backward raised, or ``None`` where it runs.
         patience: the seconds of CPU time after which one call is taken never to end.
+        fresh: the first call of all (`_fresh.Fresh`), where the clause ``first-call`` is asked for.
         kin: how the points and directions tried keep to those that forward accepts.
         clause: the clause that is running.
     """
@@ -76,6 +77,7 @@ class Probe:
     frees: bool = False
     fault: Exception | None = None
     patience: float = 120.0
+    fresh: Any = None
     kin: str = "any"
     clause: str = ""
 

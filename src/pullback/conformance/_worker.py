@@ -82,7 +82,8 @@ def _run(subject: Subject, arguments: Arguments, request: dict[str, Any], say: _
     say(started="prepare")
     with unpatched() as replaced:
         try:
-            probe = prepare(subject, arguments, request["seed"])
+            fresh = "first-call" in request["clauses"]
+            probe = prepare(subject, arguments, request["seed"], fresh=fresh)
         except ArgumentError as error:
             say(misfit=error.what, given=error.given)
             return

@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import tempfile
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 from pullback.errors import ArgumentError
 from pullback.internal._processes import supervise, tail
+from pullback.internal._work_time import WorkTime
 from pullback.internal._workers import start_worker
 from pullback.recording._recording import Recording
 
@@ -45,7 +45,7 @@ def discover(package: str, only: str | None = None, timeout: float = 60.0) -> Di
     Arguments:
         package: the name of an installed package or module.
         only: the qualified name of one Function in it; all if ``None``.
-        timeout: seconds that the trial calls of one Function may take.
+        timeout: seconds of work that the trial calls of one Function may take.
 
     Returns:
         The Functions; those that no inputs were found for have the reason instead of calls.
@@ -111,7 +111,8 @@ def _run_explorer(folder: Path, request: dict[str, Any], timeout: float) -> str:
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
     child = start_worker("pullback.recording._explore", folder)
     trying = folder / "trying"
-    seen, since = "", time.monotonic()
+    work = WorkTime(child.pid)
+    seen, since = "", 0.0
 
     def give_up() -> str:
         nonlocal seen, since
@@ -119,9 +120,9 @@ def _run_explorer(folder: Path, request: dict[str, Any], timeout: float) -> str:
         with suppress(FileNotFoundError):  # the explorer may take it away at any moment
             now = trying.read_text(encoding="utf-8")
         if now != seen:
-            seen, since = now, time.monotonic()
+            seen, since = now, work.seconds
         limit = timeout if seen else max(timeout, _IMPORT_SECONDS)
-        late = time.monotonic() - since > limit
+        late = work.seconds - since > limit
         return f"gave no answer within {limit:g} s" if late else ""
 
     status, reason = supervise(child, give_up)

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 import torch
 from tests.fuzzing import examples, spread
+from tests.specimens import clauses as of_clauses
 from tests.specimens.right import domains, edges, manners, numbers, operators, sizes, smooth, values
 from tests.specimens.wrong import (
     bases,
@@ -26,12 +27,13 @@ from pullback.conformance.clauses import CLAUSES
 _WRONG = (bases, calculus, memory, calls, machines, hidden, compositions)
 _LATER = (wrong_operators, wrong_sizes, wrong_values, families)
 WRONG = [specimen for part in (*_WRONG, *_LATER) for specimen in part.SPECIMENS]
+WRONG += of_clauses.WRONG
 RIGHT = [*smooth.SPECIMENS, *edges.SPECIMENS]
 MORE = [
     specimen
     for part in (domains, numbers, manners, sizes, values, operators)
     for specimen in part.SPECIMENS
-]
+] + of_clauses.RIGHT
 # torch says so of every operator that vmap finds no rule for.
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 ELSEWHERE = [clause.id for clause in CLAUSES if clause.id != "compile"]

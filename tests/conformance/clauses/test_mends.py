@@ -1,11 +1,12 @@
 """Every mend that a report prints mends: each clause has something broken, and the same mended."""
 
 import pytest
-from tests.specimens.mends import MENDS
+from tests.specimens import clauses, mends
 
 from pullback.conformance import check
 from pullback.conformance.clauses import CLAUSES
 
+MENDS = [*mends.MENDS, *clauses.MENDS]
 # What it says can be tried on a GPU only.
 ON_A_GPU = {"cuda-graph"}
 # torch says so of every operator that vmap finds no rule for.

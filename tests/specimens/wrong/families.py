@@ -80,58 +80,6 @@ class SharedScratch(Sine):
         return SharedScratch.buffers[ctx.key] * cotangent
 
 
-# A statistic of earlier calls changes later answers ----------------------------------------------
-
-
-class LargestSeen(Sine):
-    """Divides by the largest number that any call has had."""
-
-    largest = 0.0
-
-    @staticmethod
-    def forward(ctx, x):
-        LargestSeen.largest = max(LargestSeen.largest, float(x.detach().abs().max()))
-        ctx.largest = LargestSeen.largest
-        return x / ctx.largest
-
-    @staticmethod
-    def backward(ctx, cotangent):
-        return cotangent / ctx.largest
-
-
-class SmallestSeen(Sine):
-    """Subtracts the smallest number so far, once it is negative enough."""
-
-    smallest = 0.0
-
-    @staticmethod
-    def forward(ctx, x):
-        SmallestSeen.smallest = min(SmallestSeen.smallest, float(x.detach().min()))
-        Rule.keep(ctx, x)
-        return (x - SmallestSeen.smallest).square()
-
-    @staticmethod
-    def backward(ctx, cotangent):
-        (x,) = ctx.saved_tensors
-        return 2 * (x - SmallestSeen.smallest) * cotangent
-
-
-class WidestSeen(Sine):
-    """A table that grows with the longest row, and with it the position of its end."""
-
-    length = 0
-
-    @staticmethod
-    def forward(ctx, x):
-        WidestSeen.length = max(WidestSeen.length, x.shape[-1])
-        ctx.length = WidestSeen.length
-        return x / ctx.length
-
-    @staticmethod
-    def backward(ctx, cotangent):
-        return cotangent / ctx.length
-
-
 # A cotangent whose strides are zero, as sum().backward() sends it --------------------------------
 
 
@@ -543,9 +491,6 @@ SPECIMENS = [
     Specimen(SharedOutput, lambda: (normal(3, 4),), "state"),
     Specimen(SharedGradient, lambda: (normal(3, 4),), "state"),
     Specimen(SharedScratch, lambda: (normal(3, 4),), "state"),
-    Specimen(LargestSeen, lambda: (normal(3, 4),), "deterministic"),
-    Specimen(SmallestSeen, lambda: (normal(3, 4),), "deterministic"),
-    Specimen(WidestSeen, lambda: (normal(3, 4),), "deterministic"),
     Specimen(OnesOfSum, lambda: (normal(3, 4),), "layout"),
     Specimen(OnesOfSum, lambda: (normal(3),), "layout"),
     Specimen(SumOfExpanded, lambda: (normal(3, 4),), "layout"),

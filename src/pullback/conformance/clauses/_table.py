@@ -5,6 +5,7 @@ from typing import Literal
 from pullback.conformance._clause import Clause
 from pullback.conformance.clauses.alias import alias
 from pullback.conformance.clauses.autocast import autocast
+from pullback.conformance.clauses.batch import batch
 from pullback.conformance.clauses.checkpoint import checkpoint
 from pullback.conformance.clauses.compile import compiles
 from pullback.conformance.clauses.compositions import compositions
@@ -15,18 +16,23 @@ from pullback.conformance.clauses.deterministic import deterministic
 from pullback.conformance.clauses.double import double
 from pullback.conformance.clauses.dtype import dtype
 from pullback.conformance.clauses.fake import fake
+from pullback.conformance.clauses.first_call import first_call
 from pullback.conformance.clauses.form import form
 from pullback.conformance.clauses.forward import forward
 from pullback.conformance.clauses.forward_over_forward import forward_over_forward
 from pullback.conformance.clauses.hooks import hooks
+from pullback.conformance.clauses.index_width import index_width
 from pullback.conformance.clauses.layout import layout
 from pullback.conformance.clauses.leak import leak
 from pullback.conformance.clauses.linear import linear
+from pullback.conformance.clauses.memory import memory
 from pullback.conformance.clauses.mutation import mutation
 from pullback.conformance.clauses.needs_input_grad import needs_input_grad
 from pullback.conformance.clauses.non_differentiable import non_differentiable
 from pullback.conformance.clauses.once import once
+from pullback.conformance.clauses.rank import rank
 from pullback.conformance.clauses.registration import registration
+from pullback.conformance.clauses.repeated import repeated
 from pullback.conformance.clauses.retain import retain
 from pullback.conformance.clauses.saved import saved
 from pullback.conformance.clauses.sizes import sizes
@@ -75,6 +81,12 @@ ClauseId = Literal[
     "compositions",
     "structure",
     "registration",
+    "rank",
+    "batch",
+    "repeated",
+    "first-call",
+    "memory",
+    "index-width",
     "cuda-graph",
 ]
 
@@ -112,5 +124,11 @@ CLAUSES: tuple[Clause, ...] = (
     compositions,
     structure,
     registration,
+    rank,
+    batch,
+    repeated,
+    first_call,
+    memory,
+    index_width,
     cuda_graph,
 )

@@ -120,7 +120,7 @@ def _degenerate(probe: Probe) -> Finding | None:
             if gradient.shape != x.shape:
                 return _broken(probe, (what, "inputs"), (x, gradient), k)
         if what == "zero-dimensional":
-            finding = _one_element(probe, leaves, cotangents, gradients)
+            finding = _one_element(probe, leaves, outputs, cotangents, gradients)
             if finding is not None:
                 return finding
     return None
@@ -159,16 +159,19 @@ def _is_elementwise(probe: Probe) -> bool:
 
 
 def _one_element(
-    probe: Probe, leaves: Tensors, cotangents: Tensors, gradients: Tensors
+    probe: Probe, leaves: Tensors, outputs: Tensors, cotangents: Tensors, gradients: Tensors
 ) -> Finding | None:
-    """A number and a vector of one number must have the same gradient, if both are accepted."""
+    """A number and a vector of one number have the same gradient where forward is the same."""
     try:
         expected = _run(
             probe, [x.detach().reshape(1) for x in leaves], [g.reshape(1) for g in cotangents]
         )
     except Exception:  # a vector is not accepted, or means something else
         return None
-    tail = [e.reshape(()) if e.numel() == 1 else e for e in expected[-len(gradients) :]]
+    count = len(outputs)
+    if probe.differ([y.reshape(1) for y in outputs], expected[:count], looser=1e4) is not None:
+        return None
+    tail = [e.reshape(()) if e.numel() == 1 else e for e in expected[count:]]
     place = probe.differ([g.detach() for g in gradients], tail, looser=1e4)
     if place is None:
         return None

@@ -1,0 +1,109 @@
+"""Calls in a process in which the checked code has not run yet.
+
+What code keeps from call to call shows only beside a process that has made none: there the same
+call is the first one. Such a process is a copy of this one, made before anything is called; it
+waits until it is asked. What was called before that, by whoever asks for a check, nobody knows.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._forked import Copy, can_fork
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._resize import resizings, together
+from pullback.conformance._structure import keep
+
+__all__ = ["GIVEN", "Answers", "Fresh"]
+
+GIVEN = "the arguments that were given"
+
+Answers = dict[str, Tensors | None]
+
+_LARGER, _ENTRIES = 64, 2**12
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """A call before all others, and what a copy of the process answers that does not make it.
+
+    Arguments:
+        probe: the subject with its arguments, before anything is known of them.
+        copy: answers other calls first; ``None`` where there are no copies.
+        first: what the first call gave; ``None`` where forward refused.
+    """
+
+    probe: Probe
+    copy: Copy | None = None
+    first: Tensors | None = None
+
+    @classmethod
+    def of(cls, probe: Probe) -> "Fresh":
+        """Make the copy, and then the first call."""
+        arguments = replace(probe.inputs, detached=True)  # forward may change them in place
+        made = cls(replace(probe, inputs=arguments, original=arguments))
+        copy = Copy(made._apart) if can_fork() else None
+        return replace(made, copy=copy, first=made._answer(arguments))
+
+    def later(self) -> Answers:
+        """The answers here and now, each after a call that differs from it as little as may be."""
+        found: Answers = {}
+        for name, arguments, like in self._calls():
+            self._answer(like)
+            found[name] = self._answer(arguments)
+        return found
+
+    def _apart(self) -> Answers:
+        torch.set_num_threads(1)  # the threads of the original are not in the copy
+        return {name: self._answer(arguments) for name, arguments, _ in self._calls()}
+
+    def _calls(self) -> Iterator[tuple[str, Arguments, Arguments]]:
+        """Arguments, and those that they are like: the sooner, the less like the given ones.
+
+        A cache may have any key: what is the first call with one key is a later one with another.
+        """
+        given, drawn = self.probe.inputs, self.probe.generator("larger")
+        found = list(resizings(given, _LARGER, _ENTRIES, drawn))
+        whole = together(found, [one.size + 3 for one in found], drawn) if found else None
+        if whole is not None:
+            yield "other numbers at larger sizes", _with_others(whole), whole
+        single = any(v.dtype == torch.float32 for v in given.values)
+        yield "another dtype", given.cast(torch.float64 if single else torch.float32), given
+        for resizing in found:
+            made = resizing.at(resizing.largest) if resizing.largest > resizing.size else None
+            if made is not None:
+                where = f"{resizing.largest} of {resizing.where}"
+                yield f"other numbers at {where}", _with_others(made), made
+        yield "other numbers", _with_others(given), given
+        yield GIVEN, given, given
+
+    def _answer(self, arguments: Arguments) -> Tensors | None:
+        """Outputs and gradients; ``None`` where forward refuses."""
+        there = replace(self.probe, inputs=arguments, original=arguments)
+        leaves = there.leaves()
+        try:
+            every = there.run(leaves)
+        except (Exception, SystemExit):  # loud
+            return None
+        found = [y.detach().clone() for y in every]
+        outputs = [y for y in every if y.requires_grad and is_continuous(y)]
+        with suppress(Exception, SystemExit):  # loud, and told elsewhere
+            found += [g.detach() for g in there.pull(leaves, there.cotangents(outputs), outputs)]
+        return found
+
+
+def _with_others(given: Arguments) -> Arguments:
+    """Three times the numbers, where they stay of their kind, and other options."""
+    pairs = [(x, keep(x, 3 * x)) for x in given.points()]
+    points = [x if made is None else made for x, made in pairs]
+    options = {key: _changed(value) for key, value in given.kwargs.items()}
+    other = replace(given, args=tuple(map(_changed, given.args)), kwargs=options)
+    return other.with_points(points)
+
+
+def _changed(value: Any) -> Any:
+    return 1.5 * value if isinstance(value, float) else value

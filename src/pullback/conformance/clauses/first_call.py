@@ -1,0 +1,87 @@
+"""`first-call`: the first call answers as every later one."""
+
+from contextlib import suppress
+
+from pullback.conformance._clause import clause
+from pullback.conformance._forked import ProcessDied, Stuck
+from pullback.conformance._fresh import GIVEN, Answers, Fresh
+from pullback.conformance._probe import Probe, Tensors
+from pullback.report import Finding
+
+__all__ = ["first_call"]
+
+_HINT = (
+    "Keep nothing between calls that changes an answer: key what is cached by all that it depends "
+    "on (shape, dtype, device, numbers, options), and let autotuning work on copies of what it "
+    "overwrites."
+)
+_REPRO = [
+    "def show(name):",
+    "    ys = outs()",
+    "    w = [torch.ones_like(y) for y in ys]",
+    "    print(name, ys, torch.autograd.grad(ys, xs, w, allow_unused=True))",
+    "show('first')",
+    "given = args",
+    "def larger(a): return torch.cat([3 * a.detach()] * 5, -1) if a.ndim else 3 * a.detach()",
+    "for change in (lambda a: 3 * a.detach(), larger, lambda a: a.detach().float()):",
+    "    args = tree_map(lambda a: change(a).requires_grad_(a.requires_grad) if "
+    "isinstance(a, torch.Tensor) and a.is_floating_point() else a, given)",
+    "    try: print('others', outs())",
+    "    except Exception as error: print('others', error)",
+    "args = given",
+    "show('again')",
+]
+
+
+@clause(
+    "first-call",
+    promise="The first call answers as every later one.",
+    why="Autotuning runs a kernel several times where the result lies, buffers are made at the "
+    "size of the first call, tables are cached by the shape alone: one call in a program is then "
+    "another than in its tests, and a resumed run goes on elsewhere.",
+    breach="beside a copy of the process from before the first call, as far as the check has made "
+    "it: other numbers, options and sizes, another dtype, and then the arguments given.",
+    mend="Key caches by all they depend on, and let autotuning work on copies.",
+)
+def first_call(probe: Probe) -> Finding:
+    """Compare calls after many others with the first one, and with those of a process without."""
+    fresh = probe.fresh
+    if not isinstance(fresh, Fresh):
+        return probe.skipped("No process without calls is at hand.")
+    if probe.private:
+        return probe.skipped("It draws from a generator of its own: see deterministic.")
+    apart: Answers = {}
+    with suppress(ProcessDied, Stuck):  # what ends a copy says nothing of the process
+        apart = fresh.copy.ask() if fresh.copy is not None else {}
+    later = fresh.later()
+    for name, expected, got in [
+        (GIVEN, fresh.first, later[GIVEN]),
+        *((name, answer, later[name]) for name, answer in apart.items()),
+    ]:
+        finding = _compare(probe, name, expected, got)
+        if finding is not None:
+            return finding
+    if not apart:
+        return probe.holds("The first call answers as it does after others.")
+    return probe.holds("Calls answer as they do in a process that has made none before.")
+
+
+def _compare(
+    probe: Probe, name: str, first: Tensors | None, later: Tensors | None
+) -> Finding | None:
+    if first is None:  # loud, so not silently wrong
+        return None
+    if later is None or len(later) < len(first):
+        return probe.crashes(
+            f"A call with {name} works first and fails after other calls.", _HINT, _REPRO
+        )
+    pairs = list(zip(later, first, strict=False))
+    place = probe.differ(later[: len(first)], first, looser=1e3)
+    place = next((k for k, (a, b) in enumerate(pairs) if a.dtype != b.dtype), place)
+    if place is None:
+        return None
+    return probe.broken(
+        f"A call with {name} answers otherwise after other calls than first.",
+        expected=first[place], got=later[place],
+        place=f"answer {place} (outputs, then gradients)", hint=_HINT, repro=_REPRO,
+    )  # fmt: skip

@@ -1,0 +1,221 @@
+"""`memory`: what is kept for backward is used by it, once."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from pullback.conformance._arguments import is_continuous
+from pullback.conformance._clause import clause
+from pullback.conformance._items import there
+from pullback.conformance._nodes import custom_nodes
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._resize import resizings
+from pullback.conformance._values import same_bits
+from pullback.report import Finding
+
+__all__ = ["memory"]
+
+_LARGER, _ENTRIES = 64, 2**12
+_UNREAD = (
+    "Save what backward reads alone: a shape, dtype or device can stand on ctx as it is, and what "
+    "is needed for a gradient that nobody asked for (ctx.needs_input_grad) need not be saved."
+)
+_TWICE = "Save the tensor itself, not a copy: save_for_backward notices a change in place."
+_LARGE = (
+    "Save the inputs and compute it again in backward, or save a smaller form of it (a view keeps "
+    "the whole memory that it looks at: save a clone of the part)."
+)
+
+
+@dataclass
+class _Kept:
+    """What one call keeps, and what backward is handed in its place.
+
+    Arguments:
+        instead: for a number of a saved tensor, what backward reads instead of it.
+        tensors: what was saved, in order.
+        own: the numbers of those that a custom Function saved.
+        known: the memory of what goes in and out: its address and what it is.
+        bytes: how much goes in and out.
+    """
+
+    instead: dict[int, torch.Tensor] = field(default_factory=dict)
+    tensors: Tensors = field(default_factory=list)
+    own: list[int] = field(default_factory=list)
+    known: dict[int, torch.Tensor] = field(default_factory=dict)
+    bytes: int = 0
+
+    def run(self, probe: Probe, *, second: bool = False) -> Tensors:
+        """The gradients, of second order too, with every saved tensor noted."""
+        read: list[int] = []
+
+        def pack(tensor: torch.Tensor) -> int:
+            self.tensors.append(tensor.detach())
+            return len(self.tensors) - 1
+
+        def unpack(number: int) -> torch.Tensor:
+            read.append(number)
+            return self.instead.get(number, self.tensors[number])
+
+        leaves = probe.leaves()
+        with saved_tensors_hooks(pack, unpack):
+            handed, every = probe.exposed(leaves)
+            outputs = [every[k] for k in probe.outputs]
+            for node in custom_nodes(outputs):
+                _ = node.saved_tensors
+            self.own = list(dict.fromkeys(read))
+            through = [t for t in (*handed, *every) if t.numel()]
+            self.known = {t.untyped_storage().data_ptr(): t.detach() for t in through}
+            self.bytes = sum(t.untyped_storage().nbytes() for t in self.known.values())
+            cotangents = [g.requires_grad_(second) for g in probe.cotangents(outputs)]
+            gradients = probe.pull(leaves, cotangents, outputs, create_graph=second)
+            if not second:
+                return [g.detach() for g in gradients]
+            carrying = [g for g in gradients if g.requires_grad]
+            return [
+                torch.zeros(()) if a is None else a.detach()
+                for a in torch.autograd.grad(
+                    carrying, [*leaves, *cotangents], probe.spread(carrying, "memory"),
+                    allow_unused=True,
+                )
+            ]  # fmt: skip
+
+    def intermediates(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """What the Function saved that neither goes in nor comes out, by number."""
+        for number in self.own:
+            tensor = self.tensors[number]
+            if tensor.numel() and tensor.untyped_storage().data_ptr() not in self.known:
+                yield number, tensor
+
+
+@clause(
+    "memory",
+    promise="What is kept for backward is used by it, once.",
+    why="Between forward and backward a training step holds what every layer has saved: that is "
+    "what fills a GPU. What backward never reads, what is there twice, and a matrix that is larger "
+    "than all it is computed from, is paid for by the length of a batch.",
+    breach="as gradients, of second order too, that stay the same when backward is handed other "
+    "numbers for a saved tensor; as a saved copy of an input, an output or another saved tensor; "
+    "and as a saved intermediate that is larger than inputs and outputs together, at larger sizes. "
+    "Each is `untidy`. The bytes that a call keeps are said.",
+    mend="Save inputs and outputs as they are, only those that backward reads, and compute large "
+    "intermediates again.",
+)
+def memory(probe: Probe) -> Finding:
+    """Hand backward other numbers for each saved tensor, and count what is kept."""
+    kept = _Kept()
+    try:
+        expected = kept.run(probe)
+    except Exception:
+        return probe.skipped("Saved-tensor hooks, which tell what is kept, are refused: see hooks.")
+    if not kept.own:
+        return probe.holds("A call keeps nothing by itself.")
+    for finding in (_unread(probe, kept, expected), _copied(probe, kept), _large(probe)):
+        if finding is not None:
+            return finding
+    storages = {kept.tensors[k].untyped_storage().data_ptr(): k for k in kept.own}
+    own = sum(kept.tensors[k].untyped_storage().nbytes() for k in storages.values())
+    more = sum(t.untyped_storage().nbytes() for _, t in kept.intermediates())
+    return probe.holds(
+        f"A call keeps {own:,} bytes in {len(kept.own)} tensor(s), {more:,} of them neither "
+        f"inputs nor outputs ({kept.bytes:,} bytes go in and out)."
+    )
+
+
+def _unread(probe: Probe, kept: _Kept, expected: Tensors) -> Finding | None:
+    for number in kept.own:
+        tensor = kept.tensors[number]
+        others = list(_others(tensor))
+        if not others or any(_matters(probe, number, other, expected) for other in others):
+            continue
+        return probe.untidy(
+            f"Backward does not read the numbers of saved tensor {kept.own.index(number)}, "
+            f"{_described(tensor)}: the gradients are the same with others in its place.",
+            expected="what backward reads", got=f"{tensor.untyped_storage().nbytes():,} bytes more",
+            place=f"ctx.saved_tensors[{kept.own.index(number)}]", hint=_UNREAD,
+        )  # fmt: skip
+    return None
+
+
+def _others(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Other numbers of the same kind; none for integers, which may be handles or indices."""
+    if not tensor.numel():
+        return
+    if is_continuous(tensor):
+        # A mask of them may be the same with no numbers, or with those of one sign.
+        factors = 1.5 + torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape) % 7
+        larger = factors.to(tensor.dtype) * tensor.abs() + 0.25
+        yield from (torch.full_like(tensor, torch.nan), -larger, larger)
+    elif tensor.dtype == torch.bool:
+        yield ~tensor
+
+
+def _matters(probe: Probe, number: int, other: torch.Tensor, expected: Tensors) -> bool:
+    """Whether a gradient changes with a saved tensor, of second order where that is not refused."""
+    try:
+        got = _Kept({number: other}).run(probe)
+    except Exception:  # it is read, and does not fit
+        return True
+    if not all(same_bits(a, b) for a, b in zip(got, expected, strict=True)):
+        return True
+    try:
+        before = _Kept().run(probe, second=True)
+    except Exception:  # there is no second order
+        return False
+    try:
+        after = _Kept({number: other}).run(probe, second=True)
+    except Exception:  # as above
+        return True
+    return not all(same_bits(a, b) for a, b in zip(after, before, strict=True))
+
+
+def _copied(probe: Probe, kept: _Kept) -> Finding | None:
+    seen = dict(kept.known)
+    for number, tensor in kept.intermediates():
+        for one in seen.values():
+            if one.data_ptr() != tensor.data_ptr() and _is_told(tensor) and same_bits(one, tensor):
+                return probe.untidy(
+                    f"Saved tensor {kept.own.index(number)}, {_described(tensor)}, is a copy of "
+                    "an input, an output or another saved tensor.",
+                    expected="the tensor itself", hint=_TWICE,
+                    got=f"{tensor.untyped_storage().nbytes():,} bytes more",
+                    place=f"ctx.saved_tensors[{kept.own.index(number)}]",
+                )  # fmt: skip
+        seen[tensor.untyped_storage().data_ptr()] = tensor
+    return None
+
+
+def _is_told(tensor: torch.Tensor) -> bool:
+    """Whether equal numbers are hardly so by chance: of both signs, and several."""
+    if not tensor.is_floating_point() or tensor.numel() < 4:
+        return False
+    return bool((tensor > 0).any() and (tensor < 0).any()) and len(tensor.unique()) > 2
+
+
+def _large(probe: Probe) -> Finding | None:
+    """A finding where an intermediate is larger than all that goes in and out."""
+    drawn = probe.generator("memory")
+    for resizing in resizings(probe.inputs, _LARGER, _ENTRIES, drawn):
+        inputs = resizing.at(resizing.largest)
+        kept = _Kept()
+        if inputs is None:
+            continue
+        with suppress(Exception):  # such a size is refused
+            kept.run(there(probe, inputs))
+        for number, tensor in kept.intermediates():
+            size = tensor.untyped_storage().nbytes()
+            if size > kept.bytes:
+                return probe.untidy(
+                    f"Saved tensor {kept.own.index(number)}, {_described(tensor)}, is larger than "
+                    f"all inputs and outputs, at {resizing.largest} of {resizing.where}.",
+                    expected=f"no more than {kept.bytes:,} bytes", got=f"{size:,} bytes",
+                    place=f"ctx.saved_tensors[{kept.own.index(number)}]", hint=_LARGE,
+                )  # fmt: skip
+    return None
+
+
+def _described(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"

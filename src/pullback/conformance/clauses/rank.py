@@ -1,0 +1,223 @@
+"""`rank`: right at every number of dimensions that forward takes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from pullback.conformance._arguments import Arguments
+from pullback.conformance._clause import clause
+from pullback.conformance._derivative import decide, is_wrong, try_derivative
+from pullback.conformance._failure import describe
+from pullback.conformance._items import changed, data, sharings, there
+from pullback.conformance._limits import NoEnd
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._screen import Run, agrees
+from pullback.report import Finding
+
+__all__ = ["rank"]
+
+_RIGHT = "right"
+_HINT = (
+    "Count dimensions from the end, or flatten the leading ones (x.reshape(-1, x.shape[-1])) and "
+    "put them back; or let forward refuse other numbers of dimensions with an error."
+)
+_REPRO = [
+    "w, v = [torch.randn_like(y) for y in outs()], [torch.randn_like(x) for x in xs]",
+    "def along(t):",
+    "    for x, u in zip(xs, v): x.data.add_(t * u)",
+    "    s = sum((a * y).sum().item() for a, y in zip(w, outs()))",
+    "    for x, u in zip(xs, v): x.data.sub_(t * u)",
+    "    return s",
+    "g = torch.autograd.grad(outs(), xs, w)",
+    "print('backward          ', sum((a * u).sum().item() for a, u in zip(g, v)))",
+    "print('finite differences', (along(1e-6) - along(-1e-6)) / 2e-6)",
+    "print('outputs', outs())",
+]
+
+
+@dataclass(frozen=True)
+class _Made:
+    """Arguments with another number of dimensions.
+
+    Arguments:
+        name: what was done, in words.
+        chosen: the tensors that have it.
+        inputs: the arguments.
+        items: the same one by one, each with the dimensions that were given.
+        less: whether a dimension was taken away.
+    """
+
+    name: str
+    chosen: tuple[int, ...]
+    inputs: Arguments
+    items: tuple[Arguments, ...]
+    less: bool = False
+
+
+@clause(
+    "rank",
+    promise="Right at every number of dimensions that forward takes.",
+    why="A layer written for the rows of a matrix is handed batches of sequences, or one vector. "
+    "Forward takes them, as most operations do, and backward sums over a dimension that it counts "
+    "from the front, or looks at the first matrix alone.",
+    breach="with one and two dimensions put before and one taken away: against finite differences, "
+    "and item by item where forward gives the numbers of each item.",
+    mend="Count dimensions from the end, flatten the leading ones, or refuse in forward.",
+)
+def rank(probe: Probe) -> Finding:
+    """Put dimensions before and take one away, where forward allows it, and compare there."""
+    if probe.intent == "nonlinear":
+        return probe.skipped("A nonlinear backward has no reference at another rank.")
+    said: dict[str, str] = {}
+    try:
+        for made in _every(probe):
+            if said.get(made.name) == _RIGHT:
+                continue
+            found = _judge(probe, made)
+            if isinstance(found, Finding):
+                return found
+            said[made.name] = found
+    except NoEnd:  # nor will others end, and each takes as long
+        said["others"] = "a call does not end"
+    told = "; ".join(f"{name}: {answer}" for name, answer in said.items())
+    if _RIGHT not in said.values():
+        return probe.skipped(f"No other number of dimensions could be judged: {told}.")
+    return probe.holds(f"{told[:1].upper()}{told[1:]}.")
+
+
+def _every(probe: Probe) -> Iterator[_Made]:
+    """The arguments with more and fewer dimensions, for each choice of those that have them."""
+    given = probe.inputs
+    beside = given.with_points(probe.neighbour(2))
+    for chosen in sharings(probe):
+        other = given.with_values(
+            [(beside if k in chosen else given).values[k] for k in range(len(given.values))]
+        )
+        for more in (1, 2):
+            ones = (1,) * (more - 1)
+            stacked = given.with_values([
+                torch.stack([a, b]).view(2, *ones, *a.shape) if k in chosen else a
+                for k, (a, b) in enumerate(zip(given.values, other.values, strict=True))
+            ])  # fmt: skip
+            yield _Made(f"{more} more dimension{'s' * (more > 1)}", chosen, stacked, (given, other))
+        if all(given.values[k].ndim and len(given.values[k]) for k in chosen):
+            row = changed(given, chosen, lambda v: v[:1])
+            yield _Made(
+                "1 dimension less",
+                chosen,
+                changed(given, chosen, lambda v: v[0]),
+                (row,),
+                less=True,
+            )
+
+
+def _judge(probe: Probe, made: _Made) -> Finding | str:
+    """A finding, or what is said of it."""
+    other = there(probe, made.inputs)
+    try:
+        outputs = _every_output(other)
+        items = [there(probe, item) for item in made.items]
+        alone = [_every_output(item) for item in items]
+        runs = [Run.of(item) for item in items]
+    except NoEnd:
+        raise
+    except Exception as error:  # loud, so not silently wrong
+        return f"refused ({describe(error, 60)})"
+    parts = [_part(outputs, k, made) for k in range(len(items))]
+    same = [_agree(probe, part, one) for part, one in zip(parts, alone, strict=True)]
+    cotangents = None
+    if all(same):
+        given = [torch.stack(gs) for gs in zip(*(run.cotangents for run in runs), strict=True)]
+        shaped = (outputs[k] for k in probe.outputs)
+        cotangents = [g.reshape(y.shape) for g, y in zip(given, shaped, strict=True)]
+    try:
+        run = Run.of(other, cotangents)
+    except Exception as error:
+        if all(same) and not made.less and made.chosen == data(probe):
+            doing = f"Forward takes inputs with {made.name}, backward fails"
+            return other.failed(error, doing, _HINT, transform=False)
+        return f"refused by backward ({describe(error, 60)})"
+    if all(same):
+        return _by_items(other, made, run, runs)
+    if same[0] and _is_first_alone(probe, made):
+        return _broken(other, made, alone[1][0], parts[1][0], "an output")
+    return _by_differences(probe, other, made, run)
+
+
+def _every_output(probe: Probe) -> Tensors:
+    """The outputs, those that are not differentiated too."""
+    return [y.detach() for y in probe.run(probe.leaves())]
+
+
+def _part(found: Tensors, k: int, made: _Made) -> Tensors:
+    """What belongs to one item, where each has its part."""
+    return [y if made.less else y[k] if y.ndim and len(y) == 2 else y.new_empty(0) for y in found]
+
+
+def _agree(probe: Probe, got: Tensors, expected: Tensors) -> bool:
+    """Whether the numbers are the same, whatever dimensions of one there are."""
+    if any(a.numel() != b.numel() for a, b in zip(got, expected, strict=True)):
+        return False
+    shaped = [a.reshape(b.shape) for a, b in zip(got, expected, strict=True)]
+    return probe.differ(shaped, expected, 1e4) is None
+
+
+def _by_items(probe: Probe, made: _Made, run: Run, items: list[Run]) -> Finding | str:
+    """Gradients of data are those of the items; what is shared gets their sum."""
+    for n, k in enumerate(probe.inputs.differentiable):
+        every = [item.gradients[n] for item in items]
+        expected = torch.stack(every) if k in made.chosen else sum(every[1:], every[0])
+        got = run.gradients[n]
+        if probe.differ([got.reshape(expected.shape)], [expected], 1e4) is not None:
+            return _broken(probe, made, expected, got, f"the gradient of {probe.path(n)}")
+    return _RIGHT
+
+
+def _is_first_alone(probe: Probe, made: _Made) -> bool:
+    """Whether the first item is right wherever it comes from, and the next is not.
+
+    Not so where an entry depends on those before it, as it then does with the given dimensions too.
+    """
+    if made.less:
+        return False
+    try:
+        turned = there(probe, changed(made.inputs, made.chosen, lambda v: v.flip(0)))
+        outputs = _every_output(turned)
+        alone = [_every_output(there(probe, item)) for item in reversed(made.items)]
+        same = [_agree(probe, _part(outputs, k, made), alone[k]) for k in (0, 1)]
+        whole = _every_output(probe)
+        first, second = (
+            _every_output(there(probe, changed(probe.inputs, made.chosen, cut)))
+            for cut in (lambda v: v[:1], lambda v: v[1:2])
+        )
+    except Exception:  # not known
+        return False
+    rows = [_agree(probe, [y[k] for y in whole], one) for k, one in enumerate((first, second))]
+    return same == [True, False] and rows == [True, True]
+
+
+def _by_differences(probe: Probe, other: Probe, made: _Made, run: Run) -> Finding | str:
+    """Backward against finite differences, where forward does not give the numbers of the items."""
+    if probe.intent != "exact":
+        return "not told: forward is no longer that of each item"
+    if agrees(other, run, other.direction("rank")):
+        return _RIGHT
+    finite = all(bool(g.isfinite().all()) for g in run.gradients)
+    trial = decide(lambda number: try_derivative(other, number), wanted=1, limit=5, singular=finite)
+    if trial is None:
+        return "not told"
+    if trial.match == "match":
+        return _RIGHT
+    if any(is_wrong(there(probe, item)) for item in (probe.inputs, *made.items)):
+        return "not told: backward is wrong with the dimensions that were given too"
+    return _broken(other, made, f"{trial.estimate.value:.8g} (finite differences)",
+                   f"{trial.value:.8g} (backward)", "the gradients")  # fmt: skip
+
+
+def _broken(probe: Probe, made: _Made, expected: object, got: object, what: str) -> Finding:
+    named = ", ".join(probe.inputs.paths[k] for k in made.chosen)
+    return probe.broken(
+        f"With {made.name} of {named}, which forward takes, {what} is wrong.",
+        expected=expected, got=got, place=named, hint=_HINT, repro=_REPRO,
+    )  # fmt: skip

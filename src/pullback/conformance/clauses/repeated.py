@@ -1,0 +1,130 @@
+"""`repeated`: the same tensor given twice, or a view of another argument, gets the sum."""
+
+from collections.abc import Callable, Iterator
+from itertools import combinations
+
+import torch
+
+from pullback.conformance._clause import clause
+from pullback.conformance._probe import Probe, Tensors
+from pullback.report import Finding
+
+__all__ = ["repeated"]
+
+View = Callable[[torch.Tensor], torch.Tensor]
+
+_PAIRS = 6
+_HINT = (
+    "Write into memory of the call's own, never into an input's, and tell arguments by their "
+    "position, not by identity or address."
+)
+
+
+@clause(
+    "repeated",
+    promise="The same tensor given twice, or a view of another argument, gets the sum.",
+    why="Tied weights, self-attention and `f(x, x)` hand one tensor over twice. A backward that "
+    "writes gradients into the memory of its inputs, or a table that is keyed by tensors, then "
+    "gives the gradient of one argument twice, and no version counter sees it.",
+    breach="against clones: other outputs, or a gradient that is not the sum of the two.",
+    mend="Write into fresh memory; tell arguments by position.",
+)
+def repeated(probe: Probe) -> Finding:
+    """Hand one tensor over for two arguments, as it is and as a view, and compare with clones."""
+    points = probe.inputs.points()
+    if len(points) < 2:
+        return probe.skipped("It takes one differentiated tensor alone.")
+    if probe.inputs.detached:
+        return probe.skipped("It changes an input in place: what the other would see is not told.")
+    tried = []
+    for one, other, view in _pairs(points):
+        apart = [*points]
+        apart[other] = view(points[one])
+        try:
+            expected = _run(probe, [x.detach().clone().requires_grad_() for x in apart])
+        except Exception:  # noqa: S112 - such arguments are not taken
+            continue
+        kept = [x.detach().clone().requires_grad_() for x in points]
+        handed: Tensors = [*kept]
+        handed[other] = view(kept[one])
+        try:
+            got = _run(probe, handed, kept)
+        except Exception as error:  # judged by where it is raised
+            doing = f"One tensor for {probe.path(one)} and {probe.path(other)} is refused"
+            return probe.failed(error, doing, _HINT, transform=False)
+        count = len(expected) - len(points)
+        slopes = expected[count:]
+        slopes[one] = slopes[one] + _back(slopes[other], points[one], view)
+        slopes[other] = torch.zeros_like(points[other])  # which is not there
+        expected = [*expected[:count], *slopes]
+        place = probe.differ(got, expected, looser=1e3)
+        if place is not None:
+            path = "an output" if place < count else f"the gradient of {probe.path(place - count)}"
+            return _broken(probe, (one, other), path, expected[place], got[place])
+        tried.append(f"{probe.path(one)} for {probe.path(other)}")
+    if not tried:
+        return probe.skipped("No two arguments can be one tensor.")
+    return probe.holds(
+        f"As clones do, with the sum of the gradients: {', '.join(dict.fromkeys(tried))}."
+    )
+
+
+def _pairs(points: Tensors) -> Iterator[tuple[int, int, View]]:
+    """Two arguments, and the view of the first that can stand for the second."""
+    found = 0
+    for pair in combinations(range(len(points)), 2):
+        for one, other in (pair, pair[::-1]):
+            views = _views(points[one], points[other])
+            yield from ((one, other, view) for view in views)
+            found += bool(views)
+        if found >= _PAIRS:
+            return
+
+
+def _views(x: torch.Tensor, like: torch.Tensor) -> list[View]:
+    if x.dtype != like.dtype:
+        return []
+    if x.shape == like.shape:
+        return [lambda t: t, lambda t: t.view_as(t)]
+    if x.ndim > 1 and x.mT.shape == like.shape:
+        return [lambda t: t.mT]
+    return [lambda t: t[0]] if x.ndim and len(x) and x.shape[1:] == like.shape else []
+
+
+def _run(probe: Probe, handed: Tensors, leaves: Tensors | None = None) -> Tensors:
+    """Outputs, and the gradient of each leaf."""
+    outputs = probe.evaluate(handed)
+    found = [y.detach().clone() for y in outputs]
+    gradients = probe.pull(leaves or handed, probe.cotangents(found), outputs)
+    return [*found, *(g.detach() for g in gradients)]
+
+
+def _back(slope: torch.Tensor, x: torch.Tensor, view: View) -> torch.Tensor:
+    """The gradient of a tensor from that of its view."""
+    whole = x.detach().clone().requires_grad_()
+    return torch.autograd.grad(view(whole), whole, slope)[0]
+
+
+def _broken(
+    probe: Probe, pair: tuple[int, int], what: str, expected: torch.Tensor, got: torch.Tensor
+) -> Finding:
+    one, other = (probe.path(k) for k in pair)
+    return probe.broken(
+        f"Where {other} is {one} or a view of it, {what} is another than for a clone.",
+        expected=expected, got=got, place=one, hint=_HINT,
+        repro=[
+            f"one, other = {one}, {other}",
+            "def show(name, t):",
+            "    given = tree_map(lambda a: t if a is other else a, args)",
+            "    ys = tree_leaves(call(*given, **kwargs))",
+            "    ys = [y for y in ys if isinstance(y, torch.Tensor) and y.requires_grad]",
+            "    w = [torch.ones_like(y) for y in ys]",
+            "    print(name, ys, torch.autograd.grad(ys, one, w, allow_unused=True))",
+            "view = one",
+            "if one.shape != other.shape:",
+            "    turned = one.ndim > 1 and one.mT.shape == other.shape",
+            "    view = one.mT if turned else one[0]",
+            "show('clone', view.clone())",
+            "show('same ', view)",
+        ],
+    )  # fmt: skip
