@@ -55,7 +55,7 @@ CASES = {
     "wrong number": ([*INPUT, "torch.ones(3)"], "could not be checked", "forward"),
     "inputs of a package": (["check", "errors_module", "--input", "1"], "one Function", "--input"),
     "unknown clause": ([*INPUT, "torch.ones(3), 0", "--clauses", "nope"], "no such clause", "vmap"),
-    "no clause": ([*INPUT, "torch.ones(3), 0", "--clauses", ","], "names no clause", "','"),
+    "no clause": ([*INPUT, "torch.ones(3), 0", "--clauses", ","], "No clause is chosen", "','"),
     "unknown intent": (["check", "x", "--gradient", "maybe"], "intent is unknown", "surrogate"),
     "bad timeout": (["check", "x", "--timeout", "-1"], "not positive", "-1"),
     "timeout alone": (["check", "x", "--timeout", "1", "--no-isolate"], "process", "Leave out"),

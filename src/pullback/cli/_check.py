@@ -9,7 +9,7 @@ from rich.console import Console
 
 from pullback.cli._files import KEPT, write_file
 from pullback.cli._inside import check_inside
-from pullback.cli._options import TIMEOUT, Options
+from pullback.cli._options import Options
 from pullback.cli._outputs import aside, write_outputs
 from pullback.cli._progress import working
 from pullback.cli._record import keep, say_recorded
@@ -46,12 +46,12 @@ def run_check(options: Options) -> int:
         PullbackError: what was asked for cannot be done; nothing is checked then.
     """
     options.refuse_conflicts()
-    clauses = _clauses(options.clauses)
+    select_clauses(options.clauses, options.without or ())  # refused before anything runs
     baseline = None if options.baseline is None else Baseline.read(options.baseline)
     # With the JSON on stdout, everything for people goes to stderr.
     console = make_console(stderr=options.json == "-")
     with stopping_gently(), aside(when=options.json == "-"):
-        outcomes, problems, seconds = _outcomes(options, clauses, console)
+        outcomes, problems, seconds = _outcomes(options, console)
     partial = _partial(outcomes)
     if baseline is not None:
         outcomes = [_accepted(outcome, baseline) for outcome in outcomes]
@@ -63,26 +63,23 @@ def run_check(options: Options) -> int:
     return _status(outcomes, problems, options)
 
 
-def _outcomes(
-    options: Options, clauses: tuple[str, ...] | None, console: Console
-) -> tuple[list[Outcome], list[str], float]:
+def _outcomes(options: Options, console: Console) -> tuple[list[Outcome], list[str], float]:
     """What was checked, what could not be looked into, and how many seconds the checks took."""
     started = time.perf_counter()
     if options.inside:
-        return check_inside(options, clauses), [], time.perf_counter() - started
+        return check_inside(options), [], time.perf_counter() - started
     try:
         tasks, problems = _find_tasks(options, console)
     except Stopped:
         return [], [], 0.0
     started = time.perf_counter()
-    outcomes = [] if STOP.is_set() else _run(tasks, options, clauses, console)
+    outcomes = [] if STOP.is_set() else _run(tasks, options, console)
     return outcomes, problems, time.perf_counter() - started  # two may be checked at a time
 
 
 def _run(
     tasks: Sequence[Task],
     options: Options,
-    clauses: Sequence[str] | None,
     console: Console,
 ) -> list[Outcome]:
     chosen = [task for task in tasks if options.only is None or options.only in task.name]
@@ -96,10 +93,7 @@ def _run(
     outcomes = run_tasks(
         chosen,
         console,
-        clauses=clauses,
-        gradient=options.gradient,
-        seed=options.seed,
-        timeout=options.timeout or TIMEOUT,
+        **options.how,
         isolate=options.isolate,
         rerun=options.rerun,
     )
@@ -171,22 +165,12 @@ def _status(outcomes: Sequence[Outcome], problems: Sequence[str], options: Optio
     return _UNCHECKED if (unchecked or problems) and not options.allow_unchecked else 0
 
 
-def _clauses(text: str | None) -> tuple[str, ...] | None:
-    if text is None:
-        return None
-    chosen = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not chosen:
-        raise ArgumentError("--clauses names no clause.", given=repr(text))
-    select_clauses(chosen)
-    return chosen
-
-
 def _find_tasks(options: Options, console: Console) -> tuple[list[Task], list[str]]:
     if options.program is not None:
         return _program_tasks(options, console), []
     if not options.targets:
         return shipped_tasks(), []
-    timeout = options.timeout or TIMEOUT
+    timeout = options.how["timeout"]
     tasks: list[Task] = []
     problems: list[str] = []
     for word in options.targets:

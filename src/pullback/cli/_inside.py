@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from pullback.cli._options import TIMEOUT, Options
+from pullback.cli._options import Options
 from pullback.cli._run import run_tasks
 from pullback.cli._signals import Ended
 from pullback.cli._tasks import Loaded, Outcome, Task, positional
@@ -30,12 +30,11 @@ _REQUEST = "PULLBACK_INSIDE"
 _LOST = "the process that applied it was killed, or left by os._exit, before its end"
 
 
-def check_inside(options: Options, clauses: tuple[str, ...] | None) -> list[Outcome]:
+def check_inside(options: Options) -> list[Outcome]:
     """Run the program of the options, which checks at its end what it has applied.
 
     Arguments:
         options: name the program.
-        clauses: the clauses to run, or ``None`` for all.
 
     Returns:
         One outcome for each Function.
@@ -45,10 +44,7 @@ def check_inside(options: Options, clauses: tuple[str, ...] | None) -> list[Outc
     """
     program = options.program or []
     with tempfile.TemporaryDirectory(prefix="pullback-", ignore_cleanup_errors=True) as folder:
-        request = {
-            "folder": folder, "clauses": clauses, "gradient": options.gradient,
-            "seed": options.seed, "timeout": options.timeout or TIMEOUT, "only": options.only,
-        }  # fmt: skip
+        request = {"folder": folder, "only": options.only, "how": options.how}
         recording, failure = record_program(
             program,
             options.limits,
@@ -126,8 +122,7 @@ def _task(record: Record, calls: list[Call]) -> Task:
 
 def _check(task: Task, request: dict[str, Any], console: Console) -> Outcome:
     sys.stdout.flush()
-    chosen = {key: request[key] for key in ("clauses", "gradient", "seed", "timeout")}
-    [outcome] = run_tasks([task], console, **chosen, isolate="copy")
+    [outcome] = run_tasks([task], console, isolate="copy", **request["how"])
     return outcome
 
 

@@ -53,6 +53,7 @@ class Probe:
         frees: whether forward gives the memory of its inputs back.
         fault: what plain backward raised, or ``None`` where it runs.
         patience: the seconds of CPU time after which one call is taken never to end.
+        thorough: whether what takes long is tried too.
         kin: how the points and directions tried keep to those that forward accepts.
         clause: the clause that is running.
     """
@@ -76,6 +77,7 @@ class Probe:
     frees: bool = False
     fault: Exception | None = None
     patience: float = 120.0
+    thorough: bool = False
     kin: str = "any"
     clause: str = ""
 

@@ -87,6 +87,7 @@ class Findings:
         environment: versions and devices, name to text.
         constants: paths of the floating inputs that were not differentiated.
         unfinished: why not every clause was run, or an empty text.
+        without: ids of the clauses that were left out on request.
     """
 
     function: str
@@ -98,6 +99,7 @@ class Findings:
     environment: Mapping[str, str] = field(default_factory=dict)
     constants: tuple[str, ...] = ()
     unfinished: str = ""
+    without: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("function", "unfinished"):

@@ -99,6 +99,7 @@ def render_page(
             (clean(name), clean(reason)) for name, reason in [*not_checked, *_not_finished(ordered)]
         ],
         "not_imported": [clean(line) for line in not_imported],
+        "left_out": list(dict.fromkeys(name for report in reports for name in report.without)),
         "command": clean(command),
         "partial": clean(partial),
         "environment": dict(ordered[0].environment) if ordered else {},

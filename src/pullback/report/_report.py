@@ -32,6 +32,7 @@ class Report(Findings):
         environment: versions and devices, name to text.
         constants: paths of the floating inputs that were not differentiated.
         unfinished: why not every clause was run, or an empty text.
+        without: ids of the clauses that were left out on request.
 
     A report is true where it is ok.
 
@@ -76,8 +77,9 @@ class Report(Findings):
             values: dict[str, Any] = json.loads(text)
             values.pop("ok", None)
             findings = tuple(_read_finding(fields) for fields in values.pop("findings"))
-            constants = tuple(values.pop("constants", ()))
-            return cls(findings=findings, constants=constants, **values)
+            for name in ("constants", "without"):
+                values[name] = tuple(values.get(name, ()))
+            return cls(findings=findings, **values)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ArgumentError(
                 "The text is not the JSON of a report.",
@@ -146,6 +148,8 @@ class Report(Findings):
         parts = [f"{self.function}: {state}", f"gradient {intent}", f"seed {self.seed}"]
         if self.constants:
             parts.append(f"constants {', '.join(self.constants)}")
+        if self.without:
+            parts.append(f"without {', '.join(self.without)}")
         if self.unchecked:
             parts.append(self.unchecked)
         return ", ".join(parts)

@@ -69,6 +69,9 @@ def print_table(reports: Sequence[Findings], console: Console) -> None:
         lead = "The other clauses hold" if shown else "Every clause holds"
         tail = "does not apply" if not shown else "do not apply"
         console.print(f"[green]{lead} or {tail}:[/] {', '.join(rest)}.")
+    left_out = list(dict.fromkeys(clause for report in reports for clause in report.without))
+    if left_out:
+        console.print(f"[yellow]Left out as asked:[/] {', '.join(left_out)}.")
     for report, name in zip(reports, names, strict=True):
         _print_remarks(report, name, console)
     console.print()
