@@ -66,7 +66,7 @@ def working(what: str, console: Console) -> Iterator[None]:
         what: what is done, for example ``"Looking for the Functions of numpy"``.
         console: a spinner turns there, if it is a terminal.
     """
-    if console.is_terminal:
+    if console.is_interactive:
         with console.status(escape(what)):
             yield
         return
@@ -85,7 +85,7 @@ def with_progress(
         console: where the bar goes, if it is a terminal; lines go to standard error.
         doing: what the workers are at.
     """
-    if console.is_terminal:
+    if console.is_interactive:
         yield from _with_bar(outcomes, tasks, console, doing)
         return
     done = 0

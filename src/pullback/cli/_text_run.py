@@ -16,6 +16,7 @@ from rich.table import Table
 
 import pullback
 from pullback.errors import ArgumentError, BudgetError, PullbackError
+from pullback.report import make_console
 from pullback.text.lm import Run, scrub
 from pullback.text.report import RunSummary, summarise
 
@@ -32,7 +33,7 @@ def run_program(run: Run, program: Path, arguments: Sequence[str]) -> int:
     Returns:
         0, the program's own exit status, 1 where it failed or met the budget, 130 for Ctrl-C.
     """
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     with _told(run, console), run:
         _note_program(run, program, arguments)
         _print_start(run, console)
@@ -142,7 +143,7 @@ def _told(run: Run, console: Console) -> Iterator[None]:
     """Show plans as they come and, on a terminal, what was spent so far."""
     lock = threading.Lock()
     shown = 0
-    status = console.status("") if console.is_terminal else None
+    status = console.status("") if console.is_interactive else None
 
     def watch(now: Run) -> None:
         nonlocal shown

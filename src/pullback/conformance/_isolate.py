@@ -128,7 +128,7 @@ def check_isolated(
         folder = Path(name)
         start = _starter(subject, arguments, folder, isolate)
         while not state.unfinished and (left := _left(clauses, state)):
-            request = {
+            request: dict[str, Any] = {
                 "gradient": subject.gradient, "seed": seed,
                 "infer": state.infer, "thorough": thorough,
                 "bearing": bearer(clauses), "teller": teller(clauses),

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from pullback.errors import ArgumentError, RecordingError
+from pullback.internal._files import write_whole
 from pullback.recording.codec import EXPRESSION, Loader, StrictLoader, decode, describe_fault
 from pullback.recording.locator import Locator
 
@@ -156,12 +157,12 @@ class Recording:
             "functions": functions,
         }
         try:
-            torch.save(data, path)
+            write_whole(Path(path), lambda stream: torch.save(data, stream))
         except (OSError, RuntimeError) as error:
             raise RecordingError(
-                f"The recording cannot be written to {path}.",
-                given=str(error),
-                mend="Name a file in a folder that exists and can be written.",
+                f"The recording cannot be written to {path}; what was there is as it was.",
+                given=getattr(error, "strerror", None) or str(error),
+                mend="Make room, or name a file in a folder that exists and can be written.",
             ) from error
 
     @classmethod

@@ -9,7 +9,7 @@ from pullback.report._page import render_page
 from pullback.report._report import Report
 from pullback.report._sarif import render_annotations, render_sarif
 from pullback.report._terminal import make_console, print_problems, print_table
-from pullback.report._text import clean
+from pullback.internal._text import clean
 from pullback.report._verdict import SIGNS, Sign, Verdict
 
 __all__ = [

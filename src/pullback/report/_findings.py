@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
-from pullback.report._text import clean
+from pullback.internal._text import clean
 from pullback.report._verdict import Verdict
 
 __all__ = ["Finding", "Findings"]
@@ -104,6 +104,7 @@ class Findings:
     def __post_init__(self) -> None:
         for name in ("function", "unfinished"):
             object.__setattr__(self, name, clean(getattr(self, name)))
+        object.__setattr__(self, "constants", tuple(map(clean, self.constants)))
 
     def __bool__(self) -> bool:
         return self.ok

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from pullback.errors import ArgumentError, BrokenContractError
 from pullback.report._findings import Finding, Findings
@@ -133,7 +134,7 @@ class Report(Findings):
         for name in ("clause", "verdict", "detail"):
             table.add_column(name, no_wrap=name != "detail", overflow="fold")
         for finding in self.findings:
-            table.add_row(finding.clause, finding.verdict.value, _plain(finding.detail))
+            table.add_row(finding.clause, finding.verdict.value, Text(finding.detail))
         console.print(table, highlight=False)
         for finding in self.problems:
             console.print(f"\n{finding}", markup=False, highlight=False, soft_wrap=True)
@@ -159,8 +160,3 @@ def _read_finding(fields: dict[str, Any]) -> Finding:
     """Build a finding from its JSON object."""
     verdict = Verdict(fields.pop("verdict"))
     return Finding(verdict=verdict, **fields)
-
-
-def _plain(text: str) -> str:
-    """Escape rich's markup, which reads square brackets."""
-    return text.replace("[", r"\[")

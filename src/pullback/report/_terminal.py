@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -19,9 +20,16 @@ _PIPE_WIDTH = 100
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console of 100 columns where there is no terminal that has a width of its own."""
-    console = Console(stderr=stderr, highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
+    """A console of 100 columns where there is no terminal that has a width of its own.
+
+    Names of data are printed as they are, emoji codes among them. ``FORCE_COLOR`` asks for colours
+    in a log, not for a cursor that moves.
+    """
+    watched = (sys.stderr if stderr else sys.stdout).isatty()
+    console = Console(
+        stderr=stderr, highlight=False, emoji=False, force_interactive=None if watched else False
+    )
+    if not watched and "COLUMNS" not in os.environ:
         console.width = _PIPE_WIDTH
     return console
 
