@@ -223,7 +223,7 @@ def _prepare_check(isolate: bool | None, without: str) -> None:
         prepare_worker("pullback.conformance._worker", warm="compile" not in without)
 
 
-@app.command("record")
+@app.command("record", options_metavar="[OPTIONS] -- PROGRAM [ARGUMENTS]...")
 def _record(
     output: Annotated[Path, typer.Option("--output", "-o", help="The recording to write.")] = Path(
         "calls.pt"
@@ -239,6 +239,8 @@ def _record(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> int:
     """Run a program unchanged and keep the calls of custom Functions that it makes.
+
+    pullback record -o calls.pt -- python train.py --lr 0.1
 
     pullback record -o calls.pt -- python train.py
     """

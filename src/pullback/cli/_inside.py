@@ -7,6 +7,7 @@ has kept there. Each Function is checked once, by the process that comes first, 
 import json
 import os
 import shlex
+import signal
 import sys
 import tempfile
 import zlib
@@ -17,10 +18,11 @@ from rich.console import Console
 
 from pullback.cli._options import Options
 from pullback.cli._run import run_tasks
-from pullback.cli._signals import Ended
+from pullback.cli._signals import Ended, note
 from pullback.cli._tasks import Loaded, Outcome, Task, positional
 from pullback.errors import ProgramError
 from pullback.internal._processes import STOP
+from pullback.internal._secrets import mask_secrets
 from pullback.recording import Call, Record, Recording, copy_call, record_program
 from pullback.report import Report, make_console
 
@@ -54,8 +56,10 @@ def check_inside(options: Options) -> list[Outcome]:
             inside=__name__,
         )
         answers = [json.loads(path.read_text("utf-8")) for path in Path(folder).glob("*.json")]
-    if failure is not None:
+    if failure is not None and not (failure.interrupted and answers):
         raise failure
+    if failure is not None:
+        note(signal.SIGINT)
     if STOP.is_set():  # we were asked to end, and the program has ended as it would
         raise Ended
     if not len(recording):
@@ -74,7 +78,7 @@ def _outcomes(
         answer = answers.get(item.name, {"report": "", "reason": _LOST})
         report = Report.from_json(answer["report"]) if answer["report"] else None
         words = ["pullback", "check", "--inside", "--only", item.name, *options.rerun, "--"]
-        again = shlex.join([*words, *(options.program or [])])
+        again = shlex.join([*words, *mask_secrets(options.program or [])])
         outcomes.append(Outcome(task, report, answer["reason"], again))
     return outcomes
 

@@ -16,6 +16,7 @@ from rich.table import Table
 
 import pullback
 from pullback.errors import ArgumentError, BudgetError, PullbackError
+from pullback.internal._secrets import mask_secrets
 from pullback.report import make_console
 from pullback.text.lm import Run, scrub
 from pullback.text.report import RunSummary, summarise
@@ -80,7 +81,7 @@ def _note_program(run: Run, program: Path, arguments: Sequence[str]) -> None:
             "The journal is that of another program.", given=f"{run.journal.path}: {known[0]}",
             expected=str(program), mend="Choose another journal with -o.",
         )  # fmt: skip
-    run.journal.note("program", [str(program.resolve()), *arguments])
+    run.journal.note("program", [str(program.resolve()), *mask_secrets(arguments)])
 
 
 def _print_start(run: Run, console: Console) -> None:

@@ -17,6 +17,7 @@ from pullback.internal._extras import require_tensor
 from pullback.internal._files import refuse_unwritable
 from pullback.internal._processes import STOP
 from pullback.internal._program import run_program
+from pullback.internal._secrets import mask_secrets
 
 __all__ = ["app"]
 
@@ -40,7 +41,7 @@ app = typer.Typer(
 )
 
 
-@app.command("run")
+@app.command("run", options_metavar="[OPTIONS] -- PROGRAM [ARGUMENTS]...")
 def _run(
     every: Annotated[int, typer.Option(help="Measure each so many steps.")] = 1,
     names: Annotated[
@@ -66,11 +67,11 @@ def _run(
         "names": names or [],
         "history": history,
         "jsonl": str(jsonl),
-        "title": " ".join(command)[:80],
+        "title": " ".join(mask_secrets(command))[:80],
     }
     for path in (html, jsonl):
         refuse_unwritable(path)
-    code = run_program(
+    code, _ = run_program(
         [interpreter, *flags, "-m", _PROGRAM, json.dumps(options), *command],
         os.environ,
     )

@@ -1,7 +1,6 @@
 """`clean`: a text of the checked code, fit for a terminal, a file and a page."""
 
 import unicodedata
-
 from typing import Any
 
 __all__ = ["clean", "clean_within"]

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from pullback.errors import ArgumentError
-from pullback.report._report import Report
 from pullback.internal._text import clean
+from pullback.report._report import Report
 
 __all__ = ["read_reports", "render_json"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from pullback.report._findings import Finding, Findings
 from pullback.internal._text import clean
+from pullback.report._findings import Finding, Findings
 from pullback.report._verdict import SIGNS, Verdict
 
 __all__ = ["render_page"]
