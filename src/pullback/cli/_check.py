@@ -36,6 +36,7 @@ from pullback.report import Baseline, make_console
 __all__ = ["Options", "run_check"]
 
 _BROKEN, _UNCHECKED, _SIGNALLED = 1, 3, 128
+_SHOWN = 10  # modules that cannot be imported
 _INTERRUPTED = "The program was interrupted; what it applied until then is checked."
 
 
@@ -77,16 +78,24 @@ def _outcomes(options: Options, console: Console) -> tuple[list[Outcome], list[s
     except Stopped:
         return [], [], 0.0
     started = time.perf_counter()
-    outcomes = [] if STOP.is_set() else _run(tasks, options, console)
+    outcomes = [] if STOP.is_set() else _run(tasks, problems, options, console)
     return outcomes, problems, time.perf_counter() - started  # two may be checked at a time
 
 
 def _run(
     tasks: Sequence[Task],
+    problems: Sequence[str],
     options: Options,
     console: Console,
 ) -> list[Outcome]:
     chosen = [task for task in tasks if options.only is None or options.only in task.name]
+    if not chosen and problems and not tasks:
+        raise ArgumentError(
+            "No Function was found, and not every module could be imported.",
+            given="\n".join(["", *(f"    {line}" for line in problems[:_SHOWN])]),
+            expected="modules that can be imported",
+            mend="Install what is missing, or name a module that needs none of it.",
+        )
     if not chosen:
         raise ArgumentError(
             "There is no Function to check.",

@@ -70,7 +70,7 @@ def working(what: str, console: Console) -> Iterator[None]:
         with console.status(escape(what)):
             yield
         return
-    with _lines(lambda: what):
+    with _lines(_EVERY, lambda: what):
         yield
 
 
@@ -93,7 +93,7 @@ def with_progress(
     def line() -> str:
         return f"{done} of {len(tasks)} Functions checked, now {doing}"
 
-    with _lines(line):
+    with _lines(_FIRST, line):
         for outcome in outcomes:
             done += 1
             yield outcome
@@ -130,13 +130,13 @@ def _with_bar(
 
 
 @contextmanager
-def _lines(line: Callable[[], str]) -> Iterator[None]:
-    """Write a line on standard error soon and then every so often, for whoever reads a log."""
+def _lines(first: float, line: Callable[[], str]) -> Iterator[None]:
+    """Write a line on standard error at first and then every so often, for whoever reads a log."""
     started = time.monotonic()
     ended = threading.Event()
 
     def speak() -> None:
-        wait = _FIRST
+        wait = first
         while not ended.wait(wait):
             wait = _EVERY
             sys.stderr.write(f"pullback: {line()} ({time.monotonic() - started:.0f} s)\n")

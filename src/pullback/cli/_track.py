@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from pullback.cli import _state
 from pullback.cli._signals import Ended
+from pullback.cli._words import say
 from pullback.errors import ArgumentError, ProgramError
 from pullback.internal._extras import require_tensor
 from pullback.internal._files import refuse_unwritable
@@ -22,6 +23,9 @@ from pullback.internal._secrets import mask_secrets
 __all__ = ["app"]
 
 _PROGRAM = "pullback.tracking.watch._program"
+# What the first characters of our files hold.
+_OUR_PAGE, _OUR_RECORDING = '<meta name="generator" content="pullback track">', '{"kind":"run",'
+_HEAD = 400
 _FLAGS_WITH_A_WORD = ("-X", "-W", "--check-hash-based-pycs")
 
 
@@ -69,8 +73,9 @@ def _run(
         "jsonl": str(jsonl),
         "title": " ".join(mask_secrets(command))[:80],
     }
-    for path in (html, jsonl):
+    for path, sign in ((html, _OUR_PAGE), (jsonl, _OUR_RECORDING)):
         refuse_unwritable(path)
+        _say_replaced(path, sign)
     code, _ = run_program(
         [interpreter, *flags, "-m", _PROGRAM, json.dumps(options), *command],
         os.environ,
@@ -108,6 +113,24 @@ def _diff(
         typer.echo(str(change))
     typer.echo(f"{len(changes)} tensors moved by more than {threshold:g} octaves")
     raise typer.Exit(1 if changes else 0)
+
+
+def _say_replaced(path: Path, sign: str) -> None:
+    """Say that an earlier run is replaced; refuse to replace what is none.
+
+    Raises:
+        ArgumentError: the file holds something else.
+    """
+    if not path.is_file() or not path.stat().st_size:
+        return
+    with path.open("rb") as stream:
+        ours = sign.encode() in stream.read(_HEAD)
+    if not ours:
+        raise ArgumentError(
+            f"{path} is no file of pullback track and is not overwritten.",
+            mend="Name other files: --html run.html --jsonl run.jsonl",
+        )
+    say(f"{path} of an earlier run is written anew; --html and --jsonl name other files.")
 
 
 def _split(program: list[str]) -> tuple[str, list[str], list[str]]:
