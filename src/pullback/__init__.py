@@ -14,14 +14,15 @@ cheap and works without torch:
 """
 
 import importlib as _importlib
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+import typing as _typing
 from typing import Any as _Any
 
 from pullback import errors
 from pullback.errors import PullbackError
 from pullback.internal._extras import require_tensor as _require_tensor
 
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
+    __version__: str
     from pullback import (
         compat,
         conformance,
@@ -90,20 +91,22 @@ _ROOMS = (
 _WITHOUT_TORCH = ("compat", "report", "tape", "text")
 
 
-def __getattr__(name: str) -> _Any:
-    if name == "__version__":
-        from importlib.metadata import version  # takes longer than all of this file
+if not _typing.TYPE_CHECKING:  # to a type checker a module that answers any name has every name
 
-        return version("pullback")
-    if name not in _HOMES and name not in _ROOMS:
-        raise AttributeError(f"module 'pullback' has no attribute {name!r}")
-    home = _HOMES.get(name, name)
-    if home not in _WITHOUT_TORCH:
-        _require_tensor(f"pullback.{name}")
-    room = _importlib.import_module(f"pullback.{home}")
-    value = getattr(room, name) if name in _HOMES else room
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> _Any:
+        if name == "__version__":
+            from importlib.metadata import version  # takes longer than all of this file
+
+            return version("pullback")
+        if name not in _HOMES and name not in _ROOMS:
+            raise AttributeError(f"module 'pullback' has no attribute {name!r}")
+        home = _HOMES.get(name, name)
+        if home not in _WITHOUT_TORCH:
+            _require_tensor(f"pullback.{name}")
+        room = _importlib.import_module(f"pullback.{home}")
+        value = getattr(room, name) if name in _HOMES else room
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

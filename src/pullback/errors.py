@@ -160,6 +160,8 @@ class ProgramError(PullbackError, RuntimeError):
     """A program that pullback was asked to run has failed.
 
     ``status`` is the one that it ended with, as a shell has it; 0 where it did not run.
+    ``interrupted`` says whether Ctrl-C ended it.
     """
 
     status = 0
+    interrupted = False

@@ -33,6 +33,10 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "errors_module.py").write_text(MODULE)
     (tmp_path / "raises_at_import.py").write_text("raise RuntimeError('no')\n")
+    (tmp_path / "lacks.py").write_text("import no_such_thing.deep\n")
+    (tmp_path / "partly").mkdir()
+    (tmp_path / "partly" / "__init__.py").write_text("")
+    (tmp_path / "partly" / "functions.py").write_text("import no_such_thing.deep\n")
     (tmp_path / "fails.py").write_text("raise SystemExit(3)\n")
     (tmp_path / "idle.py").write_text("import torch\n")
     (tmp_path / "text.pt").write_text("hello")
@@ -55,7 +59,7 @@ CASES = {
     "wrong number": ([*INPUT, "torch.ones(3)"], "could not be checked", "forward"),
     "inputs of a package": (["check", "errors_module", "--input", "1"], "one Function", "--input"),
     "unknown clause": ([*INPUT, "torch.ones(3), 0", "--clauses", "nope"], "no such clause", "vmap"),
-    "no clause": ([*INPUT, "torch.ones(3), 0", "--clauses", ","], "names no clause", "','"),
+    "no clause": ([*INPUT, "torch.ones(3), 0", "--clauses", ","], "No clause is chosen", "','"),
     "unknown intent": (["check", "x", "--gradient", "maybe"], "intent is unknown", "surrogate"),
     "bad timeout": (["check", "x", "--timeout", "-1"], "not positive", "-1"),
     "timeout alone": (["check", "x", "--timeout", "1", "--no-isolate"], "process", "Leave out"),
@@ -70,6 +74,9 @@ CASES = {
         "calls.pt",
     ),
     "trust without recording": (["check", "--trust"], "with a recording", "calls.pt"),
+    "not a seed": (["check", "x", "--seed", "abc"], "--seed", "See: pullback check --help"),
+    "import lacks": (["check", "lacks"], "lacks cannot be imported", "pip install no_such_thing"),
+    "a module lacks": (["check", "partly"], "No Function was found", "no_such_thing"),
     "no such script": (["check", "text.pt", "--script", "no.py"], "no script", "spelling"),
     "no function in a script": (["check", "fails.py:F"], "fails.py has no F", "spelling"),
     "a script that is not there": (["check", "no.py:F"], "no file no.py", "spelling"),
@@ -95,6 +102,21 @@ def test_one_line_and_the_mend(case, capfd) -> None:
     assert what in first
     assert mend in "\n".join([first, *rest])
     assert "Traceback" not in captured.err + captured.out
+
+
+def test_a_module_that_cannot_be_imported_is_named_with_what_it_lacks(capfd) -> None:
+    assert main(["check", "partly"]) == 2
+    said = capfd.readouterr().err
+    assert "partly.functions: ModuleNotFoundError: No module named 'no_such_thing'" in said
+    assert "functions.py)" in said
+    assert main(["check", "lacks"]) == 2
+    assert "above" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["record"], ["track", "run"]])
+def test_help_shows_where_the_program_goes(words, capfd) -> None:
+    assert main([*words, "--help"]) == 0
+    assert "[OPTIONS] -- PROGRAM [ARGUMENTS]..." in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(

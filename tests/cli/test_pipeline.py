@@ -66,6 +66,9 @@ def test_a_baseline_accepts_what_is_known_and_nothing_else(capsys) -> None:
     assert main([*words, "--update-baseline"]) == 0
     (entry,) = tomllib.loads(Path("known.toml").read_text())["accepted"]
     assert (entry["function"], entry["clause"]) == ("train.py:Wrong", "derivative")
+    capsys.readouterr()
+    assert main(words) == 1  # nobody has looked into it yet
+    assert "no reason in known.toml: train.py:Wrong derivative broken" in capsys.readouterr().out
     text = Path("known.toml").read_text().replace(entry["reason"], 'upstream "issue" 7 é')
     Path("known.toml").write_text(text.replace('"upstream "issue" 7', r'"upstream \"issue\" 7'))
     capsys.readouterr()
@@ -96,6 +99,10 @@ def test_a_baseline_accepts_what_is_known_and_nothing_else(capsys) -> None:
 def test_what_cannot_be_checked_is_accepted_by_name(capsys) -> None:
     words = ["check", "train.py:Picky", *QUICK, "--baseline", "known.toml"]
     assert main([*words, "--update-baseline"]) == 0
+    assert main(words) == 3
+    path = Path("known.toml")
+    path.write_text(path.read_text().replace("not looked into yet", "no public inputs"))
+    capsys.readouterr()
     assert main(words) == 0
     assert "accepted" in capsys.readouterr().out
 

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -116,6 +117,38 @@ def end_at_terminal(pid: int, terminal: int) -> tuple[int, str]:
     _, status = os.waitpid(pid, 0)
     # A terminal drops what is not read yet at Ctrl-C, perhaps half of a character.
     return os.waitstatus_to_exitcode(status), b"".join(parts).decode(errors="replace")
+
+
+def interrupt(words) -> tuple[int, str]:
+    """Run a program that knows nothing of Ctrl-C, and press it while it works."""
+    Path("train.py").write_text(
+        "import time, torch\nfrom functions import Square\n"
+        "class Own(Square):\n    pass\n"
+        "for kind in (Own, Square):\n    kind.apply(torch.ones(2, requires_grad=True))\n"
+        'open("running", "w").close()\ntime.sleep(600)\n'
+    )
+    pid, terminal = at_a_terminal(lambda: main(words))
+    wait_for(lambda: Path("running").exists())
+    os.write(terminal, b"\x03")
+    return end_at_terminal(pid, terminal)
+
+
+def test_ctrl_c_ends_the_program_and_what_it_applied_until_then_is_checked(folder) -> None:
+    words = ["check", "--clauses", "linear", "--json", "found.json", "--", "python", "train.py"]
+    status, text = interrupt(words)
+    assert status == 130, text
+    assert "run by itself first" not in text
+    found = json.loads(Path("found.json").read_text())
+    assert [item["function"].rpartition(":")[2] for item in found["functions"]] == ["Own", "Square"]
+    assert "interrupted" in found["partial"]
+
+
+def test_ctrl_c_ends_a_recording_and_the_command_it_prints_works_as_printed(folder, capfd) -> None:
+    status, text = interrupt(["record", "-o", "calls.pt", "--", "python", "train.py"])
+    assert status == 130, text
+    command = text[text.index("pullback check calls.pt") :].split("\r\n")[0]
+    assert main([*shlex.split(command)[1:], "--clauses", "linear"]) == 0
+    assert "2 Functions checked" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["record", "track"])

@@ -37,7 +37,7 @@ def main(folder):
         "current": os.getcwd(), "temporary": tempfile.gettempdir(), "argv": len(sys.argv),
         "threads": threading.active_count(), "torch": "torch" in sys.modules,
         "variable": os.environ.get("PULLBACK_TEST_VARIABLE"), "input": sys.stdin.read(),
-        "beside": "beside" in sys.modules,
+        "beside": "beside" in sys.modules, "warmed": globals().get("warmed", ""),
     }
     import beside
     print("noise")
@@ -45,6 +45,12 @@ def main(folder):
     (folder / "part").rename(folder / "said.json")
     if (folder / "wait").exists():
         time.sleep(60)
+
+def warm():
+    for part in "ab":
+        globals()["warmed"] = globals().get("warmed", "") + part
+        yield
+    raise OSError("what cannot be loaded is loaded by each worker")
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
@@ -61,12 +67,11 @@ def module(tmp_path, monkeypatch):
     _workers._servers.close()
 
 
-def run(module: str, folder: Path, *flags: str) -> tuple[int, dict]:
-
+def run(module: str, folder: Path, *flags: str, warm: bool = False) -> tuple[int, dict]:
     folder.mkdir()
     for flag in flags:
         (folder / flag).touch()
-    status, _ = supervise(start_worker(module, folder), lambda: "")
+    status, _ = supervise(start_worker(module, folder, warm=warm), lambda: "")
     said = folder / "said.json"
     return status, json.loads(said.read_text()) if said.exists() else {}
 
@@ -85,6 +90,14 @@ def test_a_copy_is_as_a_fresh_process(module, tmp_path, monkeypatch, capfd) -> N
     assert second[1]["input"] == ""
     assert not second[1]["beside"]
     assert capfd.readouterr().out == ""
+
+
+@linux
+def test_what_the_first_call_loads_is_loaded_once(module, tmp_path) -> None:
+    assert run(module, tmp_path / "cold", warm=True)[1]["warmed"] == ""  # nobody has asked for it
+    prepare_worker(module, warm=True)
+    assert run(module, tmp_path / "warm", warm=True)[1]["warmed"] == "ab"
+    assert run(module, tmp_path / "again")[1]["warmed"] == "ab"
 
 
 @linux

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.recording.attacks import prepare
 
 from pullback.errors import PullbackError, RecordingError
 from pullback.recording import Recording
+from pullback.recording.codec import Encoder
 
 ROOT = Path(__file__).parents[2]
 
@@ -163,5 +165,59 @@ def test_a_tensor_larger_than_its_data_is_refused(tmp_path) -> None:
     data = torch.load(path)
     data["functions"][0]["calls"][0]["tensors"] = [torch.ones(1).expand(2**40)]
     torch.save(data, path)
-    with pytest.raises(RecordingError, match="larger than its data"):
+    with pytest.raises(RecordingError, match="more than its file"):
         Recording.load(path)
+
+
+def test_a_file_that_inflates_is_refused_before_it_does(tmp_path) -> None:
+    path = recording(tmp_path, *CHECKPOINT)
+    small = tmp_path / "small.pt"
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(small, "w", zipfile.ZIP_DEFLATED) as new:
+        for entry in old.infolist():
+            content = old.read(entry)
+            new.writestr(entry.filename, content if len(content) != 4 else bytes(2**22))
+    with pytest.raises(RecordingError, match="compressed"):
+        Recording.load(small)
+
+
+def bomb(levels: int) -> object:
+    node: object = 1
+    for _ in range(levels):
+        node = ("list", [node] * 10)
+    return node
+
+
+def nested(levels: int) -> object:
+    node: object = 1
+    for _ in range(levels):
+        node = ("list", [node])
+    return node
+
+
+@pytest.mark.parametrize(
+    ("node", "said"), [(bomb(30), "again and again"), (nested(200), "200 deep")]
+)
+def test_parts_that_are_named_again_and_again_are_refused(tmp_path, node, said) -> None:
+    with pytest.raises(RecordingError, match=said):
+        Recording.load(recording(tmp_path, *CHECKPOINT, node))
+
+
+def test_a_tensor_that_is_named_again_and_again_is_refused(tmp_path) -> None:
+    call = {"arguments": [], "keywords": [], "tensors": [torch.ones(2**10)] * 50}
+    torch.save([call] * 50, tmp_path / "calls.pt")
+    with pytest.raises(RecordingError, match="holds more than its file"):
+        Recording.load(tmp_path / "calls.pt")
+
+
+def test_one_stored_tensor_makes_one_value(tmp_path) -> None:
+    arrays = [("array", 0)] * 3
+    item = Recording.load(recording(tmp_path, *CHECKPOINT, *arrays)).functions[0]
+    with pytest.raises(RecordingError, match="one stored tensor"):
+        item.arguments(0)
+
+
+def test_what_is_nested_as_deep_as_the_encoder_goes_is_read(tmp_path) -> None:
+    value: object = 1
+    for _ in range(40):
+        value = {"a": value}
+    Recording.load(recording(tmp_path, *CHECKPOINT, Encoder(2**20).encode(value)))

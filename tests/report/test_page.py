@@ -106,3 +106,27 @@ def test_names_reasons_and_commands_are_escaped() -> None:
 def test_an_empty_report_is_a_page_too() -> None:
     parse(render_page([]))
     assert "a:F" in Report("a:F", "exact", False, (), 0).to_html()
+
+
+def test_the_first_line_says_what_is_wrong_with_which_function():
+    texts = [text for text in parse(render_page([GOOD, BAD])).texts if text.strip()]
+    heading = texts.index("1 of 2 Functions breaks the contract")
+    words = " ".join(texts[heading + 1 : heading + 4]).split()
+    assert words == ["pkg.b:Bad", "derivative", "broken", ":", "detail", "of", "derivative"]
+    many = [report(f"pkg:Bad{k}", finding("form", "crashes")) for k in range(8)]
+    assert "and 3 more Functions below" in render_page(many)
+
+
+def test_columns_that_somebody_breaks_come_first():
+    page = render_page(
+        [GOOD, report("p:B", finding("derivative", "holds"), finding("vmap", "broken"))]
+    )
+    assert page.index("<span>vmap</span>") < page.index("<span>derivative</span>")
+
+
+def test_rows_of_one_class_name_say_their_whole_module():
+    names = [f"a.very.long.path.of.packages.module_{k}:SameName" for k in "ab"]
+    page = render_page([report(name, finding("form", "holds")) for name in names])
+    for name in names:
+        assert f'<span class="module">{name.rpartition(":")[0]}</span>' in page
+    assert "text-overflow" not in page

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pullback.cli import main
+from pullback.cli._track import _OUR_PAGE, _OUR_RECORDING, _say_replaced
 from pullback.tracking import read_run
 
 PROGRAM = """
@@ -58,6 +59,16 @@ def test_a_program_is_tracked_and_two_runs_compared(
     assert set(series) == {(n, d) for n in names for d in ("forward", "backward")}
     assert series["Sequential.0", "backward"].points.steps.tolist() == [0, 2, 4]
     assert "Sequential.0" in (program.parent / "scales.html").read_text()
+    _say_replaced(Path("scales.html"), _OUR_PAGE)
+    _say_replaced(Path("scales.jsonl"), _OUR_RECORDING)
+    said = capsys.readouterr().err
+    assert "scales.html of an earlier run is written anew" in said
+    assert "scales.jsonl of an earlier run is written anew" in said
+    for name in ("scales.html", "scales.jsonl"):
+        (program.parent / "other").write_text("of somebody else")
+        assert main(["track", f"--{name[7:]}", "other", "--", "python", "train.py"]) == 2
+        assert "is not overwritten" in capsys.readouterr().err
+        assert (program.parent / "other").read_text() == "of somebody else"
     code, other = run(program, "compiled", "32.0", "compile")
     assert code == 0
     assert len(read_run(other).series) == 10

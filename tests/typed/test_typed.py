@@ -53,7 +53,8 @@ def test_pyright_takes_what_is_right_and_refuses_what_is_wrong(tmp_path):
         for item in found["generalDiagnostics"]
         if item["severity"] == "error" and item["file"] == str(PROGRAM)
     ]
-    assert errors == MISTAKES, found["generalDiagnostics"]
+    # One mistake may be told in two ways.
+    assert sorted(set(errors)) == MISTAKES, found["generalDiagnostics"]
 
 
 @pytest.mark.skipif(not os.environ.get("PULLBACK_FUZZ"), reason="reads all of torch: half a minute")

@@ -89,8 +89,9 @@ def mistakes(x: Tensor) -> None:
     Scale.apply(x)  # error
     Split.apply("x")  # error
     square(3)  # error
-    pullback.check(Scale, x, 2.0, clauses="lineer")  # error
+    pullback.check(Scale, x, 2.0, clauses=["lineer"])  # error
     pullback.check(Scale, x, 2.0, gradient="roughly")  # error
+    pullback.nothing()  # error
 
 
 if __name__ == "__main__":

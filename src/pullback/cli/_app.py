@@ -68,6 +68,14 @@ def _check(  # noqa: PLR0917 - typer reads the options off the parameters
     clauses: Annotated[
         str | None, typer.Option(help="Only these clauses, separated by commas.")
     ] = None,
+    without: Annotated[
+        str | None,
+        typer.Option(help="Leave these clauses out, for example compile, which takes longest."),
+    ] = None,
+    thorough: Annotated[
+        bool,
+        typer.Option("--thorough", help="Compile with inductor and with shapes that change too."),
+    ] = False,
     gradient: Annotated[
         str | None, typer.Option(help="The intent: exact, surrogate or nonlinear.")
     ] = None,
@@ -162,14 +170,9 @@ def _check(  # noqa: PLR0917 - typer reads the options off the parameters
     pullback check calls.pt --script train.py
     """
     del debug  # read by main before the options are parsed
-    if gradient is not None and gradient not in _INTENTS:
-        raise ArgumentError(
-            "The gradient intent is unknown.", given=gradient, expected=", ".join(_INTENTS)
-        )
-    if timeout is not None and timeout <= 0:
-        raise ArgumentError("The timeout is not positive.", given=f"{timeout:g} s")
+    _refuse_values(gradient, timeout)
     refuse_misread(targets or ())
-    _prepare_check(isolate)
+    _prepare_check(isolate, without or "")
     from pullback.cli._check import Options, run_check  # imports torch
 
     return run_check(
@@ -178,6 +181,8 @@ def _check(  # noqa: PLR0917 - typer reads the options off the parameters
             program=_state.program,
             inputs=inputs,
             clauses=clauses,
+            without=without,
+            thorough=thorough,
             gradient=gradient,
             seed=seed,
             timeout=timeout,
@@ -202,13 +207,23 @@ def _check(  # noqa: PLR0917 - typer reads the options off the parameters
     )
 
 
-def _prepare_check(isolate: bool | None) -> None:
+def _refuse_values(gradient: str | None, timeout: float | None) -> None:
+    if gradient is not None and gradient not in _INTENTS:
+        raise ArgumentError(
+            "The gradient intent is unknown.", given=gradient, expected=", ".join(_INTENTS)
+        )
+    if timeout is not None and timeout <= 0:
+        raise ArgumentError("The timeout is not positive.", given=f"{timeout:g} s")
+
+
+def _prepare_check(isolate: bool | None, without: str) -> None:
     require_tensor("pullback check")
-    if isolate is not False and _state.program is None:
-        prepare_worker("pullback.conformance._worker")  # both import torch at the same time
+    if isolate is not False:
+        # Both import torch at the same time.
+        prepare_worker("pullback.conformance._worker", warm="compile" not in without)
 
 
-@app.command("record")
+@app.command("record", options_metavar="[OPTIONS] -- PROGRAM [ARGUMENTS]...")
 def _record(
     output: Annotated[Path, typer.Option("--output", "-o", help="The recording to write.")] = Path(
         "calls.pt"
@@ -224,6 +239,8 @@ def _record(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> int:
     """Run a program unchanged and keep the calls of custom Functions that it makes.
+
+    pullback record -o calls.pt -- python train.py --lr 0.1
 
     pullback record -o calls.pt -- python train.py
     """

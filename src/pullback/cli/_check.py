@@ -1,21 +1,23 @@
 """``pullback check``: find the Functions, check each, show and write what was found."""
 
 import shlex
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.console import Console
+from rich.markup import escape
 
 from pullback.cli._files import KEPT, write_file
 from pullback.cli._inside import check_inside
-from pullback.cli._options import TIMEOUT, Options
+from pullback.cli._options import Options
 from pullback.cli._outputs import aside, write_outputs
 from pullback.cli._progress import working
 from pullback.cli._record import keep, say_recorded
 from pullback.cli._run import run_tasks
 from pullback.cli._show import show
-from pullback.cli._signals import Ended, ended_by, stopping_gently
+from pullback.cli._signals import Ended, ended_by, note, stopping_gently
 from pullback.cli._targets import (
     function_task,
     is_recording,
@@ -27,12 +29,15 @@ from pullback.cli._tasks import Outcome, Task, tasks_of_recording
 from pullback.conformance import select_clauses
 from pullback.errors import ArgumentError
 from pullback.internal._processes import STOP, Stopped
+from pullback.internal._secrets import mask_secrets
 from pullback.recording import record_program
 from pullback.report import Baseline, make_console
 
 __all__ = ["Options", "run_check"]
 
 _BROKEN, _UNCHECKED, _SIGNALLED = 1, 3, 128
+_SHOWN = 10  # modules that cannot be imported
+_INTERRUPTED = "The program was interrupted; what it applied until then is checked."
 
 
 def run_check(options: Options) -> int:
@@ -46,12 +51,12 @@ def run_check(options: Options) -> int:
         PullbackError: what was asked for cannot be done; nothing is checked then.
     """
     options.refuse_conflicts()
-    clauses = _clauses(options.clauses)
+    select_clauses(options.clauses, options.without or ())  # refused before anything runs
     baseline = None if options.baseline is None else Baseline.read(options.baseline)
     # With the JSON on stdout, everything for people goes to stderr.
     console = make_console(stderr=options.json == "-")
     with stopping_gently(), aside(when=options.json == "-"):
-        outcomes, problems, seconds = _outcomes(options, clauses, console)
+        outcomes, problems, seconds = _outcomes(options, console)
     partial = _partial(outcomes)
     if baseline is not None:
         outcomes = [_accepted(outcome, baseline) for outcome in outcomes]
@@ -63,29 +68,34 @@ def run_check(options: Options) -> int:
     return _status(outcomes, problems, options)
 
 
-def _outcomes(
-    options: Options, clauses: tuple[str, ...] | None, console: Console
-) -> tuple[list[Outcome], list[str], float]:
+def _outcomes(options: Options, console: Console) -> tuple[list[Outcome], list[str], float]:
     """What was checked, what could not be looked into, and how many seconds the checks took."""
     started = time.perf_counter()
     if options.inside:
-        return check_inside(options, clauses), [], time.perf_counter() - started
+        return check_inside(options), [], time.perf_counter() - started
     try:
         tasks, problems = _find_tasks(options, console)
     except Stopped:
         return [], [], 0.0
     started = time.perf_counter()
-    outcomes = [] if STOP.is_set() else _run(tasks, options, clauses, console)
+    outcomes = [] if STOP.is_set() else _run(tasks, problems, options, console)
     return outcomes, problems, time.perf_counter() - started  # two may be checked at a time
 
 
 def _run(
     tasks: Sequence[Task],
+    problems: Sequence[str],
     options: Options,
-    clauses: Sequence[str] | None,
     console: Console,
 ) -> list[Outcome]:
     chosen = [task for task in tasks if options.only is None or options.only in task.name]
+    if not chosen and problems and not tasks:
+        raise ArgumentError(
+            "No Function was found, and not every module could be imported.",
+            given="\n".join(["", *(f"    {line}" for line in problems[:_SHOWN])]),
+            expected="modules that can be imported",
+            mend="Install what is missing, or name a module that needs none of it.",
+        )
     if not chosen:
         raise ArgumentError(
             "There is no Function to check.",
@@ -96,10 +106,7 @@ def _run(
     outcomes = run_tasks(
         chosen,
         console,
-        clauses=clauses,
-        gradient=options.gradient,
-        seed=options.seed,
-        timeout=options.timeout or TIMEOUT,
+        **options.how,
         isolate=options.isolate,
         rerun=options.rerun,
     )
@@ -115,7 +122,7 @@ def _run(
 
 def _partial(outcomes: Sequence[Outcome]) -> str:
     if not STOP.is_set():
-        return ""
+        return _INTERRUPTED if ended_by() else ""
     whole = sum(item.report is not None and not item.report.unfinished for item in outcomes)
     return f"Interrupted: {whole} of {len(outcomes)} Functions were checked whole."
 
@@ -131,7 +138,8 @@ def _offer_inside(outcomes: Sequence[Outcome], options: Options, console: Consol
     missing = [item.name for item in outcomes if item.report is None and not item.accepted]
     if options.program is not None and not options.inside and missing and not STOP.is_set():
         only = ["--only", missing[0]] if len(missing) == 1 else []
-        again = shlex.join(["pullback", "check", "--inside", *only, "--", *options.program])
+        program = mask_secrets(options.program)
+        again = shlex.join(["pullback", "check", "--inside", *only, "--", *program])
         console.print(
             f"Check in the program's own process, with its objects as they are: {again}",
             markup=False, highlight=False, soft_wrap=True,
@@ -148,20 +156,23 @@ def _keep_baseline(
         fresh = baseline.updated(reports, unchecked)
         write_file(baseline.path, fresh.render())
         console.print(
-            f"Wrote {baseline.path}: {len(fresh.reasons)} accepted; give each its reason.",
-            markup=False,
-        )
+            f"Wrote {baseline.path}: {len(fresh.reasons)} listed; give each its reason: "
+            f"{len(fresh.without_reason)} are not looked into yet, and accept nothing.",
+            markup=False, soft_wrap=True,
+        )  # fmt: skip
         return
     # With some of the clauses, or at other inputs, nothing is known of what was not looked at.
-    for entry in baseline.stale(reports, unchecked):
-        console.print(
-            f"[yellow]stale[/] in {baseline.path}: {entry} was not found any more; take it out.",
-            soft_wrap=True,
-        )
+    stale = "was not found any more; take it out."
+    empty = "is not looked into yet; give it a reason, or mend it."
+    lines = [("no reason", entry, empty) for entry in baseline.without_reason]
+    lines += [("stale", entry, stale) for entry in baseline.stale(reports, unchecked)]
+    for word, entry, said in lines:
+        place = escape(f"in {baseline.path}: {entry}")
+        console.print(f"[yellow]{word}[/] {place} {said}", soft_wrap=True)
 
 
 def _status(outcomes: Sequence[Outcome], problems: Sequence[str], options: Options) -> int:
-    if STOP.is_set():
+    if STOP.is_set() or ended_by():
         return _SIGNALLED + ended_by()
     if options.update_baseline:
         return 0
@@ -171,22 +182,12 @@ def _status(outcomes: Sequence[Outcome], problems: Sequence[str], options: Optio
     return _UNCHECKED if (unchecked or problems) and not options.allow_unchecked else 0
 
 
-def _clauses(text: str | None) -> tuple[str, ...] | None:
-    if text is None:
-        return None
-    chosen = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not chosen:
-        raise ArgumentError("--clauses names no clause.", given=repr(text))
-    select_clauses(chosen)
-    return chosen
-
-
 def _find_tasks(options: Options, console: Console) -> tuple[list[Task], list[str]]:
     if options.program is not None:
         return _program_tasks(options, console), []
     if not options.targets:
         return shipped_tasks(), []
-    timeout = options.timeout or TIMEOUT
+    timeout = options.how["timeout"]
     tasks: list[Task] = []
     problems: list[str] = []
     for word in options.targets:
@@ -208,7 +209,11 @@ def _program_tasks(options: Options, console: Console) -> list[Task]:
     recording, failure = record_program(
         options.program or [], options.limits, eager=options.eager, stdout=options.program_output
     )
-    keep(recording, path, failure)
+    interrupted = failure is not None and failure.interrupted and len(recording) > 0
+    keep(recording, path, None if interrupted else failure)
+    if interrupted:
+        note(signal.SIGINT)
+        console.print(f"[bold yellow]{_INTERRUPTED}[/]")
     if STOP.is_set():  # we were asked to end, and the program has ended as it would
         raise Ended
     say_recorded(recording, console)

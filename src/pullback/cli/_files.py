@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 
 from pullback.errors import ArgumentError
-from pullback.internal._files import refuse_unwritable
+from pullback.internal._files import refuse_unwritable, write_whole
 
 __all__ = ["KEPT", "make_kept_folder", "refuse_kept", "refuse_recording", "write_file"]
 
@@ -77,10 +77,10 @@ def write_file(path: Path, text: str) -> None:
         ArgumentError: it cannot be written.
     """
     try:
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text)
     except OSError as error:
         raise ArgumentError(
-            f"{path} cannot be written.",
-            given=str(error),
-            mend="Name a file in a folder that exists.",
+            f"{path} cannot be written; what was there is as it was.",
+            given=error.strerror,
+            mend="Make room, or name a file on another disk.",
         ) from error

@@ -7,6 +7,7 @@ has kept there. Each Function is checked once, by the process that comes first, 
 import json
 import os
 import shlex
+import signal
 import sys
 import tempfile
 import zlib
@@ -15,12 +16,13 @@ from typing import Any
 
 from rich.console import Console
 
-from pullback.cli._options import TIMEOUT, Options
+from pullback.cli._options import Options
 from pullback.cli._run import run_tasks
-from pullback.cli._signals import Ended
+from pullback.cli._signals import Ended, note
 from pullback.cli._tasks import Loaded, Outcome, Task, positional
 from pullback.errors import ProgramError
 from pullback.internal._processes import STOP
+from pullback.internal._secrets import mask_secrets
 from pullback.recording import Call, Record, Recording, copy_call, record_program
 from pullback.report import Report, make_console
 
@@ -30,12 +32,11 @@ _REQUEST = "PULLBACK_INSIDE"
 _LOST = "the process that applied it was killed, or left by os._exit, before its end"
 
 
-def check_inside(options: Options, clauses: tuple[str, ...] | None) -> list[Outcome]:
+def check_inside(options: Options) -> list[Outcome]:
     """Run the program of the options, which checks at its end what it has applied.
 
     Arguments:
         options: name the program.
-        clauses: the clauses to run, or ``None`` for all.
 
     Returns:
         One outcome for each Function.
@@ -45,10 +46,7 @@ def check_inside(options: Options, clauses: tuple[str, ...] | None) -> list[Outc
     """
     program = options.program or []
     with tempfile.TemporaryDirectory(prefix="pullback-", ignore_cleanup_errors=True) as folder:
-        request = {
-            "folder": folder, "clauses": clauses, "gradient": options.gradient,
-            "seed": options.seed, "timeout": options.timeout or TIMEOUT, "only": options.only,
-        }  # fmt: skip
+        request = {"folder": folder, "only": options.only, "how": options.how}
         recording, failure = record_program(
             program,
             options.limits,
@@ -58,8 +56,10 @@ def check_inside(options: Options, clauses: tuple[str, ...] | None) -> list[Outc
             inside=__name__,
         )
         answers = [json.loads(path.read_text("utf-8")) for path in Path(folder).glob("*.json")]
-    if failure is not None:
+    if failure is not None and not (failure.interrupted and answers):
         raise failure
+    if failure is not None:
+        note(signal.SIGINT)
     if STOP.is_set():  # we were asked to end, and the program has ended as it would
         raise Ended
     if not len(recording):
@@ -78,7 +78,7 @@ def _outcomes(
         answer = answers.get(item.name, {"report": "", "reason": _LOST})
         report = Report.from_json(answer["report"]) if answer["report"] else None
         words = ["pullback", "check", "--inside", "--only", item.name, *options.rerun, "--"]
-        again = shlex.join([*words, *(options.program or [])])
+        again = shlex.join([*words, *mask_secrets(options.program or [])])
         outcomes.append(Outcome(task, report, answer["reason"], again))
     return outcomes
 
@@ -126,8 +126,7 @@ def _task(record: Record, calls: list[Call]) -> Task:
 
 def _check(task: Task, request: dict[str, Any], console: Console) -> Outcome:
     sys.stdout.flush()
-    chosen = {key: request[key] for key in ("clauses", "gradient", "seed", "timeout")}
-    [outcome] = run_tasks([task], console, **chosen, isolate="copy")
+    [outcome] = run_tasks([task], console, isolate="copy", **request["how"])
     return outcome
 
 

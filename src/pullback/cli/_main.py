@@ -66,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if describe is None:
             say(f"A fault of pullback: {type(error).__name__}: {error}\n{_REPORT}")
         elif describe():  # without a message the help has been printed
-            say(f"{describe()}\n  mend:     See: pullback --help")
+            command = getattr(getattr(error, "ctx", None), "command_path", "pullback")
+            say(f"{describe()}\n  mend:     See: {command} --help")
         return _USAGE_ERROR
     return status if isinstance(status, int) else 0

@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pullback.cli._files import KEPT, refuse_recording
 from pullback.cli._targets import is_recording
@@ -24,6 +25,8 @@ class Options:
     program: list[str] | None = None
     inputs: str | None = None
     clauses: str | None = None
+    without: str | None = None
+    thorough: bool = False
     gradient: str | None = None
     seed: int = 0
     timeout: float | None = None
@@ -62,11 +65,20 @@ class Options:
         return sys.__stderr__.fileno() if self.json == "-" and sys.__stderr__ else None
 
     @property
+    def how(self) -> dict[str, Any]:
+        """The options of `pullback.check`, as plain data."""
+        return {
+            "clauses": self.clauses, "without": self.without or (), "thorough": self.thorough,
+            "gradient": self.gradient, "seed": self.seed, "timeout": self.timeout or TIMEOUT,
+        }  # fmt: skip
+
+    @property
     def rerun(self) -> tuple[str, ...]:
         """The options that another check of the same Function needs to find the same."""
         words: list[str] = []
         for flag, value in (
             ("--clauses", self.clauses),
+            ("--without", self.without),
             ("--gradient", self.gradient),
             ("--seed", self.seed or None),
             ("--timeout", None if self.timeout is None else f"{self.timeout:g}"),
@@ -74,6 +86,8 @@ class Options:
         ):
             if value is not None:
                 words += [flag, str(value)]
+        if self.thorough:
+            words.append("--thorough")
         if self.isolate is not None:
             words.append("--isolate" if self.isolate else "--no-isolate")
         return tuple(words)

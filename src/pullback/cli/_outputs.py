@@ -12,6 +12,7 @@ from rich.console import Console
 from pullback.cli._files import write_file
 from pullback.cli._options import Options
 from pullback.cli._tasks import Outcome
+from pullback.internal._secrets import mask_secrets
 from pullback.report import (
     render_annotations,
     render_json,
@@ -58,7 +59,7 @@ def write_outputs(
             reports,
             not_checked=missing,
             not_imported=problems,
-            command=shlex.join(["pullback", *sys.argv[1:]]),
+            command=shlex.join(["pullback", *mask_secrets(sys.argv[1:])]),
             reruns=reruns,
             seconds=seconds,
             partial=partial,

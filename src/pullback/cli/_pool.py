@@ -1,15 +1,44 @@
 """Run jobs side by side in threads that nothing waits for when the command is interrupted."""
 
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from pullback.internal._processes import STOP
 
-__all__ = ["run_jobs"]
+__all__ = ["run_jobs", "side_by_side"]
 
+_JOB_BYTES = 2**30  # what a check of a Function of some megabytes takes, its compiler included
 _GRACE = 1.0  # seconds in which a job that was told to stop says what it knows
+
+
+def side_by_side() -> int:
+    """How many checks run side by side: one on each core, as far as there is memory for them.
+
+    Example:
+        >>> side_by_side() >= 1
+        True
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(cores or 1, _free_bytes() // _JOB_BYTES))
+
+
+def _free_bytes() -> int:
+    """The memory that is free, of the machine and of the container that this process is in."""
+    found = [2**63]
+    with suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        [line] = [line for line in lines if line.startswith("MemAvailable:")]
+        found.append(int(line.split()[1]) * 1024)
+    with suppress(OSError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        most, now = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        found.append(most - now)
+    return min(found)
 
 
 def run_jobs(jobs: Sequence[Callable[[], Any]], workers: int) -> Iterator[Any]:

@@ -8,26 +8,54 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Task as Bar
+from rich.text import Text
 
 from pullback.cli._tasks import Outcome, Task
 
 __all__ = ["Doing", "with_progress", "working"]
 
-_EVERY = 10.0  # seconds
+_FIRST, _EVERY = 2.0, 10.0  # seconds
+_SHOWN = 2
 
 
 class Doing:
-    """What the workers are at: the newest of it is shown."""
+    """Which clause of which Function runs, and for how long.
+
+    Example:
+        >>> doing = Doing()
+        >>> doing.start("a:F", "compile")
+        >>> str(doing)
+        'a:F compile 0 s'
+    """
 
     def __init__(self) -> None:
-        self.text = ""
-        self.show: Callable[[str], None] = lambda text: None
+        self._running: dict[str, tuple[str, float]] = {}
 
-    def say(self, text: str) -> None:
-        """Note what has just begun or been found."""
-        self.text = text
-        self.show(text)
+    def start(self, name: str, what: str) -> None:
+        """Note what has just begun."""
+        self._running[name] = (what, time.monotonic())
+
+    def end(self, name: str) -> None:
+        """Note that nothing of a Function runs any more."""
+        self._running.pop(name, None)
+
+    def __str__(self) -> str:
+        now = time.monotonic()
+        # What runs for longest first: that is what one waits for.
+        running = sorted(self._running.copy().items(), key=lambda item: item[1][1])
+        parts = [f"{name} {what} {now - since:.0f} s" for name, (what, since) in running[:_SHOWN]]
+        more = len(running) - _SHOWN
+        return ", ".join(parts) + (f" and {more} more" if more > 0 else "")
 
 
 @contextmanager
@@ -38,11 +66,11 @@ def working(what: str, console: Console) -> Iterator[None]:
         what: what is done, for example ``"Looking for the Functions of numpy"``.
         console: a spinner turns there, if it is a terminal.
     """
-    if console.is_terminal:
+    if console.is_interactive:
         with console.status(escape(what)):
             yield
         return
-    with _line_every(_EVERY, lambda: what):
+    with _lines(_EVERY, lambda: what):
         yield
 
 
@@ -57,19 +85,29 @@ def with_progress(
         console: where the bar goes, if it is a terminal; lines go to standard error.
         doing: what the workers are at.
     """
-    if console.is_terminal:
+    if console.is_interactive:
         yield from _with_bar(outcomes, tasks, console, doing)
         return
     done = 0
 
     def line() -> str:
-        now = f", now {doing.text}" if doing.text else ""
-        return f"{done} of {len(tasks)} Functions checked{now}"
+        return f"{done} of {len(tasks)} Functions checked, now {doing}"
 
-    with _line_every(_EVERY, line):
+    with _lines(_FIRST, line):
         for outcome in outcomes:
             done += 1
             yield outcome
+
+
+class _DoingColumn(ProgressColumn):
+    """What is being done, as it is when it is drawn."""
+
+    def __init__(self, doing: Doing) -> None:
+        super().__init__()
+        self._doing = doing
+
+    def render(self, task: Bar) -> Text:
+        return Text(str(self._doing))
 
 
 def _with_bar(
@@ -77,27 +115,30 @@ def _with_bar(
 ) -> Iterator[Outcome | None]:
     columns = (
         TextColumn("Checking"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=16),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        _DoingColumn(doing),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task(escape(tasks[0].name), total=len(tasks))
-        doing.show = lambda text: progress.update(bar, description=escape(text))
+        bar = progress.add_task("", total=len(tasks))
         for outcome in outcomes:
             progress.advance(bar)
             yield outcome
 
 
 @contextmanager
-def _line_every(seconds: float, line: Callable[[], str]) -> Iterator[None]:
-    """Write a line on standard error every so often, for whoever reads a log."""
+def _lines(first: float, line: Callable[[], str]) -> Iterator[None]:
+    """Write a line on standard error at first and then every so often, for whoever reads a log."""
     started = time.monotonic()
     ended = threading.Event()
 
     def speak() -> None:
-        while not ended.wait(seconds):
+        wait = first
+        while not ended.wait(wait):
+            wait = _EVERY
             sys.stderr.write(f"pullback: {line()} ({time.monotonic() - started:.0f} s)\n")
             sys.stderr.flush()
 

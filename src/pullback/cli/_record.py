@@ -1,5 +1,6 @@
 """``pullback record``: run a program and keep the calls it makes."""
 
+import shlex
 from pathlib import Path
 
 from rich.console import Console
@@ -56,10 +57,8 @@ def keep(recording: Recording, output: Path, failure: ProgramError | None) -> No
         recording.save(output)
     if failure is not None:
         if len(recording):
-            failure.mend = (
-                "Make it run by itself first; its own message is above. What it applied until "
-                f"then is kept: pullback check {output}"
-            )
+            kept = f"What it applied until then is kept: {_check_command(recording, output)}"
+            failure.mend = " ".join(filter(None, (failure.mend, kept)))
         raise failure
     if not len(recording):
         raise ProgramError(
@@ -67,6 +66,13 @@ def keep(recording: Recording, output: Path, failure: ProgramError | None) -> No
             given=" ".join(recording.program),
             mend="Run a part that does; inside torch.compile they are seen only with --eager.",
         )
+
+
+def _check_command(recording: Recording, output: Path) -> str:
+    """The command line that checks a recording as it is."""
+    flags = dict.fromkeys(item.loader.flags for item in recording)
+    words = [word for flag in flags for word in flag]
+    return shlex.join(["pullback", "check", str(output), *words])
 
 
 def say_recorded(recording: Recording, console: Console) -> None:

@@ -1,6 +1,5 @@
 """Check each task, with a progress bar, and put the reports of its calls together."""
 
-import os
 import threading
 import warnings
 from collections.abc import Sequence
@@ -11,18 +10,17 @@ from typing import Any, Literal, cast
 
 from rich.console import Console
 
-from pullback.cli._pool import run_jobs
+from pullback.cli._pool import run_jobs, side_by_side
 from pullback.cli._progress import Doing, with_progress
 from pullback.cli._signals import interrupting
 from pullback.cli._tasks import Outcome, Task
 from pullback.conformance import check
 from pullback.errors import PullbackError
-from pullback.report import Finding, Report, Verdict, merge_reports
+from pullback.report import Report, Verdict, merge_reports
 from pullback.tensor import Intent
 
 __all__ = ["run_tasks"]
 
-_WORKERS = 2
 _LOADING = threading.Lock()  # imports of foreign packages and the filters of warnings are global
 _INTENTS = ("exact", "surrogate", "nonlinear")
 
@@ -31,50 +29,49 @@ def run_tasks(
     tasks: Sequence[Task],
     console: Console,
     *,
-    clauses: Sequence[str] | None = None,
-    gradient: str | None = None,
-    seed: int = 0,
-    timeout: float | None = None,
     isolate: bool | Literal["copy"] | None = None,
     rerun: Sequence[str] = (),
+    gradient: str | None = None,
+    timeout: float | None = None,
+    **how: Any,
 ) -> list[Outcome]:
     """Check every task.
 
     Arguments:
         tasks: what to check.
         console: where the progress bar goes; without a terminal lines go to standard error.
-        clauses: the clauses to run, or ``None`` for all.
-        gradient: the declared intent, or ``None`` for each task's own.
-        seed: the seed of every random choice.
-        timeout: seconds for one call of a Function, when isolated.
         isolate: whether in processes of their own, as in `pullback.check`; ``None`` for each
             task's own choice.
         rerun: the options that a check of one Function alone needs as well.
+        gradient: the declared intent, or ``None`` for each task's own.
+        timeout: seconds for one call of a Function, when isolated.
+        how: other options of `pullback.check`: clauses, without, thorough, seed.
 
     Returns:
         One outcome for each task, in order.
     """
-    what = {"clauses": clauses, "seed": seed}
     doing = Doing()
 
     def run(task: Task) -> Outcome:
-        doing.say(task.name)
+        doing.start(task.name, "starts")
         alone = task.isolated if isolate is None else isolate
         outcome = Outcome(task, reason=task.reason, rerun=task.rerun_line(rerun))
         if not task.reason:
-            how = {"isolate": alone, "timeout": timeout if alone else None}
+            limits = {"isolate": alone, "timeout": timeout if alone else None}
             intent = gradient or task.gradient
+            started = partial(doing.start, task.name)
             report, outcome.reason = _check_task(
-                task, intent, {**what, **how, "on_finding": partial(_tell, doing, task.name)}
+                task, intent, {**how, **limits, "on_start": started}
             )
             if report is not None:  # a broken report is false
                 outcome.report = replace(report, function=task.name)
+        doing.end(task.name)
         return outcome
 
-    # An isolated check waits for its process, so two run side by side; the others share this one.
+    # An isolated check waits for its process; the others share this one.
     alone = all(task.isolated if isolate is None else isolate for task in tasks)
     # Copies are made one at a time: a copy has no thread but the one that made it.
-    workers = min(_WORKERS, os.cpu_count() or 1) if alone and isolate != "copy" else 1
+    workers = side_by_side() if alone and isolate != "copy" else 1
     answers = run_jobs([partial(run, task) for task in tasks], workers)
     outcomes: list[Outcome | None] = []
     with nullcontext() if alone else interrupting(), suppress(KeyboardInterrupt):
@@ -85,10 +82,6 @@ def run_tasks(
         outcome or Outcome(task, reason="interrupted before it was checked")
         for task, outcome in zip(tasks, outcomes, strict=True)
     ]
-
-
-def _tell(doing: Doing, name: str, finding: Finding) -> None:
-    doing.say(f"{name}: {finding.clause} {finding.verdict.value}")
 
 
 def _check_task(

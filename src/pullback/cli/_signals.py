@@ -8,13 +8,18 @@ from types import FrameType
 
 from pullback.internal._processes import STOP
 
-__all__ = ["Ended", "ended_by", "interrupting", "stopping_gently", "stopping_on_request"]
+__all__ = ["Ended", "ended_by", "interrupting", "note", "stopping_gently", "stopping_on_request"]
 
 _received: list[int] = []
 
 
 class Ended(BaseException):
     """Somebody asked the command to end."""
+
+
+def note(number: int) -> None:
+    """Note that the program of the command was ended by a signal, and so is the command."""
+    _received.append(number)
 
 
 def ended_by() -> int:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from pullback.cli import _state
+from pullback.cli._files import write_file
 from pullback.errors import ArgumentError
 
 __all__ = ["app"]
@@ -96,14 +97,13 @@ def _show(
 ) -> None:
     """Say what a run cost, and write its calls and graphs as one HTML page."""
     del debug
-    from rich.console import Console
-
     from pullback.cli._text_run import print_summary
+    from pullback.report import make_console
     from pullback.text.lm import Journal
     from pullback.text.report import render_run, summarise
 
     with Journal(journal, make=False) as opened:
         page = html or journal.with_suffix(".html")
-        page.write_text(render_run(opened), encoding="utf-8")
-        print_summary(summarise(opened.calls()), Console())
+        write_file(page, render_run(opened))
+        print_summary(summarise(opened.calls()), make_console())
     typer.echo(f"page: {page}")

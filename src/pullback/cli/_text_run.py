@@ -16,6 +16,8 @@ from rich.table import Table
 
 import pullback
 from pullback.errors import ArgumentError, BudgetError, PullbackError
+from pullback.internal._secrets import mask_secrets
+from pullback.report import make_console
 from pullback.text.lm import Run, scrub
 from pullback.text.report import RunSummary, summarise
 
@@ -32,7 +34,7 @@ def run_program(run: Run, program: Path, arguments: Sequence[str]) -> int:
     Returns:
         0, the program's own exit status, 1 where it failed or met the budget, 130 for Ctrl-C.
     """
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     with _told(run, console), run:
         _note_program(run, program, arguments)
         _print_start(run, console)
@@ -79,7 +81,7 @@ def _note_program(run: Run, program: Path, arguments: Sequence[str]) -> None:
             "The journal is that of another program.", given=f"{run.journal.path}: {known[0]}",
             expected=str(program), mend="Choose another journal with -o.",
         )  # fmt: skip
-    run.journal.note("program", [str(program.resolve()), *arguments])
+    run.journal.note("program", [str(program.resolve()), *mask_secrets(arguments)])
 
 
 def _print_start(run: Run, console: Console) -> None:
@@ -142,7 +144,7 @@ def _told(run: Run, console: Console) -> Iterator[None]:
     """Show plans as they come and, on a terminal, what was spent so far."""
     lock = threading.Lock()
     shown = 0
-    status = console.status("") if console.is_terminal else None
+    status = console.status("") if console.is_interactive else None
 
     def watch(now: Run) -> None:
         nonlocal shown

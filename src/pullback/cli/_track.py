@@ -12,15 +12,20 @@ from typer.core import TyperGroup
 
 from pullback.cli import _state
 from pullback.cli._signals import Ended
+from pullback.cli._words import say
 from pullback.errors import ArgumentError, ProgramError
 from pullback.internal._extras import require_tensor
 from pullback.internal._files import refuse_unwritable
 from pullback.internal._processes import STOP
 from pullback.internal._program import run_program
+from pullback.internal._secrets import mask_secrets
 
 __all__ = ["app"]
 
 _PROGRAM = "pullback.tracking.watch._program"
+# What the first characters of our files hold.
+_OUR_PAGE, _OUR_RECORDING = '<meta name="generator" content="pullback track">', '{"kind":"run",'
+_HEAD = 400
 _FLAGS_WITH_A_WORD = ("-X", "-W", "--check-hash-based-pycs")
 
 
@@ -40,7 +45,7 @@ app = typer.Typer(
 )
 
 
-@app.command("run")
+@app.command("run", options_metavar="[OPTIONS] -- PROGRAM [ARGUMENTS]...")
 def _run(
     every: Annotated[int, typer.Option(help="Measure each so many steps.")] = 1,
     names: Annotated[
@@ -66,11 +71,12 @@ def _run(
         "names": names or [],
         "history": history,
         "jsonl": str(jsonl),
-        "title": " ".join(command)[:80],
+        "title": " ".join(mask_secrets(command))[:80],
     }
-    for path in (html, jsonl):
+    for path, sign in ((html, _OUR_PAGE), (jsonl, _OUR_RECORDING)):
         refuse_unwritable(path)
-    code = run_program(
+        _say_replaced(path, sign)
+    code, _ = run_program(
         [interpreter, *flags, "-m", _PROGRAM, json.dumps(options), *command],
         os.environ,
     )
@@ -107,6 +113,24 @@ def _diff(
         typer.echo(str(change))
     typer.echo(f"{len(changes)} tensors moved by more than {threshold:g} octaves")
     raise typer.Exit(1 if changes else 0)
+
+
+def _say_replaced(path: Path, sign: str) -> None:
+    """Say that an earlier run is replaced; refuse to replace what is none.
+
+    Raises:
+        ArgumentError: the file holds something else.
+    """
+    if not path.is_file() or not path.stat().st_size:
+        return
+    with path.open("rb") as stream:
+        ours = sign.encode() in stream.read(_HEAD)
+    if not ours:
+        raise ArgumentError(
+            f"{path} is no file of pullback track and is not overwritten.",
+            mend="Name other files: --html run.html --jsonl run.jsonl",
+        )
+    say(f"{path} of an earlier run is written anew; --html and --jsonl name other files.")
 
 
 def _split(program: list[str]) -> tuple[str, list[str], list[str]]:

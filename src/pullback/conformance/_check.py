@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pullback.conformance._arguments import Arguments
@@ -33,12 +34,15 @@ def check(
     function: Any,
     *inputs: Any,
     gradient: Intent | None = None,
-    clauses: Iterable[ClauseId] | ClauseId | None = None,
+    clauses: Iterable[ClauseId] | str | None = None,
+    without: Iterable[ClauseId] | str = (),
+    thorough: bool = False,
     seed: int = 0,
     isolate: Isolation = False,
     timeout: float | None = None,
     kwargs: Mapping[str, Any] | None = None,
     on_finding: Callable[[Finding], object] | None = None,
+    on_start: Callable[[str], object] | None = None,
 ) -> Report:
     """Check a Function against every clause of the contract, without knowing its maths.
 
@@ -50,7 +54,11 @@ def check(
             Where the function allows it the check runs in float64.
         gradient: the intent, ``"exact"``, ``"surrogate"`` or ``"nonlinear"``; ``None`` takes the
             one declared on the class, or infers it.
-        clauses: ids of the clauses to run; all by default.
+        clauses: ids of the clauses to run, or one text with commas between; all by default.
+        without: ids of clauses to leave out, for example ``"compile"``, in which most of the time
+            goes; the report says so.
+        thorough: compile with inductor and with shapes that change too, which takes several times
+            as long.
         seed: seeds every random choice.
         isolate: run the clauses in a process of their own, so that a crash or a hang of the
             checked code is a verdict: ``True`` for a fresh process, or a copy of this one where
@@ -62,6 +70,7 @@ def check(
         kwargs: keyword arguments.
         on_finding: called with each finding as soon as there is one; clauses that compile come
             last.
+        on_start: called with the id of each clause before it runs.
 
     Returns:
         A report with one finding for each clause. It is ok when nothing is silently wrong and
@@ -86,7 +95,8 @@ def check(
         False
     """
     started = time.perf_counter()
-    chosen = select_clauses(clauses)
+    chosen = select_clauses(clauses, without)
+    left_out = tuple(item.id for item in select_clauses(clauses) if item not in chosen)
     _check_options(isolate, seed)
     check_timeout(timeout, isolate is not False)
     if is_tape(function):
@@ -95,23 +105,26 @@ def check(
                 "A Function of the tape is checked here, by its positional arguments.",
                 given=f"isolate={isolate}, timeout={timeout}, kwargs={kwargs}",
             )
-        return check_tape(function, inputs, gradient, [clause.id for clause in chosen], seed)
+        report = check_tape(function, inputs, gradient, [clause.id for clause in chosen], seed)
+        return replace(report, without=left_out)
     subject = Subject.of(function, gradient)
     arguments = Arguments.of(inputs, kwargs)
     refuse_data(arguments)
     if isolate:
-        return check_isolated(
+        report = check_isolated(
             subject, arguments, chosen, seed=seed, timeout=timeout, isolate=isolate,
-            on_finding=on_finding,
+            thorough=thorough, on_finding=on_finding, on_start=on_start,
         )  # fmt: skip
+        return replace(report, without=left_out)
     with guarded((*arguments.generators, *own_generators(subject.target))):
         with unpatched() as replaced, limit(timeout):
             fresh = any(clause.id == "first-call" for clause in chosen)
             probe = infer_intent(prepare(subject, arguments, seed, fresh=fresh))
+        probe = replace(probe, thorough=thorough)
         found: dict[str, Finding] = {}
         for finding in run_clauses(
             chosen, probe, bearing=bearer(chosen), teller=teller(chosen), replaced=replaced,
-            timeout=timeout,
+            timeout=timeout, started=lambda clause: on_start and on_start(clause.id),
         ):  # fmt: skip
             found[finding.clause] = finding
             if on_finding is not None:
@@ -119,7 +132,7 @@ def check(
     findings = tuple(found[clause.id] for clause in chosen)
     return Report(
         subject.name, probe.intent, probe.inferred, findings, seed,
-        time.perf_counter() - started, environment(), probe.constants,
+        time.perf_counter() - started, environment(), probe.constants, without=left_out,
     )  # fmt: skip
 
 
@@ -136,38 +149,48 @@ def _check_options(isolate: object, seed: object) -> None:
         )  # fmt: skip
 
 
-def select_clauses(clauses: Iterable[str] | str | None) -> tuple[Clause, ...]:
+def select_clauses(
+    clauses: Iterable[str] | str | None = None, without: Iterable[str] | str = ()
+) -> tuple[Clause, ...]:
     """The clauses with the given ids, in the order of the contract.
 
     Arguments:
-        clauses: one id, several, or ``None`` for all.
+        clauses: ids, or one text with commas between; ``None`` for all.
+        without: ids of those to leave out, in the same way.
 
     Returns:
         The clauses.
 
     Raises:
-        ArgumentError: an id is unknown, or none is given.
+        ArgumentError: an id is unknown, or none is left.
         ArgumentTypeError: they are no ids.
 
     Example:
-        >>> [clause.id for clause in select_clauses(["linear", "derivative"])]
+        >>> [clause.id for clause in select_clauses("linear, derivative")]
         ['derivative', 'linear']
+        >>> "compile" in [clause.id for clause in select_clauses(without="compile")]
+        False
     """
-    if clauses is None:
-        return CLAUSES
-    if not isinstance(clauses, Iterable):
-        raise ArgumentTypeError(
-            "These are no clauses.",
-            given=repr(clauses),
-            expected="ids of clauses, such as 'linear'",
-        )
-    wanted = [clauses] if isinstance(clauses, str) else list(clauses)
+    left_out = _ids(without, "without")
     known = [clause.id for clause in CLAUSES]
-    unknown = [name for name in wanted if name not in known]
-    if unknown or not wanted:
+    wanted = known if clauses is None else _ids(clauses, "clauses")
+    unknown = [name for name in (*wanted, *left_out) if name not in known]
+    if unknown or not set(wanted) - set(left_out):
         raise ArgumentError(
             "There is no such clause." if unknown else "No clause is chosen.",
-            given=", ".join(map(repr, unknown)) or "an empty list",
+            given=", ".join(map(repr, unknown)) or f"clauses={clauses!r}, without={without!r}",
             expected=", ".join(known),
         )
-    return tuple(clause for clause in CLAUSES if clause.id in wanted)
+    return tuple(item for item in CLAUSES if item.id in wanted and item.id not in left_out)
+
+
+def _ids(given: Iterable[str] | str, name: str) -> list[str]:
+    if isinstance(given, str):
+        return [part.strip() for part in given.split(",") if part.strip()]
+    if not isinstance(given, Iterable):
+        raise ArgumentTypeError(
+            "These are no clauses.",
+            given=f"{name}={given!r}",
+            expected="ids of clauses, such as 'linear'",
+        )
+    return list(given)

@@ -14,6 +14,7 @@ from pullback.internal._operator import registered_rules
 from pullback.report import Finding, Verdict
 
 __all__ = [
+    "COMPILING",
     "Clause",
     "bearer",
     "check_timeout",
@@ -24,8 +25,10 @@ __all__ = [
     "teller",
 ]
 
-# One may end what uses a GPU; others compile, which takes seven times as long as all the rest.
-_LAST = ("index-width", "compositions", "compile", "cuda-graph")
+# They compile, which takes as long as all others together.
+COMPILING = ("compile", "cuda-graph")
+# One may end what uses a GPU; others compile.
+_LAST = ("index-width", "compositions", *COMPILING)
 
 # These use inputs once. Others read them again, which ends the process where forward frees them.
 _OF_FRESH_INPUTS = ("mutation", "derivative", "linear", "form", "deterministic", "once")
@@ -131,7 +134,7 @@ def run_clauses(
     bearing: str,
     teller: str,
     replaced: Sequence[str] = (),
-    started: Callable[[Clause], None] = lambda clause: None,
+    started: Callable[[Clause], object] = lambda clause: None,
     timeout: float | None = None,
 ) -> Iterator[Finding]:
     """Run clauses, those that compile last, and tell what of torch the checked code replaces.

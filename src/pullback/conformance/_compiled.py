@@ -46,8 +46,8 @@ def plain_ways(probe: Probe) -> Iterator[Way]:
         probe: the subject.
 
     Yields:
-        aot_eager first: what it refuses the others refuse too. Then shapes that may change, then
-        inductor, the slowest.
+        aot_eager first: what it refuses the others refuse too. Where all is asked for, then shapes
+        that may change, then inductor, the slowest.
     """
     cotangents = probe.cotangents(probe.output_values())
 
@@ -55,6 +55,8 @@ def plain_ways(probe: Probe) -> Iterator[Way]:
         return _both(probe, probe.subject.call, cotangents)
 
     yield Way("torch.compile(fullgraph=True)", lambda: _once(probe, cotangents, "aot_eager"), eager)
+    if not probe.thorough:
+        return
     other = _other_size(probe)
     if other is not None:
         yield Way(

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._clause import Clause, bearer, teller
+from pullback.conformance._clause import COMPILING, Clause, bearer, teller
 from pullback.conformance._environment import environment
 from pullback.conformance._subject import Subject
 from pullback.conformance._transfer import locate, pack
@@ -35,8 +35,6 @@ Isolation = bool | Literal["copy"]
 
 # Importing torch in a new process takes seconds; no part of a Function's time.
 _STARTUP = 120.0
-# What takes long there is torch's compiler; that is no hang of the Function.
-_COMPILING = ("compile", "compositions")
 
 
 @dataclass
@@ -57,6 +55,7 @@ class _State:
     hung: bool = False
     unfinished: str = ""
     on_finding: Callable[[Finding], object] | None = None
+    on_start: Callable[[str], object] | None = None
 
     def add(self, finding: Finding) -> None:
         """Keep a finding and tell whoever waits for it."""
@@ -93,7 +92,9 @@ def check_isolated(
     seed: int,
     timeout: float | None,
     isolate: Isolation = True,
+    thorough: bool = False,
     on_finding: Callable[[Finding], object] | None = None,
+    on_start: Callable[[str], object] | None = None,
 ) -> Report:
     """Check in worker processes; a worker that dies or hangs is replaced for the next clause.
 
@@ -105,7 +106,9 @@ def check_isolated(
         timeout: seconds of work for all clauses, and as long again for those after one that hangs.
         isolate: ``True`` for a fresh process, or a copy of this one where what is checked cannot
             be handed to a fresh one; ``"copy"`` for a copy.
+        thorough: whether what takes long is tried too.
         on_finding: called with each finding as soon as there is one.
+        on_start: called with the id of each clause before it runs.
 
     Returns:
         The report; a clause in which the process died or hung has the verdict ``crashes``.
@@ -119,23 +122,29 @@ def check_isolated(
         gradient=subject.gradient or "exact",
         inferred=subject.gradient is None,
         on_finding=on_finding,
+        on_start=on_start,
     )
     with tempfile.TemporaryDirectory(prefix="pullback-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         start = _starter(subject, arguments, folder, isolate)
         while not state.unfinished and (left := _left(clauses, state)):
-            request = {
-                "gradient": subject.gradient, "clauses": left, "seed": seed,
-                "infer": state.infer, "bearing": bearer(clauses), "teller": teller(clauses),
+            request: dict[str, Any] = {
+                "gradient": subject.gradient, "seed": seed,
+                "infer": state.infer, "thorough": thorough,
+                "bearing": bearer(clauses), "teller": teller(clauses),
             }  # fmt: skip
+            # Those that compile are run by another worker, copied when the compiler is loaded.
+            quick = [name for name in left if name not in COMPILING]
+            request["clauses"] = quick or left
             (folder / "answers.jsonl").write_text("")
             state.read, state.running, state.since = 0, "", state.worked
             try:
-                end = _run_worker(start(request), folder, state)
+                end = _run_worker(start(request, warm=not quick), folder, state)
             except Stopped:
                 state.unfinished = "interrupted"
                 break
-            _judge_end(state, end, clauses, subject, seed)
+            asked = [clause for clause in clauses if clause.id in request["clauses"]]
+            _judge_end(state, end, asked, subject, seed)
     if state.unfinished:
         state.unfinished += f"; not run: {', '.join(_left(clauses, state))}"
     findings = tuple(state.findings[c.id] for c in clauses if c.id in state.findings)
@@ -151,10 +160,11 @@ def _left(clauses: Sequence[Clause], state: _State) -> list[str]:
 
 def _starter(
     subject: Subject, arguments: Arguments, folder: Path, isolate: Isolation
-) -> Callable[[dict[str, Any]], Child]:
+) -> Callable[..., Child]:
     """How a worker is started on a request."""
 
-    def copy(request: dict[str, Any]) -> Child:
+    def copy(request: dict[str, Any], *, warm: bool) -> Child:
+        del warm  # it is a copy of this process, as it is
         return start_copy(lambda: answer(subject, arguments, request, folder), folder)
 
     if isolate == "copy":
@@ -173,9 +183,9 @@ def _starter(
             raise
         return copy
 
-    def fresh(request: dict[str, Any]) -> Child:
+    def fresh(request: dict[str, Any], *, warm: bool) -> Child:
         (folder / "request.json").write_text(json.dumps({**request, "target": where}))
-        return start_worker("pullback.conformance._worker", folder)
+        return start_worker("pullback.conformance._worker", folder, warm=warm)
 
     return fresh
 
@@ -210,6 +220,8 @@ def _read_answers(folder: Path, state: _State) -> None:
             state.until = state.since + state.timeout
         if "started" in message:
             state.running = message["started"]
+            if state.on_start is not None:
+                state.on_start(state.running)
         if "prepared" in message:
             state.gradient = message["prepared"]["gradient"]
             state.inferred = message["prepared"]["inferred"]
@@ -237,10 +249,10 @@ def _describe_end(code: int, log: Path) -> str:
 
 
 def _judge_end(
-    state: _State, end: str, clauses: Sequence[Clause], subject: Subject, seed: int
+    state: _State, end: str, asked: Sequence[Clause], subject: Subject, seed: int
 ) -> None:
-    """Give a verdict to the clause that a worker died in."""
-    remaining = {clause.id: clause for clause in clauses if clause.id not in state.findings}
+    """Give a verdict to the clause that a worker died in, of those it was asked for."""
+    remaining = {clause.id: clause for clause in asked if clause.id not in state.findings}
     late = state.until is not None and state.worked > state.until
     if not remaining:
         return
@@ -271,6 +283,6 @@ def _judge_end(
 
 def _has_hung(state: _State) -> bool:
     """Whether the running clause, rather than all of them together, has taken the time."""
-    if state.hung or not state.running or state.running in _COMPILING:
+    if state.hung or not state.running or state.running in COMPILING:  # torch's compiler takes long
         return False
     return state.worked - state.since > (state.timeout or 0) / 2

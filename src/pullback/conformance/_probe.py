@@ -54,6 +54,7 @@ class Probe:
         fault: what plain backward raised, or ``None`` where it runs.
         patience: the seconds of CPU time after which one call is taken never to end.
         fresh: the first call of all (`_fresh.Fresh`), where the clause ``first-call`` is asked for.
+        thorough: whether what takes long is tried too.
         kin: how the points and directions tried keep to those that forward accepts.
         clause: the clause that is running.
     """
@@ -78,6 +79,7 @@ class Probe:
     fault: Exception | None = None
     patience: float = 120.0
     fresh: Any = None
+    thorough: bool = False
     kin: str = "any"
     clause: str = ""
 

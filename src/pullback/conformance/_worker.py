@@ -5,10 +5,13 @@ which one killed it. A fresh process reads ``request.json`` and ``inputs.pt`` fr
 Standard output and error stay free for the checked code.
 """
 
+import importlib
 import json
 import os
 import sys
-from dataclasses import asdict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,7 @@ from pullback.internal._processes import die_with
 from pullback.internal.torch import compile_in_one_thread
 from pullback.recording.locator import Locator, find
 
-__all__ = ["answer", "main"]
+__all__ = ["answer", "main", "warm"]
 
 
 def main(folder: Path) -> None:
@@ -60,9 +63,6 @@ def answer(subject: Subject, arguments: Arguments, request: dict[str, Any], fold
         request: the clauses and how they are run.
         folder: takes the answers.
     """
-    # The threads of the original are not in the copy: what waits for one would wait for ever.
-    torch.set_num_threads(1)
-    compile_in_one_thread()
     say = _Voice(folder)
     _run(subject, arguments, request, say)
 
@@ -78,7 +78,41 @@ class _Voice:
             stream.write(json.dumps(message) + "\n")
 
 
+class _Sine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return cotangents[0] * x.cos()
+
+
+def warm() -> Iterator[None]:
+    """Check a small Function, so that copies of this process have loaded what a check loads.
+
+    Clause by clause: between two of them the process may be copied. Not where there is a device: to
+    differentiate starts a thread for each, which no copy has.
+    """
+    if torch.cuda.device_count():
+        return
+    torch.set_num_threads(1)
+    with suppress(ImportError):  # torch's compiler shows its progress by it, where it is
+        tqdm = importlib.import_module("tqdm").tqdm
+        tqdm.monitor_interval = 0  # a thread, which no copy has
+    arguments = Arguments.of((torch.ones(2, dtype=torch.float64),), {})
+    probe = infer_intent(prepare(Subject.of(_Sine), arguments, 0))
+    for _ in run_clauses(CLAUSES, probe, bearing="", teller=""):
+        yield
+
+
 def _run(subject: Subject, arguments: Arguments, request: dict[str, Any], say: _Voice) -> None:
+    # Checks run side by side, and the threads of an original are not in its copy: what waits for
+    # one would wait for ever. So are the numbers of a check the same on any machine.
+    torch.set_num_threads(1)
+    compile_in_one_thread()
     say(started="prepare")
     with unpatched() as replaced:
         try:
@@ -90,6 +124,7 @@ def _run(subject: Subject, arguments: Arguments, request: dict[str, Any], say: _
         if request["infer"]:
             say(started="infer")
             probe = infer_intent(probe)
+    probe = replace(probe, thorough=request["thorough"])
     say(
         prepared={
             "gradient": probe.intent,

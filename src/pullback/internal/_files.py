@@ -1,11 +1,55 @@
-"""Files that take the answer of long work: tried before the work begins."""
+"""Files that take the answer of long work: tried before it begins, and written whole or not."""
 
+import os
 import stat
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from pullback.errors import ArgumentError
 
-__all__ = ["refuse_unwritable"]
+__all__ = ["refuse_unwritable", "write_whole"]
+
+
+def write_whole(path: Path, content: str | Callable[[IO[bytes]], object]) -> None:
+    """Write a file beside the one that is there, and put it in its place when all is on the disk.
+
+    A disk that is full, or a program that is killed, leaves what was there before.
+
+    Arguments:
+        path: the file; a link stays one, and a pipe or a device is written as it is.
+        content: a text, or what writes into the open file.
+
+    Raises:
+        OSError: it cannot be written; what was there is as it was.
+    """
+    target = Path(os.path.realpath(path))
+    mode = target.stat().st_mode if target.exists() else None
+    if mode is not None and not (stat.S_ISREG(mode) and os.access(target.parent, os.W_OK)):
+        with target.open("wb") as stream:
+            _write(stream, content)
+        return
+    part = target.with_name(f".{target.name[:64]}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as stream:
+            _write(stream, content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if mode is not None:
+            part.chmod(stat.S_IMODE(mode))
+        part.replace(target)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
+        raise
+
+
+def _write(stream: IO[bytes], content: str | Callable[[IO[bytes]], object]) -> None:
+    if isinstance(content, str):
+        stream.write(content.encode())
+    else:
+        content(stream)
 
 
 def refuse_unwritable(path: Path) -> None:

@@ -1,12 +1,14 @@
 """The fork server: a process that has imported torch, and is copied for each worker.
 
 It imports what workers of ours need and does nothing else: it has no other thread, no device and no
-module of anybody else, so a copy of it is as good as a fresh process. It is asked for a copy, for
-whether the copy has ended, and to end it. It ends with the process that started it, or where nobody
+module of anybody else, so a copy of it is as good as a fresh process. It is asked for a copy, and
+to end it. While nobody asks it runs once what workers run, for what is loaded at the first call
+only: torch's compiler takes seconds. It ends with the process that started it, or where nobody
 has asked for long, and all its copies with it.
 """
 
 import contextlib
+import gc
 import importlib
 import os
 import select
@@ -15,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
@@ -25,32 +28,37 @@ from pullback.internal._processes import Child, start_copy
 __all__ = ["main"]
 
 _IDLE_SECONDS = 60.0
-# What torch imports at the first call that needs it, as most do: sympy soon, its compiler late.
+# What torch imports at the first call that needs it, as most do: sympy.
 _AT_FIRST = "torch.fx.experimental.symbolic_shapes"
-_MANY = 3
 
 
 def _serve(connection: Connection, parent: int) -> None:
     """Answer until the other side is gone."""
     children: dict[int, Child] = {}
-    started = 0
-    since = time.monotonic()
+    warming: Iterator[object] = iter(())
+    since = time.monotonic()  # by the clock: nobody waits for it
     try:
         while os.getppid() == parent and (children or time.monotonic() - since < _IDLE_SECONDS):
+            if not select.select([connection], [], [], 0.0)[0] and _goes_on(warming):
+                continue
             if not select.select([connection], [], [], 1.0)[0]:
                 continue
             request = connection.recv()
             since = time.monotonic()
             if "import" in request:
                 _import(request["import"])
+            elif "prepare" in request:
+                warming = _import(request["prepare"]).warm()
             elif "start" in request:
-                started += 1
-                good = _prepare(request["start"], started)
+                while request["warm"] and _goes_on(warming):
+                    pass
+                _import(request["start"])
+                # A lock that another thread holds is never opened in a copy. Those of OpenBLAS end
+                # at a fork.
+                good = threading.active_count() == 1
                 connection.send(good)
                 if good:
                     connection.send(_start(request, connection, children))
-            elif "ended" in request:
-                connection.send(children[request["ended"]].has_ended())
             else:
                 connection.send(children.pop(request["end"]).end())
     except (EOFError, OSError):
@@ -63,22 +71,18 @@ def _serve(connection: Connection, parent: int) -> None:
 def _import(name: str) -> ModuleType:
     module = importlib.import_module(name)
     if "torch" in sys.modules:
-        _import_late(_AT_FIRST)
+        with contextlib.suppress(ImportError):
+            importlib.import_module(_AT_FIRST)
     return module
 
 
-def _import_late(name: str) -> None:
-    with contextlib.suppress(ImportError):
-        importlib.import_module(name)
-
-
-def _prepare(name: str, number: int) -> bool:
-    """Import what the copy runs; says whether a copy is as good as a fresh process."""
-    _import(name)
-    if number >= _MANY and "torch" in sys.modules:
-        _import_late(sys.modules["pullback.internal.torch"].COMPILER)
-    # A lock that another thread holds is never opened in a copy. Those of OpenBLAS end at a fork.
-    return threading.active_count() == 1
+def _goes_on(warming: Iterator[object]) -> bool:
+    """Do the next part of what is run once; false when all is done, or cannot be."""
+    try:
+        next(warming)
+    except Exception:
+        return False
+    return True
 
 
 def _start(request: dict[str, Any], connection: Connection, children: dict[int, Child]) -> int:
@@ -94,6 +98,8 @@ def _start(request: dict[str, Any], connection: Connection, children: dict[int, 
         importlib.invalidate_caches()
         module.main(folder)
 
+    # A collection in a copy writes to every object there is, and so copies all of the memory.
+    gc.freeze()
     child = start_copy(work, folder)
     children[child.pid] = child
     return child.pid

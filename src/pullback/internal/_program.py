@@ -33,22 +33,27 @@ _SECONDS = 1.0  # that a listener on a busy machine may need
 
 def run_program(
     command: Sequence[str], variables: Mapping[str, str], *, stdout: int | None = None
-) -> int:
+) -> tuple[int, bool]:
     """Run a program with our terminal and wait for its end, whatever is sent to us meanwhile.
 
     A request to end (SIGTERM, SIGHUP) is handed to the program, and sets `STOP`: when the program
     has ended as it would, there is nothing more to do. The variables are its whole environment, a
-    descriptor may take its standard output. Returns its exit status, negative for a signal.
+    descriptor may take its standard output. Returns its exit status, negative for a signal, and
+    whether Ctrl-C ended it.
 
     Raises:
         OSError: it cannot be started.
     """
     if threading.current_thread() is not threading.main_thread():  # it gets no signals
-        return subprocess.call(list(command), env=dict(variables), stdout=stdout)  # noqa: S603 - the user's own command line
+        code = subprocess.call(list(command), env=dict(variables), stdout=stdout)  # noqa: S603 - the user's own command line
+        return code, code == -signal.SIGINT
     with _Listener() as listener:
         process = subprocess.Popen(list(command), env=dict(variables), stdout=stdout)  # noqa: S603 - the user's own command line
-        with _relayed(process, listener):
-            return process.wait()
+        with _relayed(process, listener) as heard:
+            code = process.wait()
+    # What starts others, torchrun for one, ends with a status of its own.
+    stopped = code == -signal.SIGINT or (code != 0 and signal.SIGINT in heard)
+    return code, stopped
 
 
 class _Listener:
@@ -82,11 +87,13 @@ class _Listener:
 
 
 @contextlib.contextmanager
-def _relayed(process: "subprocess.Popen[bytes]", listener: _Listener) -> Iterator[None]:
-    """Hand each signal that went to us alone to the program."""
+def _relayed(process: "subprocess.Popen[bytes]", listener: _Listener) -> Iterator[list[int]]:
+    """Hand each signal that went to us alone to the program; gives those that were heard."""
+    heard: list[int] = []
 
     def hand_on(number: int, frame: FrameType | None) -> None:
         del frame
+        heard.append(number)
         if number in (signal.SIGTERM, getattr(signal, "SIGHUP", None)):
             STOP.set()
         if not listener.hears(number):
@@ -98,7 +105,7 @@ def _relayed(process: "subprocess.Popen[bytes]", listener: _Listener) -> Iterato
             # What we are told to ignore, as by nohup, the program ignores too.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, hand_on)
-        yield
+        yield heard
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

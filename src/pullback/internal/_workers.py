@@ -11,7 +11,6 @@ import signal
 import sys
 import tempfile
 import threading
-import time
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -24,18 +23,24 @@ from pullback.internal._processes import (
     start_module,
     temporary_place,
 )
+from pullback.internal._work_time import WorkTime
 
 __all__ = ["prepare_worker", "start_worker"]
 
-# Importing torch takes long on a busy machine.
+# Seconds of work: to import torch takes some.
 _START_SECONDS = 120.0
 _END_SECONDS = 60.0
 _POLL = 0.02
 _SERVER = "pullback.internal._forkserver"
 
 
-def start_worker(module: str, folder: Path) -> Child:
+def start_worker(module: str, folder: Path, *, warm: bool = False) -> Child:
     """Run ``module.main(folder)`` in a process of its own, as `start_module` does, but faster.
+
+    Arguments:
+        module: the full name of a module.
+        folder: is handed to it, and takes what it prints as errors.
+        warm: wait until the copied process has loaded what the first call loads.
 
     Returns:
         The process: a copy of the fork server, or a fresh one where there are no good copies.
@@ -45,15 +50,20 @@ def start_worker(module: str, folder: Path) -> Child:
     """
     if sys.platform == "linux":
         with contextlib.suppress(_Gone), _servers.lock:
-            return _servers.current().start(module, folder)
+            return _servers.current().start(module, folder, warm=warm)
     return start_module(module, folder)
 
 
-def prepare_worker(module: str) -> None:
-    """Begin to import a module for workers that will be started soon."""
+def prepare_worker(module: str, *, warm: bool = False) -> None:
+    """Begin to import a module for workers that will be started soon.
+
+    Arguments:
+        module: what they run.
+        warm: also run its ``warm()``, part by part while nobody asks for a worker.
+    """
     if sys.platform == "linux":
         with contextlib.suppress(_Gone), _servers.lock:
-            _servers.current().tell({"import": module})
+            _servers.current().tell({"prepare" if warm else "import": module})
 
 
 class _Gone(Exception):
@@ -73,10 +83,11 @@ class _Server:
         self._living: set[int] = set()
         self._retired = False
 
-    def start(self, module: str, folder: Path) -> Child:
+    def start(self, module: str, folder: Path, *, warm: bool) -> Child:
         """A copy of the server that runs the module."""
         request = {
             "start": module,
+            "warm": warm,
             "folder": str(folder),
             "paths": import_path(),
             "current": os.getcwd(),
@@ -93,7 +104,7 @@ class _Server:
                 # What the copy runs may have killed the server: it is not run a second time.
                 return Child(self._process.pid, log, lambda: True, lambda: -signal.SIGKILL)
             self._living.add(pid)
-        return Child(pid, log, lambda: self._has_ended(pid), lambda: self._end(pid))
+        return Child(pid, log, lambda: _has_ended(pid), lambda: self._end(pid))
 
     def tell(self, request: dict[str, Any]) -> None:
         """Send a request."""
@@ -134,13 +145,13 @@ class _Server:
         self._connection.close()
 
     def _answer(self, limit: float, *, stop: bool = False) -> Any:
-        until = time.monotonic() + limit
+        work = WorkTime(self._process.pid)
         try:
             while not self._connection.poll(_POLL):
                 if stop and STOP.is_set():
                     self.close()  # its answer would be taken for that of the next question
                     raise Stopped
-                if time.monotonic() > until:
+                if work.seconds > limit:
                     raise EOFError
             return self._connection.recv()
         except (EOFError, OSError):
@@ -152,12 +163,6 @@ class _Server:
             self.tell(request)
             return self._answer(_END_SECONDS)
 
-    def _has_ended(self, pid: int) -> bool:
-        try:
-            return self._ask({"ended": pid})
-        except _Gone:
-            return True
-
     def _end(self, pid: int) -> int:
         try:
             return self._ask({"end": pid})
@@ -168,6 +173,15 @@ class _Server:
                 self._living.discard(pid)
                 if self._retired and not self._living:
                     self.close()
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a copy has ended: the server keeps what is left of it until it is asked to end it."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
+            return stream.read().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
 
 
 class _Servers:

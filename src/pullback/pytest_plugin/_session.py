@@ -17,7 +17,7 @@ from rich.console import Console
 
 from pullback.conformance import can_copy, check, select_clauses
 from pullback.errors import PullbackError
-from pullback.internal._files import refuse_unwritable
+from pullback.internal._files import refuse_unwritable, write_whole
 from pullback.recording import Call, Limits, Record, Recorder, copy_call
 from pullback.report import Report, clean, merge_reports, print_problems, print_table, render_page
 from pullback.tensor import Function
@@ -199,6 +199,7 @@ def _summarize(
         width=max(writer.fullwidth, 100),
         force_terminal=writer.hasmarkup,
         highlight=False,
+        emoji=False,
         file=buffer,
     )
     print_table(reports, console)
@@ -211,5 +212,8 @@ def _summarize(
     path = config.getoption("--pullback-html")
     if path:
         page = render_page(reports, not_checked=list(missing.items()), command="pytest --pullback")
-        Path(path).write_text(page, encoding="utf-8")
-        reporter.write_line(f"pullback: wrote {path}")
+        try:
+            write_whole(Path(path), page)
+            reporter.write_line(f"pullback: wrote {path}")
+        except OSError as error:
+            reporter.write_line(f"pullback: {path} cannot be written: {error.strerror}", red=True)

@@ -79,13 +79,19 @@ def discover(package: str, only: str | None = None, timeout: float = 60.0) -> Di
 
 def _refuse_faults(package: str, folder: Path, end: str) -> None:
     """Say what kept the package from being imported."""
-    fault = folder / "fault"
-    if fault.exists() or end:
-        raise ArgumentError(
-            f"{package} cannot be imported.",
-            given=fault.read_text(encoding="utf-8") if fault.exists() else f"its import {end}",
-            mend="Import it in Python first; its own message is above.",
-        )
+    path = folder / "fault"
+    if not (path.exists() or end):
+        return
+    fault = {"said": f"its import {end}", "missing": ""}
+    if path.exists():
+        fault = json.loads(path.read_text(encoding="utf-8"))
+    raise ArgumentError(
+        f"{package} cannot be imported.",
+        given=fault["said"],
+        mend=f"pip install {fault['missing']}, where it is published under that name."
+        if fault["missing"]
+        else f'Mend its import first: python -c "import {package}" shows all of it.',
+    )
 
 
 def _must_exist(package: str) -> None:

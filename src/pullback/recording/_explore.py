@@ -7,6 +7,7 @@ import json
 import os
 import pkgutil
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -37,7 +38,8 @@ def main(folder: Path) -> None:
         try:
             root = importlib.import_module(package)
         except BaseException as error:
-            (folder / "fault").write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
+            fault = {"said": _describe(error), "missing": _missing(error)}
+            (folder / "fault").write_text(json.dumps(fault), encoding="utf-8")
             return
         if only is None:
             _import_submodules(root, problems)
@@ -81,8 +83,24 @@ def _import_submodules(root: ModuleType, problems: list[str]) -> None:
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # SystemExit too: scripts inside packages leave that way
-            text = str(error).splitlines()[0] if str(error) else ""
-            problems.append(f"{found.name}: {type(error).__name__}: {text}")
+            problems.append(f"{found.name}: {_describe(error)}")
+
+
+def _describe(error: BaseException) -> str:
+    """What an import raised, in one line, and the file whose code did."""
+    text = str(error).splitlines()[0] if str(error) else ""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    own = [file for file in files if not file.startswith("<") and file != __file__]
+    # importlib itself is frozen, or a file of the standard library.
+    own = [file for file in own if os.sep + "importlib" + os.sep not in file]
+    place = f" (in {own[-1]})" if own else ""
+    return f"{type(error).__name__}: {text}{place}"
+
+
+def _missing(error: BaseException) -> str:
+    """The package that a failed import misses, or an empty text."""
+    name = error.name if isinstance(error, ModuleNotFoundError) else ""
+    return (name or "").partition(".")[0]
 
 
 def _functions(package: str, only: str | None) -> list[Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pullback.errors import ProgramError
 from pullback.internal._program import run_program
+from pullback.internal._secrets import mask_secrets
 from pullback.recording._recorder import Limits
 from pullback.recording._recording import Recording
 
@@ -66,16 +67,16 @@ def record_program(
             variables["PULLBACK_RECORD_INSIDE"] = inside
         if eager:
             variables["TORCHDYNAMO_DISABLE"] = "1"
-        code = _run([executable, *command[1:]], variables, stdout)
-        recording = Recording.collect(directory, command, limits.calls)
+        code, interrupted = _run([executable, *command[1:]], variables, stdout)
+        recording = Recording.collect(directory, mask_secrets(command), limits.calls)
         started = any(Path(directory).glob("started-*"))
         reasons = {path.read_text("utf-8") for path in Path(directory).glob("failed-*")}
     if code != 0:
-        return recording, _failure(command, code)
+        return recording, _failure(command, code, interrupted=interrupted)
     if not started:
         raise ProgramError(
             "The program ran, but its Python did not start the recorder.",
-            given=" ".join(command),
+            given=" ".join(mask_secrets(command)),
             expected="a Python program that reads PYTHONPATH (no -I, -E or -S)",
             mend="Run it through python, for example: pullback check -- python train.py",
         )
@@ -107,7 +108,7 @@ def _resolve(command: list[str], variables: Mapping[str, str]) -> str:
     return found
 
 
-def _run(command: list[str], variables: Mapping[str, str], stdout: int | None) -> int:
+def _run(command: list[str], variables: Mapping[str, str], stdout: int | None) -> tuple[int, bool]:
     try:
         return run_program(command, variables, stdout=stdout)
     except OSError as error:
@@ -118,15 +119,18 @@ def _run(command: list[str], variables: Mapping[str, str], stdout: int | None) -
         ) from error
 
 
-def _failure(command: list[str], code: int) -> ProgramError:
+def _failure(command: list[str], code: int, *, interrupted: bool) -> ProgramError:
     how = f"was ended by {_signal(-code)}" if code < 0 else f"exited with status {code}"
     failure = ProgramError(
         f"The program {how}.",
-        given=" ".join(command),
+        given=" ".join(mask_secrets(command)),
         expected="status 0",
         mend="Make it run by itself first; its own message is above.",
     )
     failure.status = 128 - code if code < 0 else code
+    if interrupted:
+        failure.interrupted, failure.status = True, 128 + signal.SIGINT
+        failure.what, failure.mend = "The program was interrupted.", None
     return failure
 
 

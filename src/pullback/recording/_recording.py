@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from pullback.errors import ArgumentError, RecordingError
+from pullback.internal._files import write_whole
 from pullback.recording.codec import EXPRESSION, Loader, StrictLoader, decode, describe_fault
 from pullback.recording.locator import Locator
 
@@ -25,6 +26,9 @@ __all__ = ["RecordedCall", "RecordedFunction", "Recording", "load_call"]
 
 _FORMAT = "pullback recording"
 _VERSION = 2
+# The encoder goes 40 deep, with up to four lists and tuples for a level.
+_DEPTH = 200
+_LEAST_VALUES = 2**16
 
 
 @dataclass(frozen=True)
@@ -156,12 +160,12 @@ class Recording:
             "functions": functions,
         }
         try:
-            torch.save(data, path)
+            write_whole(Path(path), lambda stream: torch.save(data, stream))
         except (OSError, RuntimeError) as error:
             raise RecordingError(
-                f"The recording cannot be written to {path}.",
-                given=str(error),
-                mend="Name a file in a folder that exists and can be written.",
+                f"The recording cannot be written to {path}; what was there is as it was.",
+                given=getattr(error, "strerror", None) or str(error),
+                mend="Make room, or name a file in a folder that exists and can be written.",
             ) from error
 
     @classmethod
@@ -277,7 +281,9 @@ def _read(path: Path) -> Any:
         )
     try:
         _refuse_other_archives(path)
-        return torch.load(path, weights_only=True, map_location="cpu")
+        data = torch.load(path, weights_only=True, map_location="cpu")
+        _refuse_inflated(data, path.stat().st_size)
+        return data
     except pickle.UnpicklingError as error:
         unsafe = "WeightsUnpickler" in str(error) or "weights_only" in str(error).lower()
         raise RecordingError(
@@ -298,9 +304,35 @@ def _read(path: Path) -> Any:
 def _refuse_other_archives(path: Path) -> None:
     """Let torch see what torch.save writes only: it unpacks old archives into a folder."""
     with zipfile.ZipFile(path) as archive:
-        names = [name.partition("/")[2] for name in archive.namelist()]
+        entries = archive.infolist()
+    names = [entry.filename.partition("/")[2] for entry in entries]
     if "data.pkl" not in names or "constants.pkl" in names:
         raise ValueError("an archive of another kind")
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+        raise ValueError("its parts are compressed, as torch.save never does")
+    if sum(entry.file_size for entry in entries) > path.stat().st_size:
+        raise ValueError("its parts are larger than the file")
+
+
+def _refuse_inflated(data: Any, size: int) -> None:
+    """Refuse data that are larger than their file: the same parts named again and again.
+
+    Every value takes a byte of an honest file at least, and every number of a tensor its own.
+    """
+    values, numbers = max(size, _LEAST_VALUES), size
+    pending = [(data, 0)]
+    while pending:
+        node, depth = pending.pop()
+        values -= 1
+        if type(node) is torch.Tensor:
+            numbers -= node.numel() * node.element_size()
+        inside = [*node, *node.values()] if type(node) is dict else node
+        if type(inside) in (list, tuple):
+            pending.extend((item, depth + 1) for item in inside)
+        if depth > _DEPTH:
+            raise ValueError(f"its values are nested more than {_DEPTH} deep")
+        if values < 0 or numbers < 0:
+            raise ValueError("it holds more than its file: the same parts again and again")
 
 
 def _entry(functions: dict[Locator, RecordedFunction], item: dict[str, Any]) -> RecordedFunction:
@@ -329,8 +361,6 @@ def _read_call(item: dict[str, Any]) -> RecordedCall:
     for tensor in tensors:
         if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
             raise TypeError("a recorded tensor is not a plain tensor")
-        if tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
-            raise ValueError("a recorded tensor says that it is larger than its data")
     keywords = [(_text(name), value) for name, value in item["keywords"]]
     return RecordedCall(list(item["arguments"]), keywords, tensors)
 

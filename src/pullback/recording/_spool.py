@@ -7,6 +7,7 @@ own, and the counts are in memory that is a file.
 This file imports neither torch nor pullback: it is also loaded by path into programs.
 """
 
+import contextlib
 import json
 import mmap
 import os
@@ -76,6 +77,10 @@ class Spool:
         """Write what the counts count, and why calls were not kept."""
         if not os.path.isdir(self._directory):
             return
+        with contextlib.suppress(OSError):  # a full disk must not end the program
+            self._describe()
+
+    def _describe(self) -> None:
         found = [
             {**self._head(record), "slot": record.slot, "reasons": record.reasons}
             for record in self.recorder.records.values()

@@ -1,5 +1,6 @@
 """What a check found, `Finding` and `Report`, and its faces: table, HTML, JSON, JUnit."""
 
+from pullback.internal._text import clean
 from pullback.report._baseline import Baseline
 from pullback.report._findings import Finding
 from pullback.report._json import read_reports, render_json
@@ -9,7 +10,6 @@ from pullback.report._page import render_page
 from pullback.report._report import Report
 from pullback.report._sarif import render_annotations, render_sarif
 from pullback.report._terminal import make_console, print_problems, print_table
-from pullback.report._text import clean
 from pullback.report._verdict import SIGNS, Sign, Verdict
 
 __all__ = [

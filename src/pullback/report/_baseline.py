@@ -18,8 +18,9 @@ from pullback.report._report import Report
 __all__ = ["Baseline"]
 
 _HEAD = """\
-# Findings of `pullback check` that are known and accepted. Each needs a reason; they do not fail
-# the check, new ones do. `pullback check --baseline FILE --update-baseline` writes this file anew.
+# Findings of `pullback check` that are known and accepted. One that is given a reason does not fail
+# the check; new ones do, and those that are "not looked into yet".
+# `pullback check --baseline FILE --update-baseline` writes this file anew.
 """
 _NO_REASON = "not looked into yet"
 _UNCHECKED = "unchecked"
@@ -72,7 +73,7 @@ class Baseline:
     def accept(self, report: Report) -> Report:
         """The report with the reason at each finding that is accepted."""
         findings = tuple(
-            replace(finding, accepted=self.reasons.get(self._key(report, finding), ""))
+            replace(finding, accepted=self._reason(self._key(report, finding)))
             if finding.verdict.is_bad
             else finding
             for finding in report
@@ -81,7 +82,18 @@ class Baseline:
 
     def accepts_unchecked(self, function: str) -> str:
         """Why a Function that could not be checked is accepted, or an empty text."""
-        return self.reasons.get((self._name(function), "", _UNCHECKED), "")
+        return self._reason((self._name(function), "", _UNCHECKED))
+
+    @property
+    def without_reason(self) -> list[str]:
+        """Entries that nobody has given a reason yet, one line each; they accept nothing."""
+        return [
+            " ".join(filter(None, key)) for key in sorted(self.reasons) if not self._reason(key)
+        ]
+
+    def _reason(self, key: _Key) -> str:
+        reason = self.reasons.get(key, "")
+        return "" if reason == _NO_REASON else reason
 
     def stale(self, reports: Sequence[Report], unchecked: Iterable[str]) -> list[str]:
         """Entries that nothing found any more, one line each.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
-from pullback.report._text import clean
+from pullback.internal._text import clean
 from pullback.report._verdict import Verdict
 
 __all__ = ["Finding", "Findings"]
@@ -87,6 +87,7 @@ class Findings:
         environment: versions and devices, name to text.
         constants: paths of the floating inputs that were not differentiated.
         unfinished: why not every clause was run, or an empty text.
+        without: ids of the clauses that were left out on request.
     """
 
     function: str
@@ -98,10 +99,12 @@ class Findings:
     environment: Mapping[str, str] = field(default_factory=dict)
     constants: tuple[str, ...] = ()
     unfinished: str = ""
+    without: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("function", "unfinished"):
             object.__setattr__(self, name, clean(getattr(self, name)))
+        object.__setattr__(self, "constants", tuple(map(clean, self.constants)))
 
     def __bool__(self) -> bool:
         return self.ok

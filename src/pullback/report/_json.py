@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from pullback.errors import ArgumentError
+from pullback.internal._text import clean
 from pullback.report._report import Report
-from pullback.report._text import clean
 
 __all__ = ["read_reports", "render_json"]
 

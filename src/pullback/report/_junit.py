@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
+from pullback.internal._text import clean
 from pullback.report._findings import Finding, Findings
-from pullback.report._text import clean
 from pullback.report._verdict import SIGNS
 
 __all__ = ["render_junit"]

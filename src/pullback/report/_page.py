@@ -6,11 +6,13 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from pullback.internal._text import clean
 from pullback.report._findings import Finding, Findings
-from pullback.report._text import clean
 from pullback.report._verdict import SIGNS, Verdict
 
 __all__ = ["render_page"]
+
+_MOST = 5  # Functions whose fault the first lines say
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def render_page(
         True
     """
     ordered = sorted(reports, key=lambda report: report.rank)
-    clauses = list(dict.fromkeys(item.clause for report in reports for item in report))
+    clauses = _columns(reports)
     rows = [_row(k, report, clauses, reruns or {}) for k, report in enumerate(ordered)]
     environment = Environment(
         loader=PackageLoader("pullback.report", "templates"),
@@ -89,6 +91,7 @@ def render_page(
     facts: dict[str, Any] = {
         "rows": rows,
         "clauses": clauses,
+        "most": _MOST,
         "meanings": [(verdict.value, sign.glyph, sign.meaning) for verdict, sign in SIGNS.items()],
         "bad": [row for row in rows if row.problems],
         "untidy": [row for row in rows if row.untidy],
@@ -99,6 +102,7 @@ def render_page(
             (clean(name), clean(reason)) for name, reason in [*not_checked, *_not_finished(ordered)]
         ],
         "not_imported": [clean(line) for line in not_imported],
+        "left_out": list(dict.fromkeys(name for report in reports for name in report.without)),
         "command": clean(command),
         "partial": clean(partial),
         "environment": dict(ordered[0].environment) if ordered else {},
@@ -106,6 +110,13 @@ def render_page(
         "seed": ordered[0].seed if ordered else 0,
     }
     return environment.get_template("report.html.jinja").render(facts)
+
+
+def _columns(reports: Sequence[Findings]) -> list[str]:
+    """The clauses, first those that somebody breaks: a narrow screen shows a few columns."""
+    every = list(dict.fromkeys(item.clause for report in reports for item in report))
+    broken = {item.clause for report in reports for item in report.problems}
+    return sorted(every, key=lambda clause: clause not in broken)
 
 
 def _not_finished(reports: Sequence[Findings]) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from pullback.errors import ArgumentError, BrokenContractError
 from pullback.report._findings import Finding, Findings
@@ -32,6 +33,7 @@ class Report(Findings):
         environment: versions and devices, name to text.
         constants: paths of the floating inputs that were not differentiated.
         unfinished: why not every clause was run, or an empty text.
+        without: ids of the clauses that were left out on request.
 
     A report is true where it is ok.
 
@@ -76,8 +78,9 @@ class Report(Findings):
             values: dict[str, Any] = json.loads(text)
             values.pop("ok", None)
             findings = tuple(_read_finding(fields) for fields in values.pop("findings"))
-            constants = tuple(values.pop("constants", ()))
-            return cls(findings=findings, constants=constants, **values)
+            for name in ("constants", "without"):
+                values[name] = tuple(values.get(name, ()))
+            return cls(findings=findings, **values)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ArgumentError(
                 "The text is not the JSON of a report.",
@@ -131,7 +134,7 @@ class Report(Findings):
         for name in ("clause", "verdict", "detail"):
             table.add_column(name, no_wrap=name != "detail", overflow="fold")
         for finding in self.findings:
-            table.add_row(finding.clause, finding.verdict.value, _plain(finding.detail))
+            table.add_row(finding.clause, finding.verdict.value, Text(finding.detail))
         console.print(table, highlight=False)
         for finding in self.problems:
             console.print(f"\n{finding}", markup=False, highlight=False, soft_wrap=True)
@@ -146,6 +149,8 @@ class Report(Findings):
         parts = [f"{self.function}: {state}", f"gradient {intent}", f"seed {self.seed}"]
         if self.constants:
             parts.append(f"constants {', '.join(self.constants)}")
+        if self.without:
+            parts.append(f"without {', '.join(self.without)}")
         if self.unchecked:
             parts.append(self.unchecked)
         return ", ".join(parts)
@@ -155,8 +160,3 @@ def _read_finding(fields: dict[str, Any]) -> Finding:
     """Build a finding from its JSON object."""
     verdict = Verdict(fields.pop("verdict"))
     return Finding(verdict=verdict, **fields)
-
-
-def _plain(text: str) -> str:
-    """Escape rich's markup, which reads square brackets."""
-    return text.replace("[", r"\[")

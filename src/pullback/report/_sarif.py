@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pullback.internal._text import clean
 from pullback.report._findings import Finding, Findings
-from pullback.report._text import clean
 from pullback.report._verdict import SIGNS
 
 __all__ = ["render_annotations", "render_sarif"]

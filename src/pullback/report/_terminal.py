@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -19,9 +20,16 @@ _PIPE_WIDTH = 100
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console of 100 columns where there is no terminal that has a width of its own."""
-    console = Console(stderr=stderr, highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
+    """A console of 100 columns where there is no terminal that has a width of its own.
+
+    Names of data are printed as they are, emoji codes among them. ``FORCE_COLOR`` asks for colours
+    in a log, not for a cursor that moves.
+    """
+    watched = (sys.stderr if stderr else sys.stdout).isatty()
+    console = Console(
+        stderr=stderr, highlight=False, emoji=False, force_interactive=None if watched else False
+    )
+    if not watched and "COLUMNS" not in os.environ:
         console.width = _PIPE_WIDTH
     return console
 
@@ -69,6 +77,9 @@ def print_table(reports: Sequence[Findings], console: Console) -> None:
         lead = "The other clauses hold" if shown else "Every clause holds"
         tail = "does not apply" if not shown else "do not apply"
         console.print(f"[green]{lead} or {tail}:[/] {', '.join(rest)}.")
+    left_out = list(dict.fromkeys(clause for report in reports for clause in report.without))
+    if left_out:
+        console.print(f"[yellow]Left out as asked:[/] {', '.join(left_out)}.")
     for report, name in zip(reports, names, strict=True):
         _print_remarks(report, name, console)
     console.print()

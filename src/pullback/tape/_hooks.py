@@ -3,12 +3,9 @@
 import itertools
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pullback.errors import ArgumentTypeError
-
-if TYPE_CHECKING:
-    from pullback.tape._variable import Variable
 
 __all__ = ["Handle", "saved_hooks", "saved_variables_hooks"]
 
@@ -56,9 +53,7 @@ class saved_variables_hooks:  # noqa: N801  # torch's name of the same is in thi
         Variable(6.0)
     """
 
-    def __init__(
-        self, pack: "Callable[[Variable], Any]", unpack: "Callable[[Any], Variable]"
-    ) -> None:
+    def __init__(self, pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
         if not callable(pack) or not callable(unpack):
             raise ArgumentTypeError(
                 "Saved values are packed and unpacked by two callables.",

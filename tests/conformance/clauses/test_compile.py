@@ -62,7 +62,8 @@ def test_a_completed_one_is_right_in_every_way_and_compiled_code_of_the_caller_s
     compiled = torch.compile(lambda x: x * 2, backend=backend)
     x = torch.ones(2)
     compiled(x)
-    finding = check(pullback.complete(BatchedReversal), normal(3), clauses="compile")["compile"]
+    function = pullback.complete(BatchedReversal)
+    finding = check(function, normal(3), clauses="compile", thorough=True)["compile"]
     compiled(x)
     assert len(calls) == 1
     assert finding.verdict == "holds"
@@ -73,7 +74,7 @@ def test_a_completed_one_is_right_in_every_way_and_compiled_code_of_the_caller_s
 def test_without_a_compiler_inductor_is_not_tried_and_that_is_said(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert not _compiled.has_compiler()
-    finding = check(torch.sin, normal(3), clauses="compile")["compile"]
+    finding = check(torch.sin, normal(3), clauses="compile", thorough=True)["compile"]
     assert finding.verdict == "holds"
     assert "no C++ compiler" in finding.detail
 
@@ -104,7 +105,7 @@ remembers_size.register_autograd(
 
 
 def test_a_size_that_is_baked_in_is_found_at_another_size():
-    finding = check(mean_of_squares, normal(4, 3), clauses="compile")["compile"]
+    finding = check(mean_of_squares, normal(4, 3), clauses="compile", thorough=True)["compile"]
     assert finding.verdict in ("broken", "lacking")  # newer torch refuses the constant
 
 

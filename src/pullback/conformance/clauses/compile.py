@@ -17,15 +17,16 @@ __all__ = ["compiles"]
 @clause(
     "compile",
     promise="`torch.compile(fullgraph=True)` equals eager, forward and backward, inside "
-    "torch.func, with shapes that change, and with inductor where a C++ compiler is.",
+    "torch.func; asked to be thorough, also with shapes that change, and with inductor where a C++ "
+    "compiler is.",
     why="A compiled model must compute what the eager one does, backward included. A "
     "backward that is dropped while compiling trains something else. "
     "`torch.compile(torch.func.grad(f))` drops a custom backward silently, and "
     "`torch.compile(torch.func.jvp(f))` a custom jvp.",
     breach="against eager: with aot_eager, then inside grad, jvp, vmap of grad, grad of vmap and "
-    "jvp of grad, each judged though others are refused; then at a second size with "
-    "`dynamic=True`; then with inductor. Where torch drops a backward that its eager "
-    "`torch.func.grad` refuses, the hole is torch's: `lacking`.",
+    "jvp of grad, each judged though others are refused; with `thorough=True` (`--thorough`) then "
+    "at a second size with `dynamic=True`, and with inductor. Where torch drops a backward that "
+    "its eager `torch.func.grad` refuses, the hole is torch's: `lacking`.",
     mend="`pullback.Function`, or `pullback.complete(F)`.",
 )
 def compiles(probe: Probe) -> Finding:
@@ -93,7 +94,9 @@ def _sum_up(probe: Probe, right: list[str], failed: dict[str, Exception]) -> Fin
     unclear = [name for name, error in failed.items() if not _is_refusal(error)]
     if unclear:
         return probe.crashes(f"{unclear[0]} fails: {describe(failed[unclear[0]])}", TRACE)
-    without = "" if has_compiler() else " inductor was not tried: there is no C++ compiler."
+    without = ""
+    if probe.thorough and not has_compiler():
+        without = " inductor was not tried: there is no C++ compiler."
     if "torch.compile(fullgraph=True)" in failed:
         return probe.lacking(f"Refused: {said}.", TRACE)
     more = f" Refused: {said}." if said else ""

@@ -76,6 +76,7 @@ class _Decoder:
     def __init__(self, tensors: list[torch.Tensor], loader: Loader) -> None:
         self._tensors = tensors
         self._loader = loader
+        self._used: set[int] = set()
         self._live: dict[int, torch.Tensor] = {}
         self._objects: dict[int, Any] = {}
 
@@ -92,10 +93,16 @@ class _Decoder:
     def _many(self, nodes: list[Any]) -> list[Any]:
         return [self.decode(node) for node in nodes]
 
+    def _fresh(self, position: int) -> torch.Tensor:
+        """A copy of a stored tensor, which one value is made of and no other."""
+        if position in self._used:
+            raise ValueError("several values are made of one stored tensor")
+        self._used.add(position)
+        return self._tensors[position].clone()
+
     def _tensor(self, position: int, grad: bool, device: str, parameter: bool) -> torch.Tensor:
         if position not in self._live:
-            stored = self._tensors[position]
-            value = stored.clone()
+            value = self._fresh(position)
             if device != "cpu" and _has_device(device):
                 value = value.to(device)
             if parameter:
@@ -110,7 +117,7 @@ class _Decoder:
         kind = self._loader.kind(_text(module), _text(name))
         if not (isinstance(kind, type) and is_plain_tensor_class(kind)):
             raise ValueError(f"{module}.{name} cannot be remade without running its code")
-        value = make_subclass(kind, self._tensors[position].clone(), bool(grad))
+        value = make_subclass(kind, self._fresh(position), bool(grad))
         self._objects[number] = value
         attributes = object.__getattribute__(value, "__dict__")
         for attribute, item in state:
@@ -175,7 +182,7 @@ class _Decoder:
         return views[kind]()
 
     def _numpy(self, position: int, array: bool) -> Any:
-        value = self._tensors[position].numpy().copy()
+        value = self._fresh(position).numpy()
         return value if array else value[()]
 
     def _set(self, kind: type, nodes: list[Any]) -> Any:

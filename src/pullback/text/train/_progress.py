@@ -21,7 +21,7 @@ class Progress:
 
     def __init__(self, shown: bool, clients: Iterable[Any] = ()) -> None:
         self.clients = tuple(clients)
-        self._console = Console(stderr=True, highlight=False) if shown else None
+        self._console = Console(stderr=True, highlight=False, emoji=False) if shown else None
 
     def show(self, line: str) -> None:
         """Show a line."""

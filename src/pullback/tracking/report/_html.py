@@ -11,6 +11,8 @@ import jinja2
 import numpy as np
 
 from pullback.errors import RecordingError
+from pullback.internal._files import write_whole
+from pullback.internal._text import clean_within
 from pullback.tracking.report._diagnosis import Finding, diagnose
 from pullback.tracking.report._noise import noise_table, noise_tile
 from pullback.tracking.report._ranges import RANGES, share_outside
@@ -40,10 +42,12 @@ def write_html(run: Run, path: str | Path) -> None:
     """
     text = render_html(run)
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        write_whole(Path(path), text)
     except OSError as error:
         raise RecordingError(
-            "The report cannot be written.", given=str(path), expected=str(error)
+            f"The report cannot be written to {path}; what was there is as it was.",
+            given=error.strerror,
+            mend="Make room, or name a file in a folder that exists and can be written.",
         ) from error
 
 
@@ -58,7 +62,9 @@ def render_html(run: Run) -> str:
     names = row_names(run, [], aliases)  # in the order of execution, which the page can sort by
     numbers = {name: index for index, name in enumerate(names)}
     page = files("pullback.tracking.report") / "_page"
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=clean_within
+    )
     template = environment.from_string((page / "report.html.jinja").read_text("utf-8"))
     return template.render(
         title=run.title,
@@ -152,7 +158,9 @@ def _notes(run: Run) -> list[str]:
 
 def _embed(data: dict[str, Any]) -> str:
     """JSON that can stand inside a script element, whatever the names of the layers are."""
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(
+        clean_within(data), separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
     return text.replace("<", "\\u003c")
 
 

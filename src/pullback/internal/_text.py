@@ -1,8 +1,9 @@
 """`clean`: a text of the checked code, fit for a terminal, a file and a page."""
 
 import unicodedata
+from typing import Any
 
-__all__ = ["clean"]
+__all__ = ["clean", "clean_within"]
 
 _LIMIT = 20_000
 # Control and format characters (a terminal obeys them), lone surrogates (no file takes them), and
@@ -31,6 +32,22 @@ def clean(text: str, limit: int = _LIMIT) -> str:
     if text.isprintable():
         return text
     return "".join(_written_out(character) for character in text)
+
+
+def clean_within(value: Any) -> Any:
+    r"""What `clean` makes of every text within lists, tuples and dicts.
+
+    Example:
+        >>> clean_within({"a": ["\u202e", 3]})
+        {'a': ['\\u202e', 3]}
+    """
+    if type(value) is str:
+        return clean(value)
+    if isinstance(value, dict):
+        return {clean_within(key): clean_within(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [clean_within(item) for item in value]
+    return value
 
 
 def _written_out(character: str) -> str:

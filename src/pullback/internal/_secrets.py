@@ -1,0 +1,48 @@
+"""`mask_secrets`: a command line that may be written into a file that others read."""
+
+import re
+from collections.abc import Sequence
+
+__all__ = ["mask_secrets"]
+
+_MASK = "***"
+_NAME = r"[\w.-]*(?:key|token|secret|passw(?:or)?d|passwd|credentials?|auth)"
+# An option whose value follows, and a name with its value in one word: --token=x, HF_TOKEN=x.
+_OPTION = re.compile(rf"--?{_NAME}", re.IGNORECASE)
+_ASSIGNED = re.compile(rf"((?:--?)?{_NAME}=).+", re.IGNORECASE | re.DOTALL)
+_IN_ADDRESS = re.compile(r"(\w+://[^\s:/@]*:)[^\s/@]+(?=@)")
+# As providers make them; and what nobody types: long, of digits and of letters of both cases.
+_TOKEN = re.compile(
+    r"(?<![\w-])(?:(?:sk|pk|rk)[-_]|gh[pousr]_|github_pat_|glpat-|hf_|xox[abprs]-|AKIA|AIza|eyJ)"
+    r"[\w.-]{8,}"
+    r"|(?<![\w/.-])(?=[\w-]*\d)(?=[\w-]*[a-z])(?=[\w-]*[A-Z])[\w-]{32,}(?![\w/.-])"
+)
+
+
+def mask_secrets(words: Sequence[str]) -> list[str]:
+    """The words of a command line, with what looks like a secret masked.
+
+    Arguments:
+        words: as the program was given them.
+
+    Returns:
+        As many words.
+
+    Example:
+        >>> mask_secrets(["python", "train.py", "--api-key", "sk-abc", "--lr", "0.1"])
+        ['python', 'train.py', '--api-key', '***', '--lr', '0.1']
+        >>> mask_secrets(["HF_TOKEN=abc", "https://me:abc@host/path"])
+        ['HF_TOKEN=***', 'https://me:***@host/path']
+    """
+    masked: list[str] = []
+    follows = False
+    for word in words:
+        masked.append(_MASK if follows and not word.startswith("-") else _masked(word))
+        follows = _OPTION.fullmatch(word) is not None
+    return masked
+
+
+def _masked(word: str) -> str:
+    word = _ASSIGNED.sub(rf"\1{_MASK}", word)
+    word = _IN_ADDRESS.sub(rf"\1{_MASK}", word)
+    return _TOKEN.sub(_MASK, word)

@@ -1,0 +1,73 @@
+"""Progress says which clause runs and for how long; checks run side by side, as memory allows."""
+
+import io
+import os
+import time
+
+import pytest
+from rich.console import Console
+
+from pullback.cli import _pool, _progress
+from pullback.cli._pool import side_by_side
+from pullback.cli._progress import Doing, with_progress
+from pullback.cli._tasks import Outcome, Task
+
+
+@pytest.fixture
+def doing(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(_progress.time, "monotonic", lambda: now[0])
+    doing = Doing()
+    doing.start("a:Fire", "compile")
+    now[0] += 12
+    doing.start("b:Cube", "sizes")
+    now[0] += 2
+    return doing
+
+
+def test_what_runs_for_longest_comes_first(doing):
+    assert str(doing) == "a:Fire compile 14 s, b:Cube sizes 2 s"
+    doing.start("c:Tanh", "starts")
+    assert str(doing) == "a:Fire compile 14 s, b:Cube sizes 2 s and 1 more"
+    doing.end("a:Fire")
+    assert str(doing) == "b:Cube sizes 2 s, c:Tanh starts 0 s"
+
+
+def outcomes(tasks):
+    for task in tasks:
+        time.sleep(0.15)
+        yield Outcome(task, reason="none")
+
+
+TASKS = [Task(f"p.{name}:Fire", lambda: (None, []), ()) for name in "ab"]
+
+
+def test_a_log_hears_of_it_soon_and_then_every_so_often(monkeypatch, capfd):
+    monkeypatch.setattr(_progress, "_FIRST", 0.05)
+    doing = Doing()
+    doing.start("p.a:Fire", "compile")
+    console = Console(file=io.StringIO())
+    assert len(list(with_progress(outcomes(TASKS), TASKS, console, doing))) == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert lines == ["pullback: 0 of 2 Functions checked, now p.a:Fire compile 0 s (0 s)"]
+
+
+def test_a_bar_shows_the_clause_and_no_emoji():
+    doing = Doing()
+    doing.start("p.a:fire:", "compile")
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=120)
+    assert len(list(with_progress(outcomes(TASKS), TASKS, console, doing))) == 2
+    assert "p.a:fire: compile 0 s" in stream.getvalue()
+
+
+def test_as_many_as_there_are_cores_and_memory_for_them(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(_pool, "_free_bytes", lambda: 64 * 2**30)
+    assert side_by_side() == 8
+    monkeypatch.setattr(_pool, "_free_bytes", lambda: 3 * 2**30)
+    assert side_by_side() == 3
+    monkeypatch.setattr(_pool, "_free_bytes", lambda: 2**20)
+    assert side_by_side() == 1
+    monkeypatch.undo()
+    assert _pool._free_bytes() > 2**20

@@ -1,0 +1,50 @@
+"""What is printed is the data, whatever a terminal library would make of it."""
+
+import pytest
+
+from pullback.report import (
+    Finding,
+    Report,
+    Verdict,
+    make_console,
+    print_problems,
+    print_table,
+    render_page,
+)
+
+NAMES = ["train:Fire", "train:fire:smile", "p:[bold]x[b]", r"p:a\[b]", ":heart:"]
+
+
+def broken(name):
+    return Report(name, "exact", False, (Finding("form", Verdict.BROKEN, name),), 0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_emoji_and_no_markup(name, capsys):
+    console = make_console()
+    print_table([broken(name)], console)
+    print_problems(broken(name), name, console)
+    assert capsys.readouterr().out.count(name) == 4  # row, heading, detail, rerun
+    assert str(broken(name)).count(name) == 3
+
+
+def test_colours_are_forced_into_a_log_and_no_cursor(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    console = make_console()
+    assert console.is_terminal
+    assert not console.is_interactive
+    assert console.width == 100
+
+
+BIDI = "\u202e\u2066\u200f"
+
+
+def test_what_turns_text_round_is_written_out():
+    finding = Finding("form", Verdict.BROKEN, BIDI, *[BIDI] * 3, 0, *[BIDI] * 4, accepted="")
+    report = Report(f"{BIDI}:F", "exact", False, (finding,), 0, constants=(BIDI,), unfinished=BIDI)
+    page = render_page(
+        [report], not_checked=[(BIDI, BIDI)], not_imported=[BIDI], command=BIDI, partial=BIDI,
+        reruns={report.function: BIDI},
+    )  # fmt: skip
+    assert not set(BIDI) & set(page)
+    assert not set(BIDI) & set(str(report))
