@@ -30,6 +30,7 @@ import torch
 from pullback.errors import DefinitionError, UnsupportedError
 from pullback.internal.torch import set_forward_mode
 from pullback.tensor._autocast import scope
+from pullback.tensor._born import Born
 from pullback.tensor._call import Call, Meta, zeros
 from pullback.tensor._context import Context
 from pullback.tensor._errors import Raised, named
@@ -90,11 +91,15 @@ def push(call: Call, saved: dict[int, Any], tangents: Tangents) -> list[torch.Te
 
 def _push_once(application: OnCall, tangents: Tangents) -> list[torch.Tensor | None]:
     """The tangents, where nobody differentiates them: what else is read is a constant."""
-    watch = Watch([*application.kept.values(), *tangents], outside=True, detaches=False)
+    given = [*application.kept.values(), *tangents]
     try:
         with named(f"{_PURPOSE} of {application.call.definition.name} cannot be derived", _MEND):
             application.run_before()
-        return _compute(application, application.context(tangents), tangents, watch)
+        valued = all(t is None or concrete(t) is not None for t in given)
+        with contextlib.nullcontext() if valued else Born() as born:
+            made = None if born is None else born.storages
+            watch = Watch(given, outside=True, made=made, detaches=False)
+            return _compute(application, application.context(tangents), tangents, watch)
     except Raised:  # what was kept beside the saved tensors may belong to a level that has ended
         return _push_again(application, tangents, detaches=False)
 

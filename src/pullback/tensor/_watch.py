@@ -102,6 +102,8 @@ class Watch(TorchFunctionMode):
             when it is first met, so that a second run writes to nothing that exists. Elsewhere such
             a tensor ends the run.
         outside: or is a constant.
+        made: the storages that have come into being meanwhile, where values cannot show what such
+            a constant hides.
         detaches: whether backward cuts what it detaches. It does not where torch runs it without
             gradients anyway: in forward mode, and where it is declared once_differentiable.
 
@@ -126,6 +128,7 @@ class Watch(TorchFunctionMode):
         node: object = None,
         born: set[int] | None = None,
         outside: bool = False,
+        made: set[int] | None = None,
         detaches: bool = True,
     ) -> None:
         super().__init__()
@@ -138,7 +141,7 @@ class Watch(TorchFunctionMode):
         self.outside: list[torch.Tensor] = []
         self._node = node
         self._born = born
-        self._outside = outside
+        self._outside, self._made = outside, made
         self._detaches = detaches
         # By id, kept so that the ids stay theirs.
         self._known: dict[int, torch.Tensor] = {}
@@ -344,7 +347,9 @@ class Watch(TorchFunctionMode):
         if self._born is None:
             if differentiable and not self._outside:
                 raise Outside
-            if differentiable and self._linearity:  # what it was computed of is not known
+            # It may have been computed unseen.
+            unknown = self._made is None or memory_of(tensor) in self._made
+            if differentiable and self._linearity and unknown:
                 self._linearity.deny(tensor)
             return tensor
         if memory_of(tensor) in self._born:
