@@ -256,8 +256,10 @@ def _too_large(verb: str, *values: Any) -> ArgumentError:
 
 def _other_kinds(verb: str, function: type[Function], a: Any, b: Any) -> Any:
     for value in (a, b):
-        if isinstance(value, Variable) and type(value) is OPERATIONS["Batched"]:
-            return function.apply(a, b) if verb != "add" else OPERATIONS["add_batched"](a, b)
+        if isinstance(value, Variable) and value.batched:
+            if verb != "add":
+                return function.apply(a, b)
+            return value.lift(OPERATIONS["add"], (a, b))  # type: ignore[missing-attribute]
     spaces = [space_of(_value(value)) for value in (a, b)]
     if all(space is NUMBER for space in spaces):
         return function.apply(a, b)
@@ -283,7 +285,7 @@ def _unary(verb: str, function: type[Function]) -> Callable[[Any], Any]:
     def operate(a: Any) -> Any:
         if not isinstance(a, Variable):
             a = Variable(a)
-        space = NUMBER if type(a) is OPERATIONS["Batched"] else space_of(a._data)
+        space = NUMBER if a.batched else space_of(a._data)
         operation = getattr(space, "operation", None)
         if operation is not None:
             return operation(verb, a)

@@ -214,7 +214,7 @@ def _feedback(notes: tuple[Variable, ...]) -> Feedback:
 
 
 def _item(a: Variable, key: Any) -> Any:
-    if type(a) is not OPERATIONS["Batched"]:
+    if not a.batched:
         space = space_of(a._data)
         operation = getattr(space, "operation", None)
         if operation is not None:
