@@ -15,7 +15,7 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar, copy_context
 from functools import partial
@@ -30,6 +30,7 @@ from pullback.tape._extra import Origin
 from pullback.tape._node import count
 from pullback.tape._place import place, within
 from pullback.text import _prompts
+from pullback.text._at_once import at_once
 from pullback.text._critic import current_critic, use_critic
 from pullback.text._errors import read_error, write_error
 from pullback.text._failure import tolerate, tolerating
@@ -308,9 +309,8 @@ def _work(
         except Exception as error:
             return {"error": write_error(error)}
 
-    with _around(*ambient), ThreadPoolExecutor(len(samples)) as threads:
-        running = [threads.submit(copy_context().run, one, n) for n in range(len(samples))]
-        return [each.result() for each in running]
+    with _around(*ambient):
+        return at_once([partial(one, number) for number in range(len(samples))], len(samples))
 
 
 @contextmanager
