@@ -16,9 +16,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
+from multiprocessing import ProcessError
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
@@ -214,15 +215,15 @@ class _Office:
 
     def __exit__(self, *error: object) -> None:
         self._closed = True
-        with _connect(self.address):  # wakes who waits for the next
-            pass
+        with suppress(OSError, EOFError), _connect(self.address):
+            pass  # wakes who waits for the next
         self._listener.close()
 
     def _serve(self) -> None:
         while True:
             try:
                 connection = self._listener.accept()
-            except (OSError, EOFError, ValueError):
+            except (OSError, EOFError, ProcessError):
                 connection = None  # one that could not say who it is, or has left
             if self._closed:
                 return
