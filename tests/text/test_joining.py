@@ -60,9 +60,7 @@ def test_feedback_over_a_long_chain_of_operations_grows_linearly():
     size = min(examples(400), 2_000)  # up to 10,000 operations in `make fuzz`
     few, many = sizes(size), sizes(5 * size)
     assert many[0] == few[0]  # what arrives at the start is bounded
-    assert (
-        many[1] <= 7 * few[1]
-    )  # each step: a bounded note; a square would be 25
+    assert many[1] <= 7 * few[1]  # each step: a bounded note; a square would be 25
 
 
 def test_a_part_is_told_which_part_it_is():

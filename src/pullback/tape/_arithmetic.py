@@ -12,8 +12,10 @@ from typing import Any
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape._function import Function
 from pullback.tape._mode import mode
+from pullback.tape._numbers import NUMBER
 from pullback.tape._registry import OPERATIONS, space_of
-from pullback.tape._spaces import NUMBER, TEXT
+from pullback.tape._spaces import TEXT
+from pullback.tape._structures import Concatenate
 from pullback.tape._variable import Variable, describe, wrap
 
 __all__ = ["cos", "exp", "log", "sin", "sqrt", "tanh"]
@@ -268,7 +270,7 @@ def _other_kinds(verb: str, function: type[Function], a: Any, b: Any) -> Any:
         if operation is not None:
             return operation(verb, a, b)
     if verb == "add" and (spaces[0] is spaces[1] is TEXT or _both_sequences(a, b)):
-        return OPERATIONS["concatenate"](a, b)
+        return Concatenate.apply(a, b)
     raise ArgumentTypeError(
         f"The tape has no {verb} for a {spaces[0].name} and a {spaces[1].name}.",
         given=" and ".join(describe(v) if isinstance(v, Variable) else repr(v) for v in (a, b)),
