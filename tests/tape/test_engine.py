@@ -59,7 +59,7 @@ def test_a_chain_deeper_than_the_stack(little_stack):
 
 
 def test_a_deep_chain_goes_forward_twice_back_and_is_looked_at(little_stack):
-    depth = 10_000
+    depth = 3_000
 
     def run(x):
         for _ in range(depth):

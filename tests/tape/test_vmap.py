@@ -1,5 +1,7 @@
 """A batch equals a loop, in value and gradient, whatever the Function has of a rule."""
 
+import asyncio
+
 import pytest
 
 from pullback.errors import DefinitionError
@@ -101,3 +103,17 @@ def test_a_rule_that_gives_another_size():
 
     with pytest.raises(DefinitionError, match="another size"):
         vmap(Short.apply)([1.0, 2.0], [1.0, 2.0])
+
+
+def test_an_awaited_call_in_a_batch_of_batches():
+    class Twice(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return Variable(x.data * 2)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2
+
+    out = vmap(vmap(lambda x: asyncio.run(Twice.aapply(x))))([[1.0, 2.0], [3.0, 4.0]])
+    assert out.data == [[2.0, 4.0], [6.0, 8.0]]

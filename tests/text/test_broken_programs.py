@@ -40,7 +40,7 @@ def test_a_program_that_goes_wrong_breaks_no_promise(seed, tmp_path_factory):
     assert faults_of(seed, tmp_path_factory.mktemp("run")) == []
 
 
-def forget_all(journal, call, error):
+def forget_all(journal, call, *, forget):
     journal._database.execute("DELETE FROM calls WHERE id=?", call.id)
 
 

@@ -3,9 +3,11 @@
 import multiprocessing
 import os
 import pickle
+import socket
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
+from multiprocessing.connection import Client
 
 import pytest
 
@@ -194,3 +196,17 @@ def test_a_worker_that_dies_is_named():
         pytest.raises(ProgramError, match="worker died"),
     ):
         distributed.evaluate(Shout(Asked()), die, SAMPLES[:1], processes)
+
+
+def test_a_stranger_is_turned_away_and_the_batch_goes_on():
+    lm = Asked()
+    with distributed._Office([lm], "localhost") as office:
+        host, port, _ = office.address
+        socket.create_connection((host, port)).close()
+        with pytest.raises(multiprocessing.AuthenticationError):
+            Client((host, port), authkey=b"a guess")
+        told = distributed._Distant(0, "asked", None, office.address)
+        token = distributed._asked.set(Counter())
+        assert told("Hello").text == "hello"
+        distributed._asked.reset(token)
+    assert lm.calls == {"Hello": 1}

@@ -45,7 +45,7 @@ def test_in_any_graph_each_input_that_matters_is_told_once(dice: random.Random, 
         assert [note.data for note in leaf.grad] == (["bad"] if number in reach[-1] else [])
 
 
-def test_feedback_over_a_chain_of_10k_operations_grows_linearly():
+def test_feedback_over_a_long_chain_of_operations_grows_linearly():
     def sizes(length):
         [leaf] = texts("x")
         other = Parameter("y", role="other")
@@ -57,9 +57,10 @@ def test_feedback_over_a_chain_of_10k_operations_grows_linearly():
         assert max(len(note.data) for note in told) <= 2000
         return sum(len(note.data) for note in leaf.grad), sum(len(n.data) for n in other.grad)
 
-    few, many = sizes(2_000), sizes(10_000)
+    size = min(examples(400), 2_000)  # up to 10,000 operations in `make fuzz`
+    few, many = sizes(size), sizes(5 * size)
     assert many[0] == few[0]  # what arrives at the start is bounded
-    assert many[1] <= 5.2 * few[1]  # an input of each step: one bounded note a step
+    assert many[1] <= 7 * few[1]  # each step: a bounded note; a square would be 25
 
 
 def test_a_part_is_told_which_part_it_is():

@@ -66,6 +66,16 @@ def test_each_kind_is_met_and_is_the_same_for_the_same_place_and_seed():
             Misbehaving(Scripted(["x"]), **options)
 
 
+def test_a_stream_is_spoilt_as_a_whole_answer_is():
+    inner = Scripted(lambda request: "one two three")
+    for kind in ("cut off", "empty", "refused"):
+        lm = Misbehaving(inner, 1.0, kinds=[kind])
+        chunks = list(lm.stream("x"))
+        assert "".join(chunk.text for chunk in chunks) == chunks[-1].completion.text == lm("x").text
+    with pytest.raises(ModelError):
+        list(Misbehaving(inner, 1.0, kinds=["dropped"]).stream("x"))
+
+
 def fit(bad, seed, tmp_path):
     module = pipeline(seed, 0.1, bad.kinds, risk=1.0)
     result = Trainer(2, max_failures=1.0).fit(module, DataLoader(DATA, 4), DataLoader(DATA, 4))

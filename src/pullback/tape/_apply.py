@@ -14,7 +14,7 @@ from pullback.tape._function_node import FunctionNode
 from pullback.tape._mode import Mode, mode
 from pullback.tape._node import Output, edge_of
 from pullback.tape._place import advance, within
-from pullback.tape._registry import OPERATIONS, space_of
+from pullback.tape._registry import space_of
 from pullback.tape._variable import Variable, describe, wrap
 
 __all__ = ["Application", "aapply", "apply"]
@@ -23,8 +23,8 @@ __all__ = ["Application", "aapply", "apply"]
 def apply(definition: Definition, args: tuple[Any, ...]) -> Any:
     """Apply a Function to arguments in the order of forward."""
     application = Application(definition, args)
-    if application.batched:
-        return OPERATIONS["apply_batched"](definition, args)
+    if application.batch is not None:
+        return application.batch.apply_each(definition, args)
     if "forward" in definition.asynchronous:
         return run(_awaited(application))
     if definition.blocking:
@@ -36,8 +36,8 @@ def apply(definition: Definition, args: tuple[Any, ...]) -> Any:
 async def aapply(definition: Definition, args: tuple[Any, ...]) -> Any:
     """The same, awaited: a rule that waits lets others run meanwhile."""
     application = Application(definition, args)
-    if application.batched:
-        return await OPERATIONS["aapply_batched"](definition, args)
+    if application.batch is not None:
+        return await application.batch.aapply_each(definition, args)
     return await _awaited(application)
 
 
@@ -54,7 +54,7 @@ class Application:
     """
 
     __slots__ = (
-        "ambient", "args", "batched", "context", "definition", "edges", "inputs", "layout",
+        "ambient", "args", "batch", "context", "definition", "edges", "inputs", "layout",
         "recorded", "versions", "watch",
     )  # fmt: skip
 
@@ -63,8 +63,7 @@ class Application:
         self.args = args
         self.inputs, self.layout = _layout.find(args)
         self.ambient = mode.get()
-        batched: Any = OPERATIONS["Batched"]
-        self.batched = batched in map(type, self.inputs)
+        self.batch = _layout.batch_in(self.inputs)
         flags = [value._requires_grad for value in self.inputs]
         self.recorded = self.ambient.grad and True in flags
         if self.recorded:

@@ -12,8 +12,10 @@ from typing import Any
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape._function import Function
 from pullback.tape._mode import mode
+from pullback.tape._numbers import NUMBER
 from pullback.tape._registry import OPERATIONS, space_of
-from pullback.tape._spaces import NUMBER, TEXT
+from pullback.tape._spaces import TEXT
+from pullback.tape._structures import Concatenate
 from pullback.tape._variable import Variable, describe, wrap
 
 __all__ = ["cos", "exp", "log", "sin", "sqrt", "tanh"]
@@ -256,8 +258,10 @@ def _too_large(verb: str, *values: Any) -> ArgumentError:
 
 def _other_kinds(verb: str, function: type[Function], a: Any, b: Any) -> Any:
     for value in (a, b):
-        if isinstance(value, Variable) and type(value) is OPERATIONS["Batched"]:
-            return function.apply(a, b) if verb != "add" else OPERATIONS["add_batched"](a, b)
+        if isinstance(value, Variable) and value.batched:
+            if verb != "add":
+                return function.apply(a, b)
+            return value.lift(OPERATIONS["add"], (a, b))  # type: ignore[missing-attribute]
     spaces = [space_of(_value(value)) for value in (a, b)]
     if all(space is NUMBER for space in spaces):
         return function.apply(a, b)
@@ -266,7 +270,7 @@ def _other_kinds(verb: str, function: type[Function], a: Any, b: Any) -> Any:
         if operation is not None:
             return operation(verb, a, b)
     if verb == "add" and (spaces[0] is spaces[1] is TEXT or _both_sequences(a, b)):
-        return OPERATIONS["concatenate"](a, b)
+        return Concatenate.apply(a, b)
     raise ArgumentTypeError(
         f"The tape has no {verb} for a {spaces[0].name} and a {spaces[1].name}.",
         given=" and ".join(describe(v) if isinstance(v, Variable) else repr(v) for v in (a, b)),
@@ -283,7 +287,7 @@ def _unary(verb: str, function: type[Function]) -> Callable[[Any], Any]:
     def operate(a: Any) -> Any:
         if not isinstance(a, Variable):
             a = Variable(a)
-        space = NUMBER if type(a) is OPERATIONS["Batched"] else space_of(a._data)
+        space = NUMBER if a.batched else space_of(a._data)
         operation = getattr(space, "operation", None)
         if operation is not None:
             return operation(verb, a)

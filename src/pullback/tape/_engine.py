@@ -14,9 +14,9 @@ from typing import Any
 from pullback.tape._concurrency import drive, run
 from pullback.tape._mode import OFF, ON, mode
 from pullback.tape._node import AccumulateGrad, GradientEdge, Node
+from pullback.tape._numbers import NUMBER
 from pullback.tape._plan import plan
 from pullback.tape._registry import space_of
-from pullback.tape._spaces import NUMBER
 from pullback.tape._variable import Variable
 
 __all__ = ["Pass"]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.tape import _layout
 from pullback.tape._concurrency import run
 from pullback.tape._context import at_edge
 from pullback.tape._function import Function
@@ -75,9 +76,9 @@ def jvp(
         >>> jvp(lambda x: x * x, (Variable(3.0),), (Variable(1.0),))
         (Variable(9.0), Variable(6.0))
     """
-    lifted = OPERATIONS["lift"](jvp, (func, primals, tangents))
-    if lifted is not None:
-        return lifted
+    batch = _layout.batch_in(_layout.find((func, primals, tangents))[0])
+    if batch is not None:
+        return batch.lift(jvp, (func, primals, tangents))
     starts = _starts(primals, "jvp")
     if len(tangents) != len(primals):
         raise ArgumentError(

@@ -13,10 +13,10 @@ from pullback.tape._extra import Origin
 from pullback.tape._feedback import notes_in
 from pullback.tape._mode import Mode, mode
 from pullback.tape._node import Edge, Node, Output, count
+from pullback.tape._numbers import NUMBER
 from pullback.tape._place import within
 from pullback.tape._registry import Space
 from pullback.tape._second_order import settle
-from pullback.tape._spaces import NUMBER
 from pullback.tape._variable import Variable
 
 __all__ = ["FunctionNode"]

@@ -1,12 +1,12 @@
 """Where the Variables are among the arguments of forward, however deep they are nested."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pullback.tape._feedback import Feedback
 from pullback.tape._variable import Variable
 
-__all__ = ["Layout", "find", "match", "needs", "replace"]
+__all__ = ["Layout", "batch_in", "find", "match", "needs", "replace"]
 
 # One entry an argument: the number of a Variable, None for a constant, or a container of such
 # entries. None alone: every argument is a Variable.
@@ -38,6 +38,11 @@ def _entry(value: Any, inputs: list[Variable]) -> Any:
         entries = [_entry(below, inputs) for below in value]
         return kind(entries) if any(below is not None for below in entries) else None
     return None
+
+
+def batch_in(values: Iterable[Any]) -> Any:
+    """The first of the Variables that stands for a batch, or None."""
+    return next((value for value in values if value.batched), None)
 
 
 def needs(layout: Layout, flags: Sequence[bool]) -> tuple[bool, ...]:

@@ -1,43 +1,15 @@
-"""The spaces of numbers, texts, sequences and mappings."""
+"""The spaces of texts, sequences and mappings, whose sums are operations on the tape."""
 
-import functools
-import numbers
-import operator
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from pullback.tape._feedback import Feedback, distinct, gather, notes_of
-from pullback.tape._mode import OFF, mode
-from pullback.tape._registry import OPERATIONS, Space, register_space, space_of
+from pullback.tape._numbers import NUMBER, held, outline
+from pullback.tape._registry import Space, register_space, space_of
+from pullback.tape._structures import Total, Unstack, assemble, union
 from pullback.tape._variable import Variable, wrap
 
-__all__ = ["NUMBER", "TEXT", "Constant", "MappingSpace", "Number", "SequenceSpace", "Text"]
-
-
-class Number(Space):
-    """Real numbers; a gradient is a number."""
-
-    name = "number"
-    plain = True
-
-    def zero(self) -> Any:
-        return wrap(0.0)
-
-    def total(self, gradients: Sequence[Any]) -> Any:
-        if mode.get() is OFF and len(gradients) > 2:  # nothing is recorded: add what they hold
-            return wrap(functools.reduce(operator.add, [g._data for g in gradients]))
-        return functools.reduce(operator.add, gradients)
-
-    def conform(self, gradient: Any, complain: Callable[[str], Exception]) -> Any:
-        if isinstance(gradient, Variable) and space_of(gradient._data) is NUMBER:
-            return gradient
-        raise complain(f"a number Variable was expected, {outline(gradient)} was given")
-
-    def seed(self) -> Any:
-        return wrap(1.0)
-
-    def inner(self, gradient: Any, tangent: Any) -> Any:
-        return gradient * tangent
+__all__ = ["TEXT", "MappingSpace", "SequenceSpace", "Text"]
 
 
 class Text(Space):
@@ -55,7 +27,7 @@ class Text(Space):
             return gradients[0]
         if len(gradients) == 1 and not gradients[0]._requires_grad:
             return gather((gradients[0],))
-        return OPERATIONS["feedback"](notes_of(list(gradients)))
+        return union(notes_of(list(gradients)) or ())
 
     def conform(self, gradient: Any, complain: Callable[[str], Exception]) -> Any:
         if type(gradient) is Variable and type(gradient._data) is str:
@@ -74,17 +46,6 @@ class Text(Space):
 
     def empty(self) -> Any:
         return []
-
-
-class Constant(Space):
-    """Values that no gradient flows to: truth values, None, bytes."""
-
-    name = "constant"
-    differentiable = False
-    plain = True
-
-    def zero(self) -> Any:
-        return None
 
 
 class _Structured(Space):
@@ -124,7 +85,7 @@ class _Structured(Space):
     def total(self, gradients: Sequence[Any]) -> Any:
         if len(gradients) == 1:
             return gradients[0]
-        return OPERATIONS["total"](self, list(gradients))
+        return Total.apply(self, list(gradients))
 
     def conform(self, gradient: Any, complain: Callable[[str], Exception]) -> Any:
         whole = isinstance(gradient, Variable)
@@ -140,7 +101,7 @@ class _Structured(Space):
         if whole and all(map(_is_settled, self.slots, values)):
             return gradient
         if whole and gradient._node is not None:
-            values = OPERATIONS["unstack"](gradient)
+            values = list(Unstack.apply(gradient))
         elif whole:
             values = [value if isinstance(value, Variable | list | tuple | dict) else
                       None if value is None else _lift(value) for value in values]  # fmt: skip
@@ -151,7 +112,7 @@ class _Structured(Space):
             within = lambda detail: complain(f"at [{key!r}], {detail}")  # noqa: E731
             return slot.total((slot.conform(value, within),))  # of a text always Feedback
 
-        return OPERATIONS["assemble"](self, list(map(conformed, self.keys, self.slots, values)))
+        return assemble(self, list(map(conformed, self.keys, self.slots, values)))
 
     def own(self, gradient: Any) -> Any:
         slots = zip(self.slots, self.entries(gradient._data), strict=True)
@@ -206,11 +167,6 @@ class MappingSpace(_Structured):
         return super().conform(gradient, complain)
 
 
-def held(gradient: Any) -> Any:
-    """A gradient as a slot of a structured gradient holds it: feedback as it is, else its data."""
-    return gradient if isinstance(gradient, Feedback) or gradient is None else gradient._data
-
-
 def _copied(slot: Space, value: Any) -> Any:
     """A value in a slot of a gradient, its containers made anew; feedback is never changed."""
     if isinstance(slot, _Structured) and slot.fits(value):
@@ -235,20 +191,7 @@ def _lift(value: Any) -> Any:
     return wrap(value)
 
 
-def outline(gradient: Any) -> str:
-    """What was given in place of a gradient, in a few words."""
-    if isinstance(gradient, Feedback):
-        return "Feedback"
-    if isinstance(gradient, Variable):
-        data = gradient._data
-        size = f" of {len(data)}" if isinstance(data, list | tuple | dict) else ""
-        return f"a {type(data).__name__} Variable{size}"
-    if isinstance(gradient, list | tuple | dict):
-        return f"a {type(gradient).__name__} of {len(gradient)}"
-    return f"the {type(gradient).__name__} {gradient!r:.60}"
-
-
-NUMBER, TEXT, CONSTANT = Number(), Text(), Constant()
+TEXT = Text()
 
 
 def _sequence(data: Any) -> Space:
@@ -267,12 +210,8 @@ def _slots(values: Collection[Any]) -> tuple[Space, ...]:
     return (TEXT,) * len(values) if kinds == {str} else tuple(map(space_of, values))
 
 
-for _kind in (float, int, numbers.Real):
-    register_space(_kind, lambda value: NUMBER)
 for _kind in (str, Feedback):
     register_space(_kind, lambda value: TEXT)
-for _kind in (bool, type(None), bytes):
-    register_space(_kind, lambda value: CONSTANT)
 for _kind in (list, tuple):
     register_space(_kind, _sequence)
 register_space(dict, _mapping)

@@ -7,11 +7,11 @@ from pullback.errors import ArgumentTypeError
 from pullback.tape._feedback import Feedback, distinct, gather
 from pullback.tape._function import Function
 from pullback.tape._mode import mode
-from pullback.tape._registry import OPERATIONS, Space, space_of
-from pullback.tape._spaces import NUMBER, TEXT, held
+from pullback.tape._numbers import NUMBER, held
+from pullback.tape._registry import OPERATIONS, space_of
 from pullback.tape._variable import Variable, describe, wrap
 
-__all__ = ["stack"]
+__all__ = ["Total", "Unstack", "assemble", "stack", "union"]
 
 
 class _Structure(Function):
@@ -126,7 +126,7 @@ class Unstack(_Structure):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         slots = zip(ctx.space.slots, gradients, strict=True)
-        return _assemble(ctx.space, [slot.zero() if g is None else g for slot, g in slots])
+        return assemble(ctx.space, [slot.zero() if g is None else g for slot, g in slots])
 
 
 class Total(_Structure):
@@ -195,7 +195,7 @@ def stack(values: Any) -> Variable:
     return Stack.apply(list(values), type(values))
 
 
-def _assemble(space: Any, slots: Sequence[Any]) -> Variable:
+def assemble(space: Any, slots: Sequence[Any]) -> Variable:
     """A gradient of a structure, of the gradients of its slots."""
     values = [value if isinstance(value, Variable) else wrap(value) for value in slots]
     if mode.get().grad and any(value._requires_grad for value in values):
@@ -203,23 +203,20 @@ def _assemble(space: Any, slots: Sequence[Any]) -> Variable:
     return wrap(space.build([held(value) for value in values]))
 
 
-def _total(space: Space, parts: list[Any]) -> Variable:
-    return Total.apply(space, parts)
-
-
-def _feedback(notes: tuple[Variable, ...]) -> Feedback:
+def union(notes: Sequence[Variable]) -> Feedback:
+    """The feedback of notes, each once."""
     if mode.get().grad and any(note._requires_grad for note in notes):
         return Join.apply(list(distinct(notes)))
     return gather(distinct(notes))
 
 
 def _item(a: Variable, key: Any) -> Any:
-    if type(a) is not OPERATIONS["Batched"]:
+    if not a.batched:
         space = space_of(a._data)
         operation = getattr(space, "operation", None)
         if operation is not None:
             return operation("item", a, key)
-        if space is NUMBER or (space is TEXT and a._requires_grad):
+        if space is NUMBER or (space.textual and space.plain and a._requires_grad):
             raise ArgumentTypeError(
                 f"A {space.name} on the tape has no entries.", given=f"{describe(a)}[{key!r}]",
                 mend="Slice its data inside a Function that answers for it.",
@@ -240,11 +237,6 @@ def _lift(value: Any) -> Any:
 
 
 OPERATIONS.update(
-    assemble=_assemble,
-    concatenate=Concatenate.apply,
-    feedback=_feedback,
     item=_item,
-    stack=stack,
-    total=_total,
     unstack=Unstack.apply,
 )

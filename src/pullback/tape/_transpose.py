@@ -20,10 +20,10 @@ from pullback.tape._context import at_edge
 from pullback.tape._function_node import FunctionNode
 from pullback.tape._mode import OFF, Mode, mode
 from pullback.tape._node import AccumulateGrad, Node, edge_of
+from pullback.tape._numbers import NUMBER
 from pullback.tape._plan import plan
 from pullback.tape._registry import Space
 from pullback.tape._second_order import guard, left_behind
-from pullback.tape._spaces import NUMBER
 from pullback.tape._variable import Variable, wrap
 from pullback.tape._verbs import grad
 

@@ -54,6 +54,7 @@ class Variable:
         "_version",
         "role",
     )
+    batched = False  # whether it stands for all items of a batch, inside vmap
     __array_priority__ = 1000  # numpy leaves an operation with a Variable to the Variable
 
     def __init__(

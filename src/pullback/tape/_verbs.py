@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
+from pullback.tape import _layout
 from pullback.tape._engine import Pass
 from pullback.tape._node import GradientEdge, get_gradient_edge
 from pullback.tape._registry import OPERATIONS, space_of
@@ -46,7 +47,7 @@ def backward(
         >>> x.grad
         Variable(6.0)
     """
-    variables, grad_variables = OPERATIONS["expand"](variables, grad_variables)
+    variables, grad_variables = _expanded(variables, grad_variables)
     the_pass = _backward(variables, grad_variables, create_graph, inputs)
     the_pass.run_or_drive()
     the_pass.commit(create_graph if retain_graph is None else retain_graph)
@@ -60,7 +61,7 @@ async def abackward(
     inputs: Inputs | None = None,
 ) -> None:
     """The same as `backward`, awaited: coroutine rules run in the loop that awaits it."""
-    variables, grad_variables = OPERATIONS["expand"](variables, grad_variables)
+    variables, grad_variables = _expanded(variables, grad_variables)
     the_pass = _backward(variables, grad_variables, create_graph, inputs)
     await the_pass.arun()
     the_pass.commit(create_graph if retain_graph is None else retain_graph)
@@ -99,10 +100,10 @@ def grad(
         >>> grad(slope, x)
         (Variable(18.0),)
     """
-    lifted = _lift(grad, outputs, inputs, grad_outputs, retain_graph, create_graph, allow_unused,
-                   materialize_grads)  # fmt: skip
-    if lifted is not None:
-        return lifted
+    batch = _layout.batch_in(_layout.find((outputs, inputs, grad_outputs))[0])
+    if batch is not None:
+        more = (retain_graph, create_graph, allow_unused, materialize_grads)
+        return batch.lift(grad, (outputs, inputs, grad_outputs, *more))
     edges, allowed = _inputs(inputs, allow_unused, materialize_grads)
     the_pass = _grad(outputs, edges, grad_outputs, create_graph)
     the_pass.run_or_drive()
@@ -223,8 +224,18 @@ def _results(
     return tuple(results)
 
 
-def _lift(verb: Any, *args: Any) -> Any:
-    return OPERATIONS["lift"](verb, args)
+def _expanded(variables: Any, gradients: Any) -> tuple[Any, Any]:
+    """Roots that are batches as their items."""
+    roots = listed(variables, "A graph is run back from")
+    if _layout.batch_in(root for root in roots if isinstance(root, Variable)) is None:
+        return variables, gradients
+    single = isinstance(variables, Variable)
+    given = [None] * len(roots) if gradients is None else [gradients] if single else list(gradients)
+    pairs: list[Any] = []
+    for root, gradient in zip(roots, given, strict=True):
+        pairs += root.beside(gradient) if root.batched else [(root, gradient)]
+    flat, each = zip(*pairs, strict=True)
+    return _expanded(list(flat), list(each))
 
 
 OPERATIONS["backward"] = backward

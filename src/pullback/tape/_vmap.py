@@ -5,20 +5,18 @@ given the whole batch; any other runs for each item, those that wait at once, an
 identical items once. What the tape records is a node an item, as a loop would record.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError, UnsupportedError
 from pullback.tape import _layout
-from pullback.tape._apply import Application, apply
+from pullback.tape._apply import Application, aapply, apply
 from pullback.tape._concurrency import drive, run
 from pullback.tape._definition import Definition
-from pullback.tape._registry import OPERATIONS, space_of
-from pullback.tape._structures import stack
+from pullback.tape._registry import space_of
+from pullback.tape._structures import Unstack, stack
 from pullback.tape._variable import Variable, describe
-from pullback.tape._verbs import listed
 
 __all__ = ["VmapInfo", "vmap"]
 
@@ -43,6 +41,7 @@ class Batched(Variable):
     """All items of a batch, inside `vmap`."""
 
     __slots__ = ("info", "items", "level")
+    batched = True
 
     def __init__(self, items: Sequence[Variable], level: int, info: VmapInfo) -> None:
         super().__init__(None, items[0].role)
@@ -70,6 +69,27 @@ class Batched(Variable):
     def detach(self) -> Variable:
         """The same batch without history."""
         return Batched([item.detach() for item in self.items], self.level, self.info)
+
+    def apply_each(self, definition: Definition, args: tuple[Any, ...]) -> Any:
+        """Apply a Function to all items of the batches among its arguments."""
+        lanes = _Lanes(definition, args)
+        return lanes.each() if definition.vmap is None else lanes.whole()
+
+    async def aapply_each(self, definition: Definition, args: tuple[Any, ...]) -> Any:
+        """The same, awaited."""
+        lanes = _Lanes(definition, args)
+        return await lanes.aeach() if definition.vmap is None else lanes.whole()
+
+    def lift(self, verb: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Run a verb for each item of the innermost batches among its arguments."""
+        lanes = _Rows(args)
+        return lanes.combine([verb(*row) for row in lanes.rows])
+
+    def beside(self, gradient: Any) -> list[tuple[Variable, Any]]:
+        """Each item and its gradient; one gradient may serve all of them."""
+        if isinstance(gradient, Batched):
+            return list(zip(self.items, gradient.items, strict=True))
+        return [(item, gradient) for item in self.items]
 
 
 _level: ContextVar[int] = ContextVar("pullback.tape.vmap_level", default=0)
@@ -161,7 +181,7 @@ def _items(arg: Any) -> list[Variable]:
     if isinstance(arg, Variable):
         data = arg.items[0]._data if isinstance(arg, Batched) else arg._data
         if isinstance(data, list | tuple):
-            return list(OPERATIONS["unstack"](arg))
+            return list(Unstack.apply(arg))
     elif isinstance(arg, list | tuple):
         return [item if isinstance(item, Variable) else Variable(item) for item in arg]
     raise ArgumentTypeError(
@@ -187,26 +207,37 @@ def _output(value: Any, dim: Any, level: int, info: VmapInfo) -> Any:
     return value
 
 
-class _Lanes:
-    """One application on a batch: the arguments of each item."""
+class _Rows:
+    """The arguments of a call on a batch, for each item of the innermost."""
 
-    def __init__(self, definition: Definition, args: tuple[Any, ...]) -> None:
+    def __init__(self, args: tuple[Any, ...]) -> None:
         inputs, layout = _layout.find(args)
         batches = [value for value in inputs if isinstance(value, Batched)]
         self.level = max(batch.level for batch in batches)
         self.info = next(batch.info for batch in batches if batch.level == self.level)
-        self.definition, self.args = definition, args
-        self.items = [
+        items = [
             value.items if isinstance(value, Batched) and value.level == self.level else None
             for value in inputs
         ]
         self.rows = [
             _layout.replace(layout, args, [
                 value if row is None else row[index]
-                for value, row in zip(inputs, self.items, strict=True)
+                for value, row in zip(inputs, items, strict=True)
             ])
             for index in range(self.info.batch_size)
         ]  # fmt: skip
+
+    def combine(self, results: list[Any]) -> Any:
+        """One batch of the results of each item."""
+        return _combine(results, self.level, self.info)
+
+
+class _Lanes(_Rows):
+    """One application on a batch."""
+
+    def __init__(self, definition: Definition, args: tuple[Any, ...]) -> None:
+        super().__init__(args)
+        self.definition, self.args = definition, args
         refused = self.info.randomness == "error"
         if definition.random and refused and (self.info.chosen or definition.random is True):
             raise UnsupportedError(
@@ -253,7 +284,7 @@ class _Lanes:
     def each(self) -> Any:
         """Run the Function for each item."""
         applications = [Application(self.definition, row) for row in self.rows]
-        if any(application.batched for application in applications):
+        if any(application.batch is not None for application in applications):
             return self.combine([apply(self.definition, row) for row in self.rows])
         if self.definition.concurrent:
             return run(self._at_once(applications))
@@ -269,9 +300,9 @@ class _Lanes:
     async def aeach(self) -> Any:
         """The same, awaited."""
         applications = [Application(self.definition, row) for row in self.rows]
-        if any(application.batched for application in applications):
+        if any(application.batch is not None for application in applications):
             rows = self.rows
-            return self.combine([await OPERATIONS["aapply"](self.definition, row) for row in rows])
+            return self.combine([await aapply(self.definition, row) for row in rows])
         return await self._at_once(applications)
 
     async def _at_once(self, applications: list[Application]) -> Any:
@@ -307,10 +338,6 @@ class _Lanes:
         ]
         return tuple((type(value), value) for value in values)
 
-    def combine(self, results: list[Any]) -> Any:
-        """One batch of the results of each item."""
-        return _combine(results, self.level, self.info)
-
 
 def _combine(results: list[Any], level: int, info: VmapInfo) -> Any:
     first = results[0]
@@ -325,64 +352,3 @@ def _combine(results: list[Any], level: int, info: VmapInfo) -> Any:
         "Inside vmap the items gave plain values that differ.", given=repr(results)[:80],
         mend="Return Variables.",
     )  # fmt: skip
-
-
-def _apply_batched(definition: Definition, args: tuple[Any, ...]) -> Any:
-    lanes = _Lanes(definition, args)
-    return lanes.each() if definition.vmap is None else lanes.whole()
-
-
-async def _aapply_batched(definition: Definition, args: tuple[Any, ...]) -> Any:
-    lanes = _Lanes(definition, args)
-    return await lanes.aeach() if definition.vmap is None else lanes.whole()
-
-
-def _lift(verb: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """Run a verb for each item if a batch is among its arguments, else None."""
-    inputs, layout = _layout.find(args)
-    batches = [value for value in inputs if type(value) is Batched]
-    if not batches:
-        return None
-    level = max(batch.level for batch in batches)
-    info = next(batch.info for batch in batches if batch.level == level)
-    results = []
-    for index in range(info.batch_size):
-        row = [
-            value.items[index] if isinstance(value, Batched) and value.level == level else value
-            for value in inputs
-        ]
-        results.append(verb(*_layout.replace(layout, args, row)))
-    return _combine(results, level, info)
-
-
-def _expand(variables: Any, gradients: Any) -> tuple[Any, Any]:
-    """Roots that are batches as their items."""
-    roots = listed(variables, "A graph is run back from")
-    if not any(type(root) is Batched for root in roots):
-        return variables, gradients
-    single = isinstance(variables, Variable)
-    given = [None] * len(roots) if gradients is None else [gradients] if single else list(gradients)
-    pairs = []
-    for root, gradient in zip(roots, given, strict=True):
-        if not isinstance(root, Batched):
-            pairs.append((root, gradient))
-            continue
-        parts = gradient.items if isinstance(gradient, Batched) else itertools.repeat(gradient)
-        pairs.extend(zip(root.items, parts))  # noqa: B905  # one gradient may serve all items
-    flat, each = zip(*pairs, strict=True)
-    return _expand(list(flat), list(each))
-
-
-def _add_batched(a: Any, b: Any) -> Any:
-    """The sum inside vmap, whatever the kind of the items."""
-    return OPERATIONS["lift"](OPERATIONS["add"], (a, b))
-
-
-OPERATIONS.update(
-    Batched=Batched,
-    aapply_batched=_aapply_batched,
-    add_batched=_add_batched,
-    apply_batched=_apply_batched,
-    expand=_expand,
-    lift=_lift,
-)

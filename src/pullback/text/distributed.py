@@ -15,10 +15,11 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import BrokenExecutor, Executor, Future
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
+from multiprocessing import ProcessError
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
@@ -30,6 +31,7 @@ from pullback.tape._extra import Origin
 from pullback.tape._node import count
 from pullback.tape._place import place, within
 from pullback.text import _prompts
+from pullback.text._at_once import at_once
 from pullback.text._critic import current_critic, use_critic
 from pullback.text._errors import read_error, write_error
 from pullback.text._failure import tolerate, tolerating
@@ -213,15 +215,15 @@ class _Office:
 
     def __exit__(self, *error: object) -> None:
         self._closed = True
-        with _connect(self.address):  # wakes who waits for the next
-            pass
+        with suppress(OSError, EOFError), _connect(self.address):
+            pass  # wakes who waits for the next
         self._listener.close()
 
     def _serve(self) -> None:
         while True:
             try:
                 connection = self._listener.accept()
-            except (OSError, EOFError, ValueError):
+            except (OSError, EOFError, ProcessError):
                 connection = None  # one that could not say who it is, or has left
             if self._closed:
                 return
@@ -308,9 +310,8 @@ def _work(
         except Exception as error:
             return {"error": write_error(error)}
 
-    with _around(*ambient), ThreadPoolExecutor(len(samples)) as threads:
-        running = [threads.submit(copy_context().run, one, n) for n in range(len(samples))]
-        return [each.result() for each in running]
+    with _around(*ambient):
+        return at_once([partial(one, number) for number in range(len(samples))], len(samples))
 
 
 @contextmanager

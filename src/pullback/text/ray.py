@@ -10,7 +10,7 @@ from pullback.text import distributed
 from pullback.text._module import Module
 from pullback.text.distributed import Scored
 
-__all__ = ["RayExecutor", "Scored", "backward", "evaluate"]
+__all__ = ["RayExecutor", "backward", "evaluate"]
 
 
 class RayExecutor(Executor):

@@ -339,6 +339,30 @@ def test_a_damaged_cache_is_refused_or_answers_the_same(tmp_path):
     assert refused > 20
 
 
+def test_a_changed_row_of_a_cache_is_asked_again(tmp_path):
+    import sqlite3
+
+    path = tmp_path / "cache.sqlite"
+    lm = Cached(counting(), path)
+    assert [lm(text).text for text in ("a", "b")] == ["a #0", "b #1"]
+    lm.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE calls SET answer = replace(answer, 'a #0', 'forged')")
+    again = Cached(Scripted(lambda request: "asked again"), path)
+    assert [again(text).text for text in ("a", "b")] == ["asked again", "b #1"]
+    again.close()
+
+
+def test_two_processes_that_keep_the_same_answer_keep_one(tmp_path):
+    first, second = (Journal(tmp_path / "cache.sqlite", shared=True) for _ in range(2))
+    request = Request.of("x")
+    for journal, text in ((first, "mine"), (second, "late")):
+        journal.keep(request, "m", Answer(text))
+    assert {each.find(request.digest("m")).text for each in (first, second)} == {"mine"}
+    first.close()
+    second.close()
+
+
 def test_a_failure_is_not_cached(tmp_path):
     lm = Cached(Scripted([ModelError("no"), "yes"]))
     with pytest.raises(ModelError):

@@ -190,8 +190,8 @@ class Journal:
             begun, fresh=True,
         )  # fmt: skip
 
-    def settle(self, call: Call, answer: Completion) -> tuple[Call, Completion]:
-        """Write an answer, and give it as it was written; when this returns, it is on disk."""
+    def settle(self, call: Call, answer: Completion) -> Call:
+        """Write an answer; when this returns, it is on disk."""
         written = scrub(canonical(answer.to_dict()))
         kept = Completion.from_dict(json.loads(written))
         call = self._change(replace(call, ended=time.time(), answer=kept))
@@ -199,7 +199,7 @@ class Journal:
             self.paid += 1
             self.spent += Spending(1, kept.usage.tokens, kept.usage.cost or 0.0)
             self.unpriced += kept.usage.cost is None
-        return call, kept
+        return call
 
     def fail(self, call: Call, why: str) -> Call:
         """Keep that an answer could not be used."""
@@ -223,7 +223,7 @@ class Journal:
         )  # fmt: skip
         return call
 
-    def release(self, call: Call, error: BaseException) -> None:
+    def release(self, call: Call, *, forget: bool) -> None:
         """A call ended without an answer: it can be taken again.
 
         It is forgotten if nothing was sent, now or earlier: what an earlier attempt may have been
@@ -231,7 +231,7 @@ class Journal:
         """
         with self._database.lock:
             self._taken[call.place, call.digest].discard(call.occurrence)
-            if call.fresh and not may_be_billed(error):
+            if forget and call.fresh:
                 self._database.execute("DELETE FROM calls WHERE id=? AND answer IS NULL", call.id)
 
     def note(self, name: str, value: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pullback.errors import ArgumentError, RecordingError
 from pullback.text.lm._completion import Chunk, Completion
-from pullback.text.lm._journal import Call, Journal
+from pullback.text.lm._journal import Call, Journal, may_be_billed
 from pullback.text.lm._lm import LM
 from pullback.text.lm._openai import idempotency_key
 from pullback.text.lm._request import Request
@@ -77,13 +77,13 @@ class Record(Wrapper):
             while (chunk := await _next(chunks, call.key)) is not None:
                 if chunk.completion is not None:
                     whole = True
-                    call, answer = self.journal.settle(call, chunk.completion)
+                    call = self.journal.settle(call, chunk.completion)
                     _hand_on(call)
-                    chunk = Chunk(chunk.text, answer)
+                    chunk = Chunk(chunk.text, call.answer)
                 yield chunk
         except BaseException as error:
             if not whole:
-                self.journal.release(call, error)
+                self.journal.release(call, forget=not may_be_billed(error))
             raise
 
 

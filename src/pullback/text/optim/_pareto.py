@@ -2,15 +2,14 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from pullback.errors import ArgumentError, BudgetError
 from pullback.internal._extras import require
 from pullback.tape import Variable, no_grad
 from pullback.tape._place import within
+from pullback.text._at_once import at_once
 from pullback.text._evaluation import Evaluation
 from pullback.text._failure import SHARE, Failures, attempted, tolerate
 from pullback.text._module import Module
@@ -27,8 +26,6 @@ from pullback.text.optim._comparison import (
 from pullback.text.optim._tgd import TGD
 
 __all__ = ["GepaProgram", "Pareto"]
-
-T = TypeVar("T")
 
 
 class GepaProgram:
@@ -123,7 +120,7 @@ class GepaProgram:
         traces, before = eval_batch.trajectories, self.candidate
         self.load(candidate)
         try:
-            told = self._at_once([trace.said for trace in traces])
+            told = at_once([trace.said for trace in traces], self.at_once)
         finally:
             self.load(before)
         return {
@@ -159,22 +156,10 @@ class GepaProgram:
                     self.metric, self.module, self.samples[number], self.parameters
                 )  # fmt: skip
 
-        found = self._at_once([partial(evaluate, number) for number in todo])
+        found = at_once([partial(evaluate, number) for number in todo], self.at_once)
         self.evaluations += len(todo)
         self._known |= {(own, number): trace for number, trace in zip(todo, found, strict=True)}
         return [self._known[own, number] for number in batch]
-
-    def _at_once(self, work: Sequence[Callable[[], T]]) -> list[T]:
-        if not work:
-            return []
-        with ThreadPoolExecutor(min(self.at_once, len(work)), "pullback-search") as threads:
-            running = [threads.submit(copy_context().run, each) for each in work]
-            try:
-                return [future.result() for future in running]
-            except BaseException:
-                for future in running:
-                    future.cancel()
-                raise
 
     def _propose(
         self,

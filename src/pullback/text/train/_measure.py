@@ -5,12 +5,13 @@ import json
 import math
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import copy_context
+from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape._place import within
+from pullback.text._at_once import at_once
 from pullback.text._failure import tolerating
 from pullback.text._module import Module
 from pullback.text._sample import Scored, score_sample
@@ -105,7 +106,10 @@ class Measure:
                 done: Future[None] = Future()
                 self._asked.update({(state, n): done for n in mine})
             try:
-                self._score_all(state, mine)
+                if self.evaluate is None:
+                    at_once([partial(self._score, state, n) for n in mine], self.at_once)
+                elif mine:
+                    self._score_elsewhere(self.evaluate, state, mine)
             except Exception as error:
                 self._end(state, mine, done, error)
                 raise
@@ -129,32 +133,13 @@ class Measure:
         else:
             done.set_exception(error)
 
-    def _score_all(self, state: str, todo: list[int]) -> None:
-        if self.evaluate is not None:
-            self._score_elsewhere(state, todo)
-        else:
-            self._score_here(state, todo)
-
-    def _score_elsewhere(self, state: str, todo: list[int]) -> None:
-        if not todo or self.evaluate is None:
-            return
+    def _score_elsewhere(self, evaluate: Any, state: str, todo: list[int]) -> None:
         again = [number for number in todo for _ in range(self.repeats)]
-        found = self.evaluate(self.module, self.metric, [self.samples[n] for n in again])
+        found = evaluate(self.module, self.metric, [self.samples[n] for n in again])
         with self._lock:
             self.evaluations += len(again)
         for place, number in enumerate(todo):
             self._keep(state, number, found[place * self.repeats : (place + 1) * self.repeats])
-
-    def _score_here(self, state: str, todo: list[int]) -> None:
-        with ThreadPoolExecutor(self.at_once, thread_name_prefix="pullback-measure") as threads:
-            running = [threads.submit(copy_context().run, self._score, state, n) for n in todo]
-            try:
-                for future in running:
-                    future.result()
-            except BaseException:
-                for future in running:
-                    future.cancel()
-                raise
 
     def digest(self) -> str:
         """What tells the texts of the module apart."""
