@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 import torch
 from tests.specimens._specimen import Mend, normal
-from tests.specimens.wrong import compositions, families, machines, memory
+from tests.specimens.wrong import calls, compositions, families, machines, memory
 from tests.specimens.wrong.sizes import tail_fault
+from tests.specimens.wrong.values import HypotenuseInHalf
 from torch.autograd.function import once_differentiable
 
 import pullback
@@ -455,6 +456,132 @@ def two():
 
 complete = pullback.complete
 
+
+# what is said of one thing alone -----------------------------------------------------------------
+
+
+class ForgetsWeight(torch.autograd.Function):
+    """Nothing for the second input, with which forward moves."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * ctx.saved_tensors[1], None
+
+
+GivesWeight = with_(
+    ForgetsWeight, backward=lambda ctx, g: (g * ctx.saved_tensors[1], g * ctx.saved_tensors[0])
+)
+RoughSine = with_(SavesInput, backward=lambda ctx, g: (1 + 1e-4) * ctx.saved_tensors[0].cos() * g)
+
+
+def unmarked():
+    return normal(3).detach(), normal(3, seed=2).detach()
+
+
+def first_marked():
+    return normal(3), normal(3, seed=2).detach()
+
+
+def keeps_numbers(ctx, cotangent):
+    if not hasattr(ctx, "slopes"):
+        ctx.slopes = ctx.saved_tensors[0].cos().flatten().tolist()
+    return cotangent * cotangent.new_tensor(ctx.slopes).view_as(cotangent)
+
+
+def save_with_address(ctx, x):
+    ctx.save_for_backward(x)
+    ctx.address = x.data_ptr()
+    return x.sin()
+
+
+def by_address(ctx, cotangent):
+    (x,) = ctx.saved_tensors
+    return x.cos() * cotangent * (x.data_ptr() == ctx.address)
+
+
+def mean_and_square(ctx, x):
+    ctx.save_for_backward(x)
+    return x.mean(-1), x.square().mean(-1)
+
+
+def both_waves(ctx, first, second):
+    (x,) = ctx.saved_tensors
+    return x.cos() * first - x.sin() * second
+
+
+def first_wave(ctx, x):
+    ctx.save_for_backward(x)
+    cosine = x.cos()
+    ctx.mark_non_differentiable(cosine)
+    return x.sin(), cosine
+
+
+def none_is_zero(ctx, first, second):
+    parts = [k * g for k, g in ((2, first), (3, second)) if g is not None]
+    return sum(parts) if parts else None
+
+
+class Detaches(torch.autograd.Function):
+    """Its output carries no history, without a word."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.sin()
+        ctx.save_for_backward(x)
+        ctx.mark_non_differentiable(y)
+        return y
+
+    backward = Sine.backward
+
+
+def slopes_in_wide(ctx, cotangent):
+    x, y = ctx.saved_tensors
+    wide = (t.float() if t.itemsize < 4 else t for t in (x, y, cotangent))
+    a, b, g = wide
+    length = a.hypot(b)
+    near = length == 0
+    safe = length.masked_fill(near, 1.0)
+    return tuple((g * (t / safe)).to(x.dtype) for t in (a, b))
+
+
+def maximum_marked(ctx, x):
+    values, indices = x.max(-1)
+    ctx.save_for_backward(x, indices)
+    numbers = indices.to(x.dtype)
+    ctx.mark_non_differentiable(numbers)
+    return values, numbers
+
+
+ONE_THING = [
+    Mend("values", HypotenuseInHalf, with_(HypotenuseInHalf, backward=slopes_in_wide),
+         "Compute in float32", lambda: (normal(4), normal(4, seed=5))),
+    Mend("non-differentiable", calls.MarksAnotherTensor,
+         with_(calls.MarksAnotherTensor, forward=maximum_marked), "Mark the tensor"),
+    Mend("derivative", ForgetsWeight, GivesWeight, "Return its gradient", unmarked),
+    Mend("derivative", ForgetsWeight, ForgetsWeight, "with requires_grad", unmarked, first_marked),
+    Mend("derivative", RoughSine, SavesInput, "check a finer one"),
+    Mend("forward", right_cube, complete(right_cube), "complete(operator)", lambda: (normal(3),)),
+    Mend("mutation", memory.FreesItsInput, SavesInput, "Leave the memory of inputs"),
+    Mend("hooks", with_(SavesInput, backward=keeps_numbers), SavesInput, "inside backward"),
+    Mend("hooks", with_(SavesInput, forward=save_with_address, backward=by_address), SavesInput,
+         "Use only what ctx.saved_tensors returns"),
+    Mend("retain", calls.BackwardDeletes, SavesInput, "delete nothing"),
+    Mend("undefined", calls.NoneNotHandled, with_(calls.NoneNotHandled, backward=none_is_zero),
+         "may be None"),
+    Mend("non-differentiable", calls.MarksADifferentiable,
+         with_(calls.MarksADifferentiable, forward=mean_and_square), "Do not mark"),
+    Mend("non-differentiable", calls.IgnoresOneOutput,
+         with_(calls.IgnoresOneOutput, backward=both_waves), "Differentiate the output"),
+    Mend("non-differentiable", calls.IgnoresOneOutput,
+         with_(calls.IgnoresOneOutput, forward=first_wave), "declare it with"),
+    Mend("non-differentiable", Detaches, SavesInput, "or the mark"),
+]  # fmt: skip
+
 MENDS = [
     Mend("derivative", with_(Sine, backward=half), Sine, "Correct backward"),
     Mend("derivative", with_(Sine, backward=half),
@@ -520,4 +647,5 @@ MENDS = [
     Mend("structure", InDict, AsArgument, "arguments",
          lambda: (normal(3), {"w": normal(3, seed=2)}), two),
     Mend("registration", cube, right_cube, "register_fake", lambda: (normal(3),)),
+    *ONE_THING,
 ]  # fmt: skip

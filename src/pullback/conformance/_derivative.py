@@ -20,14 +20,16 @@ from pullback.conformance._vectors import flatten, unflatten
 __all__ = [
     "Trial",
     "decide",
-    "is_linear",
     "is_wrong",
-    "linearity_gap",
     "second_estimate",
     "second_slopes",
     "try_derivative",
     "try_second",
 ]
+
+# The first of the steps, and another at none of whose quarters it takes differences too.
+_STEP = 2.0**-6
+_OTHER_STEP = 0.7 * 2.0**-6
 
 
 @dataclass(frozen=True)
@@ -110,13 +112,21 @@ def try_derivative(
         return _terms(probe.backward(points, given), step)
 
     along, grain = probe.along(outputs, step, points), _grain_of(base)
-    trial = _compare(probe, _slopes(along, grain), weights, answer, coherent)
+    trial = _witnessed(
+        lambda size: _compare(probe, _slopes(along, grain, size), weights, answer, coherent)
+    )
     if trial.match == "mismatch" and has_basis(base):
         return try_derivative(spans(probe), number, only)
-    if trial.match == "mismatch":
-        other = _compare(probe, _slopes(along, grain, _OTHER_STEP), weights, answer, coherent)
-        return trial if other.match == "mismatch" else other
     return trial
+
+
+def _witnessed(compare: Callable[[float], Trial]) -> Trial:
+    """A comparison by steps of a size; a mismatch only where another size agrees on it."""
+    trial = compare(_STEP)
+    if trial.match != "mismatch":
+        return trial
+    other = compare(_OTHER_STEP)
+    return trial if other.match == "mismatch" else other
 
 
 def _compare(
@@ -168,18 +178,37 @@ def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:
         RuntimeError: the function refuses a second derivative.
     """
     points = probe.point(number if number > 1 else 0)
-    leaves = probe.leaves(points)
-    outputs = probe.evaluate(leaves)
-    cotangents = [g.requires_grad_() for g in probe.cotangents(outputs, number)]
-    gradients = probe.pull(leaves, cotangents, outputs, create_graph=True)
+    base = [y.detach() for y in probe.evaluate(probe.leaves(points))]
+    cotangents = probe.cotangents(base, number)
     step = [*probe.direction(f"second {number}"), *probe.cotangents(cotangents, f"step {number}")]
     if only is not None:
         step = [v if k == only else v * 0 for k, v in enumerate(step)]
-    start = [*points, *[g.detach() for g in cotangents]]
-    found = second_slopes(probe, start, step)
-    weights = [u.detach() for u in probe.spread(gradients, f"weights {number}")]
-    if found is not None:
-        weights = _masked(weights, found)
+    start = [*points, *cotangents]
+    weights = probe.spread(points, f"weights {number}")
+
+    def answer(given: Tensors) -> torch.Tensor:
+        return _terms(_second(probe, start, given), step)
+
+    judged = replace(probe, rough=probe.rough or probe.grain > 0)
+
+    def compare(size: float) -> Trial:
+        found = second_slopes(probe, start, step, size)
+        if found is None:
+            answer(weights)  # a refusal is told all the same
+        return _compare(judged, found, weights, answer, coherent=False)
+
+    trial = _witnessed(compare)
+    if trial.match == "mismatch" and has_basis(base):
+        return try_second(spans(probe), number, only)
+    return trial
+
+
+def _second(probe: Probe, start: Tensors, weights: Tensors) -> Tensors:
+    """The gradient of <B(x, g), weights> by inputs and cotangents, B as it is written."""
+    count = len(probe.inputs.differentiable)
+    leaves = probe.leaves(start[:count])
+    cotangents = [g.detach().clone().requires_grad_() for g in start[count:]]
+    gradients = probe.pull(leaves, cotangents, create_graph=True)
     sources = [*leaves, *cotangents]
     carrying = [(b, u) for b, u in zip(gradients, weights, strict=True) if b.requires_grad]
     answers: Sequence[torch.Tensor | None] = [None] * len(sources)
@@ -187,22 +216,14 @@ def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:
         answers = torch.autograd.grad(
             [b for b, _ in carrying], sources, [u for _, u in carrying], allow_unused=True
         )
-    if found is None:
-        return _UNCLEAR
-    second = [
-        torch.zeros_like(s) if a is None else a.detach()
-        for s, a in zip(sources, answers, strict=True)
-    ]
-    judged = replace(probe, rough=probe.rough or probe.grain > 0)
-    trial = _judge(judged, found, weights, _terms(second, step), coherent=False)
-    if trial.match == "mismatch" and has_basis(outputs):
-        return try_second(spans(probe), number, only)
-    return trial
+    pairs = zip(sources, answers, strict=True)
+    return [torch.zeros_like(s) if a is None else a.detach() for s, a in pairs]
 
 
 def second_slopes(
-    probe: Probe, start: Sequence[torch.Tensor], step: Sequence[torch.Tensor]
-) -> Slopes | None:
+    probe: Probe, start: Sequence[torch.Tensor], step: Sequence[torch.Tensor],
+    first: float = _STEP,
+) -> Slopes | None:  # fmt: skip
     """How the Function's own backward changes along a direction, by finite differences alone.
 
     This is the one oracle for every second derivative: forward runs again at each moved point.
@@ -211,6 +232,7 @@ def second_slopes(
         probe: the subject.
         start: the inputs, then the cotangents.
         step: the direction, of inputs and cotangents.
+        first: the largest step.
 
     Returns:
         The slopes of the gradients, one after the other; ``None`` where they are not defined.
@@ -221,7 +243,7 @@ def second_slopes(
         return probe.backward(moved[:count], moved[count:])
 
     grain = max(probe.grain, _grain_of(start))
-    return _slopes(probe.along(backward, list(step), list(start)), grain)
+    return _slopes(probe.along(backward, list(step), list(start)), grain, first)
 
 
 def _grain_of(parts: Sequence[torch.Tensor]) -> float:
@@ -243,74 +265,6 @@ def second_estimate(probe: Probe, only: int) -> Estimate:
     return found.weigh(flatten(weights))
 
 
-def linearity_gap(probe: Probe, number: int = 0) -> tuple[int, Tensors, Tensors] | None:
-    """Where B(2.5a - 1.5b) and 2.5 B(a) - 1.5 B(b) differ, or B(0) and 0.
-
-    A backward that solves a system to a tolerance is off by it whatever the cotangent's size. What
-    is not linear grows or shrinks with the cotangent, so that a small gap is looked at again with
-    cotangents a thousand times as large and as small. A clip far out, or at some deviations from
-    the mean, acts on an outlier alone: without a gap one entry is made a thousand times as large.
-
-    Returns:
-        The position of the input, what was expected and what was got; ``None`` if linear.
-    """
-    points = probe.point(number)
-    outputs = [y.detach() for y in probe.evaluate(probe.leaves(points))]
-    found = _combined(probe, points, outputs, 1.0)
-    if found is not None and _gap(found) < _SOLVED:
-        larger = (_combined(probe, points, outputs, size) for size in (1e3, 1e-3))
-        found = next((g for g in larger if g is not None and _gap(g) >= _SOLVED), None)
-    if found is None:
-        outlying = _combined(probe, points, outputs, 1.0, outlier=1e3)
-        found = outlying if outlying is not None and _gap(outlying) >= _SOLVED else None
-    if found is not None:
-        return found
-    zeros = probe.backward(points, [torch.zeros_like(y) for y in outputs])
-    nothing = [torch.zeros_like(z) for z in zeros]
-    left = probe.backward(points, probe.cotangents(outputs, "a"))
-    finite = all(t.isfinite().all() for t in left)
-    for k, zero in enumerate(zeros):
-        if finite and bool(zero.abs().gt(0).any() or zero.isnan().any()):
-            return k, nothing, zeros
-    return None
-
-
-# The largest relative error that is taken for that of a solver, where it does not grow.
-_SOLVED = 1e-4
-
-
-def _combined(
-    probe: Probe, points: Tensors, outputs: Tensors, size: float, outlier: float = 1.0
-) -> tuple[int, Tensors, Tensors] | None:
-    a, b = ([size * g for g in probe.cotangents(outputs, label)] for label in ("a", "b"))
-    for g in b:
-        g.view(-1)[g.numel() // 2 :][:1] *= outlier
-    mixed = [2.5 * x - 1.5 * y for x, y in zip(a, b, strict=True)]
-    left, right = probe.backward(points, a), probe.backward(points, b)
-    expected = [2.5 * x - 1.5 * y for x, y in zip(left, right, strict=True)]
-    got = probe.backward(points, mixed)
-    place = probe.differ(got, expected, looser=1e3)
-    if place is None or not all(t.isfinite().all() for t in expected):
-        return None
-    return place, expected, got
-
-
-def _gap(found: tuple[int, Tensors, Tensors]) -> float:
-    """The largest difference beside the largest entry."""
-    place, expected, got = found
-    if not got[place].isfinite().all():
-        return math.inf
-    size = max(float(expected[place].abs().max()), float(got[place].abs().max()))
-    return float((got[place] - expected[place]).abs().max()) / size
-
-
-def is_linear(probe: Probe) -> bool:
-    """Whether the backward is linear in the cotangent, at the given point and a second one."""
-    return linearity_gap(probe) is None and linearity_gap(probe, 2) is None
-
-
-# Another first step than the usual one, at none of whose quarters it takes differences too.
-_OTHER_STEP = 0.7 * 2.0**-6
 # How far a backward may be from itself, beside how far it is from the truth.
 _ITSELF = 0.25
 # A first step for float32: rounding is an eighth of what it is at the usual one.
@@ -319,7 +273,7 @@ _UNCLEAR = Trial("unclear", 0.0, Estimate(0.0, math.inf, 0.0, False))
 
 
 def _slopes(
-    function: Callable[[float], torch.Tensor], grain: float = 0.0, step: float = 2.0**-6
+    function: Callable[[float], torch.Tensor], grain: float = 0.0, step: float = _STEP
 ) -> Slopes | None:
     """Finite differences of ``function``, or ``None`` where it is undefined beside the point."""
     try:

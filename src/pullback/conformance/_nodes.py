@@ -15,6 +15,7 @@ __all__ = [
     "call_backward",
     "custom_nodes",
     "edges",
+    "lacks_rule",
     "metadata",
     "unit_cotangents",
     "watched_marks",
@@ -35,20 +36,32 @@ def custom_nodes(outputs: Sequence[torch.Tensor]) -> list[Any]:
         >>> len(custom_nodes([Same.apply(torch.ones(2, requires_grad=True)) * 2]))
         1
     """
+    return [node for node in _every_node(outputs) if function_of(node) is not None]
+
+
+def lacks_rule(outputs: Sequence[torch.Tensor]) -> bool:
+    """Whether an operation in the graph of ``outputs`` has no derivative, by torch's own mark.
+
+    Example:
+        >>> lacks_rule([torch.ones(2, requires_grad=True).sin()])
+        False
+    """
+    return any(type(node).__name__ == "NotImplemented" for node in _every_node(outputs))
+
+
+def _every_node(outputs: Sequence[torch.Tensor]) -> list[Any]:
+    """Every node in the graph of ``outputs``, nearest first."""
     queue = [y.grad_fn for y in outputs if y.grad_fn is not None]
     seen: set[int] = set()
-    kept: list[Any] = []
-    found: list[Any] = []
+    kept: list[Any] = []  # alive, so that no other node takes its id
     while queue:
         node = queue.pop(0)
         if id(node) in seen:
             continue
         seen.add(id(node))
-        kept.append(node)  # alive, so that no other node takes its id
-        if function_of(node) is not None:
-            found.append(node)
+        kept.append(node)
         queue.extend(child for child, _ in node.next_functions if child is not None)
-    return found
+    return kept
 
 
 def call_backward(node: Any, cotangents: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:

@@ -11,13 +11,11 @@ from pullback.conformance._prepare import prepare
 from pullback.conformance._subject import Subject
 from pullback.conformance.clauses import index_width
 
-LOOK = index_width.test.__globals__["_look"]
-
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_memory_is_taken_for_the_pages_that_are_touched(count):
     """In kilobytes, as the system counts the peak of this process."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    finding = LOOK(prepare(Subject.of(Sine), Arguments.of((normal(count, 4),)), 0))
+    finding = index_width._look(prepare(Subject.of(Sine), Arguments.of((normal(count, 4),)), 0))
     assert finding.verdict == "holds"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000

@@ -1,9 +1,15 @@
 """Every mend that a report prints mends: each clause has something broken, and the same mended."""
 
+import ast
+import importlib
+import inspect
+from collections.abc import Iterator
+
 import pytest
 from tests.specimens import clauses, mends
 
 from pullback.conformance import check
+from pullback.conformance._probe import Probe
 from pullback.conformance.clauses import CLAUSES
 
 MENDS = [*mends.MENDS, *clauses.MENDS]
@@ -11,6 +17,52 @@ MENDS = [*mends.MENDS, *clauses.MENDS]
 ON_A_GPU = {"cuda-graph"}
 # torch says so of every operator that vmap finds no rule for.
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
+
+
+def hints(name: str) -> Iterator[str]:
+    """Every text of a module that is given as a hint, by its name or at its place."""
+    module = importlib.import_module(name)
+    known = vars(module)
+    for call in ast.walk(ast.parse(inspect.getsource(module))):
+        if not isinstance(call, ast.Call):
+            continue
+        called = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+        function = getattr(Probe, called, known.get(called))
+        names = list(inspect.signature(function).parameters) if inspect.isfunction(function) else []
+        names = names[1:] if names[:1] == ["self"] else names
+        given = {**dict(zip(names, call.args, strict=False)),
+                 **{word.arg: word.value for word in call.keywords}}  # fmt: skip
+        if "hint" in given:
+            yield from texts(given["hint"], known)
+
+
+def texts(node: ast.expr, known: dict) -> list[str]:
+    """What an expression says, where it is a text or the name of one."""
+    if isinstance(node, ast.Name):
+        return [known[node.id]] if isinstance(known.get(node.id), str) else []
+    if isinstance(node, ast.JoinedStr):
+        parts = [getattr(part, "value", part) for part in node.values]
+        return ["".join(p if isinstance(p, str) else "".join(texts(p, known)) for p in parts)]
+    return [node.value] if isinstance(node, ast.Constant) and node.value else []
+
+
+MODULES = {
+    **{f"pullback.conformance.clauses.{clause.id.replace('-', '_')}": clause.id
+       for clause in CLAUSES if clause.id not in ON_A_GPU},
+    "pullback.conformance._ends": "values",
+    "pullback.conformance._compiled": "compile",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_text_that_is_printed_was_tried(name):
+    tried = [mend.says for mend in MENDS if mend.clause == MODULES[name]]
+    said = list(hints(name))
+    assert [text for text in said if not any(says in text for says in tried)] == []
+
+
+def test_texts_are_found():
+    assert sum(len(list(hints(name))) for name in MODULES) > 60
 
 
 def test_every_clause_has_a_mend_that_was_tried():

@@ -364,3 +364,41 @@ def test_an_operator_without_a_gradient_lacks_one():
 def test_options_of_another_kind_are_refused_by_name(options, error):
     with pytest.raises(error, match="given"):
         check(NonZero, normal(3), **options)
+
+
+class CutCube(Function):
+    """Right; the second derivative is seen in another light by every second call."""
+
+    calls = 0
+
+    @staticmethod
+    def forward(ctx, x, cotangent):
+        ctx.save_for_backward(x, cotangent)
+        return 3 * x * x * cotangent
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, g = ctx.saved_tensors
+        CutCube.calls += 1
+        return 6 * x * g * cotangent * (1 + 0.3 * (-1) ** CutCube.calls), 3 * x * x * cotangent
+
+
+class CubeBySlope(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return CutCube.apply(*ctx.saved_tensors, cotangent)
+
+
+def test_a_second_derivative_that_disagrees_with_itself_accuses_nobody():
+    report = check(CubeBySlope, normal(4), clauses="double")
+    assert report["double"].verdict is not Verdict.BROKEN
+
+
+def test_an_operation_that_torch_does_not_differentiate_again_is_a_refusal():
+    report = check(torch.nn.functional.hardsigmoid, normal(3, 5), clauses="double")
+    assert report["double"].verdict is Verdict.LACKING

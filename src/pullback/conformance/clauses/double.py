@@ -9,6 +9,7 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, decide, try_second
 from pullback.conformance._failure import classify, describe
+from pullback.conformance._nodes import lacks_rule
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._steps import motions
 from pullback.conformance.clauses._hints import COMPLETE
@@ -40,7 +41,7 @@ def double(probe: Probe) -> Finding:
     count = len(probe.inputs.differentiable)
     refused = refusal(lambda: try_second(probe, 0))
     if refused is not None:
-        if classify(refused) is not Verdict.LACKING:
+        if classify(refused) is not Verdict.LACKING and not _lacks_rule(probe):
             raise refused
         return probe.lacking(f"It says {describe(refused)}", COMPLETE)
     settled = 0
@@ -56,6 +57,13 @@ def double(probe: Probe) -> Finding:
             "Finite differences of backward do not settle (kinks, noise or rounding)."
         )
     return probe.holds("The derivative of backward agrees with finite differences of backward.")
+
+
+def _lacks_rule(probe: Probe) -> bool:
+    """Whether backward has an operation of torch's that torch does not differentiate again."""
+    leaves = probe.leaves()
+    outputs = probe.evaluate(leaves)
+    return lacks_rule(probe.pull(leaves, probe.cotangents(outputs), outputs, create_graph=True))
 
 
 def _is_stepped(probe: Probe, only: int) -> bool:

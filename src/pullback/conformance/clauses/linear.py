@@ -1,7 +1,7 @@
 """`linear`: backward is linear in the cotangent, and zero maps to zero."""
 
 from pullback.conformance._clause import clause
-from pullback.conformance._derivative import linearity_gap
+from pullback.conformance._linearity import linearity_gap
 from pullback.conformance._probe import Probe
 from pullback.report import Finding
 
