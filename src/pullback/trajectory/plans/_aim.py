@@ -33,7 +33,7 @@ def aim_of(
     if spare is None:
         spare = next(part for most, part in _SPARES if plan.samples <= most)
     half = (upper - lower) / 2
-    own = 64 * torch.finfo(torch.float64).eps * half
+    own = 64 * torch.finfo(torch.float64).eps * torch.minimum(lower.abs(), upper.abs())
     below, above = (own + spare * torch.minimum(half, end.abs()) for end in (lower, upper))
     if kind != "position" and plan.dtype != torch.float64:
         below, above = (

@@ -34,6 +34,8 @@ ROWS = {
 }
 # Programs that are solved together: as many as a cache holds.
 _TOGETHER = 32
+# Passes for derivatives that are as exact as the motion.
+_PATIENCE = 2
 _CPU = torch.device("cpu")
 
 
@@ -129,7 +131,7 @@ def meet_rows(
     found = np.empty(forces.shape), np.empty(rights.shape), np.empty(targets.shape)
     for some, program in _programs(scale, place, alpha, one, order, kinds):
         aims = targets[some] * scales[some]
-        x, y, f = meet(program, actives[some], aims, forces[some], rights[some])
+        x, y, f = meet(program, actives[some], aims, forces[some], rights[some], patience=_PATIENCE)
         for part, value in zip(found, (x * units, y, f * scales[some]), strict=True):
             part[some] = value
     tensors = (torch.from_numpy(part).to(q.device) for part in found)

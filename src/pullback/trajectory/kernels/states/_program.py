@@ -154,11 +154,18 @@ def integrate(x: np.ndarray, h: float) -> np.ndarray:
 
 
 def meet(
-    program: Program, active: np.ndarray, target: np.ndarray, q: np.ndarray, b: np.ndarray
+    program: Program,
+    active: np.ndarray,
+    target: np.ndarray,
+    q: np.ndarray,
+    b: np.ndarray,
+    *,
+    patience: int = 0,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """``P x + A' y + G' f = q`` with ``A x = b``, and ``G x = target`` where ``active``.
 
-    Active rows are ``[batch, kinds, samples]``, all else has columns, ``[batch, columns, ...]``.
+    Active rows are ``[batch, kinds, samples]``, all else has columns, ``[batch, columns, ...]``. It
+    ends with so many passes that change no less than those before them, by rounding.
 
     By multipliers: springs hold the rows, and their forces are added to ``f`` until nothing is
     missed. What rows hardly give way to is found by conjugate gradients over these forces, and what
@@ -171,8 +178,7 @@ def meet(
     system = System(program, stiff[:, 0])
     target = np.where(active[:, None], target, 0.0)
     close = _CLOSE * (np.abs(target).max((2, 3), initial=0.0) + _TINY)
-    most = np.abs(b).max(-1, keepdims=True, initial=_TINY)
-    way, rest = stiff, np.ones(b.shape[:2])
+    way, rest, moved, least, held = stiff, np.ones(b.shape[:2]), 1.0, np.inf, 0
     for turn in range(_PASSES * _CYCLE):
         gone = np.where(active[:, None], target - program.rows(x), 0.0)
         off, wanted = np.abs(gone).max((2, 3), initial=0.0), stiff * gone
@@ -180,7 +186,9 @@ def meet(
         far = off > close
         if turn % _CYCLE < 2 or not far.any():
             gap = b - program.conditions_of(x)
-            if turn > 2 and not far.any() and not (np.abs(gap) > _CLOSE * most).any():
+            held = 0 if far.any() or moved < least / 2 else held + 1
+            least = min(least, moved)
+            if turn > 2 and (held > patience):
                 break
             right = q - program.pull_cost(x) - program.pull_conditions(y)
             right += program.pull_rows(wanted - force)
@@ -192,7 +200,11 @@ def meet(
             dx, dy = system.solve(program.pull_rows(way), np.zeros(b.shape))
             bent = (way * program.rows(dx)).sum((2, 3))
             part = np.where((bent > 0) & far, rest / np.where(bent > 0, bent, 1.0), 0.0)
-        x = integrate(x + part[..., None, None] * dx, program.h)
+        x = x + part[..., None, None] * dx
+        if turn % _CYCLE < 2 or not far.any():
+            x = integrate(x, program.h)
+        size = np.abs(x[..., 3, :]).max(-1, initial=_TINY)
+        moved = float((np.abs(dx[..., 3, :]).max(-1) / size).max(initial=0.0))
         y = y + part[..., None] * dy
         force = force + part[..., None, None] * (stiff * program.rows(dx) - way)
     return x, y, force

@@ -112,7 +112,10 @@ def bound(
 
     To a relative precision, or until it is known whether that is more or less than one.
     """
-    low, high = _bound(program, level, precision)[0]
+    high = np.abs(level).max((1, 2))
+    low, hard = np.zeros(len(level)), high > 1  # others keep their limits as they are
+    if hard.any():
+        low[hard], high[hard] = _bound(program.at(hard), level[hard], precision)[0]
     peak = np.where(program.scale == 0, np.abs(level), 0.0).max((1, 2))
     return np.where(peak > 1, np.maximum(low, peak), low), np.where(
         peak > 1, np.maximum(high, peak), high
