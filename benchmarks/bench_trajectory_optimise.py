@@ -22,18 +22,10 @@ import torch
 
 from benchmarks.markers import check_or_write
 from pullback.trajectory import Limits, minimum_jerk
-from pullback.trajectory._state import rest
-from pullback.trajectory.kernels.programs._cubic import (
-    ACCELERATION,
-    JERK,
-    VELOCITY,
-    WIDTH,
-    apply_form,
-    metric_band,
-)
-from pullback.trajectory.kernels.programs._least import condition_band
-from pullback.trajectory.plans._plan import make_plan
 
+# What a cubic spline with a knot at each sample is, in its coefficients: see plans/_decided.py.
+POSITION, VELOCITY = (1 / 6, 4 / 6, 1 / 6), (-0.5, 0.0, 0.5)
+ACCELERATION, JERK = (1.0, -2.0, 1.0), (-1.0, 3.0, -3.0, 1.0)
 RESULTS = Path(__file__).parent / "results" / "trajectory_optimise.csv"
 PAGE = Path(__file__).parents[1] / "docs" / "trajectory-optimise.md"
 BATCH, SAMPLES, JOINTS = 1000, 256, 7
@@ -44,21 +36,27 @@ DENSE, DENSE_LIMITED = "scipy.linalg.solve, dense, each", "scipy.optimize.nnls, 
 TIGHT = 0.98
 
 
+def rows_of(form: tuple[float, ...]) -> np.ndarray:
+    """A form at every place, ``[places, coefficients]``."""
+    size = SAMPLES + 2
+    return np.stack([np.eye(size)[k : k + len(form)].T @ form for k in range(size + 1 - len(form))])
+
+
 def problem() -> tuple[torch.Tensor, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Points, and the system that a scipy user would set up."""
     generator = torch.Generator().manual_seed(0)
     points = torch.randn(BATCH, 4, JOINTS, generator=generator, dtype=torch.float64)
-    plan = make_plan(points, TIMES, duration=None, start=rest, goal=rest, samples=SAMPLES, order=3)
-    band = metric_band(3, SAMPLES, points.device) + condition_band(plan.conditions)
-    size = SAMPLES + 2
-    lower = np.zeros((WIDTH + 1, size))
-    dense = np.zeros((size, size))
-    for d in range(WIDTH + 1):
-        lower[d, : size - d] = band[d:, d].numpy()
-        dense += np.diag(lower[d, : size - d], -d)
-        dense += np.diag(lower[d, : size - d], d) if d else 0
-    rows = plan.conditions.numpy()
-    few = rows.shape[0]
+    places = (SAMPLES - 1) * TIMES.numpy() / TIMES[-1].item()
+    away = np.abs(places[:, None] - np.arange(-1, SAMPLES + 1))
+    met = (np.clip(2 - away, 0, None) ** 3 - 4 * np.clip(1 - away, 0, None) ** 3) / 6
+    ends = [rows_of(form)[[0, -1]] for form in (VELOCITY, ACCELERATION)]
+    rows = np.concatenate([met, ends[0][:1], ends[1][:1], ends[0][1:], ends[1][1:]])
+    jerk = rows_of(JERK)
+    few, size = rows.shape
+    dense = jerk.T @ jerk + rows.T @ rows
+    lower = np.zeros((len(JERK), size))
+    for d in range(len(JERK)):
+        lower[d, : size - d] = np.diag(dense, -d)
     saddle = np.block([[dense, rows.T], [rows, np.zeros((few, few))]])
     right = np.zeros((BATCH, few, JOINTS))
     right[:, :4] = (points - points[:, :1]).numpy()
@@ -108,7 +106,6 @@ def nonnegative_each(
     basis = np.linalg.svd(rows)[2][len(rows) :].T
     basis = basis @ np.linalg.inv(np.linalg.cholesky(basis.T @ metric @ basis)).T
     step = float(TIMES[-1]) / (SAMPLES - 1)
-    turned = torch.from_numpy(np.ascontiguousarray(basis.T))
     forms = {"velocity": VELOCITY, "acceleration": ACCELERATION, "jerk": JERK}
     found = []
     for one in range(count):
@@ -118,12 +115,12 @@ def nonnegative_each(
                 if kind not in limits.given:
                     continue
                 limit = float(getattr(limits, kind)[one, joint]) * step**power
-                moved = apply_form(forms[kind], turned).numpy().T / limit
+                moved = rows_of(forms[kind]) @ basis / limit
                 # A given end is not limited: it is what it is.
                 keep = slice(None) if kind == "jerk" else slice(1, -1)
                 sides.append(moved[keep])
-                plain = apply_form(forms[kind], torch.from_numpy(positions_free[one, :, joint]))
-                level.append(plain.numpy()[keep] / limit)
+                plain = rows_of(forms[kind]) @ positions_free[one, :, joint]
+                level.append(plain[keep] / limit)
             both, reached = np.concatenate(sides), np.concatenate(level)
             stacked = np.vstack(
                 [np.hstack([-both.T, both.T]), np.concatenate([reached - 1, -reached - 1])]

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import pullback.trajectory.kernels.accumulate._dispatch as accumulate
 import pullback.trajectory.kernels.banded._dispatch as banded
-import pullback.trajectory.kernels.programs._dispatch as limited
+import pullback.trajectory.kernels.states._search as limited
 import pullback.trajectory.kernels.stencil._dispatch as stencil
 from pullback.errors import ArgumentError, ArgumentTypeError, PullbackError, UnsupportedError
 from pullback.trajectory import (
@@ -44,7 +44,7 @@ def no_kernel(monkeypatch):
     monkeypatch.setattr(stencil, "implementation", ran)
     monkeypatch.setattr(accumulate, "implementation", ran)
     monkeypatch.setattr(banded, "implementation", ran)
-    monkeypatch.setattr(limited, "solve_problems", ran)
+    monkeypatch.setattr(limited, "search", ran)
 
 
 def refused(call, error, *words):

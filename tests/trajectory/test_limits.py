@@ -147,17 +147,17 @@ def test_refused_if_and_only_if_no_motion_keeps_the_limits(
         assert got[0] in (far > 0, None)
 
 
-def test_too_little_room_for_the_least_motion_says_so() -> None:
+def test_a_ten_thousandth_of_room_is_enough() -> None:
     random = np.random.default_rng(5106)
     points = random.normal(size=3)
     times = [0.0, random.uniform(0.6, 1.4), 2.0]
     ranges = {"velocity": (-2 * random.uniform(0.3, 1), 2 * random.uniform(0.3, 1))}
     factor = least_factor(points, np.array(times), ranges, 33)
     through = torch.from_numpy(points)[:, None]
-    with pytest.raises(ArgumentError, match="so little room") as caught:
-        minimum_jerk(through, times, limits=widened(ranges, factor * (1 + 1e-4)), samples=33)
-    assert "wider by 0.001" in str(caught.value)
-    minimum_jerk(through, times, limits=widened(ranges, factor * (1 + 1e-3)), samples=33)
+    limits = widened(ranges, factor * (1 + 1e-4))
+    motion = minimum_jerk(through, times, limits=limits, samples=33)
+    lower, upper = limits.velocity
+    assert lower <= motion.velocity.min() <= motion.velocity.max() <= upper
 
 
 @pytest.mark.parametrize("samples", [33, 257, 1025, 2045])

@@ -12,7 +12,7 @@ from torch import Tensor
 import pullback
 from pullback.errors import ArgumentError
 from pullback.trajectory import Limits, Motion, State, free, minimum_jerk, minimum_time, rest
-from pullback.trajectory.kernels.programs._polynomials import SolvePolynomial, first_kept
+from pullback.trajectory.plans._polynomials import SolvePolynomial, first_kept
 
 KINDS = ("velocity", "acceleration", "jerk")
 # Limits lose 2e-7 of their larger end, which may be many times half of their width.

@@ -280,4 +280,6 @@ def test_limits_pull_back_what_they_push_forward(kind: str) -> None:
         cotangent = torch.randn(motion.shape, dtype=torch.float64, generator=generator)
         pulled = sum((a * b).sum() for a, b in zip(pull(cotangent), direction, strict=True))
         size = float(push.norm() * cotangent.norm())
-        assert abs(float((push * cotangent).sum() - pulled)) <= 1e-13 * size
+        assert (
+            abs(float((push * cotangent).sum() - pulled)) <= 5e-13 * size
+        )  # of rows that are met by stiff springs

@@ -1,4 +1,4 @@
-"""Where numba is not installed, as on CUDA: the same numbers, in few operations, or a refusal."""
+"""Where numba is not installed, as on CUDA: the same numbers, in few operations."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ import sys
 sys.modules["numba"] = None
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from pullback.errors import UnsupportedError
+from pullback.errors import ArgumentError
 from pullback.trajectory import *
 
 class Count(TorchDispatchMode):
@@ -36,8 +36,8 @@ assert counted(lambda: Preconditioner(4096, 0.01)) < 200
 kept = minimum_jerk(points, 1.0, samples=64, limits=Limits(velocity=1.6))
 try:
     minimum_jerk(points, 1.0, samples=64, limits=Limits(velocity=0.9))
-except UnsupportedError as error:
-    assert "numba" in str(error)
+except ArgumentError as error:
+    assert "1.148 times as wide" in str(error)
 else:
     raise SystemExit("limits that cannot be kept were not refused")
 x = torch.linspace(0, 1, 64, dtype=torch.float64)[:, None].sin()
@@ -46,7 +46,7 @@ torch.save([minimum_jerk(points, 1.0).jerk, kept.velocity, Preconditioner(64, 0.
 """
 
 
-def test_it_is_the_same_or_refused(tmp_path) -> None:
+def test_it_is_the_same(tmp_path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "found.pt")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

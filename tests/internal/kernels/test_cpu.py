@@ -42,8 +42,8 @@ def test_the_sources_of_a_kernel_are_those_of_its_room():
     def names(module):
         return {path.parent.name + "/" + path.name for path in _cpu._sources(module)}
 
-    found = names("pullback.trajectory.kernels.programs._cpu")
-    wanted = {"programs/_cpu.py", "programs/_problem.py", "programs/_cubic.py", "kernels/_cpu.py"}
+    found = names("pullback.trajectory.kernels.states._cpu")
+    wanted = {"states/_cpu.py", "kernels/_cpu.py"}
     assert wanted <= found
     assert not any(name.startswith("tensor/") for name in found)
     assert {"measure/_layout.py", "_exponents/_cpu.py"} <= names("pullback.tracking.measure._cpu")

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pullback.errors import UnsupportedError
 from pullback.trajectory._state import State
-from pullback.trajectory.kernels.programs import Problem, bound_problems, keep_limits
 from pullback.trajectory.plans._limits import Limits, range_of
-from pullback.trajectory.plans._plan import Plan, change_of, make_plan
-from pullback.trajectory.plans._rows import problem_of
+from pullback.trajectory.plans._plan import Plan, make_plan
+from pullback.trajectory.plans._rows import keep_limits, miss_limits
 from pullback.trajectory.plans._within import combine
 
 __all__ = ["Hurry", "moved_apart", "shares_of"]
@@ -71,15 +69,12 @@ class Hurry:
         """Whether limits are kept with so many seconds between samples, as far as is found."""
         if not bool(self._is_fast_enough(plan, step).any()):
             return torch.zeros_like(step, dtype=torch.bool)
-        return keep_limits(self._problem(plan, step))[1].all(-1)
+        return (self._missed(plan, step)[1] < 1).all(-1).to(step.device)
 
     def surely_broken(self, plan: Plan, step: Tensor) -> Tensor:
         """Whether no motion at all keeps the limits, proven by the bound of a linear program."""
-        slow = ~self._is_fast_enough(plan, step)
-        try:
-            return slow | (bound_problems(self._problem(plan, step), 1e-4).low > 1).any(-1)
-        except UnsupportedError:  # without numba nothing else is proven
-            return slow
+        broken = (self._missed(plan, step)[0] > 1).any(-1).to(step.device)
+        return broken | ~self._is_fast_enough(plan, step)
 
     def improve(self, widths: Tensor) -> Tensor:
         """Widths near these, which are kept, whose sum is shorter."""
@@ -123,9 +118,9 @@ class Hurry:
         with torch.enable_grad():
             free = widths.detach().requires_grad_()
             plan = self.plan(free)
-            forms = combine(plan.basis(), plan.values(plan.step))
-            x, found = keep_limits(problem_of(plan, forms, self.limits, plan.step))
-            jerk = forms.jerk + change_of(x).jerk
+            x = combine(plan.basis(), plan.values(plan.step))
+            change, found = keep_limits(plan, x, self.limits, plan.step)
+            jerk = (x + change)[..., 3, :-1]
             cost = jerk.square().sum(-1) * plan.step.unsqueeze(-1) ** -5
             cost = cost.clamp(min=torch.finfo(cost.dtype).tiny).log()
             slopes = [
@@ -140,8 +135,10 @@ class Hurry:
         sound = found.all(-1, keepdim=True) & torch.isfinite(total / mean).all(-1, keepdim=True)
         return torch.where(sound, total / mean, torch.ones_like(total))
 
-    def _problem(self, plan: Plan, step: Tensor) -> Problem:
-        return problem_of(plan, combine(plan.basis(), plan.values(step)), self.limits, step)
+    def _missed(self, plan: Plan, step: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            x = combine(plan.basis(), plan.values(step))
+            return miss_limits(plan, x, self.limits, step)
 
     def _is_fast_enough(self, plan: Plan, step: Tensor) -> Tensor:
         """Whether mean speeds are within the limit, without which nothing is: quick to see."""

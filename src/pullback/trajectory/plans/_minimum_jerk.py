@@ -8,7 +8,7 @@ from pullback.trajectory._motion import Motion
 from pullback.trajectory._state import State, rest
 from pullback.trajectory.plans._limits import Limits, check_limits
 from pullback.trajectory.plans._plan import SAMPLES, make_plan, to_motion
-from pullback.trajectory.plans._within import least_forms
+from pullback.trajectory.plans._within import least_motion
 
 __all__ = ["minimum_acceleration", "minimum_jerk"]
 
@@ -38,10 +38,11 @@ def minimum_jerk(
     control points of each step), those on position at every sample.
     As samples grow the motion converges to `quintic` with the square of the step.
 
-    Differentiable in points, times or duration, ends and limits: without limits by the adjoint of
-    the banded solve, with limits by the implicit function theorem at the solution; to second
-    order, in forward mode and under vmap. Derivatives follow which limits are active; where that
-    changes they are those of one side. Computed in float64 for any dtype.
+    Differentiable in points, times or duration, ends and limits, by the implicit function theorem
+    at the solution; to second order, in forward mode and under vmap. Derivatives are those of the
+    limits that the motion pushes against. Where a limit is just met and the motion does not push,
+    the first derivative is that of the side on which the limit does not act, and there is no second
+    one. Computed in float64 for any dtype.
 
     Arguments:
         points: ``[..., count, dof]``, in the unit of a joint, ``count >= 2``.
@@ -77,7 +78,7 @@ def minimum_jerk(
     )
     if limits is not None:
         check_limits(limits, points)
-    return to_motion(plan, least_forms(plan, limits), plan.step)
+    return to_motion(plan, least_motion(plan, limits), plan.step)
 
 
 def minimum_acceleration(
@@ -128,4 +129,4 @@ def minimum_acceleration(
     )
     if limits is not None:
         check_limits(limits, points)
-    return to_motion(plan, least_forms(plan, limits), plan.step)
+    return to_motion(plan, least_motion(plan, limits), plan.step)

@@ -10,7 +10,6 @@ from pullback.errors import ArgumentError
 from pullback.trajectory._knots import check_span, concrete
 from pullback.trajectory._motion import Motion
 from pullback.trajectory._state import State, rest
-from pullback.trajectory.kernels.programs._cubic import Forms
 from pullback.trajectory.plans._aim import aim_of
 from pullback.trajectory.plans._decided import inner_rows
 from pullback.trajectory.plans._limits import Limits, check_limits
@@ -116,19 +115,19 @@ def minimum_time(
     basis = plan.basis()
     # The stretch has the derivatives of points, times and limits alone.
     if stands_still(start, goal) and are_constants(start, goal) and keeps_zero(limits):
-        forms = combine(basis, plan.values(plan.step))
+        x = combine(basis, plan.values(plan.step))
         check_points(plan, limits)
-        step = _least_step(plan, forms, limits)
+        step = _least_step(plan, x, limits)
         if "position" in limits.given:  # others are kept by the step
             check_decided(plan, limits, step)
     else:
         check_given(plan, limits)
         check_room(plan, limits)
         step = least_kept_step(plan, basis, limits)
-        forms = combine(basis, plan.values(step))
-    _check_needed(plan, forms, limits, step)
+        x = combine(basis, plan.values(step))
+    _check_needed(plan, x, limits, step)
     check_span("samples of least duration", step * (plan.samples - 1))
-    return replace(to_motion(plan, forms, step), start_time=None)
+    return replace(to_motion(plan, x, step), start_time=None)
 
 
 def check_duration(limits: Limits, points: Tensor) -> None:
@@ -151,21 +150,22 @@ def check_duration(limits: Limits, points: Tensor) -> None:
         )
 
 
-def _least_step(plan: Plan, forms: Forms, limits: Limits) -> Tensor:
+def _least_step(plan: Plan, x: Tensor, limits: Limits) -> Tensor:
     """Seconds between samples at which the first limit is met: ``[...]``."""
     candidates = []
     for kind in row_kinds(plan, limits):
         power = POWERS[limit_of(kind)]
         ends = aim_of(plan, limits, limit_of(kind), SPARE if power else 0.0)
         lower, upper = (end.unsqueeze(-1) for end in ends)
-        value = row_values(kind, forms)
+        value = row_values(kind, x)
         if not power:
-            free = plan.decided((kind,)).free[..., : value.shape[-1]]
+            free = plan.decided((kind,)).free
             _check_place(value, lower, upper, free)
             continue
         # Beyond zero on either side, as a part of what there is to that side.
-        inner = inner_rows(kind, value)
-        peak = torch.maximum(inner / upper, inner / lower).amax((-2, -1))
+        inner = inner_rows((kind,), plan.samples, value.device)
+        peak = torch.maximum(value / upper, value / lower)
+        peak = torch.where(inner, peak, 0.0).amax((-2, -1))
         # The root of a peak of zero has no derivative; it is never the largest of a motion.
         safe = torch.where(peak > 0, peak, torch.ones_like(peak))
         candidates.append(torch.where(peak > 0, safe ** (1 / power), torch.zeros_like(peak)))
@@ -182,7 +182,7 @@ def _least_step(plan: Plan, forms: Forms, limits: Limits) -> Tensor:
     return step
 
 
-def _check_needed(plan: Plan, forms: Forms, limits: Limits, step: Tensor) -> None:
+def _check_needed(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> None:
     """Refuse a duration that rounding alone has decided, as of a line with a limit on its jerk.
 
     Raises:
@@ -191,7 +191,8 @@ def _check_needed(plan: Plan, forms: Forms, limits: Limits, step: Tensor) -> Non
     size = plan.values(step).detach().abs().amax((-2, -1))
     idle = torch.ones_like(size, dtype=torch.bool)
     for kind in set(limits.given) - {"position"}:
-        reach = inner_rows(kind, row_values(kind, forms)).detach().abs().amax((-2, -1))
+        inner = inner_rows((kind,), plan.samples, x.device)
+        reach = torch.where(inner, row_values(kind, x).detach().abs(), 0.0).amax((-2, -1))
         idle = idle & (reach <= _ROUNDING * size / (plan.samples - 1) ** POWERS[kind])
     known = concrete(idle)
     if known is not None and bool(known.any()):

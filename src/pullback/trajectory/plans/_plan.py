@@ -20,24 +20,13 @@ from pullback.trajectory._knots import (
 from pullback.trajectory._motion import Motion, time_dtype
 from pullback.trajectory._plain import plain
 from pullback.trajectory._state import PARTS, State
-from pullback.trajectory.kernels.programs._cubic import (
-    ACCELERATION,
-    JERK,
-    VELOCITY,
-    Forms,
-    apply_form,
-    boundary_rows,
-    position_rows,
-)
-from pullback.trajectory.kernels.programs._least import Basis, least_basis
+from pullback.trajectory.kernels.states import Conditions, LeastMotion
 from pullback.trajectory.plans._decided import Decided, decide_rows
 
-__all__ = ["FORMS", "POWERS", "SAMPLES", "Plan", "change_of", "make_plan", "to_motion"]
+__all__ = ["POWERS", "SAMPLES", "Plan", "make_plan", "to_motion"]
 
-FORMS = {"velocity": VELOCITY, "acceleration": ACCELERATION, "jerk": JERK}
 POWERS = {name: power for power, name in enumerate(PARTS)}
 SAMPLES = 256
-# Beyond, the band's condition (samples^6 / 1000) leaves the corrections nothing to hold on to.
 _MOST_SAMPLES = 2048
 # Steps from an end at which all is given, which decides the position a step away: at 1.01 what
 # comes between has to be so large that it is met to a millionth alone.
@@ -52,7 +41,7 @@ class Plan:
         points: ``[..., count, dof]``, relative to the first.
         origin: ``[..., 1, dof]``, the first point.
         step: ``[...]`` seconds between samples.
-        conditions: ``[..., rows, samples + 2]``: positions, then derivatives at the ends.
+        conditions: positions, then derivatives at the ends.
         places: ``[..., count]``, when the points are met, in steps.
         begin: ``[...]`` seconds, the time of the first point, where times were given.
         ends: end (``"start"`` or ``"goal"``), kind and value ``[..., 1, dof]`` in seconds, in the
@@ -62,7 +51,7 @@ class Plan:
     points: Tensor
     origin: Tensor
     step: Tensor
-    conditions: Tensor
+    conditions: Conditions
     places: Tensor
     begin: Tensor | None
     ends: tuple[tuple[str, str, Tensor], ...]
@@ -75,12 +64,23 @@ class Plan:
         """The rows of these kinds that the conditions decide, found once."""
         if kinds not in self.known:
             given = ("position",) * self.points.shape[-2] + tuple(part for _, part, _ in self.ends)
-            self.known[kinds] = decide_rows(self.conditions, given, kinds)
+            self.known[kinds] = decide_rows(self.conditions, self.samples, given, kinds)
         return self.known[kinds]
 
-    def basis(self) -> Basis:
-        """The least motion for each condition alone."""
-        return least_basis(self.order, self.conditions)
+    def basis(self) -> Tensor:
+        """The least motion that meets each condition with 1 and the others with 0, in steps.
+
+        ``[..., conditions, 4, samples]``: position, velocity, acceleration and jerk.
+        """
+        alpha, place = self.conditions
+        few, samples = alpha.shape[-2], self.samples
+        options = {"dtype": alpha.dtype, "device": alpha.device}
+        none = torch.zeros(0, samples, **options)
+        return LeastMotion.apply(
+            alpha, torch.zeros(few, 4, samples, **options), torch.eye(few, **options),
+            none.expand(few, 0, samples), place, none, none,
+            torch.zeros((), dtype=torch.bool, device=alpha.device), self.order, "",
+        )[0]  # fmt: skip
 
     def values(self, step: Tensor) -> Tensor:
         """What the conditions are to be, for a step in seconds: ``[..., rows, dof]``."""
@@ -126,31 +126,40 @@ def make_plan(
     step = (knots[..., -1] - knots[..., 0]) / (samples - 1)
     places = (knots - knots[..., :1]) / step.unsqueeze(-1)
     _check_places(places, samples, [end for end, _, _ in ends])
-    rows = position_rows(places, samples)
-    for end, kind, _ in ends:
-        at_end = end == "goal"
-        row = boundary_rows(FORMS[kind], samples, at_end=at_end, device=points.device)
-        row = row.expand(*rows.shape[:-2], 1, samples + 2)
-        rows = torch.cat([rows, row], dim=-2)
+    conditions = _conditions(places, samples, [(end, kind) for end, kind, _ in ends])
     exact = points.to(torch.float64)
     # Relative to the first point, so that a far origin costs no digits.
     origin = exact[..., :1, :]
     return Plan(
-        exact - origin, origin, step, rows, places, begin, ends, order, samples, points.dtype
+        exact - origin, origin, step, conditions, places, begin, ends, order, samples, points.dtype
     )
 
 
-def to_motion(plan: Plan, forms: Forms, step: Tensor) -> Motion:
-    """A motion from its forms per step ``[..., dof, samples]``.
+def _conditions(places: Tensor, samples: int, ends: list[tuple[str, str]]) -> Conditions:
+    """Positions at places counted in steps, and derivatives at ends."""
+    place = places.detach().floor().clamp(0, samples - 2)
+    s = places - place
+    alpha = torch.stack([torch.ones_like(s), s, s**2 / 2, s**3 / 6], dim=-1)
+    rows, at = [alpha], [place.to(torch.int64)]
+    for end, kind in ends:
+        last = samples - 2 if kind == "jerk" else samples - 1
+        row = torch.eye(4, dtype=alpha.dtype, device=alpha.device)[POWERS[kind]]
+        rows.append(row.expand(*alpha.shape[:-2], 1, 4))
+        at.append(torch.full_like(at[0][..., :1], last if end == "goal" else 0))
+    return Conditions(torch.cat(rows, dim=-2), torch.cat(at, dim=-1))
+
+
+def to_motion(plan: Plan, x: Tensor, step: Tensor) -> Motion:
+    """A motion from what it is in steps, ``[..., dof, 4, samples]``.
 
     The jerk of a sample is that of the step after it; the last sample repeats the last step's.
     """
-    jerk = torch.cat([forms.jerk, forms.jerk[..., -1:]], dim=-1)
+    jerk = torch.cat([x[..., 3, :-1], x[..., 3, -2:-1]], dim=-1)
     unit = step[..., None, None]
     parts = (
-        plan.origin + forms.position.mT,
-        forms.velocity.mT / unit,
-        forms.acceleration.mT / unit**2,
+        plan.origin + x[..., 0, :].mT,
+        x[..., 1, :].mT / unit,
+        x[..., 2, :].mT / unit**2,
         jerk.mT / unit**3,
     )
     batch = broadcast_shapes(*(part.shape for part in parts))
@@ -161,13 +170,6 @@ def to_motion(plan: Plan, forms: Forms, step: Tensor) -> Motion:
         dt=dt.to(seconds),
         start_time=plan.begin,
     )
-
-
-def change_of(x: Tensor) -> Forms:
-    """The forms of a change of coefficients ``[..., samples + 2]``."""
-    position = apply_form((1 / 6, 4 / 6, 1 / 6), x)
-    bend = apply_form(ACCELERATION, x)
-    return Forms(position, apply_form(VELOCITY, x), bend, apply_form(JERK, x))
 
 
 def _ends(points: Tensor, start: State, goal: State) -> tuple[tuple[str, str, Tensor], ...]:
@@ -225,7 +227,7 @@ def _check_places(places: Tensor, samples: int, ends: list[str]) -> None:
         return
     least = torch.full_like(gaps, 1 - 1e-9)
     for end, index in (("start", 0), ("goal", -1)):
-        if ends.count(end) == len(FORMS):
+        if ends.count(end) == len(POWERS) - 1:
             least[..., index] = _BESIDE
     if bool((gaps >= least).all()):
         return

@@ -2,18 +2,15 @@
 
 import math
 from operator import itemgetter
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
-from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.trajectory._knots import concrete
-from pullback.trajectory.kernels.programs import Problem
-from pullback.trajectory.kernels.programs._cubic import Forms, metric_product
-from pullback.trajectory.kernels.programs._problem import ROWS
+from pullback.trajectory.kernels.states import ROWS, LeastMotion, bound_rows, find_rows
 from pullback.trajectory.plans._aim import aim_of
-from pullback.trajectory.plans._decided import AT_END
 from pullback.trajectory.plans._limits import Limits, range_of
 from pullback.trajectory.plans._plan import POWERS, Plan
 
@@ -22,8 +19,9 @@ __all__ = [
     "check_given",
     "check_points",
     "check_room",
+    "keep_limits",
     "limit_of",
-    "problem_of",
+    "miss_limits",
     "row_kinds",
     "row_values",
     "whole_ranges",
@@ -32,6 +30,10 @@ __all__ = [
 # The control points of each step, beside its samples.
 _BETWEEN = ("ahead", "behind")
 
+# The velocity at ends that are free, beside the control points within the motion.
+_AT_END = "end velocity"
+# Where a row is, from its sample on, in steps.
+_MIDDLES = {"velocity": 0.5, "jerk": 0.5, "ahead": 0.5, "behind": -0.5}
 # Of the size of what is added up.
 _ROUNDING = 1e-13
 
@@ -40,89 +42,121 @@ def row_kinds(plan: Plan, limits: Limits) -> tuple[str, ...]:
     """The kinds of rows, in their order."""
     between = _BETWEEN if limits.between and limits.position is not None else ()
     given = [end for end, part, _ in plan.ends if part == "velocity"]
-    at_end = (AT_END,) if "velocity" in limits.given and len(given) < 2 else ()
+    at_end = (_AT_END,) if "velocity" in limits.given and len(given) < 2 else ()
     return limits.given + between + at_end
 
 
 def limit_of(kind: str) -> str:
     """The limit that a kind of row keeps."""
-    return "position" if kind in _BETWEEN else "velocity" if kind == AT_END else kind
+    return "position" if kind in _BETWEEN else "velocity" if kind == _AT_END else kind
 
 
-def row_values(kind: str, forms: Forms) -> Tensor:
-    """What a kind of row limits, per step: ``[..., rows]``."""
-    position, velocity, acceleration, jerk = forms
-    if kind == "velocity":
-        before = velocity[..., :1] - acceleration[..., :1] / 2
-        return torch.cat([before, velocity + acceleration / 2], dim=-1)
-    if kind == "ahead":
-        before = position[..., :1] - 2 * velocity[..., :1] / 3 + acceleration[..., :1] / 6
-        return torch.cat([before, position + velocity / 3], dim=-1)
-    if kind == "behind":
-        after = position[..., -1:] + 2 * velocity[..., -1:] / 3 + acceleration[..., -1:] / 6
-        return torch.cat([position - velocity / 3, after], dim=-1)
-    own = {"position": position, "acceleration": acceleration, "jerk": jerk, AT_END: velocity}
-    return own[kind]
+def row_values(kind: str, x: Tensor) -> Tensor:
+    """What a kind of row limits of a motion ``[..., 4, samples]``, in steps: ``[..., samples]``."""
+    return torch.tensor(ROWS[kind], dtype=x.dtype, device=x.device) @ x
 
 
-def problem_of(plan: Plan, forms: Forms, limits: Limits, step: Tensor) -> Problem:
-    """The program that keeps the limits, for steps of so many seconds.
+class _Program(NamedTuple):
+    """The rows of a motion: both ends of their ranges and their values, ``[..., kinds, samples]``.
 
-    A row needs room on both sides of it, so that those that are decided are no part of it: with one
-    that is broken it has no solution.
+    Ends are ``[..., kinds, 1]``. Levels are values as parts of the ranges; a row needs room on both
+    sides of it, so that those that are decided are no part of the program, their scale zero: with
+    one that is broken it has no solution.
     """
-    levels, scales, kinds = [], [], row_kinds(plan, limits)
-    energy, free = _energy(plan.order, forms), plan.decided(kinds).free
-    fixed = _decided_level(plan, limits, step)
-    for number, kind in enumerate(kinds):
-        lower, upper = aim_of(plan, limits, limit_of(kind))
-        middle, half = (lower + upper) / 2, (upper - lower) / 2
+
+    kinds: tuple[str, ...]
+    lower: Tensor
+    upper: Tensor
+    value: Tensor
+    level: Tensor
+    scale: Tensor
+
+
+def _program(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> _Program:
+    kinds = row_kinds(plan, limits)
+    free = plan.decided(kinds).free.unsqueeze(-3)
+    ends = ([], [])
+    for kind in kinds:
         unit = step.unsqueeze(-1) ** POWERS[limit_of(kind)]
-        level = row_values(kind, forms) - (middle * unit).unsqueeze(-1)
-        here = free[..., number, : level.shape[-1]].unsqueeze(-2)
-        scale = torch.where(here, 1 / (half * unit).unsqueeze(-1), 0.0)
-        levels.append(torch.where(here, level * scale, fixed[..., number, :, None]))
-        scales.append(scale)
-        beyond = (levels[-1].abs() - 1).clamp(min=0).amax(-1) * half * unit
-        energy = torch.maximum(energy, _energy_of_change(plan, limit_of(kind), beyond.detach()))
-    level = _cat(levels)
-    scale = _cat(scales).expand(*level.shape)
-    energy = energy.expand(level.shape[:-1])
-    # Joints share their conditions, so these have one of them.
-    return Problem(level, scale, plan.conditions.unsqueeze(-3), energy, plan.order, kinds)
+        for found, end in zip(ends, aim_of(plan, limits, limit_of(kind)), strict=True):
+            found.append(end * unit)
+    lower, upper = (
+        torch.stack(torch.broadcast_tensors(*end), dim=-1).unsqueeze(-1) for end in ends
+    )
+    value = torch.stack([row_values(kind, x) for kind in kinds], dim=-2)
+    half, middle = (upper - lower) / 2, (upper + lower) / 2
+    scale = torch.where(free, 1 / half, 0.0)
+    fixed = _decided_level(plan, limits, step).mT.unsqueeze(-1)
+    level = torch.where(free, (value - middle) * scale, fixed)
+    return _Program(kinds, lower, upper, value, level.detach(), scale.detach())
 
 
-def _energy(order: int, forms: Forms) -> Tensor:
-    """The unit of the metric: its derivative would move the solution by the gap alone.
+def keep_limits(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> tuple[Tensor, Tensor]:
+    """The change ``[..., dof, 4, samples]`` that keeps limits, and for which joints there is one.
 
-    Where a polynomial of low degree meets all conditions it is that of rounding alone, which is no
-    unit: there it is that of a change as large as the motion.
+    While compiling nobody can look at the second value, so the operator itself raises.
     """
-    metric = metric_product(order, forms.acceleration, forms.jerk)
-    middle = forms.position - forms.acceleration / 6
-    energy = (metric[..., 1:-1] * middle).sum(-1)
-    first = 2 * middle[..., 0] - middle[..., 1] + forms.acceleration[..., 0]
-    last = 2 * middle[..., -1] - middle[..., -2] + forms.acceleration[..., -1]
-    energy = (energy + metric[..., 0] * first + metric[..., -1] * last).detach()
-    steps, size = float(middle.shape[-1]), forms.position.detach().abs().amax(-1)
+    program = _program(plan, x, limits, step)
+    alpha, place = plan.conditions.alpha.unsqueeze(-3), plan.conditions.place.unsqueeze(-2)
+    names = ",".join(program.kinds)
+    energy = _energy(plan, program, x, step).detach()
+    strict = torch.compiler.is_compiling()
+    active, kink, found, inside = find_rows(
+        program.level, program.scale, place, alpha.detach(), energy, plan.order, names, strict
+    )
+    # What is met exactly; where nothing is, no derivative is wanted.
+    target = torch.where(active > 0, program.upper, program.lower) - program.value
+    target = torch.where(active != 0, target, 0.0).unsqueeze(-3)
+    joints, (few, samples) = target.shape[:-3], (alpha.shape[-2], plan.samples)
+    change = LeastMotion.apply(
+        alpha, x.new_zeros(*joints, 1, 4, samples), x.new_zeros(*joints, 1, few), target, place,
+        program.scale.expand_as(program.level), active, kink, plan.order, names,
+    )[0].squeeze(-3)  # fmt: skip
+    away = torch.where(inside.isfinite(), inside - change, 0.0).detach()
+    return change + away, found
+
+
+def miss_limits(
+    plan: Plan, x: Tensor, limits: Limits, step: Tensor, precision: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """How many times as wide limits need to be, at least and at most, ``[..., dof]`` on the CPU.
+
+    To a relative precision, or until it is known whether that is more or less than one.
+    """
+    program = _program(plan, x, limits, step)
+    alpha, place = plan.conditions.alpha.unsqueeze(-3), plan.conditions.place.unsqueeze(-2)
+    return bound_rows(
+        program.level, program.scale, place, alpha, ",".join(program.kinds), precision
+    )
+
+
+def _energy(plan: Plan, program: _Program, x: Tensor, step: Tensor) -> Tensor:
+    """What the motion costs, or a change that brings it back into its limits, the larger one.
+
+    Where a polynomial of low degree meets all conditions the first is that of rounding alone, which
+    is no unit: there it is that of a change as large as the motion.
+    """
+    order, steps, size = plan.order, float(plan.samples), x[..., 0, :].abs().amax(-1)
+    part = x[..., order, :]
+    if order == 2:
+        energy = (part[..., :-1] ** 2 + part[..., :-1] * part[..., 1:] + part[..., 1:] ** 2) / 3
+    else:
+        energy = part[..., :-1] ** 2
+    energy = energy.sum(-1)
     rounding = steps * (64 * torch.finfo(size.dtype).eps * size) ** 2
     covered = _smooth_energy(order, steps, torch.where(size > 0, size, torch.ones_like(size)))
-    return torch.where(energy > rounding, energy, covered)
-
-
-def _energy_of_change(plan: Plan, limit: str, beyond: Tensor) -> Tensor:
-    """About what a change costs that brings a motion back by as much as it is beyond a limit."""
-    return _smooth_energy(max(plan.order - POWERS[limit], 0), float(plan.samples), beyond)
+    energy = torch.where(energy > rounding, energy, covered)
+    beyond = (program.level.abs() - 1).clamp(min=0).amax(-1, keepdim=True)
+    beyond = (beyond * (program.upper - program.lower) / 2).squeeze(-1)
+    for number, kind in enumerate(program.kinds):
+        lower = max(order - POWERS[limit_of(kind)], 0)
+        energy = torch.maximum(energy, _smooth_energy(lower, steps, beyond[..., number]))
+    return energy
 
 
 def _smooth_energy(order: int, steps: float, change: Tensor) -> Tensor:
     """Of a change that takes all steps: each has ``1 / steps ** order`` of it as derivative."""
     return change.square() * steps ** (1 - 2 * order if order else 0)
-
-
-def _cat(parts: list[Tensor]) -> Tensor:
-    batch = broadcast_shapes(*(part.shape[:-1] for part in parts))
-    return torch.cat([part.expand(*batch, part.shape[-1]) for part in parts], dim=-1)
 
 
 def whole_ranges(plan: Plan, limits: Limits) -> tuple[Tensor, Tensor]:
@@ -194,8 +228,8 @@ def check_decided(plan: Plan, limits: Limits, step: Tensor) -> None:
     kinds = row_kinds(plan, limits)
     excess = _decided_excess(plan, limits, step, whole_ranges(plan, limits))
     index = plan.decided(kinds).index
-    middles = [len(ROWS[kind]) / 2 for kind in kinds]
-    place = index - 1.5 + torch.tensor(middles, device=index.device).unsqueeze(-1)
+    middles = [_MIDDLES.get(kind, 0.0) for kind in kinds]
+    place = index + torch.tensor(middles, device=index.device).unsqueeze(-1)
     excess = excess[..., : index.shape[-1], :]  # `check_given` looks at the others
     both = torch.stack(torch.broadcast_tensors(excess, place.unsqueeze(-1)), dim=-1)
     for number, kind in enumerate(kinds):

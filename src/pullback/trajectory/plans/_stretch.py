@@ -14,12 +14,11 @@ from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.internal.torch import forward_level, is_functorch_wrapped_tensor
 from pullback.trajectory._knots import concrete
 from pullback.trajectory._state import State
-from pullback.trajectory.kernels.programs._least import Basis
-from pullback.trajectory.kernels.programs._polynomials import SolvePolynomial, first_kept
 from pullback.trajectory.plans._aim import aim_of
 from pullback.trajectory.plans._decided import Decided
 from pullback.trajectory.plans._limits import Limits
 from pullback.trajectory.plans._plan import POWERS, Plan
+from pullback.trajectory.plans._polynomials import SolvePolynomial, first_kept
 from pullback.trajectory.plans._rows import limit_of, row_kinds, row_values, whole_ranges
 from pullback.trajectory.plans._within import combine
 
@@ -68,7 +67,7 @@ def _has_zero(lower: Tensor | float, upper: Tensor | float) -> bool:
     return inside is not None and bool(inside.all())
 
 
-def least_kept_step(plan: Plan, basis: Basis, limits: Limits) -> Tensor:
+def least_kept_step(plan: Plan, basis: Tensor, limits: Limits) -> Tensor:
     """Seconds between samples, the least with which the limits are kept: ``[...]``.
 
     Raises:
@@ -106,7 +105,7 @@ def _refuse(found: Tensor, row: Tensor | None, kinds: list[str]) -> None:
     )
 
 
-def _polynomials(plan: Plan, basis: Basis, limits: Limits) -> tuple[Tensor, Tensor, list[str]]:
+def _polynomials(plan: Plan, basis: Tensor, limits: Limits) -> tuple[Tensor, Tensor, list[str]]:
     """Conditions ``[..., rows, 4]`` that are to be at most zero, their powers and their limits."""
     given = _values_by_power(plan)
     forms = [combine(basis, values) for values in given]
@@ -114,7 +113,7 @@ def _polynomials(plan: Plan, basis: Basis, limits: Limits) -> tuple[Tensor, Tens
     decided, whole = plan.decided(chosen), whole_ranges(plan, limits)
     for number, kind in enumerate(chosen):
         values, name = [row_values(kind, form) for form in forms], limit_of(kind)
-        kept = decided.free[..., number, None, : values[0].shape[-1]]
+        kept = decided.free[..., number, None, :]
         parts.append((name, _conditions(values, name, aim_of(plan, limits, name, SPARE), kept)))
         ends = whole[0][..., number, :], whole[1][..., number, :]
         values = _exactly(given, decided, number, values)

@@ -1,1 +1,0 @@
-"""Programs over the states of a motion, solved by Riccati recursions."""

@@ -1,0 +1,179 @@
+"""The program over states as two operators: which rows are active, and the motion that meets them.
+
+Tensors are in steps of time: a jerk is what the acceleration changes by in a step. They run on the
+CPU whatever the device: a recursion over samples is no work for a GPU.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError
+from pullback.internal.kernels._backend import cpu_or_reference, implementation
+from pullback.internal.kernels._kernel import register_kernel
+from pullback.internal.kernels._shapes import broadcast_shapes
+from pullback.trajectory.kernels.states import _search
+from pullback.trajectory.kernels.states._program import Program, meet
+
+__all__ = ["ROWS", "bound_rows", "find_rows", "meet_rows"]
+
+# What is limited at a sample, of its position, velocity and acceleration and the jerk after it. A
+# spline lies between its control points: those of the velocity are half a step away from samples,
+# those of the position a third. Where an end is free its own velocity is limited too.
+ROWS = {
+    "velocity": (0.0, 1.0, 1 / 2, 0.0),
+    "acceleration": (0.0, 0.0, 1.0, 0.0),
+    "jerk": (0.0, 0.0, 0.0, 1.0),
+    "position": (1.0, 0.0, 0.0, 0.0),
+    "ahead": (1.0, 1 / 3, 0.0, 0.0),
+    "behind": (1.0, -1 / 3, 0.0, 0.0),
+    "end velocity": (0.0, 1.0, 0.0, 0.0),
+}
+# Programs that are solved together: as many as a cache holds.
+_TOGETHER = 32
+# Passes for derivatives that are as exact as the motion.
+_PATIENCE = 2
+_CPU = torch.device("cpu")
+
+
+def _numbers(tensor: Tensor, batch: torch.Size, rank: int) -> np.ndarray:
+    """A tensor ``[..., rank dimensions]`` as an array with one batch dimension."""
+    wide = tensor.detach().expand((*batch, *tensor.shape[tensor.dim() - rank :]))
+    return wide.reshape((batch.numel(), *wide.shape[len(batch) :])).cpu().numpy()
+
+
+def _programs(
+    scale: Tensor, place: Tensor, alpha: Tensor, energy: Tensor, order: int, kinds: str
+) -> Iterator[tuple[slice, Program]]:
+    """The programs, several at once, and which they are."""
+    batch, samples = scale.shape[:-2], scale.shape[-1]
+    few = alpha.shape[-2]
+    shared = alpha.shape[:-2].numel() == 1 and place.shape[:-1].numel() == 1
+    own = torch.Size((1,)) if shared else batch
+    if shared:
+        place, alpha = place.reshape(1, few), alpha.reshape(1, few, 4)
+    places, alphas = _numbers(place, own, 1), _numbers(alpha, own, 2)
+    scales, energies = _numbers(scale, batch, 2), _numbers(energy, batch, 0)
+    h = 1 / (samples - 1)
+    units = h ** np.arange(4)
+    form = np.array([ROWS[kind] for kind in kinds.split(",") if kind]).reshape(-1, 4) * units
+    cost = np.array([0, 0, h**6] if order == 3 else [h**4, h**5 / 2, h**6 / 3])
+    kernels = implementation("pullback.trajectory.kernels.states", cpu_or_reference(_CPU))
+    for first in range(0, batch.numel(), _TOGETHER):
+        some = slice(first, first + _TOGETHER)
+        chosen = slice(None) if shared else some
+        conditions = np.zeros((len(places[chosen]), few, 4, samples))
+        index = np.arange(len(conditions))[:, None], np.arange(few)[None], slice(None)
+        conditions[*index, places[chosen]] = alphas[chosen] * units
+        flat = conditions.reshape(len(conditions), few, 4 * samples)
+        costs = cost / energies[some, None]
+        yield some, Program(scales[some], form, flat, costs, order, kernels)
+
+
+@register_kernel("pullback_trajectory::find_rows")
+def find_rows(
+    level: Tensor, scale: Tensor, place: Tensor, alpha: Tensor, energy: Tensor,
+    order: int, kinds: str, strict: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """`_search.Found` of programs with levels and scales ``[..., kinds, samples]``, in steps.
+
+    Raises:
+        ArgumentError: ``strict``, and a program has no solution.
+    """
+    batch = level.shape[:-2]
+    levels = _numbers(level, batch, 2)
+    active, kink = np.zeros(levels.shape, np.int8), np.zeros(len(levels), bool)
+    found, x = np.zeros(len(levels), bool), np.empty((len(levels), 4, levels.shape[-1]))
+    units = (1 / (levels.shape[-1] - 1)) ** np.arange(4.0)[:, None]
+    for some, program in _programs(scale.expand_as(level), place, alpha, energy, order, kinds):
+        own = _search.search(program, levels[some])
+        active[some], kink[some], found[some], x[some] = own._replace(x=own.x * units)
+    if strict and not found.all():
+        raise ArgumentError(
+            f"The limits on {kinds.replace(',', ', ')} cannot be met in the given time.",
+            mend="Call it outside torch.compile to be told which limit, and the least duration.",
+        )
+    tensors = [torch.from_numpy(part).to(level.device) for part in (active, kink, found, x)]
+    shaped = [part.reshape((*batch, *part.shape[1:])) for part in tensors]
+    return shaped[0], shaped[1], shaped[2], shaped[3]
+
+
+def bound_rows(
+    level: Tensor, scale: Tensor, place: Tensor, alpha: Tensor, kinds: str, precision: float | None
+) -> tuple[Tensor, Tensor]:
+    """`_search.bound`, each ``[...]`` on the CPU."""
+    batch, one = level.shape[:-2], torch.ones((), dtype=torch.float64, device=level.device)
+    levels = _numbers(level, batch, 2)
+    low, high = np.zeros(len(levels)), np.zeros(len(levels))
+    for some, program in _programs(scale.expand_as(level), place, alpha, one, 3, kinds):
+        low[some], high[some] = _search.bound(program, levels[some], precision)
+    return torch.from_numpy(low).reshape(batch), torch.from_numpy(high).reshape(batch)
+
+
+@register_kernel("pullback_trajectory::meet_rows")
+def meet_rows(
+    alpha: Tensor, place: Tensor, scale: Tensor, active: Tensor, q: Tensor, b: Tensor,
+    target: Tensor, order: int, kinds: str,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """`_program.meet` for columns ``[..., columns, ...]``, in steps: ``x``, ``y`` and ``f``."""
+    batch = broadcast_shapes(
+        alpha.shape[:-2], active.shape[:-2], q.shape[:-3], b.shape[:-2], target.shape[:-3]
+    )
+    samples, one = q.shape[-1], torch.ones((), dtype=torch.float64, device=q.device)
+    scale = scale.expand((*batch, *scale.shape[-2:]))
+    units = (1 / (samples - 1)) ** np.arange(4.0)[:, None]
+    actives, forces = _numbers(active, batch, 2) != 0, _numbers(q, batch, 3) * units
+    rights, targets = _numbers(b, batch, 2), _numbers(target, batch, 3)
+    scales = _numbers(scale, batch, 2)[:, None]
+    found = np.empty(forces.shape), np.empty(rights.shape), np.empty(targets.shape)
+    for some, program in _programs(scale, place, alpha, one, order, kinds):
+        aims = targets[some] * scales[some]
+        x, y, f = meet(program, actives[some], aims, forces[some], rights[some], patience=_PATIENCE)
+        for part, value in zip(found, (x * units, y, f * scales[some]), strict=True):
+            part[some] = value
+    tensors = (torch.from_numpy(part).to(q.device) for part in found)
+    x, y, f = (part.reshape((*batch, *part.shape[1:])) for part in tensors)
+    return x, y, f
+
+
+@find_rows.register_fake
+def _(level: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    batch, new = level.shape[:-2], level.new_empty
+    kink, found = new(batch, dtype=torch.bool), new(batch, dtype=torch.bool)
+    return new(level.shape, dtype=torch.int8), kink, found, new((*batch, 4, level.shape[-1]))
+
+
+@meet_rows.register_fake
+def _(alpha: Tensor, place: Tensor, scale: Tensor, active: Tensor, q: Tensor, b: Tensor,
+      target: Tensor, *_: Any) -> tuple[Tensor, ...]:  # fmt: skip
+    batch = broadcast_shapes(
+        alpha.shape[:-2], active.shape[:-2], q.shape[:-3], b.shape[:-2], target.shape[:-3]
+    )
+    parts = (q, 3), (b, 2), (target, 3)
+    return tuple(q.new_empty((*batch, *part.shape[part.dim() - rank :])) for part, rank in parts)
+
+
+def _batched(operator: Any, ranks: tuple[int, ...]) -> None:
+    """Let an operator of broadcast tensors ``[..., rank dimensions]`` be mapped."""
+
+    def rule(info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
+        pairs = list(zip(given, in_dims, ranks, strict=False))
+        most = max(t.dim() - rank - (dim is not None) for t, dim, rank in pairs)
+        tensors = []
+        for tensor, dim, rank in pairs:
+            first = tensor.unsqueeze(0) if dim is None else tensor.movedim(dim, 0)
+            missing = most + rank - (first.dim() - 1)
+            tensors.append(first.reshape(first.shape[0], *[1] * missing, *first.shape[1:]))
+        # The first of all batches has every dimension of the others.
+        tensors[0] = tensors[0].expand(info.batch_size, *tensors[0].shape[1:])
+        found = operator(*tensors, *given[len(ranks) :])
+        return found, (0,) * len(found)
+
+    operator.register_vmap(rule)
+
+
+_batched(find_rows, (2, 2, 1, 2, 0))
+_batched(meet_rows, (2, 1, 2, 2, 3, 2, 3))
