@@ -3,14 +3,17 @@
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 from tests.specimens._specimen import normal
 from tests.specimens.right.domains import ConjugateGradients, definite
 
-from pullback.conformance import _prepare, check
+from pullback.conformance import _limits, _prepare, check
+from pullback.conformance._arguments import Arguments
 from pullback.conformance._limits import NoEnd, limited
+from pullback.conformance._subject import Subject
 from pullback.conformance.clauses import CLAUSES
 
 CHEAP = [c.id for c in CLAUSES if c.id not in ("compile", "compositions", "cuda-graph")]
@@ -117,3 +120,51 @@ def test_what_ends_as_it_was_given_alone_ends_the_check_all_the_same(monkeypatch
     report = check(EndsAtOnePoint, x, clauses=CHEAP)
     assert time.process_time() - started < 60
     assert report["deterministic"].verdict == "holds"
+
+
+class EndsInOneThread(torch.autograd.Function):
+    """Waits for ever in any thread but the first."""
+
+    waits = staticmethod(lambda: threading.Event().wait())
+
+    @staticmethod
+    def forward(ctx, x):
+        if threading.current_thread() is not threading.main_thread():
+            EndsInOneThread.waits()
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return x.cos() * cotangent
+
+
+def test_a_call_in_a_thread_has_a_limit(monkeypatch):
+    monkeypatch.setattr(_limits, "_STANDS", 0.3)
+    report = check(EndsInOneThread, normal(3), clauses="state")
+    assert report["state"].verdict == "crashes"
+    assert "no answer" in report["state"].detail
+
+
+class EndsWhenSeeded(torch.autograd.Function):
+    """Computes for ever where nobody has put the generator back."""
+
+    @staticmethod
+    def forward(ctx, x):
+        while EndsWhenSeeded.hangs and torch.initial_seed() == 7:
+            pass
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    hangs = False
+    backward = EndsInOneThread.backward
+
+
+def test_a_call_that_is_not_seeded_has_a_limit(monkeypatch):
+    probe = _prepare.prepare(Subject.of(EndsWhenSeeded), Arguments.of((normal(3),)), 0)
+    monkeypatch.setattr(EndsWhenSeeded, "hangs", True)
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        with pytest.raises(NoEnd):
+            replace(probe, patience=0.05).unseeded(normal(3))

@@ -14,6 +14,7 @@ import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._forked import Copy, can_fork
+from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import resizings, together
 from pullback.conformance._structure import keep
@@ -47,14 +48,23 @@ class Fresh:
         arguments = replace(probe.inputs, detached=True)  # forward may change them in place
         made = cls(replace(probe, inputs=arguments, original=arguments))
         copy = Copy(made._apart) if can_fork() else None
-        return replace(made, copy=copy, first=made._answer(arguments))
+        first = None
+        with suppress(NoEnd):
+            first = made._answer(arguments)
+        return replace(made, copy=copy, first=first)
 
-    def later(self) -> Answers:
-        """The answers here and now, each after a call that differs from it as little as may be."""
-        found: Answers = {}
-        for name, arguments, like in self._calls():
-            self._answer(like)
-            found[name] = self._answer(arguments)
+    def later(self, patience: float) -> Answers:
+        """The answers here and now, each after a call that differs from it as little as may be.
+
+        Arguments:
+            patience: the limit of each call; after one that does not end there are no others.
+        """
+        now = replace(self, probe=replace(self.probe, patience=patience))
+        found: Answers = {GIVEN: now._answer(self.probe.inputs)}
+        with suppress(NoEnd):
+            for name, arguments, like in self._calls():
+                now._answer(like)
+                found[name] = now._answer(arguments)
         return found
 
     def _apart(self) -> Answers:
@@ -87,6 +97,8 @@ class Fresh:
         leaves = there.leaves()
         try:
             every = there.run(leaves)
+        except NoEnd:
+            raise
         except (Exception, SystemExit):  # loud
             return None
         found = [y.detach().clone() for y in every]

@@ -170,9 +170,10 @@ class Probe:
     def run(self, leaves: Sequence[torch.Tensor], *, seeded: bool = True) -> Tensors:
         """Every output tensor at ``leaves``; generators start from the same state each time."""
         args, kwargs = self.inputs.build(leaves)
-        if not seeded:  # Dynamo follows nothing of what keeps a limit
+        if torch.compiler.is_compiling():  # Dynamo follows nothing of what keeps a limit
             return tensors(self.call_subject(args, kwargs))
-        reseed(self.seed)
+        if seeded:
+            reseed(self.seed)
         with limited(self.patience):
             return tensors(self.call_subject(args, kwargs))
 
@@ -182,9 +183,8 @@ class Probe:
 
     def exposed(self, leaves: Sequence[torch.Tensor]) -> tuple[Tensors, Tensors]:
         """The tensors the function was handed, and every output tensor."""
-        reseed(self.seed)
-        args, kwargs = self.inputs.build(leaves)
-        return tensors((args, kwargs)), tensors(self.call_subject(args, kwargs))
+        handed, _, every = self.exposed_versions(leaves)
+        return handed, every
 
     def exposed_versions(
         self, leaves: Sequence[torch.Tensor]
@@ -194,7 +194,8 @@ class Probe:
         args, kwargs = self.inputs.build(leaves)
         handed = tensors((args, kwargs))
         versions = versions_of(handed)
-        return handed, versions, tensors(self.call_subject(args, kwargs))
+        with limited(self.patience):
+            return handed, versions, tensors(self.call_subject(args, kwargs))
 
     def evaluate(self, leaves: Sequence[torch.Tensor], *, seeded: bool = True) -> Tensors:
         """The differentiated outputs at ``leaves``."""

@@ -52,11 +52,11 @@ def first_call(probe: Probe) -> Finding:
         return probe.skipped("It draws from a generator of its own: see deterministic.")
     apart: Answers = {}
     with suppress(ProcessDied, Stuck):  # what ends a copy says nothing of the process
-        apart = fresh.copy.ask() if fresh.copy is not None else {}
-    later = fresh.later()
+        apart = fresh.copy.ask(probe.patience) if fresh.copy is not None else {}
+    later = fresh.later(probe.patience)
     for name, expected, got in [
         (GIVEN, fresh.first, later[GIVEN]),
-        *((name, answer, later[name]) for name, answer in apart.items()),
+        *((name, answer, later[name]) for name, answer in apart.items() if name in later),
     ]:
         finding = _compare(probe, name, expected, got)
         if finding is not None:

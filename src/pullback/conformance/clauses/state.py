@@ -1,12 +1,17 @@
 """`state`: live calls do not share state; threads do not either."""
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future
+from threading import Thread
 
 from pullback.conformance._clause import clause
+from pullback.conformance._limits import limited
 from pullback.conformance._probe import Probe, Tensors
 from pullback.report import Finding
 
 __all__ = ["state"]
+
+Answer = tuple[int, Tensors] | None
 
 _THREADS = 4
 _REPEATS = 5
@@ -53,7 +58,7 @@ def state(probe: Probe) -> Finding:
 def _threads(
     probe: Probe, points: list[Tensors], cotangents: Tensors, alone: list[Tensors]
 ) -> Finding | None:
-    def work(number: int) -> tuple[int, Tensors] | None:
+    def work(number: int) -> Answer:
         k = number % 2
         for _ in range(_REPEATS):
             leaves = probe.leaves(points[k])
@@ -64,13 +69,28 @@ def _threads(
                 return place, got
         return None
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        answers = list(pool.map(work, range(_THREADS)))
+    with limited(_THREADS * _REPEATS * probe.patience):  # which no thread but this one keeps
+        answers = _at_once(work, _THREADS)
     for number, answer in enumerate(answers):
         if answer is not None:
             place, got = answer
             return _broken(probe, "another thread", alone[number % 2][place], got[place], place)
     return None
+
+
+def _at_once(work: Callable[[int], Answer], count: int) -> list[Answer]:
+    """What several threads answer; one that never ends is not waited for beyond the limit."""
+    found: list[Future[Answer]] = [Future() for _ in range(count)]
+
+    def run(number: int) -> None:
+        try:
+            found[number].set_result(work(number))
+        except BaseException as error:
+            found[number].set_exception(error)
+
+    for number in range(count):
+        Thread(target=run, args=(number,), daemon=True).start()
+    return [one.result() for one in found]
 
 
 def _overwritten(probe: Probe, before: object, now: object, place: int) -> Finding:
