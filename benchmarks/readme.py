@@ -67,6 +67,8 @@ def costs() -> str:
         forms = list(csv.DictReader(file))
     with (RESULTS / "conformance.csv").open(newline="", encoding="utf-8") as file:
         times = [float(row["seconds"]) for row in csv.DictReader(file) if row["kind"] == "function"]
+    with (RESULTS / "program.csv").open(newline="", encoding="utf-8") as file:
+        programs = {row["what"]: float(row["cpu_seconds"]) for row in csv.DictReader(file)}
     with (RESULTS / "recorder.csv").open(newline="", encoding="utf-8") as file:
         seen = next(row for row in csv.DictReader(file) if row["case"].startswith("three tensors"))
     rows = [
@@ -80,9 +82,13 @@ def costs() -> str:
             "|---|---|---|---|",
             *rows,
             "",
-            f"A call that is recorded costs {float(seen['added_us']):.1f} us more. One Function "
-            f"takes {median(times):.2f} s (median of {len(times)}) for all clauses but those that "
-            "compile; these run last, and take several times as long.",
+            f"A call that is recorded costs {float(seen['added_us']):.1f} us more. The clauses of "
+            f"one Function take {median(times):.2f} s (median of {len(times)}) but for those that "
+            "compile. What a newcomer waits for is mostly torch: a program with four small "
+            f"Functions takes {programs['alone']:.1f} s of CPU time alone, "
+            f"{programs['checked']:.1f} s with `pullback check -- python train.py`, and "
+            f"{programs['checked without compile']:.1f} s with `--without compile`, spread "
+            "over the cores.",
         ]
     )
 

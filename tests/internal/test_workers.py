@@ -95,7 +95,7 @@ def test_a_copy_is_as_a_fresh_process(module, tmp_path, monkeypatch, capfd) -> N
 @linux
 def test_what_the_first_call_loads_is_loaded_once(module, tmp_path) -> None:
     assert run(module, tmp_path / "cold", warm=True)[1]["warmed"] == ""  # nobody has asked for it
-    prepare_worker(module, warm=True)
+    prepare_worker(module)
     assert run(module, tmp_path / "warm", warm=True)[1]["warmed"] == "ab"
     assert run(module, tmp_path / "again")[1]["warmed"] == "ab"
 
@@ -130,7 +130,7 @@ def test_a_server_that_ended_is_replaced(module, tmp_path) -> None:
 
 @linux
 def test_a_request_to_stop_is_heard_while_the_server_begins(module, tmp_path) -> None:
-    prepare_worker("pullback.conformance._worker")
+    prepare_worker("pullback.conformance._worker", True)
     STOP.set()
     try:
         with pytest.raises(Stopped):

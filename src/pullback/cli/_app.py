@@ -220,7 +220,7 @@ def _prepare_check(isolate: bool | None, without: str) -> None:
     require_tensor("pullback check")
     if isolate is not False:
         # Both import torch at the same time.
-        prepare_worker("pullback.conformance._worker", warm="compile" not in without)
+        prepare_worker("pullback.conformance._worker", "compile" not in without)
 
 
 @app.command("record", options_metavar="[OPTIONS] -- PROGRAM [ARGUMENTS]...")

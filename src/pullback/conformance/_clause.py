@@ -25,10 +25,10 @@ __all__ = [
     "teller",
 ]
 
-# They compile, which takes as long as all others together.
-COMPILING = ("compile", "cuda-graph")
-# One may end what uses a GPU; others compile.
-_LAST = ("index-width", "compositions", *COMPILING)
+# It compiles, which takes as long as all others together.
+COMPILING = ("compile",)
+# One may end what uses a GPU.
+_LAST = ("index-width", "compositions", "cuda-graph", *COMPILING)
 
 # These use inputs once. Others read them again, which ends the process where forward frees them.
 _OF_FRESH_INPUTS = ("mutation", "derivative", "linear", "form", "deterministic", "once")

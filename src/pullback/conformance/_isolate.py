@@ -26,13 +26,14 @@ from pullback.conformance._worker import answer
 from pullback.errors import ArgumentError
 from pullback.internal._processes import Child, Stopped, start_copy, supervise, tail
 from pullback.internal._work_time import WorkTime
-from pullback.internal._workers import start_worker
+from pullback.internal._workers import prepare_worker, start_worker
 from pullback.report import Finding, Report, Verdict
 
 __all__ = ["Isolation", "can_copy", "check_isolated"]
 
 Isolation = bool | Literal["copy"]
 
+_WORKER = "pullback.conformance._worker"
 # Importing torch in a new process takes seconds; no part of a Function's time.
 _STARTUP = 120.0
 
@@ -126,7 +127,8 @@ def check_isolated(
     )
     with tempfile.TemporaryDirectory(prefix="pullback-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        start = _starter(subject, arguments, folder, isolate)
+        compiling = any(clause.id in COMPILING for clause in clauses)
+        start = _starter(subject, arguments, folder, isolate, compiling=compiling)
         while not state.unfinished and (left := _left(clauses, state)):
             request: dict[str, Any] = {
                 "gradient": subject.gradient, "seed": seed,
@@ -159,7 +161,12 @@ def _left(clauses: Sequence[Clause], state: _State) -> list[str]:
 
 
 def _starter(
-    subject: Subject, arguments: Arguments, folder: Path, isolate: Isolation
+    subject: Subject,
+    arguments: Arguments,
+    folder: Path,
+    isolate: Isolation,
+    *,
+    compiling: bool,
 ) -> Callable[..., Child]:
     """How a worker is started on a request."""
 
@@ -185,7 +192,10 @@ def _starter(
 
     def fresh(request: dict[str, Any], *, warm: bool) -> Child:
         (folder / "request.json").write_text(json.dumps({**request, "target": where}))
-        return start_worker("pullback.conformance._worker", folder, warm=warm)
+        child = start_worker(_WORKER, folder, warm=warm)
+        if compiling:  # while this one works
+            prepare_worker(_WORKER, True)
+        return child
 
     return fresh
 

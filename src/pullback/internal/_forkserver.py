@@ -32,40 +32,81 @@ _IDLE_SECONDS = 60.0
 _AT_FIRST = "torch.fx.experimental.symbolic_shapes"
 
 
-def _serve(connection: Connection, parent: int) -> None:
-    """Answer until the other side is gone."""
-    children: dict[int, Child] = {}
-    warming: Iterator[object] = iter(())
-    since = time.monotonic()  # by the clock: nobody waits for it
-    try:
-        while os.getppid() == parent and (children or time.monotonic() - since < _IDLE_SECONDS):
-            if not select.select([connection], [], [], 0.0)[0] and _goes_on(warming):
-                continue
-            if not select.select([connection], [], [], 1.0)[0]:
-                continue
-            request = connection.recv()
-            since = time.monotonic()
-            if "import" in request:
-                _import(request["import"])
-            elif "prepare" in request:
-                warming = _import(request["prepare"]).warm()
-            elif "start" in request:
-                while request["warm"] and _goes_on(warming):
-                    pass
-                _import(request["start"])
-                # A lock that another thread holds is never opened in a copy. Those of OpenBLAS end
-                # at a fork.
-                good = threading.active_count() == 1
-                connection.send(good)
-                if good:
-                    connection.send(_start(request, connection, children))
-            else:
-                connection.send(children.pop(request["end"]).end())
-    except (EOFError, OSError):
-        pass
-    finally:
-        for child in children.values():
-            child.end()
+class _Server:
+    """What is asked for, one request after the other."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._children: dict[int, Child] = {}
+        self._prepared: set[tuple[object, ...]] = set()
+        self._warming: Iterator[object] = iter(())
+
+    def serve(self, parent: int) -> None:
+        """Answer until the other side is gone, or nobody has asked for long."""
+        since = time.monotonic()  # by the clock: nobody waits for it
+        try:
+            while os.getppid() == parent and (
+                self._children or time.monotonic() - since < _IDLE_SECONDS
+            ):
+                # While nobody asks there is time for what the first call loads.
+                if not self._is_asked(0.0) and self._goes_on():
+                    continue
+                if self._is_asked(1.0):
+                    self._answer(self._connection.recv())
+                    since = time.monotonic()
+        except (EOFError, OSError):
+            pass
+        finally:
+            for child in self._children.values():
+                child.end()
+
+    def _is_asked(self, seconds: float) -> bool:
+        return bool(select.select([self._connection], [], [], seconds)[0])
+
+    def _goes_on(self) -> bool:
+        """Do the next part of what is run once; false when all is done, or cannot be."""
+        try:
+            next(self._warming)
+        except Exception:
+            return False
+        return True
+
+    def _answer(self, request: dict[str, Any]) -> None:
+        if "prepare" in request:
+            asked = request["prepare"], request["with"]
+            if asked not in self._prepared:
+                self._prepared.add(asked)
+                self._warming = _import(request["prepare"]).warm(*request["with"])
+        elif "start" in request:
+            while request["warm"] and self._goes_on():
+                pass
+            module = _import(request["start"])
+            # A lock that another thread holds is never opened in a copy. Those of OpenBLAS end at
+            # a fork.
+            good = threading.active_count() == 1
+            self._connection.send(good)
+            if good:
+                self._connection.send(self._start(module, request))
+        else:
+            self._connection.send(self._children.pop(request["end"]).end())
+
+    def _start(self, module: ModuleType, request: dict[str, Any]) -> int:
+        folder = Path(request["folder"])
+
+        def work() -> None:
+            self._connection.close()
+            self._children.clear()
+            os.environ["TMPDIR"], tempfile.tempdir = request["temporary"], None
+            sys.path[:] = request["paths"]
+            os.chdir(request["current"])
+            importlib.invalidate_caches()
+            module.main(folder)
+
+        # A collection in a copy writes to every object there is, and so copies all of the memory.
+        gc.freeze()
+        child = start_copy(work, folder)
+        self._children[child.pid] = child
+        return child.pid
 
 
 def _import(name: str) -> ModuleType:
@@ -76,35 +117,6 @@ def _import(name: str) -> ModuleType:
     return module
 
 
-def _goes_on(warming: Iterator[object]) -> bool:
-    """Do the next part of what is run once; false when all is done, or cannot be."""
-    try:
-        next(warming)
-    except Exception:
-        return False
-    return True
-
-
-def _start(request: dict[str, Any], connection: Connection, children: dict[int, Child]) -> int:
-    module = importlib.import_module(request["start"])
-    folder = Path(request["folder"])
-
-    def work() -> None:
-        connection.close()
-        children.clear()
-        os.environ["TMPDIR"], tempfile.tempdir = request["temporary"], None
-        sys.path[:] = request["paths"]
-        os.chdir(request["current"])
-        importlib.invalidate_caches()
-        module.main(folder)
-
-    # A collection in a copy writes to every object there is, and so copies all of the memory.
-    gc.freeze()
-    child = start_copy(work, folder)
-    children[child.pid] = child
-    return child.pid
-
-
 def main() -> None:
     """Serve the process that has started this one, over standard input."""
     shutil.rmtree(sys.argv[1], ignore_errors=True)
@@ -112,7 +124,7 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.close(nothing)
-    _serve(connection, int(os.environ["PULLBACK_PARENT"]))
+    _Server(connection).serve(int(os.environ["PULLBACK_PARENT"]))
 
 
 if __name__ == "__main__":

@@ -54,16 +54,15 @@ def start_worker(module: str, folder: Path, *, warm: bool = False) -> Child:
     return start_module(module, folder)
 
 
-def prepare_worker(module: str, *, warm: bool = False) -> None:
+def prepare_worker(module: str, *arguments: object) -> None:
     """Begin to import a module for workers that will be started soon.
 
-    Arguments:
-        module: what they run.
-        warm: also run its ``warm()``, part by part while nobody asks for a worker.
+    Then its ``warm(*arguments)``, a generator, is run part by part while nobody asks for a worker:
+    it loads what the first call loads, so that no worker does.
     """
     if sys.platform == "linux":
         with contextlib.suppress(_Gone), _servers.lock:
-            _servers.current().tell({"prepare" if warm else "import": module})
+            _servers.current().tell({"prepare": module, "with": arguments})
 
 
 class _Gone(Exception):
