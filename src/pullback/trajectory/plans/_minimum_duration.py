@@ -46,7 +46,7 @@ class DurationBounds(NamedTuple):
 
     Arguments:
         low: ``[...]`` seconds: at the proportions of ``times`` no motion is as short, which a
-            linear program proves; 0 where that was not proven, as without the package numba.
+            linear program proves; 0 where that was not proven.
         high: ``[...]`` seconds, in which limits are kept: the duration of the motion.
         times: ``[..., count]`` seconds, at which the motion meets the points.
     """
@@ -100,9 +100,6 @@ def minimum_duration(
     shortened as said: a thousandth less would not do, yet shorter durations that do are overlooked
     where they span less than 7 %. Proportions are those of ends at rest, those of the lengths of
     the segments or half-way between them, whichever is the fastest.
-
-    Without the package numba, what a quick method does not find counts as not to be kept: limits
-    hold all the same, and durations may be longer.
 
     Differentiable in points and limits as `minimum_jerk` at the times that were found: they are
     constants. Under torch.compile it runs outside of the graph, which ends before it. The times
