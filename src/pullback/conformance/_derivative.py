@@ -7,7 +7,8 @@ random signs: their sum grows as the root of their number, so that one wrong ent
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 
@@ -19,6 +20,7 @@ from pullback.conformance._vectors import flatten, unflatten
 
 __all__ = [
     "Trial",
+    "aligned",
     "decide",
     "is_linear",
     "is_wrong",
@@ -38,11 +40,15 @@ class Trial:
         match: whether they agree.
         value: the derivative by the function's own rule.
         estimate: by finite differences.
+        weights: the cotangents compared with.
+        step: the direction.
     """
 
     match: Match
     value: float
     estimate: Estimate
+    weights: Tensors = field(default_factory=list)
+    step: Tensors = field(default_factory=list)
 
 
 def decide(
@@ -104,7 +110,7 @@ def try_derivative(
 
     def outputs(moved: Tensors) -> Tensors:
         with torch.no_grad():
-            return _aligned(probe.evaluate(moved), base)
+            return aligned(probe.evaluate(moved), base)
 
     def answer(given: Tensors) -> torch.Tensor:
         return _terms(probe.backward(points, given), step)
@@ -115,7 +121,7 @@ def try_derivative(
         return try_derivative(spans(probe), number, only)
     if trial.match == "mismatch":
         other = _compare(probe, _slopes(along, grain, _OTHER_STEP), weights, answer, coherent)
-        return trial if other.match == "mismatch" else other
+        return replace(trial, step=step) if other.match == "mismatch" else other
     return trial
 
 
@@ -128,7 +134,7 @@ def _compare(
         return _UNCLEAR
     settled = _masked(weights, found)
     terms = answer(settled)
-    trial = _judge(probe, found, settled, terms, coherent)
+    trial = replace(_judge(probe, found, settled, terms, coherent), weights=settled)
     if trial.match == "match" and not terms.any() and not found.settled.all():
         # Zeros agree, but all that backward does is where differences are not settled.
         return replace(trial, match="unclear") if answer(weights).any() else trial
@@ -243,7 +249,27 @@ def second_estimate(probe: Probe, only: int) -> Estimate:
     return found.weigh(flatten(weights))
 
 
-def linearity_gap(probe: Probe, number: int = 0) -> tuple[int, Tensors, Tensors] | None:
+class Gap(NamedTuple):
+    """Where a backward is not linear.
+
+    Arguments:
+        place: the position of the input.
+        expected: 2.5 B(a) - 1.5 B(b), or zeros.
+        got: B(2.5a - 1.5b), or B(0).
+        points: where.
+        a: cotangents, zeros where B(0) is not zero.
+        b: cotangents, or zeros.
+    """
+
+    place: int
+    expected: Tensors
+    got: Tensors
+    points: Tensors
+    a: Tensors
+    b: Tensors
+
+
+def linearity_gap(probe: Probe, number: int = 0) -> Gap | None:
     """Where B(2.5a - 1.5b) and 2.5 B(a) - 1.5 B(b) differ, or B(0) and 0.
 
     A backward that solves a system to a tolerance is off by it whatever the cotangent's size. What
@@ -252,7 +278,7 @@ def linearity_gap(probe: Probe, number: int = 0) -> tuple[int, Tensors, Tensors]
     the mean, acts on an outlier alone: without a gap one entry is made a thousand times as large.
 
     Returns:
-        The position of the input, what was expected and what was got; ``None`` if linear.
+        Where, or ``None`` if linear.
     """
     points = probe.point(number)
     outputs = [y.detach() for y in probe.evaluate(probe.leaves(points))]
@@ -271,7 +297,8 @@ def linearity_gap(probe: Probe, number: int = 0) -> tuple[int, Tensors, Tensors]
     finite = all(t.isfinite().all() for t in left)
     for k, zero in enumerate(zeros):
         if finite and bool(zero.abs().gt(0).any() or zero.isnan().any()):
-            return k, nothing, zeros
+            still = [torch.zeros_like(y) for y in outputs]
+            return Gap(k, nothing, zeros, points, still, still)
     return None
 
 
@@ -281,7 +308,7 @@ _SOLVED = 1e-4
 
 def _combined(
     probe: Probe, points: Tensors, outputs: Tensors, size: float, outlier: float = 1.0
-) -> tuple[int, Tensors, Tensors] | None:
+) -> Gap | None:
     a, b = ([size * g for g in probe.cotangents(outputs, label)] for label in ("a", "b"))
     for g in b:
         g.view(-1)[g.numel() // 2 :][:1] *= outlier
@@ -292,12 +319,12 @@ def _combined(
     place = probe.differ(got, expected, looser=1e3)
     if place is None or not all(t.isfinite().all() for t in expected):
         return None
-    return place, expected, got
+    return Gap(place, expected, got, points, a, b)
 
 
-def _gap(found: tuple[int, Tensors, Tensors]) -> float:
+def _gap(found: Gap) -> float:
     """The largest difference beside the largest entry."""
-    place, expected, got = found
+    place, expected, got = found[:3]
     if not got[place].isfinite().all():
         return math.inf
     size = max(float(expected[place].abs().max()), float(got[place].abs().max()))
@@ -374,7 +401,7 @@ def _precision(probe: Probe, weights: Tensors) -> torch.dtype:
     return {2.0**-52: torch.float64, 2.0**-23: torch.float32}.get(low, torch.float16)
 
 
-def _aligned(outputs: Tensors, base: Tensors) -> Tensors:
+def aligned(outputs: Tensors, base: Tensors) -> Tensors:
     """Undo sign flips of columns and rows, as eigenvectors and singular vectors may have them.
 
     One vector may have them too; one number has a sign of its own.

@@ -26,6 +26,9 @@ class Finding:
         repro: a short standalone script that shows it.
         why: what the clause is good for, where the finding needs to say so.
         accepted: the reason why it is known and does not count, from a baseline.
+        entries: a table of the entries expected and got, shown on request.
+        cause: the clause whose finding has the same cause, where there is one; it counts as before,
+            and is told of in one line.
 
     Every text is made printable: it may come from the checked code.
 
@@ -46,6 +49,8 @@ class Finding:
     repro: str = ""
     why: str = ""
     accepted: str = ""
+    entries: str = ""
+    cause: str = ""
 
     def __post_init__(self) -> None:
         for field_ in fields(self):
