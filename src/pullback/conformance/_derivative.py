@@ -41,7 +41,9 @@ class Trial:
         value: the derivative by the function's own rule.
         estimate: by finite differences.
         weights: the cotangents compared with.
-        step: the direction.
+        step: the direction; of a second derivative, that of the cotangents too.
+        points: where it was made.
+        cotangents: those of a second derivative.
     """
 
     match: Match
@@ -49,6 +51,8 @@ class Trial:
     estimate: Estimate
     weights: Tensors = field(default_factory=list)
     step: Tensors = field(default_factory=list)
+    points: Tensors = field(default_factory=list)
+    cotangents: Tensors = field(default_factory=list)
 
 
 def decide(
@@ -121,7 +125,7 @@ def try_derivative(
         return try_derivative(spans(probe), number, only)
     if trial.match == "mismatch":
         other = _compare(probe, _slopes(along, grain, _OTHER_STEP), weights, answer, coherent)
-        return replace(trial, step=step) if other.match == "mismatch" else other
+        return replace(trial, step=step, points=points) if other.match == "mismatch" else other
     return trial
 
 
@@ -203,7 +207,9 @@ def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:
     trial = _judge(judged, found, weights, _terms(second, step), coherent=False)
     if trial.match == "mismatch" and has_basis(outputs):
         return try_second(spans(probe), number, only)
-    return trial
+    return replace(
+        trial, weights=weights, step=step, points=points, cotangents=start[len(points) :]
+    )
 
 
 def second_slopes(

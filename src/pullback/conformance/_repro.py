@@ -72,11 +72,15 @@ def write_repro(
         return ""
     literals = Literals()
     try:
-        args = ", ".join(_expression(value, inputs, literals) for value in _numbered(inputs.args, inputs, 0))
+        args = ", ".join(
+            _expression(value, inputs, literals) for value in _numbered(inputs.args, inputs, 0)
+        )
         used = len([1 for _, leaf in walk(inputs.args) if isinstance(leaf, torch.Tensor)])
         named = _numbered(tuple(inputs.kwargs.values()), inputs, used)
         pairs = zip(inputs.kwargs, named, strict=True)
-        kwargs = ", ".join(f"{key!r}: {_expression(value, inputs, literals)}" for key, value in pairs)
+        kwargs = ", ".join(
+            f"{key!r}: {_expression(value, inputs, literals)}" for key, value in pairs
+        )
         given_made = [
             f"{name} = {_given(tensors, literals)}" for name, tensors in (given or {}).items()
         ]
@@ -176,7 +180,11 @@ def _expression(value: Any, inputs: Arguments, literals: Literals) -> str:
         text = literals.of(inputs.values[value.position])
         return f"{text}.requires_grad_()" if wanted else text
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{k!r}: {_expression(v, inputs, literals)}" for k, v in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{k!r}: {_expression(v, inputs, literals)}" for k, v in value.items())
+            + "}"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(_expression(item, inputs, literals) for item in value) + "]"
     if isinstance(value, tuple):

@@ -88,7 +88,8 @@ def _broken(probe: Probe, trial: Trial, only: int | None) -> Finding:
     if found is not None:
         return _by_entry(probe, found, hint)
     place = "every input at once" if only is None else probe.path(only)
-    return probe.broken(
+    there = replace(probe, inputs=probe.inputs.with_points(trial.points))
+    return there.broken(
         "The directional derivative by backward is not that of forward.",
         expected=f"{trial.estimate.value:.8g} +- {trial.estimate.error:.1g} (finite differences)",
         got=f"{trial.value:.8g} (backward)",

@@ -49,7 +49,8 @@ def layout(probe: Probe) -> Finding:
             place = probe.differ(got, expected, looser=1e4)
             if place is not None:
                 pair = expected[place], got[place]
-                return _broken(probe, (what, kind), pair, place - len(outputs))
+                there = replace(probe, inputs=probe.inputs.with_points(plain[0]))
+                return _broken(there, (what, kind), pair, place - len(outputs), plain[1])
     return _degenerate(probe) or probe.holds(
         "Transposed, strided, expanded, empty and zero-dimensional tensors give the same numbers."
     )
@@ -118,9 +119,9 @@ def _degenerate(probe: Probe) -> Finding | None:
             return probe.failed(error, doing, _HINT, transform=False)
         for k, (x, gradient) in enumerate(zip(leaves, gradients, strict=True)):
             if gradient.shape != x.shape:
-                return _broken(probe, (what, "inputs"), (x, gradient), k)
+                return _broken(there, (what, "inputs"), (x, gradient), k, cotangents)
         if what == "zero-dimensional":
-            finding = _one_element(probe, leaves, cotangents, gradients)
+            finding = _one_element(there, leaves, cotangents, gradients)
             if finding is not None:
                 return finding
     return None
@@ -172,12 +173,15 @@ def _one_element(
     place = probe.differ([g.detach() for g in gradients], tail, looser=1e4)
     if place is None:
         return None
-    return _broken(probe, ("zero-dimensional", "inputs"), (tail[place], gradients[place]), place)
+    return _broken(
+        probe, ("zero-dimensional", "inputs"), (tail[place], gradients[place]), place, cotangents
+    )
 
 
 def _broken(
-    probe: Probe, which: tuple[str, str], pair: tuple[torch.Tensor, torch.Tensor], place: int
-) -> Finding:
+    probe: Probe, which: tuple[str, str], pair: tuple[torch.Tensor, torch.Tensor], place: int,
+    cotangents: Tensors,
+) -> Finding:  # fmt: skip
     (what, kind), (expected, got) = which, pair
     path = probe.path(place) if 0 <= place < len(probe.inputs.differentiable) else "an output"
     lay = "torch.stack([t * 0, t], -1)[..., 1]"
@@ -188,8 +192,8 @@ def _broken(
         got=got,
         place=path,
         hint=_HINT,
+        given={"w": cotangents},
         repro=[
-            "w = [torch.randn_like(y) for y in outs()]",
             "print('contiguous', torch.autograd.grad(outs(), xs, w, allow_unused=True), outs())",
             f"lay = lambda t: ({lay} if t.ndim < 2 else t.mT.contiguous().mT)",
             "args = tree_map(lambda a: lay(a) if isinstance(a, torch.Tensor) else a, args)"

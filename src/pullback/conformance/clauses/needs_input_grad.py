@@ -47,8 +47,8 @@ def needs_input_grad(probe: Probe) -> Finding:
                 "A gradient changes when the other inputs need none.",
                 expected=joint[k], got=got[k], place=probe.path(k),
                 hint="Look at ctx.needs_input_grad[k] by the position of the argument of forward.",
+                given={"w": cotangents},
                 repro=[
-                    "w = [torch.ones_like(y) for y in outs()]",
                     "print('all  ', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
                     f"for j, x in enumerate(xs): x.requires_grad_(j == {k})",
                     f"print('alone', torch.autograd.grad(outs(), xs[{k}], w, allow_unused=True))",

@@ -33,7 +33,8 @@ def state(probe: Probe) -> Finding:
     probe.backward(points[1], cotangents)  # whose results nobody wants
     place = probe.differ([t.detach() for t in kept], before)
     if place is not None:
-        return _overwritten(probe, before[place], kept[place], place - len(shapes))
+        pair = before[place], kept[place]
+        return _overwritten(probe, pair, place - len(shapes), probe.cotangents(shapes))
     for order in ((0, 1), (1, 0)):
         leaves = [probe.leaves(x) for x in points]
         outputs = [probe.evaluate(x) for x in leaves]
@@ -41,7 +42,8 @@ def state(probe: Probe) -> Finding:
             got = probe.pull(leaves[k], cotangents, outputs[k])
             place = probe.differ([g.detach() for g in got], alone[k], looser=1e3)
             if place is not None:
-                return _broken(probe, "a second live call", alone[k][place], got[place], place)
+                pair = alone[k][place], got[place]
+                return _broken(probe, "a second live call", pair, place, cotangents)
     if probe.draws:
         return probe.holds("Live calls do not disturb each other (threads share the generator).")
     finding = _threads(probe, points, cotangents, alone)
@@ -69,11 +71,15 @@ def _threads(
     for number, answer in enumerate(answers):
         if answer is not None:
             place, got = answer
-            return _broken(probe, "another thread", alone[number % 2][place], got[place], place)
+            pair = alone[number % 2][place], got[place]
+            return _broken(probe, "another thread", pair, place, cotangents)
     return None
 
 
-def _overwritten(probe: Probe, before: object, now: object, place: int) -> Finding:
+def _overwritten(
+    probe: Probe, pair: tuple[object, object], place: int, cotangents: Tensors
+) -> Finding:
+    before, now = pair
     what = "an output" if place < 0 else f"the gradient of {probe.path(place)}"
     return probe.broken(
         f"The next call writes into {what} of the call before.",
@@ -81,9 +87,9 @@ def _overwritten(probe: Probe, before: object, now: object, place: int) -> Findi
         got=now,
         place=what,
         hint="Return memory of the call's own: what is returned is the caller's to keep.",
+        given={"w": cotangents},
         repro=[
             "first = outs(); kept = [y.detach().clone() for y in first]",
-            "w = [torch.ones_like(y) for y in first]",
             "g = torch.autograd.grad(first, xs, w, allow_unused=True); was = "
             "[None if t is None else t.clone() for t in g]",
             "with torch.no_grad(): args = tree_map(lambda a: a.detach() * 1.5 "
@@ -96,15 +102,18 @@ def _overwritten(probe: Probe, before: object, now: object, place: int) -> Findi
     )
 
 
-def _broken(probe: Probe, what: str, expected: object, got: object, place: int) -> Finding:
+def _broken(
+    probe: Probe, what: str, pair: tuple[object, object], place: int, cotangents: Tensors
+) -> Finding:
+    expected, got = pair
     return probe.broken(
         f"A gradient is wrong while {what} is under way: calls share state.",
         expected=expected,
         got=got,
         place=probe.path(place),
         hint="Keep what a call needs on its ctx, not on the class, a module or a global.",
+        given={"w": cotangents},
         repro=[
-            "w = [torch.ones_like(y) for y in outs()]",
             "print('alone', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
             "first = outs()",
             "with torch.no_grad(): args = tree_map(lambda a: a.detach() * 1.5 "
