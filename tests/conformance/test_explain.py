@@ -8,6 +8,7 @@ from pullback.conformance._explain import Difference, explain
 generator = torch.Generator().manual_seed(0)
 X = torch.randn(5, 4, dtype=torch.float64, generator=generator) + 0.1
 G = torch.randn(5, 4, dtype=torch.float64, generator=generator) + 0.1
+BELOW = int((X < 0).sum())
 S = torch.randn(4, 4, dtype=torch.float64, generator=generator)
 
 
@@ -48,9 +49,9 @@ SAID = {
     "rows": (X, X.mean(0, keepdim=True).expand(5, 4),
              "Got is the same along dimension 0: the mean of expected along it."),
     "same": (X, torch.ones(5, 4) * X[0], "Got is the same along dimension 0, expected is not."),
-    "signs": (X, X.abs(), f"Got has the right size, and the wrong sign at {int((X < 0).sum())} of 20."),
+    "signs": (X, X.abs(), f"Got has the right size, and the wrong sign at {BELOW} of 20."),
     "offset": (X, X + 0.25, "Got is expected +0.25 at every entry."),
-    "NaN": (X, X.log(), f"{int((X < 0).sum())} of 20 entries got are NaN; expected are finite numbers."),
+    "NaN": (X, X.log(), f"{BELOW} of 20 entries got are NaN; expected are finite numbers."),
     "shape": (X, X[0], "Got has shape (4,), expected is (5, 4)."),
     "equal": (X, X + 1e-9, ""),
     "unlike": (X, (3 * X).sin() + G * G, ""),
@@ -63,7 +64,7 @@ def test_the_kind_of_difference_is_said(kind):
     found = explain(
         Difference(
             expected, got, sizes={"dimension 0 of args[0]": 5, "args[0]": 20},
-            terms={"the gradient of args[1]": G}, factors={"the cotangent": X},
+            others={"the gradient of args[1]": G}, factors={"the cotangent": X},
         )
     )  # fmt: skip
     assert found == said

@@ -55,7 +55,7 @@ def run_check(options: Options) -> int:
     partial = _partial(outcomes)
     if baseline is not None:
         outcomes = [_accepted(outcome, baseline) for outcome in outcomes]
-    show(outcomes, problems, console, seconds, partial)
+    show(outcomes, problems, console, seconds, partial, verbose=options.verbose)
     _offer_inside(outcomes, options, console)
     write_outputs(options, outcomes, problems, console, seconds=seconds, partial=partial)
     if baseline is not None and not partial:

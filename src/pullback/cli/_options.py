@@ -44,6 +44,7 @@ class Options:
     inside: bool = False
     scripts: tuple[Path, ...] = ()
     trust: bool = False
+    verbose: bool = False
 
     @property
     def given(self) -> str:

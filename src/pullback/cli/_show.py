@@ -17,6 +17,8 @@ def show(
     console: Console,
     seconds: float,
     partial: str = "",
+    *,
+    verbose: bool = False,
 ) -> None:
     """Print the table, the broken findings with mend and rerun line, and a summary.
 
@@ -26,6 +28,7 @@ def show(
         console: where to print.
         seconds: how long the checks took, by the clock on the wall.
         partial: why not everything that was asked for is here, or an empty text.
+        verbose: print each finding, not each cause, with tables of entries and scripts.
     """
     checked = sorted(
         ((item, item.report) for item in outcomes if item.report is not None),
@@ -36,7 +39,7 @@ def show(
     print_table(reports, console)
     for outcome, report in checked:
         if not report.ok:
-            print_problems(report, outcome.rerun, console)
+            print_problems(report, outcome.rerun, console, verbose=verbose)
     for outcome in outcomes:
         if outcome.report is None:
             console.print(

@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
 
+from pullback.conformance._causes import fold
 from pullback.conformance._failure import NoForward, OnceOnly, classify, describe
 from pullback.conformance._guard import guarded, unpatched
 from pullback.conformance._probe import Probe
+from pullback.conformance._verify import verify
 from pullback.errors import ArgumentError
 from pullback.internal._operator import registered_rules
 from pullback.report import Finding, Verdict
@@ -139,8 +141,11 @@ def run_clauses(
         timeout: the seconds that each clause may take, or ``None`` for no limit.
 
     Yields:
-        One finding for each; `torch` is put back before the next one runs.
+        One finding for each; `torch` is put back before the next one runs. At the end, once more,
+        those that are told otherwise once all are known: consequences name their cause, and
+        scripts have been run.
     """
+    found: list[Finding] = []
     told = any(clause.id == "deterministic" for clause in clauses)  # then by that one alone
     probe = replace(probe, erratic=probe.erratic and told)
     for clause in in_running_order(clauses):
@@ -151,7 +156,28 @@ def run_clauses(
         # One cause gives one finding.
         if patched and clause.id == teller:
             finding = _patching(replace(probe, clause=clause.id), clause, patched)
+        found.append(finding)
         yield finding
+    yield from _concluded(clauses, probe, found, timeout)
+
+
+def _concluded(
+    clauses: Sequence[Clause], probe: Probe, found: Sequence[Finding], timeout: float | None
+) -> Iterator[Finding]:
+    """The findings that differ once all are known."""
+    by_id = {clause.id: clause for clause in clauses}
+    latest = {finding.clause: finding for finding in found if finding.verdict.is_bad}
+    with unpatched():
+        for finding in fold(
+            probe, found, lambda id_, there: run_clause(by_id[id_], there, timeout)
+        ):  # fmt: skip
+            latest[finding.clause] = finding
+        for finding in latest.values():
+            shown = finding if finding.cause or finding.clause in _LAST else verify(
+                finding, probe.patience
+            )  # fmt: skip
+            if shown not in found:
+                yield shown
 
 
 def teller(clauses: Sequence[Clause]) -> str:

@@ -5,7 +5,9 @@ moving one entry at a time; of a large input some entries, spread out and at bot
 """
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
@@ -87,24 +89,86 @@ def compare_entries(probe: Probe, only: int | None) -> Entrywise | None:
     return None
 
 
+class _Found(NamedTuple):
+    """A gradient by finite differences, by backward, and which entries of the first are known."""
+
+    expected: torch.Tensor
+    got: torch.Tensor | None
+    known: torch.Tensor
+
+
+@dataclass(frozen=True)
+class _At:
+    """<w, f> around one point.
+
+    Arguments:
+        probe: the subject.
+        points: the differentiated inputs.
+        weights: the cotangents.
+        base: the outputs there.
+        until: when time is over.
+    """
+
+    probe: Probe
+    points: Tensors
+    weights: Tensors
+    base: Tensors
+    until: float
+
+    def slope(self, only: int, place: int) -> complex | float | None:
+        """d<w, f> by one entry; of a complex entry as autograd has it."""
+        point = self.points[only]
+        step = _step(point, place, self.probe.rough)
+        found = []
+        for unit in (1.0, 1j) if point.is_complex() else (1.0,):
+            sides = []
+            for sign in (1, -1):
+                moved = [x.clone() for x in self.points]
+                moved[only] = moved[only].contiguous()
+                moved[only].view(-1)[place] += sign * step * unit
+                try:
+                    with torch.no_grad():
+                        outputs = aligned(self.probe.evaluate(moved), self.base)
+                except Exception:  # refused there
+                    return None
+                sides.append(sum(inner(w, y) for w, y in zip(self.weights, outputs, strict=True)))
+            found.append((sides[0] - sides[1]) / (2 * step))
+        return complex(*found) if len(found) == 2 else found[0]
+
+    def gradient(self, only: int, places: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The gradient of one input at some entries, as many as there is time for, and which."""
+        found = torch.full_like(self.points[only], torch.nan).contiguous()
+        known = torch.zeros(found.shape, dtype=torch.bool)
+        for place in places:
+            value = self.slope(only, place)
+            if value is not None:
+                found.view(-1)[place] = value
+                known.view(-1)[place] = True
+            if time.monotonic() > self.until:
+                break
+        return found, known
+
+    def whole(self, only: int, weights: Tensors | None = None) -> torch.Tensor | None:
+        """All entries of a gradient; ``None`` where one cannot be had, or time is over."""
+        count = self.points[only].numel()
+        if count > _EVERY or time.monotonic() > self.until:
+            return None
+        there = self if weights is None else replace(self, weights=weights)
+        found, known = there.gradient(only, range(count))
+        return found if bool(known.all()) else None
+
+
 def _gradients(probe: Probe, points: Tensors, only: int, until: float) -> Entrywise | None:
     base = probe.output_values(points)
-    weights = probe.spread(base, "weights 0")
+    at = _At(probe, points, probe.spread(base, "weights 0"), base, until)
     point = points[only]
     places = _places(point.numel())
     if not places or not _moves_alone(point, places[0]):
         return None
-    expected = torch.full_like(point, torch.nan)
-    known = torch.zeros(point.shape, dtype=torch.bool)
-    for place in places:
-        if time.monotonic() > until and known.any():
-            break
-        value = _slope(probe, points, only, place, weights, base)
-        if value is None:
-            continue
-        expected.reshape(-1)[place] = value
-        known.view(-1)[place] = True
-    got = _raw(probe, points, weights)[only]
+    expected, known = at.gradient(only, places)
+    handed = [w.clone() for w in at.weights]
+    got = probe.answers(probe.leaves(points), handed)[only]
+    got = None if got is None else got.detach()
     answered = torch.zeros_like(point) if got is None else got
     if not known.any() or answered.shape != point.shape:
         return None
@@ -112,9 +176,8 @@ def _gradients(probe: Probe, points: Tensors, only: int, until: float) -> Entryw
     gap = (answered.cpu() - expected.cpu())[known].abs()
     if not bool((~(gap <= tolerance * expected.cpu()[known].abs().max())).any()):
         return None
-    difference = _difference(probe, points, only, weights, expected, got, known, until)
-    return Entrywise(only, points, weights, expected, got, known, explain(difference),
-                     probe.rough)  # fmt: skip
+    said = explain(_difference(at, only, _Found(expected, got, known)))
+    return Entrywise(only, points, at.weights, expected, got, known, said, probe.rough)
 
 
 def _places(count: int) -> list[int]:
@@ -137,90 +200,34 @@ def _moves_alone(point: torch.Tensor, place: int) -> bool:
     return True
 
 
-def _slope(
-    probe: Probe, points: Tensors, only: int, place: int, weights: Tensors, base: Tensors
-) -> complex | float | None:
-    """d<w, f> by one entry; of a complex entry as autograd has it."""
-    point = points[only]
-    step = _step(point, place, probe.rough)
-    found = []
-    for unit in (1.0, 1j) if point.is_complex() else (1.0,):
-        sides = []
-        for sign in (1, -1):
-            moved = [x.clone() for x in points]
-            moved[only] = moved[only].contiguous()
-            moved[only].view(-1)[place] += sign * step * unit
-            try:
-                with torch.no_grad():
-                    outputs = aligned(probe.evaluate(moved), base)
-            except Exception:  # refused there
-                return None
-            sides.append(sum(inner(w, y) for w, y in zip(weights, outputs, strict=True)))
-        found.append((sides[0] - sides[1]) / (2 * step))
-    return complex(*found) if len(found) == 2 else found[0]
-
-
 def _step(point: torch.Tensor, place: int, rough: bool) -> float:
     relative = _STEP[torch.float32 if rough else torch.float64]
     step = float(scale(point).abs().reshape(-1)[place]) * relative
     return float(f"{step:.0e}")  # short to write down
 
 
-def _raw(probe: Probe, points: Tensors, weights: Tensors) -> list[torch.Tensor | None]:
-    """What autograd answers for each input, ``None`` where it answers nothing."""
-    leaves = probe.leaves(points)
-    outputs = probe.evaluate(leaves)
-    pairs = [(y, w.clone()) for y, w in zip(outputs, weights, strict=True) if y.requires_grad]
-    if not pairs:
-        return [None] * len(leaves)
-    answered = probe.gradients([y for y, _ in pairs], leaves, [w for _, w in pairs])
-    return [None if g is None else g.detach() for g in answered]
-
-
-def _difference(
-    probe: Probe, points: Tensors, only: int, weights: Tensors,
-    expected: torch.Tensor, got: torch.Tensor | None, known: torch.Tensor, until: float,
-) -> Difference:  # fmt: skip
-    names = probe.inputs.names()
-    terms = {}
-    for k, (name, point) in enumerate(zip(names, points, strict=True)):
-        if k != only and point.shape == expected.shape and point.numel() <= _EVERY:
-            other = _whole(probe, points, k, weights, until)
-            if other is not None:
-                terms[f"the gradient of {name}"] = other
-    if len(weights) > 1 and bool(known.all()):
-        for k in range(len(weights)):
-            alone = [w if j == k else w * 0 for j, w in enumerate(weights)]
-            other = _whole(probe, points, only, alone, until)
-            if other is not None:
-                terms[f"output {k}"] = other
+def _difference(at: _At, only: int, found: _Found) -> Difference:
+    """What may explain the difference: gradients of others, sizes, and what a factor may be."""
+    names = at.probe.inputs.names()
+    others, parts = {}, {}
+    for k, (name, point) in enumerate(zip(names, at.points, strict=True)):
+        other = at.whole(k) if k != only and point.shape == found.expected.shape else None
+        if other is not None:
+            others[f"the gradient of {name}"] = other
+    for k in range(len(at.weights) if len(at.weights) > 1 else 0):
+        alone = [w if j == k else w * 0 for j, w in enumerate(at.weights)]
+        part = at.whole(only, alone)
+        if part is not None:
+            parts[f"output {k}"] = part
+    cotangents = {f"cotangent of output {k}": w for k, w in enumerate(at.weights)}
     return Difference(
-        expected, got, known,
-        sizes=_sizes(names, points, weights),
-        terms=terms,
-        factors={
-            **{f"cotangent of output {k}": w for k, w in enumerate(weights)},
-            **dict(zip(names, points, strict=True)),
-            "two": torch.full_like(expected, 2.0),
-        },
-        close=3e-2 if probe.rough or probe.grain else 1e-3,
-    )  # fmt: skip
-
-
-def _whole(
-    probe: Probe, points: Tensors, only: int, weights: Tensors, until: float
-) -> torch.Tensor | None:
-    """All entries of another gradient; ``None`` where one cannot be had, or time is over."""
-    base = probe.output_values(points)
-    found = torch.zeros_like(points[only])
-    for place in range(found.numel()):
-        value = None if time.monotonic() > until else _slope(
-            probe, points, only, place, weights, base
-        )  # fmt: skip
-        if value is None:
-            return None
-        found.view(-1)[place] = value
-    return found
+        *found,
+        sizes=_sizes(names, at.points, at.weights),
+        others=others,
+        parts=parts,
+        factors={**cotangents, **dict(zip(names, at.points, strict=True))},
+        close=3e-2 if at.probe.rough or at.probe.grain else 1e-3,
+    )
 
 
 def _sizes(names: list[str], points: Tensors, weights: Tensors) -> dict[str, int]:

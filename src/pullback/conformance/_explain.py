@@ -23,7 +23,8 @@ class Difference:
         got: the numbers seen, or ``None`` where backward returned no gradient.
         known: where ``expected`` is known, a mask; ``None`` for everywhere.
         sizes: numbers that a factor may be, by what they are.
-        terms: tensors of the same shape that may be missing, counted twice, or taken for it.
+        others: tensors of the same shape that may be taken for it, missing or one too many.
+        parts: the terms that what is expected is the sum of.
         factors: tensors of the same shape that may be missing as a factor, or one too many.
         close: how far apart equal numbers may be, beside the largest.
     """
@@ -32,7 +33,8 @@ class Difference:
     got: torch.Tensor | None
     known: torch.Tensor | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
-    terms: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    others: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    parts: Mapping[str, torch.Tensor] = field(default_factory=dict)
     factors: Mapping[str, torch.Tensor] = field(default_factory=dict)
     close: float = _CLOSE
 
@@ -84,7 +86,8 @@ class _Pair:
     @classmethod
     def of(cls, difference: Difference) -> "_Pair | None":
         one, other = difference.expected, difference.got
-        assert other is not None  # noqa: S101 - explain has told None before
+        if other is None:
+            return None
         dtype = _WIDE[one.is_complex() or other.is_complex()]
         expected, got = one.detach().to("cpu", dtype), other.detach().to("cpu", dtype)
         known = difference.known
@@ -107,9 +110,9 @@ class _Pair:
     def takes(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
         """Those of the shape compared, in its dtype."""
         for name, tensor in tensors.items():
-            if tensor.shape == self.expected.shape and tensor.isfinite().all():
-                if tensor.is_complex() <= self.expected.is_complex():
-                    yield name, tensor.detach().to("cpu", self.expected.dtype)
+            fits = tensor.shape == self.expected.shape and tensor.isfinite().all()
+            if fits and tensor.is_complex() <= self.expected.is_complex():
+                yield name, tensor.detach().to("cpu", self.expected.dtype)
 
 
 def _shapes(expected: torch.Tensor, got: torch.Tensor) -> str:
@@ -190,24 +193,20 @@ def _arranged(pair: _Pair) -> Iterator[str]:
 
 
 def _terms(pair: _Pair) -> Iterator[str]:
-    """Another gradient, or one of several terms."""
-    for name, term in pair.takes(pair.difference.terms):
-        if not term.any():
-            continue
-        other = replace_expected(pair, term)
+    """Another gradient, or not all of several terms."""
+    others = [(name, t) for name, t in pair.takes(pair.difference.others) if t.any()]
+    parts = [(name, t) for name, t in pair.takes(pair.difference.parts) if t.any()]
+    for name, term in [*parts, *others]:
+        if pair.equal(pair.got + term):
+            yield f"The term of {name} is missing."
+        elif pair.equal(pair.got - term):
+            yield f"The term of {name} is counted once too often."
+    for name, term in others:
+        other = _Pair(term, pair.got, pair.known, pair.difference)
         if other.equal(pair.got):
             yield f"Got is {name}."
         elif other.equal(-pair.got):
             yield f"Got is minus {name}."
-        elif pair.equal(pair.got + term):
-            yield f"The term of {name} is missing."
-        elif pair.equal(pair.got - term):
-            yield f"The term of {name} is counted once too often."
-
-
-def replace_expected(pair: _Pair, expected: torch.Tensor) -> _Pair:
-    """The same pair with other numbers expected."""
-    return _Pair(expected, pair.got, pair.known, pair.difference)
 
 
 def _factors(pair: _Pair) -> Iterator[str]:

@@ -19,9 +19,10 @@ from dataclasses import replace
 
 import torch
 
-from pullback.conformance._derivative import is_linear, try_derivative
+from pullback.conformance._derivative import try_derivative
 from pullback.conformance._entries import steps_by_entry
 from pullback.conformance._guard import guarded
+from pullback.conformance._linearity import is_linear
 from pullback.conformance._probe import Probe
 from pullback.conformance._steps import Motion, jumps_anywhere, motions
 

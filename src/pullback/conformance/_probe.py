@@ -225,18 +225,31 @@ class Probe:
         **options: Any,
     ) -> Tensors:
         """The gradients of ``sum <cotangent, output>``, zeros where torch answers ``None``."""
+        answered = self.answers(leaves, cotangents, outputs, **options)
+        return [
+            torch.zeros_like(leaf) if gradient is None else gradient
+            for leaf, gradient in zip(leaves, answered, strict=True)
+        ]
+
+    def answers(
+        self,
+        leaves: Sequence[torch.Tensor],
+        cotangents: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor] | None = None,
+        **options: Any,
+    ) -> list[torch.Tensor | None]:
+        """As `pull`, with ``None`` where torch answers ``None``."""
         found = self.evaluate(leaves) if outputs is None else outputs
         pairs = [(y, g) for y, g in zip(found, cotangents, strict=True) if y.requires_grad]
         wanted = [k for k, leaf in enumerate(leaves) if leaf.requires_grad]
-        gradients: Tensors = [torch.zeros_like(leaf) for leaf in leaves]
+        gradients: list[torch.Tensor | None] = [None] * len(leaves)
         if not pairs or not wanted:
             return gradients
         answered = self.gradients(
             [y for y, _ in pairs], [leaves[k] for k in wanted], [g for _, g in pairs], **options
         )
         for k, gradient in zip(wanted, answered, strict=True):
-            if gradient is not None:
-                gradients[k] = gradient
+            gradients[k] = gradient
         return gradients
 
     def gradients(
@@ -323,7 +336,9 @@ class Probe:
         script = self._script(repro, given or {})
         texts = show_pair(expected, got)
         entries = ""
-        if is_plain(expected) and is_plain(got) and expected.shape == got.shape:
+        if isinstance(expected, torch.Tensor) and got is None:
+            said = explain(Difference(expected, None))
+        elif is_plain(expected) and is_plain(got) and expected.shape == got.shape:
             said = explain(Difference(expected, got)) if said is None else said
             entries = table(expected, got)
         return replace(

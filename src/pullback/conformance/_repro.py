@@ -86,7 +86,8 @@ def write_repro(
         ]
     except (ValueError, SyntaxError):
         return ""
-    inputs_made = [
+    made = [
+        "torch.set_printoptions(precision=7, threshold=5000)",
         f"torch.manual_seed({seed})",
         f"args = ({args}{',' if args else ''})",
         f"kwargs = {{{kwargs}}}" if kwargs else "",
@@ -102,16 +103,18 @@ def write_repro(
         f"    return [ys[k] for k in {list(outputs)}]",
         *body,
     ]
-    # In our own lines alone: what was typed at a prompt stays as it is.
-    text = "\n".join(shown)
+    text = _adapted("\n".join(shown), subject, named=bool(kwargs), accumulates=accumulates)
+    source = "\n".join(["import torch", *head, *literals.head, *made, text])
+    return literals.finish(lay_out(source))
+
+
+def _adapted(text: str, subject: Subject, *, named: bool, accumulates: bool) -> str:
+    """Our own lines, for how this subject is called; what was typed at a prompt stays as it is."""
     called = "F.apply(" if subject.function is not None else "F("
     text = re.sub(r"(?<![\w.])call\(", called, text)
-    if not kwargs:
+    if not named:
         text = text.replace(", **kwargs)", ")").replace("(args, kwargs)", "args")
-    if accumulates:
-        text = text.replace("torch.autograd.grad(", "grad(")
-    source = "\n".join(["import torch", *head, *literals.head, *inputs_made, text])
-    return literals.finish(lay_out(source))
+    return text.replace("torch.autograd.grad(", "grad(") if accumulates else text
 
 
 def _given(value: Sequence[torch.Tensor] | torch.Tensor, literals: Literals) -> str:

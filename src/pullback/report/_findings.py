@@ -132,6 +132,24 @@ class Findings:
         return tuple(finding for finding in self.findings if not finding.ok)
 
     @property
+    def causes(self) -> tuple[Finding, ...]:
+        """The problems but for those that have the cause of another one."""
+        return tuple(f for f in self.problems if not (f.cause and self._is_told(f.cause)))
+
+    def _is_told(self, clause: str) -> bool:
+        return any(f.clause == clause and not f.cause for f in self.problems)
+
+    def same_cause(self, finding: Finding) -> str:
+        """One line that names the clauses that fail for the cause of a finding, or nothing."""
+        others = [f.clause for f in self.problems if f.cause == finding.clause]
+        if not others:
+            return ""
+        clauses = (
+            "1 other clause fails" if len(others) == 1 else f"{len(others)} other clauses fail"
+        )
+        return f"{clauses} for the same cause: {', '.join(others)}."
+
+    @property
     def accepted(self) -> tuple[Finding, ...]:
         """The findings that a baseline accepts."""
         return tuple(finding for finding in self.findings if finding.accepted)

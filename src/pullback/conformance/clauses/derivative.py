@@ -116,10 +116,10 @@ def _broken(probe: Probe, trial: Trial, only: int | None) -> Finding:
 def _by_entry(probe: Probe, found: Entrywise, hint: str) -> Finding:
     there = replace(probe, inputs=probe.inputs.with_points(found.points))
     k = found.only
-    finding = there.broken(
-        "Backward is not the derivative of forward.",
+    return there.broken(
+        "Backward is not what finite differences of forward are.",
         expected=found.expected,
-        got=found.shown,
+        got=found.got,
         place=probe.path(k),
         hint=hint,
         said=found.said,
@@ -142,4 +142,3 @@ def _by_entry(probe: Probe, found: Entrywise, hint: str) -> Finding:
             "[got.reshape(-1)[i].item() for i in steps])",
         ],
     )
-    return finding if found.got is not None else replace(finding, got="None")

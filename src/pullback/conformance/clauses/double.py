@@ -102,7 +102,7 @@ def _broken(probe: Probe, trial: Trial, only: int, count: int) -> Finding:
         repro=[
             "w, h = [g.requires_grad_() for g in w], 1e-6",
             "def B(g=False): r = torch.autograd.grad(outs(), xs, w, create_graph=g, "
-            "allow_unused=True); return [x * 0 if b is None else b for b, x in zip(r, xs)]",
+            "allow_unused=True); return [x * 0 if b is None else b.clone() for b, x in zip(r, xs)]",
             f"x = {source}; v = v[{only}]",
             "penalty = sum((c.conj() * b).real.sum() for c, b in zip(u, B(True)))",
             "got = torch.autograd.grad(penalty + 0 * x.abs().sum(), x)[0]  # beside another term",

@@ -48,9 +48,11 @@ def layout(probe: Probe) -> Finding:
                 return probe.failed(error, f"{what} {kind} are refused", _HINT)
             place = probe.differ(got, expected, looser=1e4)
             if place is not None:
-                pair = expected[place], got[place]
+                k = place - len(outputs)
+                none = k >= 0 and _is_none(probe, xs, gs, k)
+                pair = expected[place], None if none else got[place]
                 there = replace(probe, inputs=probe.inputs.with_points(plain[0]))
-                return _broken(there, (what, kind), pair, place - len(outputs), plain[1])
+                return _broken(there, (what, kind), pair, k, plain[1])
     return _degenerate(probe) or probe.holds(
         "Transposed, strided, expanded, empty and zero-dimensional tensors give the same numbers."
     )
@@ -62,6 +64,11 @@ def _run(probe: Probe, points: Tensors, cotangents: Tensors) -> Tensors:
     outputs = probe.evaluate(leaves)
     gradients = probe.pull(leaves, cotangents, outputs)
     return [*(y.detach().clone() for y in outputs), *(g.detach() for g in gradients)]
+
+
+def _is_none(probe: Probe, points: Tensors, cotangents: Tensors, place: int) -> bool:
+    leaves = [x.detach().requires_grad_() for x in points]
+    return probe.answers(leaves, cotangents)[place] is None
 
 
 def _transposed(x: torch.Tensor) -> torch.Tensor:
@@ -179,9 +186,12 @@ def _one_element(
 
 
 def _broken(
-    probe: Probe, which: tuple[str, str], pair: tuple[torch.Tensor, torch.Tensor], place: int,
+    probe: Probe,
+    which: tuple[str, str],
+    pair: tuple[torch.Tensor, torch.Tensor | None],
+    place: int,
     cotangents: Tensors,
-) -> Finding:  # fmt: skip
+) -> Finding:
     (what, kind), (expected, got) = which, pair
     path = probe.path(place) if 0 <= place < len(probe.inputs.differentiable) else "an output"
     lay = "torch.stack([t * 0, t], -1)[..., 1]"

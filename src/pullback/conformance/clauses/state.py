@@ -1,9 +1,11 @@
 """`state`: live calls do not share state; threads do not either."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from pullback.conformance._clause import clause
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._repro import Given
 from pullback.report import Finding
 
 __all__ = ["state"]
@@ -34,7 +36,8 @@ def state(probe: Probe) -> Finding:
     place = probe.differ([t.detach() for t in kept], before)
     if place is not None:
         pair = before[place], kept[place]
-        return _overwritten(probe, pair, place - len(shapes), probe.cotangents(shapes))
+        given = {"w": probe.cotangents(shapes), "others": points[1]}
+        return _overwritten(probe, pair, place - len(shapes), given)
     for order in ((0, 1), (1, 0)):
         leaves = [probe.leaves(x) for x in points]
         outputs = [probe.evaluate(x) for x in leaves]
@@ -43,7 +46,9 @@ def state(probe: Probe) -> Finding:
             place = probe.differ([g.detach() for g in got], alone[k], looser=1e3)
             if place is not None:
                 pair = alone[k][place], got[place]
-                return _broken(probe, "a second live call", pair, place, cotangents)
+                given = {"w": cotangents, "others": points[1 - k]}
+                there = replace(probe, inputs=probe.inputs.with_points(points[k]))
+                return _broken(there, "a second live call", pair, place, given)
     if probe.draws:
         return probe.holds("Live calls do not disturb each other (threads share the generator).")
     finding = _threads(probe, points, cotangents, alone)
@@ -72,13 +77,19 @@ def _threads(
         if answer is not None:
             place, got = answer
             pair = alone[number % 2][place], got[place]
-            return _broken(probe, "another thread", pair, place, cotangents)
+            given = {"w": cotangents, "others": points[1 - number % 2]}
+            there = replace(probe, inputs=probe.inputs.with_points(points[number % 2]))
+            return _broken(there, "another thread", pair, place, given)
     return None
 
 
-def _overwritten(
-    probe: Probe, pair: tuple[object, object], place: int, cotangents: Tensors
-) -> Finding:
+_OTHERS = (
+    "others = [x.requires_grad_() for x in others]; args = tree_map(lambda a: "
+    "next((o for x, o in zip(xs, others) if x is a), a), args)"
+)
+
+
+def _overwritten(probe: Probe, pair: tuple[object, object], place: int, given: Given) -> Finding:
     before, now = pair
     what = "an output" if place < 0 else f"the gradient of {probe.path(place)}"
     return probe.broken(
@@ -87,23 +98,20 @@ def _overwritten(
         got=now,
         place=what,
         hint="Return memory of the call's own: what is returned is the caller's to keep.",
-        given={"w": cotangents},
+        given=given,
         repro=[
             "first = outs(); kept = [y.detach().clone() for y in first]",
             "g = torch.autograd.grad(first, xs, w, allow_unused=True); was = "
             "[None if t is None else t.clone() for t in g]",
-            "with torch.no_grad(): args = tree_map(lambda a: a.detach() * 1.5 "
-            "if isinstance(a, torch.Tensor) and a.requires_grad else a, args)",
-            "xs2 = [a.requires_grad_() for a in tree_leaves(args) if isinstance(a, torch.Tensor) "
-            "and a.is_floating_point()]; ys = outs()",
-            "torch.autograd.grad(ys, xs2, w, allow_unused=True)",
+            _OTHERS,
+            "torch.autograd.grad(outs(), others, w, allow_unused=True)",
             "print('before', kept, was); print('after ', first, g)",
         ],
     )
 
 
 def _broken(
-    probe: Probe, what: str, pair: tuple[object, object], place: int, cotangents: Tensors
+    probe: Probe, what: str, pair: tuple[object, object], place: int, given: Given
 ) -> Finding:
     expected, got = pair
     return probe.broken(
@@ -112,12 +120,11 @@ def _broken(
         got=got,
         place=probe.path(place),
         hint="Keep what a call needs on its ctx, not on the class, a module or a global.",
-        given={"w": cotangents},
+        given=given,
         repro=[
             "print('alone', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
             "first = outs()",
-            "with torch.no_grad(): args = tree_map(lambda a: a.detach() * 1.5 "
-            "if isinstance(a, torch.Tensor) and a.requires_grad else a, args)",
+            _OTHERS,
             "outs(); print('with a second call live', torch.autograd.grad(first, xs, w, "
             "allow_unused=True))",
         ],
