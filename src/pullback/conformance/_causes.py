@@ -69,7 +69,11 @@ def _tried(mend: Mend, probe: Probe, failed: Sequence[str], again: Again) -> _Ca
     there = replace(probe, subject=subject)
     if again(mend.clause, there).verdict not in _WELL:
         return None
-    others = [id_ for id_ in failed if id_ != mend.clause and id_ not in _SLOW]
+    others = [
+        id_
+        for id_ in failed
+        if id_ != mend.clause and id_ not in _SLOW and (not mend.of or id_ in mend.of)
+    ]
     return _Cause(
         mend, there, [mend.clause, *(id_ for id_ in others if again(id_, there).verdict in _WELL)]
     )

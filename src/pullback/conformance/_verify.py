@@ -54,7 +54,7 @@ def _run(script: str, patience: float) -> tuple[str, str]:
 
 def _prints(printed: str, text: str) -> bool:
     """Whether the numbers of a finding are among those printed, to four digits."""
-    shown = re.match(r"\[([^]]*)\]|\s*([-+]?\d[^ ]*|nan|inf)", text)
+    shown = re.match(r"\[([^]]*)\]|([-+]?\d\S*|nan|inf)(?= \(| \+-|$)", text)
     if shown is None:
         return True
     wanted = [float(n) for n in _NUMBER.findall(shown.group(1) or shown.group(2) or "")]
