@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pullback.conformance._arguments import Arguments
@@ -16,6 +17,7 @@ from pullback.conformance._environment import environment
 from pullback.conformance._guard import guarded, unpatched
 from pullback.conformance._intent import infer_intent
 from pullback.conformance._isolate import Isolation, check_isolated
+from pullback.conformance._not_a_number import without_nan
 from pullback.conformance._own_generators import own_generators
 from pullback.conformance._prepare import prepare, refuse_data
 from pullback.conformance._subject import Subject
@@ -96,11 +98,13 @@ def check(
     subject = Subject.of(function, gradient)
     arguments = Arguments.of(inputs, kwargs)
     refuse_data(arguments)
+    arguments, unjudged = without_nan(arguments)
     if isolate:
-        return check_isolated(
+        report = check_isolated(
             subject, arguments, chosen, seed=seed, timeout=timeout, isolate=isolate,
             on_finding=on_finding,
         )  # fmt: skip
+        return replace(report, unjudged=unjudged)
     with guarded((*arguments.generators, *own_generators(subject.target))):
         with unpatched() as replaced:
             probe = infer_intent(prepare(subject, arguments, seed))
@@ -115,7 +119,7 @@ def check(
     findings = tuple(found[clause.id] for clause in chosen)
     return Report(
         subject.name, probe.intent, probe.inferred, findings, seed,
-        time.perf_counter() - started, environment(), probe.constants,
+        time.perf_counter() - started, environment(), probe.constants, unjudged=unjudged,
     )  # fmt: skip
 
 

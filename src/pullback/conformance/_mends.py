@@ -1,6 +1,7 @@
 """One breach at a time undone in a Function, from outside: what then holds failed because of it."""
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -107,9 +108,11 @@ def _contiguous_with_flag(x: torch.Tensor) -> torch.Tensor:
 
 def _fresh(kind: _Kind) -> dict[str, Any]:
     """What is returned is memory of the call's own."""
+    alone = threading.Lock()  # another thread would write there before it is copied
 
     def backward(method: Any, *args: Any) -> Any:
-        return _each(torch.clone, method(*args))
+        with alone:
+            return _each(torch.clone, method(*args))
 
     def forward(method: Any, *args: Any, **kwargs: Any) -> Any:
         own = {id(value) for value in pytree.tree_leaves((args, kwargs))}
@@ -224,15 +227,19 @@ def _of_the_call(kind: _Kind) -> dict[str, Any]:
             and not isinstance(value, (staticmethod, classmethod, property))
         ]  # fmt: skip
 
+    alone = threading.RLock()
+
     def keep(method: Any, *args: Any, **kwargs: Any) -> Any:
-        found = method(*args, **kwargs)
-        object.__setattr__(args[0], "_class", state())
+        with alone:
+            found = method(*args, **kwargs)
+            object.__setattr__(args[0], "_class", state())
         return found
 
     def restore(method: Any, ctx: Any, *cotangents: Any) -> Any:
-        for owner, name, value in vars(ctx).get("_class", ()):
-            setattr(owner, name, _copied(value))
-        return method(ctx, *cotangents)
+        with alone:
+            for owner, name, value in vars(ctx).get("_class", ()):
+                setattr(owner, name, _copied(value))
+            return method(ctx, *cotangents)
 
     return {**_wrapped(kind, _context(kind), keep), **_wrapped(kind, _backward(kind), restore)}
 

@@ -92,6 +92,8 @@ class Findings:
         environment: versions and devices, name to text.
         constants: paths of the floating inputs that were not differentiated.
         unfinished: why not every clause was run, or an empty text.
+        unjudged: what of the arguments nothing is known of, or an empty text.
+        guessed: the arguments, where they were guessed, or an empty text.
     """
 
     function: str
@@ -103,9 +105,11 @@ class Findings:
     environment: Mapping[str, str] = field(default_factory=dict)
     constants: tuple[str, ...] = ()
     unfinished: str = ""
+    unjudged: str = ""
+    guessed: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("function", "unfinished"):
+        for name in ("function", "unfinished", "unjudged", "guessed"):
             object.__setattr__(self, name, clean(getattr(self, name)))
 
     def __bool__(self) -> bool:
@@ -119,8 +123,8 @@ class Findings:
     @property
     def unchecked(self) -> str:
         """Why not all was shown that was asked, or an empty text."""
-        if self.unfinished:
-            return self.unfinished
+        if self.unfinished or self.unjudged:
+            return "; ".join(text for text in (self.unfinished, self.unjudged) if text)
         if any(finding.verdict is not Verdict.SKIPPED for finding in self.findings):
             return ""
         said = self.findings[0].detail if self.findings else "no clause was run"

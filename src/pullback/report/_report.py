@@ -32,6 +32,8 @@ class Report(Findings):
         environment: versions and devices, name to text.
         constants: paths of the floating inputs that were not differentiated.
         unfinished: why not every clause was run, or an empty text.
+        unjudged: what of the arguments nothing is known of, or an empty text.
+        guessed: the arguments, where they were guessed, or an empty text.
 
     A report is true where it is ok.
 
