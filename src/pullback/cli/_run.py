@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 
 from rich.console import Console
 
+from pullback.cli._guessed import guessed_report
 from pullback.cli._pool import run_jobs
 from pullback.cli._progress import Doing, with_progress
 from pullback.cli._signals import interrupting
@@ -64,9 +65,10 @@ def run_tasks(
         if not task.reason:
             how = {"isolate": alone, "timeout": timeout if alone else None}
             intent = gradient or task.gradient
-            report, outcome.reason = _check_task(
-                task, intent, {**what, **how, "on_finding": partial(_tell, doing, task.name)}
-            )
+            options = {**what, **how, "on_finding": partial(_tell, doing, task.name)}
+            report, outcome.reason = _check_task(task, intent, options)
+            if report is not None and task.guessed:
+                report = guessed_report(task, report, intent, options)
             if report is not None:  # a broken report is false
                 outcome.report = replace(report, function=task.name)
         return outcome

@@ -86,6 +86,8 @@ def _print_remarks(report: Findings, name: str, console: Console) -> None:
         f"{escape(item.accepted)}"
         for item in report.accepted
     ]
+    if report.guessed:
+        lines.append(f"[yellow]guessed inputs of[/] {escape(name)}: {escape(report.guessed)}")
     if report.unchecked:
         lines.append(f"[yellow]not all of[/] {escape(name)}: {escape(report.unchecked)}")
     for line in lines:

@@ -29,7 +29,8 @@ class _Counter(TorchDispatchMode):
     why="Frozen layers and partial fine-tuning skip unneeded gradients. Computing them "
     "wastes time and memory; skipping the wrong one loses a gradient. An index that "
     "is off by one loses it only then.",
-    breach="when one gradient at a time is asked for, or the inputs are no leaves. Wasted operations alone are `lacking`.",
+    breach="when one gradient at a time is asked for, or the inputs are no leaves. Wasted "
+    "operations alone are `lacking`.",
     mend="`ctx.needs_input_grad[k]` counts arguments of forward.",
 )
 def needs_input_grad(probe: Probe) -> Finding:
