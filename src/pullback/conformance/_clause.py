@@ -22,6 +22,9 @@ __all__ = ["Clause", "bearer", "check_timeout", "clause", "run_clause", "run_cla
 # They compile, which takes seven times as long as all others together.
 _LAST = ("compositions", "compile", "cuda-graph")
 
+# The scripts of these take long, or print other numbers each time: that is what they show.
+_NOT_RUN_AGAIN = (*_LAST, "deterministic")
+
 # These use inputs once. Others read them again, which ends the process where forward frees them.
 _OF_FRESH_INPUTS = ("mutation", "derivative", "linear", "form", "deterministic", "once")
 
@@ -173,9 +176,8 @@ def _concluded(
         ):  # fmt: skip
             latest[finding.clause] = finding
         for finding in latest.values():
-            shown = finding if finding.cause or finding.clause in _LAST else verify(
-                finding, probe.patience
-            )  # fmt: skip
+            told = finding.cause or finding.clause in _NOT_RUN_AGAIN
+            shown = finding if told else verify(finding, probe.patience)
             if shown not in found:
                 yield shown
 

@@ -4,6 +4,7 @@ A directional derivative tells that a backward is wrong. Which entries are, and 
 moving one entry at a time; of a large input some entries, spread out and at both ends.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ __all__ = ["Entrywise", "compare_entries"]
 _EVERY = 256
 _SOME = 96
 _ENDS = 24
+_NEAR = 3
 # Seconds that moving entries may take; the others are not moved then.
 _SECONDS = 1.5
 _STEP = {torch.float64: 2.0**-17, torch.float32: 2.0**-6}
@@ -135,6 +137,25 @@ class _At:
             found.append((sides[0] - sides[1]) / (2 * step))
         return complex(*found) if len(found) == 2 else found[0]
 
+    def gap(
+        self, only: int, step: torch.Tensor, gradient: torch.Tensor, low: int, high: int
+    ) -> float:
+        """How far backward is off where one range of entries moves; 0 where f is refused."""
+        size = _STEP[torch.float32 if self.probe.rough else torch.float64]
+        moved = torch.zeros_like(step)
+        moved[low:high] = step[low:high]
+        sides = []
+        for sign in (1, -1):
+            points = [x.clone() for x in self.points]
+            points[only] = points[only] + sign * size * moved.view(points[only].shape)
+            try:
+                with torch.no_grad():
+                    outputs = aligned(self.probe.evaluate(points), self.base)
+            except Exception:  # refused there
+                return 0.0
+            sides.append(sum(inner(w, y) for w, y in zip(self.weights, outputs, strict=True)))
+        return abs((sides[0] - sides[1]) / (2 * size) - inner(gradient, moved))
+
     def gradient(self, only: int, places: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """The gradient of one input at some entries, as many as there is time for, and which."""
         found = torch.full_like(self.points[only], torch.nan).contiguous()
@@ -165,7 +186,9 @@ def _gradients(probe: Probe, points: Tensors, only: int, until: float) -> Entryw
     places = _places(point.numel())
     if not places or not _moves_alone(point, places[0]):
         return None
-    expected, known = at.gradient(only, places)
+    lone = _lone_place(at, only)
+    around = range(max(lone - _NEAR, 0), min(lone + _NEAR + 1, point.numel()))
+    expected, known = at.gradient(only, [*around, *places])
     handed = [w.clone() for w in at.weights]
     got = probe.answers(probe.leaves(points), handed)[only]
     got = None if got is None else got.detach()
@@ -176,8 +199,26 @@ def _gradients(probe: Probe, points: Tensors, only: int, until: float) -> Entryw
     gap = (answered.cpu() - expected.cpu())[known].abs()
     if not bool((~(gap <= tolerance * expected.cpu()[known].abs().max())).any()):
         return None
+    shown = [k for k in window(expected, answered) if not known.view(-1)[k]]
+    if shown:
+        more, found = replace(at, until=math.inf).gradient(only, shown)
+        expected, known = torch.where(found, more, expected), known | found
     said = explain(_difference(at, only, _Found(expected, got, known)))
     return Entrywise(only, points, at.weights, expected, got, known, said, probe.rough)
+
+
+def _lone_place(at: _At, only: int) -> int:
+    """An entry of a large input that is wrong: the range that moves is halved, again and again."""
+    low, high = 0, at.points[only].numel()
+    if high <= _EVERY:
+        return 0
+    step = at.probe.direction("lone entry", only)[only].reshape(-1)
+    gradient = at.probe.backward(at.points, at.weights)[only].reshape(-1)
+    while high - low > 1 and time.monotonic() < at.until:
+        middle = (low + high) // 2
+        left, right = (at.gap(only, step, gradient, *r) for r in ((low, middle), (middle, high)))
+        low, high = (low, middle) if left >= right else (middle, high)
+    return low
 
 
 def _places(count: int) -> list[int]:

@@ -307,7 +307,7 @@ MENDS: Sequence[Mend] = (
          "Backward changes in place what was saved."),
     Mend("state", [_fresh]),
     Mend("state", [_of_the_call],
-         "Save it on ctx (ctx.save_for_backward), not on the class: the next call overwrites it.",
+         "Keep it on its ctx (ctx.save_for_backward), not on the class that all calls share.",
          "What forward leaves on the class is read by backward."),
     Mend("needs-input-grad", [_asked_for_all]),
     Mend("undefined", [_materialised]),
