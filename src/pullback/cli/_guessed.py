@@ -40,13 +40,10 @@ def guessed_report(
     args = calls[0]
     if report.ok:
         return replace(report, guessed=describe_arguments(args))
-    failed = [finding.clause for finding in report.problems]
+    once: dict[str, Any] = {**options, "clauses": [item.clause for item in report.problems]}
     for name, made in forms(args):
         try:
-            again = check(
-                function, *made, **{**options, "clauses": failed},
-                gradient=cast(Intent | None, gradient),
-            )  # fmt: skip
+            again = check(function, *made, gradient=cast(Intent | None, gradient), **once)
             if not again.ok or again.unchecked:
                 continue
             whole = check(function, *made, gradient=cast(Intent | None, gradient), **options)

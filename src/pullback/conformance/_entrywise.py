@@ -163,7 +163,7 @@ class _At:
         for place in places:
             value = self.slope(only, place)
             if value is not None:
-                found.view(-1)[place] = value
+                found.view(-1)[place] = torch.as_tensor(value, dtype=found.dtype)
                 known.view(-1)[place] = True
             if time.monotonic() > self.until:
                 break
