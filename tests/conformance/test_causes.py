@@ -237,6 +237,43 @@ class NoCotangent(torch.autograd.Function):
         return ctx.saved_tensors[0].cos()
 
 
+class ForgetsMean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x - x.mean(-1, keepdim=True)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.clone()
+
+
+class OneRow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, b):
+        return x + b
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, g[0]
+
+
+class NotTransposed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.cumsum(0)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.cumsum(0)
+
+
+class HalfOfATerm(OneTerm):
+    @staticmethod
+    def backward(ctx, g, h):
+        (x,) = ctx.saved_tensors
+        return g * x.cos() + h * x.exp() / 2
+
+
 SQUARE = X[:3]
 PLANTED = {
     "mean": (Mean, (torch.randn(64, 3),), "expected / 64, and 64 is the size of dimension 0"),
@@ -245,6 +282,14 @@ PLANTED = {
     "transposed": (Transposes, (SQUARE, SQUARE + 1), "Got is expected transposed"),
     "swapped": (Swaps, (X, X + 1), "Got is the gradient of args[1]"),
     "term": (OneTerm, (X,), "The term of output 1 is missing"),
+    "mean missing": (ForgetsMean, (X,), "Expected is got less its mean along dimension 1"),
+    "one row": (
+        OneRow,
+        (X, X[0]),
+        "sum of cotangent of output 0 along dimension 0; got is its first",
+    ),
+    "not transposed": (NotTransposed, (X,), "where its transpose is asked for"),
+    "half a term": (HalfOfATerm, (X,), "The term of output 1 is 0.5 x what it should be"),
     "cotangent": (NoCotangent, (X,), "without the factor cotangent of output 0"),
 }
 

@@ -169,6 +169,23 @@ class _At:
                 break
         return found, known
 
+    def pushed(self, only: int) -> torch.Tensor | None:
+        """J w, where one output has the shape of the input."""
+        point = self.points[only]
+        if len(self.weights) != 1 or self.weights[0].shape != point.shape or point.is_complex():
+            return None
+        size = _STEP[torch.float32 if self.probe.rough else torch.float64]
+        sides = []
+        for sign in (1, -1):
+            points = [x.clone() for x in self.points]
+            points[only] = points[only] + sign * size * self.weights[0].to(point.dtype)
+            try:
+                with torch.no_grad():
+                    sides.append(self.probe.evaluate(points)[0])
+            except Exception:  # refused there
+                return None
+        return (sides[0] - sides[1]) / (2 * size)
+
     def whole(self, only: int, weights: Tensors | None = None) -> torch.Tensor | None:
         """All entries of a gradient; ``None`` where one cannot be had, or time is over."""
         count = self.points[only].numel()
@@ -260,12 +277,16 @@ def _difference(at: _At, only: int, found: _Found) -> Difference:
         part = at.whole(only, alone)
         if part is not None:
             parts[f"output {k}"] = part
+    pushed = at.pushed(only)
+    if pushed is not None:
+        others["the derivative times the cotangent, where its transpose is asked for"] = pushed
     cotangents = {f"cotangent of output {k}": w for k, w in enumerate(at.weights)}
     return Difference(
         *found,
         sizes=_sizes(names, at.points, at.weights),
         others=others,
         parts=parts,
+        reduced=cotangents,
         factors={**cotangents, **dict(zip(names, at.points, strict=True))},
         close=3e-2 if at.probe.rough or at.probe.grain else 1e-3,
     )

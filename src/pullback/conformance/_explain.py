@@ -25,6 +25,7 @@ class Difference:
         sizes: numbers that a factor may be, by what they are.
         others: tensors of the same shape that may be taken for it, missing or one too many.
         parts: the terms that what is expected is the sum of.
+        reduced: tensors that what is expected may be the sum of, along a dimension.
         factors: tensors of the same shape that may be missing as a factor, or one too many.
         close: how far apart equal numbers may be, beside the largest.
     """
@@ -35,6 +36,7 @@ class Difference:
     sizes: Mapping[str, int] = field(default_factory=dict)
     others: Mapping[str, torch.Tensor] = field(default_factory=dict)
     parts: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    reduced: Mapping[str, torch.Tensor] = field(default_factory=dict)
     factors: Mapping[str, torch.Tensor] = field(default_factory=dict)
     close: float = _CLOSE
 
@@ -201,6 +203,10 @@ def _terms(pair: _Pair) -> Iterator[str]:
             yield f"The term of {name} is missing."
         elif pair.equal(pair.got - term):
             yield f"The term of {name} is counted once too often."
+    for name, term in parts:
+        share = _ratio_of(term[pair.known], (pair.got - pair.expected + term)[pair.known])
+        if share and pair.equal(pair.got + (1 - share) * term):
+            yield f"The term of {name} is {share:.4g} x what it should be."
     for name, term in others:
         other = _Pair(term, pair.got, pair.known, pair.difference)
         if other.equal(pair.got):
@@ -225,10 +231,14 @@ def _factors(pair: _Pair) -> Iterator[str]:
                 yield f"{said}, and {ratio:.4g} times as large."
 
 
+def _ratio_of(one: torch.Tensor, other: torch.Tensor) -> float:
+    norm = float(one.abs().square().sum())
+    return complex((one.conj() * other).sum() / norm).real if norm else 0.0
+
+
 def _ratio(pair: _Pair, other: torch.Tensor) -> float | None:
-    expected, got = pair.expected[pair.known], other[pair.known]
-    norm = float(expected.abs().square().sum())
-    ratio = complex((expected.conj() * got).sum() / norm).real if norm else 0.0
+    expected = pair.expected[pair.known]
+    ratio = _ratio_of(expected, other[pair.known])
     return ratio if ratio and len(expected) > 2 and pair.equal(other / ratio) else None
 
 
@@ -257,6 +267,21 @@ def _rows(pair: _Pair) -> Iterator[str]:
 
 def _same(one: torch.Tensor, other: torch.Tensor, close: float) -> bool:
     return bool((one - other).abs().max() <= close * one.abs().max())
+
+
+def _reduced(pair: _Pair) -> Iterator[str]:
+    """A sum along a dimension that is not taken, or of which the mean is left out."""
+    for name, tensor in pair.difference.reduced.items():
+        wide = tensor.detach().to("cpu", pair.expected.dtype)
+        for dim in range(wide.ndim):
+            if wide.shape[dim] > 1 and pair.equal(wide.sum(dim)):
+                kinds = {"first entry": wide.select(dim, 0), "last entry": wide.select(dim, -1)}
+                seen = [k for k, v in kinds.items() if _same(v, pair.got, pair.difference.close)]
+                tail = f"got is its {seen[0]}" if seen else "got is not"
+                yield f"Expected is the sum of {name} along dimension {dim}; {tail}."
+    for dim in range(pair.got.ndim if bool(pair.known.all()) else 0):
+        if pair.got.shape[dim] > 2 and pair.equal(pair.got - pair.got.mean(dim, keepdim=True)):
+            yield f"Expected is got less its mean along dimension {dim}: that term is missing."
 
 
 def _signs(pair: _Pair) -> Iterator[str]:
@@ -310,5 +335,5 @@ def _offset(pair: _Pair) -> Iterator[str]:
 
 
 _RULES: tuple[Callable[[_Pair], Iterator[str]], ...] = (
-    _zero, _factor, _arranged, _terms, _factors, _rows, _blocks, _signs, _offset,
+    _zero, _factor, _arranged, _terms, _factors, _reduced, _rows, _blocks, _signs, _offset,
 )  # fmt: skip
