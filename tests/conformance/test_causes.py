@@ -129,6 +129,16 @@ def test_consequences_are_told_in_one_line():
     assert Report.from_json(report.to_json()) == report
 
 
+def test_causes_are_told_by_another_process_too():
+    seen = []
+    report = check(
+        ChangesCotangent, X, X + 1, clauses=("cotangent", "retain"), isolate="copy",
+        on_finding=lambda finding: seen.append((finding.clause, finding.cause)),
+    )  # fmt: skip
+    assert report["retain"].cause == "cotangent"
+    assert seen == [("cotangent", ""), ("retain", ""), ("retain", "cotangent")]
+
+
 def test_two_faults_are_two_findings():
     class Both(ChangesCotangent):
         @staticmethod

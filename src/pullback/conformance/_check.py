@@ -60,7 +60,7 @@ def check(
             the others get as long again; what is not run then is said in ``unfinished``.
         kwargs: keyword arguments.
         on_finding: called with each finding as soon as there is one; clauses that compile come
-            last.
+            last. Called once more with those that turn out to have the cause of another.
 
     Returns:
         A report with one finding for each clause. It is ok when nothing is silently wrong and

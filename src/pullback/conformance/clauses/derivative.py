@@ -133,11 +133,11 @@ def _by_entry(probe: Probe, found: Entrywise, hint: str) -> Finding:
             "        found = sum((a.conj() * y).sum().real.item() for a, y in zip(w, outs()))",
             "        x.view(-1)[i] -= h",
             "    return found",
-            "def slope(i, h): return (moved(i, h) - moved(i, -h)) / (2 * abs(h))",
-            "print('finite differences', [slope(i, h) for i, h in steps.items()])"
+            "print('finite differences', "
+            "[(moved(i, h) - moved(i, -h)) / (2 * h) for i, h in steps.items()])"
             if not found.expected.is_complex()
-            else "print('finite differences', "
-            "[complex(slope(i, h), slope(i, 1j * h)) for i, h in steps.items()])",
+            else "print('finite differences', [complex(*[(moved(i, d * h) - moved(i, -d * h)) "
+            "/ (2 * h) for d in (1, 1j)]) for i, h in steps.items()])",
             "print('backward          ', got if got is None else "
             "[got.reshape(-1)[i].item() for i in steps])",
         ],
