@@ -116,6 +116,8 @@ def _broken(probe: Probe, trial: Trial, only: int | None) -> Finding:
 def _by_entry(probe: Probe, found: Entrywise, hint: str) -> Finding:
     there = replace(probe, inputs=probe.inputs.with_points(found.points))
     k = found.only
+    if found.got is None:
+        hint = "Return its gradient at its place: backward returns None there."
     return there.broken(
         "Backward is not what finite differences of forward are.",
         expected=found.expected,
