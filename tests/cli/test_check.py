@@ -118,20 +118,24 @@ def test_the_intent_is_handed_on(module, capsys) -> None:
 
 
 def test_inputs_are_found_when_none_are_given(module, capsys) -> None:
-    assert main(["check", f"{module}:Wrong", *QUICK]) == 1
-    assert "derivative broken" in capsys.readouterr().out
+    assert main(["check", f"{module}:Wrong", *QUICK]) == 3  # what is guessed accuses nobody
+    out = capsys.readouterr().out
+    assert "derivative broken" in out
+    assert f"guessed inputs of {module}:Wrong: (float64 (3, 4))" in out
+    assert "With guessed inputs alone" in out
+    assert f"pullback check {module}:Wrong --clauses derivative,linear --no-isolate --input" in out
 
 
 def test_a_package_is_checked_whole(module, capsys) -> None:
     # Isolated: the module also holds Functions that hang and that end the process.
-    assert main(["check", module, "--clauses", "linear,derivative", "--timeout", "4"]) == 1
+    assert main(["check", module, "--clauses", "linear,derivative", "--timeout", "4"]) == 3
     out = capsys.readouterr().out
     assert out.index(":Wrong") < out.index(":Good")
 
 
 def test_several_targets(module, capsys) -> None:
-    assert main(["check", f"{module}:Good", f"{module}:Wrong", *QUICK]) == 1
-    assert "2 Functions checked, 1 broken" in capsys.readouterr().out
+    assert main(["check", f"{module}:Good", f"{module}:Wrong", *QUICK]) == 3
+    assert "2 Functions checked, 1 doubtful, with guessed inputs" in capsys.readouterr().out
 
 
 def test_a_crash_is_a_verdict(module, capsys) -> None:
@@ -172,7 +176,7 @@ def test_json_on_stdout_is_alone_there(module, capsys) -> None:
 
 def test_html_and_junit(module, folder, capsys) -> None:
     words = ["check", f"{module}:Wrong", f"{module}:Good", *QUICK]
-    assert main([*words, "--html", "report.html", "--junit", "junit.xml"]) == 1
+    assert main([*words, "--html", "report.html", "--junit", "junit.xml"]) == 3
     assert "1 of 2 Functions" in Path("report.html").read_text()
     root = ElementTree.parse("junit.xml").getroot()
     suites = {suite.get("name"): suite for suite in root}
@@ -274,8 +278,8 @@ def test_record_and_check_in_two_steps(module, folder, capfd) -> None:
 def test_a_function_of_a_script_is_checked_without_running_it(module, folder, capfd) -> None:
     Path("train.py").write_text(PROGRAM.format(module=module).replace("change(x)", "x * x"))
     words = ["check", "train.py:Mine", "--clauses", "derivative,linear"]
-    for more in (["--input", "torch.randn(3), None"], []):
-        assert main([*words, *more]) == 1
+    for more, status in ((["--input", "torch.randn(3), None"], 1), ([], 3)):
+        assert main([*words, *more]) == status
         out = capfd.readouterr().out
         assert "derivative broken" in out
         assert "trained" not in out

@@ -41,7 +41,7 @@ def test_findings_are_found_by_clause():
 
 
 def test_the_table_keeps_brackets_and_colons_as_they_are():
-    text = str(report(Verdict.HOLDS, Verdict.BROKEN))
+    text = report(Verdict.HOLDS, Verdict.BROKEN).to_text(verbose=True)
     assert "package.module:Name: 1 problem(s), gradient exact (inferred), seed 3" in text
     assert "[bold]detail 0[/bold]" in text
     assert "args[0]['w']" in text

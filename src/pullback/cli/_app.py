@@ -157,6 +157,12 @@ def _check(  # noqa: PLR0917 - typer reads the options off the parameters
             "--trust", help="Load whatever a recording names; only for one that you made."
         ),
     ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", help="Print every finding, with a table of entries and its script."
+        ),
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> int:
     """Check Functions against the contract and print the table Function x clause.
@@ -203,6 +209,7 @@ def _check(  # noqa: PLR0917 - typer reads the options off the parameters
             inside=inside,
             scripts=tuple(script or ()),
             trust=trust,
+            verbose=verbose,
         )
     )
 

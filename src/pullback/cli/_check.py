@@ -45,7 +45,8 @@ def run_check(options: Options) -> int:
 
     Returns:
         0 if all was checked and nothing is broken, 1 if something is broken or crashes, 3 if
-        something could not be checked; 128 and the number of the signal if it was interrupted.
+        something could not be checked, or is broken with guessed inputs alone; 128 and the number
+        of the signal if it was interrupted.
 
     Raises:
         PullbackError: what was asked for cannot be done; nothing is checked then.
@@ -60,7 +61,7 @@ def run_check(options: Options) -> int:
     partial = _partial(outcomes)
     if baseline is not None:
         outcomes = [_accepted(outcome, baseline) for outcome in outcomes]
-    show(outcomes, problems, console, seconds, partial)
+    show(outcomes, problems, console, seconds, partial, verbose=options.verbose)
     _offer_inside(outcomes, options, console)
     write_outputs(options, outcomes, problems, console, seconds=seconds, partial=partial)
     if baseline is not None and not partial:
@@ -176,8 +177,9 @@ def _status(outcomes: Sequence[Outcome], problems: Sequence[str], options: Optio
         return _SIGNALLED + ended_by()
     if options.update_baseline:
         return 0
-    if not all(outcome.report is None or outcome.report.ok for outcome in outcomes):
-        return _BROKEN
+    bad = [item.report for item in outcomes if item.report is not None and not item.report.ok]
+    if bad:  # what guessed inputs show may be outside of what the Function is made for
+        return _UNCHECKED if all(report.guessed for report in bad) else _BROKEN
     unchecked = any(outcome.unchecked and not outcome.accepted for outcome in outcomes)
     return _UNCHECKED if (unchecked or problems) and not options.allow_unchecked else 0
 

@@ -47,6 +47,7 @@ class Options:
     inside: bool = False
     scripts: tuple[Path, ...] = ()
     trust: bool = False
+    verbose: bool = False
 
     @property
     def given(self) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 
 from rich.console import Console
 
+from pullback.cli._guessed import guessed_report
 from pullback.cli._pool import run_jobs, side_by_side
 from pullback.cli._progress import Doing, with_progress
 from pullback.cli._signals import interrupting
@@ -60,9 +61,10 @@ def run_tasks(
             limits = {"isolate": alone, "timeout": timeout if alone else None}
             intent = gradient or task.gradient
             started = partial(doing.start, task.name)
-            report, outcome.reason = _check_task(
-                task, intent, {**how, **limits, "on_start": started}
-            )
+            options = {**how, **limits, "on_start": started}
+            report, outcome.reason = _check_task(task, intent, options)
+            if report is not None and task.guessed:
+                report = guessed_report(task, report, intent, options)
             if report is not None:  # a broken report is false
                 outcome.report = replace(report, function=task.name)
         doing.end(task.name)

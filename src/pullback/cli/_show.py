@@ -10,6 +10,11 @@ from pullback.report import Report, Verdict, clean, print_problems, print_table
 
 __all__ = ["show"]
 
+_GUESSED = (
+    "With guessed inputs alone, which may lie outside of what the Function is made for "
+    "(status 3, not 1):"
+)
+
 
 def show(
     outcomes: Sequence[Outcome],
@@ -17,6 +22,8 @@ def show(
     console: Console,
     seconds: float,
     partial: str = "",
+    *,
+    verbose: bool = False,
 ) -> None:
     """Print the table, the broken findings with mend and rerun line, and a summary.
 
@@ -26,6 +33,7 @@ def show(
         console: where to print.
         seconds: how long the checks took, by the clock on the wall.
         partial: why not everything that was asked for is here, or an empty text.
+        verbose: print each finding, not each cause, with tables of entries and scripts.
     """
     checked = sorted(
         ((item, item.report) for item in outcomes if item.report is not None),
@@ -34,9 +42,14 @@ def show(
     reports = [report for _, report in checked]
     console.print()
     print_table(reports, console)
-    for outcome, report in checked:
-        if not report.ok:
-            print_problems(report, outcome.rerun, console)
+    for guessed in (False, True):
+        bad = [(o, r) for o, r in checked if not r.ok and bool(r.guessed) is guessed]
+        if bad and guessed:
+            console.print(f"[bold yellow]{_GUESSED}[/]\n", soft_wrap=True)
+        for outcome, report in bad:
+            print_problems(report, outcome.rerun, console, verbose=verbose)
+            if guessed:
+                _ask_for_inputs(outcome, console)
     for outcome in outcomes:
         if outcome.report is None:
             console.print(
@@ -44,6 +57,8 @@ def show(
                 + (f" [dim](accepted: {escape(outcome.accepted)})[/]" if outcome.accepted else ""),
                 soft_wrap=True,
             )
+            if outcome.task.guessed and not outcome.accepted:
+                _ask_for_inputs(outcome, console)
     for problem in problems:
         console.print(f"[yellow]not looked into[/] {escape(clean(problem))}", soft_wrap=True)
     if partial:
@@ -51,14 +66,23 @@ def show(
     _print_summary(outcomes, reports, console, seconds)
 
 
+def _ask_for_inputs(outcome: Outcome, console: Console) -> None:
+    """One line to paste, with the arguments to fill in."""
+    line = f'{outcome.rerun} --input "torch.randn(3, 4), ..."'
+    console.print(f"  [dim]with yours:[/] {escape(line)}", soft_wrap=True)
+
+
 def _print_summary(
     outcomes: Sequence[Outcome], reports: Sequence[Report], console: Console, seconds: float
 ) -> None:
-    verdicts = [{finding.verdict for finding in report.problems} for report in reports]
+    given = [report for report in reports if not report.guessed]
+    verdicts = [{finding.verdict for finding in report.problems} for report in given]
+    doubtful = sum(bool(report.guessed) and not report.ok for report in reports)
     broken = sum(Verdict.BROKEN in found for found in verdicts)
     crashing = sum(Verdict.CRASHES in found for found in verdicts)
     bad = [f"[bold red]{broken} broken[/]"] if broken else []
     bad += [f"[bold magenta]{crashing} with crashes[/]"] if crashing else []
+    bad += [f"[bold yellow]{doubtful} doubtful, with guessed inputs[/]"] if doubtful else []
     state = ", ".join(bad) or ("[bold green]ok[/]" if reports else "nothing is known")
     accepted = sum(len(report.accepted) for report in reports)
     missing = sum(bool(outcome.unchecked) for outcome in outcomes)

@@ -5,6 +5,7 @@ import math
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,8 @@ def _case_task(case: Case) -> Task:
 
 
 def _named_again(task: Task, rerun: tuple[str, ...]) -> Task:
-    return Task(task.name, task.load, rerun, task.gradient, task.isolated, task.reason)
+    """The task of a Function whose arguments were found by trial."""
+    return replace(task, rerun=rerun, guessed=True)
 
 
 def _find(target: str) -> Any:

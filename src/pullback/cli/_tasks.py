@@ -28,6 +28,7 @@ class Task:
         rerun: the words of the command that checks it alone again.
         isolated: whether it runs in a process of its own unless asked otherwise.
         reason: why it cannot be checked at all, or an empty text.
+        guessed: whether nobody gave the arguments: they were found by trial.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Task:
     gradient: str | None = None
     isolated: bool = True
     reason: str = ""
+    guessed: bool = False
 
     def rerun_line(self, options: Sequence[str] = ()) -> str:
         """The command line that checks this Function alone again.

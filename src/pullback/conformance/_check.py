@@ -18,6 +18,7 @@ from pullback.conformance._environment import environment
 from pullback.conformance._guard import guarded, unpatched
 from pullback.conformance._intent import infer_intent
 from pullback.conformance._isolate import Isolation, check_isolated
+from pullback.conformance._not_a_number import without_nan
 from pullback.conformance._own_generators import own_generators
 from pullback.conformance._prepare import prepare, refuse_data
 from pullback.conformance._subject import Subject
@@ -69,7 +70,7 @@ def check(
             the others get as long again; what is not run then is said in ``unfinished``.
         kwargs: keyword arguments.
         on_finding: called with each finding as soon as there is one; clauses that compile come
-            last.
+            last. Called once more with those that turn out to have the cause of another.
         on_start: called with the id of each clause before it runs.
 
     Returns:
@@ -110,12 +111,13 @@ def check(
     subject = Subject.of(function, gradient)
     arguments = Arguments.of(inputs, kwargs)
     refuse_data(arguments)
+    arguments, unjudged = without_nan(arguments)
     if isolate:
         report = check_isolated(
             subject, arguments, chosen, seed=seed, timeout=timeout, isolate=isolate,
             thorough=thorough, on_finding=on_finding, on_start=on_start,
         )  # fmt: skip
-        return replace(report, without=left_out)
+        return replace(report, without=left_out, unjudged=unjudged)
     with guarded((*arguments.generators, *own_generators(subject.target))):
         with unpatched() as replaced, limit(timeout):
             fresh = any(clause.id == "first-call" for clause in chosen)
@@ -133,6 +135,7 @@ def check(
     return Report(
         subject.name, probe.intent, probe.inferred, findings, seed,
         time.perf_counter() - started, environment(), probe.constants, without=left_out,
+        unjudged=unjudged,
     )  # fmt: skip
 
 

@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
+from pullback.conformance._causes import fold
 from pullback.conformance._failure import NoForward, OnceOnly, classify, describe
 from pullback.conformance._guard import guarded, unpatched
 from pullback.conformance._limits import can_limit, limited
 from pullback.conformance._probe import Probe
+from pullback.conformance._verify import verify
 from pullback.errors import ArgumentError
 from pullback.internal._operator import registered_rules
 from pullback.report import Finding, Verdict
@@ -29,6 +31,9 @@ __all__ = [
 COMPILING = ("compile",)
 # One may end what uses a GPU.
 _LAST = ("index-width", "compositions", "cuda-graph", *COMPILING)
+
+# The scripts of these take long, or print other numbers each time: that is what they show.
+_NOT_RUN_AGAIN = (*_LAST, "deterministic")
 
 # These use inputs once. Others read them again, which ends the process where forward frees them.
 _OF_FRESH_INPUTS = ("mutation", "derivative", "linear", "form", "deterministic", "once")
@@ -149,8 +154,11 @@ def run_clauses(
         timeout: the seconds of work that each clause may take, or ``None`` for no limit.
 
     Yields:
-        One finding for each; `torch` is put back before the next one runs.
+        One finding for each; `torch` is put back before the next one runs. At the end, once more,
+        those that are told otherwise once all are known: consequences name their cause, and
+        scripts have been run.
     """
+    found: list[Finding] = []
     told = any(clause.id == "deterministic" for clause in clauses)  # then by that one alone
     probe = replace(probe, erratic=probe.erratic and told)
     for clause in in_running_order(clauses):
@@ -161,7 +169,27 @@ def run_clauses(
         # One cause gives one finding.
         if patched and clause.id == teller:
             finding = _patching(replace(probe, clause=clause.id), clause, patched)
+        found.append(finding)
         yield finding
+    yield from _concluded(clauses, probe, found, timeout)
+
+
+def _concluded(
+    clauses: Sequence[Clause], probe: Probe, found: Sequence[Finding], timeout: float | None
+) -> Iterator[Finding]:
+    """The findings that differ once all are known."""
+    by_id = {clause.id: clause for clause in clauses}
+    latest = {finding.clause: finding for finding in found if finding.verdict.is_bad}
+    with unpatched():
+        for finding in fold(
+            probe, found, lambda id_, there: run_clause(by_id[id_], there, timeout)
+        ):  # fmt: skip
+            latest[finding.clause] = finding
+        for finding in latest.values():
+            told = finding.cause or finding.clause in _NOT_RUN_AGAIN
+            shown = finding if told else verify(finding, probe.patience)
+            if shown not in found:
+                yield shown
 
 
 def teller(clauses: Sequence[Clause]) -> str:

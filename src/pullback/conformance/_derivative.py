@@ -7,7 +7,7 @@ random signs: their sum grows as the root of their number, so that one wrong ent
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -19,6 +19,7 @@ from pullback.conformance._vectors import flatten, unflatten
 
 __all__ = [
     "Trial",
+    "aligned",
     "decide",
     "is_wrong",
     "second_estimate",
@@ -40,11 +41,19 @@ class Trial:
         match: whether they agree.
         value: the derivative by the function's own rule.
         estimate: by finite differences.
+        weights: the cotangents compared with.
+        step: the direction; of a second derivative, that of the cotangents too.
+        points: where it was made.
+        cotangents: those of a second derivative.
     """
 
     match: Match
     value: float
     estimate: Estimate
+    weights: Tensors = field(default_factory=list)
+    step: Tensors = field(default_factory=list)
+    points: Tensors = field(default_factory=list)
+    cotangents: Tensors = field(default_factory=list)
 
 
 def decide(
@@ -106,7 +115,7 @@ def try_derivative(
 
     def outputs(moved: Tensors) -> Tensors:
         with torch.no_grad():
-            return _aligned(probe.evaluate(moved), base)
+            return aligned(probe.evaluate(moved), base)
 
     def answer(given: Tensors) -> torch.Tensor:
         return _terms(probe.backward(points, given), step)
@@ -117,7 +126,7 @@ def try_derivative(
     )
     if trial.match == "mismatch" and has_basis(base):
         return try_derivative(spans(probe), number, only)
-    return trial
+    return replace(trial, step=step, points=points)
 
 
 def _witnessed(compare: Callable[[float], Trial]) -> Trial:
@@ -138,7 +147,7 @@ def _compare(
         return _UNCLEAR
     settled = _masked(weights, found)
     terms = answer(settled)
-    trial = _judge(probe, found, settled, terms, coherent)
+    trial = replace(_judge(probe, found, settled, terms, coherent), weights=settled)
     if trial.match == "match" and not terms.any() and not found.settled.all():
         # Zeros agree, but all that backward does is where differences are not settled.
         return replace(trial, match="unclear") if answer(weights).any() else trial
@@ -200,7 +209,7 @@ def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:
     trial = _witnessed(compare)
     if trial.match == "mismatch" and has_basis(base):
         return try_second(spans(probe), number, only)
-    return trial
+    return replace(trial, step=step, points=points, cotangents=cotangents)
 
 
 def _second(probe: Probe, start: Tensors, weights: Tensors) -> Tensors:
@@ -328,7 +337,7 @@ def _precision(probe: Probe, weights: Tensors) -> torch.dtype:
     return {2.0**-52: torch.float64, 2.0**-23: torch.float32}.get(low, torch.float16)
 
 
-def _aligned(outputs: Tensors, base: Tensors) -> Tensors:
+def aligned(outputs: Tensors, base: Tensors) -> Tensors:
     """Undo sign flips of columns and rows, as eigenvectors and singular vectors may have them.
 
     One vector may have them too; one number has a sign of its own.

@@ -1,15 +1,36 @@
-"""Whether a backward is linear in its cotangent, beyond what a solver leaves."""
+"""Where a backward is not linear in the cotangent."""
 
 import math
+from typing import NamedTuple
 
 import torch
 
 from pullback.conformance._probe import Probe, Tensors
 
-__all__ = ["is_linear", "linearity_gap"]
+__all__ = ["Gap", "is_linear", "linearity_gap"]
 
 
-def linearity_gap(probe: Probe, number: int = 0) -> tuple[int, Tensors, Tensors] | None:
+class Gap(NamedTuple):
+    """Where a backward is not linear.
+
+    Arguments:
+        place: the position of the input.
+        expected: 2.5 B(a) - 1.5 B(b), or zeros.
+        got: B(2.5a - 1.5b), or B(0).
+        points: where.
+        a: cotangents, zeros where B(0) is not zero.
+        b: cotangents, or zeros.
+    """
+
+    place: int
+    expected: Tensors
+    got: Tensors
+    points: Tensors
+    a: Tensors
+    b: Tensors
+
+
+def linearity_gap(probe: Probe, number: int = 0) -> Gap | None:
     """Where B(2.5a - 1.5b) and 2.5 B(a) - 1.5 B(b) differ, or B(0) and 0.
 
     A backward that solves a system to a tolerance is off by it whatever the cotangent's size. What
@@ -18,7 +39,7 @@ def linearity_gap(probe: Probe, number: int = 0) -> tuple[int, Tensors, Tensors]
     the mean, acts on an outlier alone: without a gap one entry is made a thousand times as large.
 
     Returns:
-        The position of the input, what was expected and what was got; ``None`` if linear.
+        Where, or ``None`` if linear.
     """
     points = probe.point(number)
     outputs = [y.detach() for y in probe.evaluate(probe.leaves(points))]
@@ -37,7 +58,8 @@ def linearity_gap(probe: Probe, number: int = 0) -> tuple[int, Tensors, Tensors]
     finite = all(t.isfinite().all() for t in left)
     for k, zero in enumerate(zeros):
         if finite and bool(zero.abs().gt(0).any() or zero.isnan().any()):
-            return k, nothing, zeros
+            still = [torch.zeros_like(y) for y in outputs]
+            return Gap(k, nothing, zeros, points, still, still)
     return None
 
 
@@ -47,7 +69,7 @@ _SOLVED = 1e-4
 
 def _combined(
     probe: Probe, points: Tensors, outputs: Tensors, size: float, outlier: float = 1.0
-) -> tuple[int, Tensors, Tensors] | None:
+) -> Gap | None:
     a, b = ([size * g for g in probe.cotangents(outputs, label)] for label in ("a", "b"))
     for g in b:
         g.view(-1)[g.numel() // 2 :][:1] *= outlier
@@ -58,12 +80,12 @@ def _combined(
     place = probe.differ(got, expected, looser=1e3)
     if place is None or not all(t.isfinite().all() for t in expected):
         return None
-    return place, expected, got
+    return Gap(place, expected, got, points, a, b)
 
 
-def _gap(found: tuple[int, Tensors, Tensors]) -> float:
+def _gap(found: Gap) -> float:
     """The largest difference beside the largest entry."""
-    place, expected, got = found
+    place, expected, got = found[:3]
     if not got[place].isfinite().all():
         return math.inf
     size = max(float(expected[place].abs().max()), float(got[place].abs().max()))

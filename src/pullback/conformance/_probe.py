@@ -11,10 +11,12 @@ import torch
 from pullback.conformance._accumulated import accumulated
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._directions import KINDS, normal, scale, spread
+from pullback.conformance._explain import Difference, explain
 from pullback.conformance._failure import classify, describe
 from pullback.conformance._guard import reseed
 from pullback.conformance._limits import limited
-from pullback.conformance._repro import write_repro
+from pullback.conformance._repro import Given, write_repro
+from pullback.conformance._shown import is_plain, show_pair, table
 from pullback.conformance._structure import keep, keep_step
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import tensors
@@ -228,18 +230,31 @@ class Probe:
         **options: Any,
     ) -> Tensors:
         """The gradients of ``sum <cotangent, output>``, zeros where torch answers ``None``."""
+        answered = self.answers(leaves, cotangents, outputs, **options)
+        return [
+            torch.zeros_like(leaf) if gradient is None else gradient
+            for leaf, gradient in zip(leaves, answered, strict=True)
+        ]
+
+    def answers(
+        self,
+        leaves: Sequence[torch.Tensor],
+        cotangents: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor] | None = None,
+        **options: Any,
+    ) -> list[torch.Tensor | None]:
+        """As `pull`, with ``None`` where torch answers ``None``."""
         found = self.evaluate(leaves) if outputs is None else outputs
         pairs = [(y, g) for y, g in zip(found, cotangents, strict=True) if y.requires_grad]
         wanted = [k for k, leaf in enumerate(leaves) if leaf.requires_grad]
-        gradients: Tensors = [torch.zeros_like(leaf) for leaf in leaves]
+        gradients: list[torch.Tensor | None] = [None] * len(leaves)
         if not pairs or not wanted:
             return gradients
         answered = self.gradients(
             [y for y, _ in pairs], [leaves[k] for k in wanted], [g for _, g in pairs], **options
         )
         for k, gradient in zip(wanted, answered, strict=True):
-            if gradient is not None:
-                gradients[k] = gradient
+            gradients[k] = gradient
         return gradients
 
     def gradients(
@@ -261,8 +276,12 @@ class Probe:
     def backward(
         self, points: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
     ) -> Tensors:
-        """The Function's own backward at ``points``: a fresh run, gradients without history."""
-        return [gradient.detach() for gradient in self.pull(self.leaves(points), cotangents)]
+        """The Function's own backward at ``points``: a fresh run, gradients without history.
+
+        It is handed copies of the cotangents: one that changes them is told of by `cotangent`.
+        """
+        handed = [cotangent.clone() for cotangent in cotangents]
+        return [gradient.detach() for gradient in self.pull(self.leaves(points), handed)]
 
     # Comparisons ------------------------------------------------------------------------------
 
@@ -304,6 +323,8 @@ class Probe:
         place: str = "",
         hint: str,
         repro: Sequence[str] = (),
+        given: Given | None = None,
+        said: str | None = None,
     ) -> Finding:
         """A finding that the function is silently wrong.
 
@@ -314,17 +335,26 @@ class Probe:
             place: the path of the input concerned.
             hint: how to mend it.
             repro: the lines that show it, after those that make ``args``, ``xs`` and ``outs``.
+            given: the tensors judged with, which these lines find by name.
+            said: how the two differ, in words; found from the numbers where it is not given.
         """
-        script = self._script(repro)
+        script = self._script(repro, given or {})
+        texts = show_pair(expected, got)
+        entries = ""
+        if isinstance(expected, torch.Tensor) and got is None:
+            said = explain(Difference(expected, None))
+        elif is_plain(expected) and is_plain(got) and expected.shape == got.shape:
+            said = explain(Difference(expected, got)) if said is None else said
+            entries = table(expected, got)
         return replace(
-            self._finding(Verdict.BROKEN, detail),
-            expected=show(expected), got=show(got), input=place, hint=hint, repro=script,
+            self._finding(Verdict.BROKEN, f"{detail} {said}" if said else detail),
+            expected=texts[0], got=texts[1], input=place, hint=hint, repro=script, entries=entries,
         )  # fmt: skip
 
-    def _script(self, body: Sequence[str]) -> str:
+    def _script(self, body: Sequence[str], given: Given | None = None) -> str:
         return write_repro(
             self.subject, self.inputs, self.outputs, self.seed, body,
-            random=self.random, accumulates=self.accumulates,
+            random=self.random, accumulates=self.accumulates, given=given or {},
         )  # fmt: skip
 
     def _finding(self, verdict: Verdict, detail: str) -> Finding:

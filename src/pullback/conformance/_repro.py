@@ -2,21 +2,23 @@
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from pullback.conformance._arguments import Arguments
+from pullback.conformance._literal import Literals
 from pullback.conformance._prompt import typed_source
 from pullback.conformance._script import lay_out
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import walk
 from pullback.recording.codec import EXPRESSION
 
-__all__ = ["write_repro"]
+__all__ = ["Given", "write_repro"]
 
-_LITERAL = 16
+Given = Mapping[str, Sequence[torch.Tensor] | torch.Tensor]
+
 # For a function that refuses `torch.autograd.grad`.
 _ACCUMULATE = """
 def grad(outputs, inputs, cotangents, create_graph=False, **options):
@@ -38,6 +40,7 @@ def write_repro(
     *,
     random: bool = False,
     accumulates: bool = False,
+    given: Given | None = None,
 ) -> str:
     r"""The script, or an empty text where the subject or an argument cannot be written down.
 
@@ -53,6 +56,7 @@ def write_repro(
         body: the lines that show the finding; empty for no script.
         random: whether each run draws the same numbers.
         accumulates: whether gradients come by ``.backward()`` alone.
+        given: the tensors judged with, by the names under which ``body`` finds them.
 
     Returns:
         Python source.
@@ -66,20 +70,30 @@ def write_repro(
     head = _definition(subject)
     if not body or not head:
         return ""
+    literals = Literals()
     try:
-        args = ", ".join(_expression(value, inputs) for value in _numbered(inputs.args, inputs, 0))
+        args = ", ".join(
+            _expression(value, inputs, literals) for value in _numbered(inputs.args, inputs, 0)
+        )
         used = len([1 for _, leaf in walk(inputs.args) if isinstance(leaf, torch.Tensor)])
         named = _numbered(tuple(inputs.kwargs.values()), inputs, used)
         pairs = zip(inputs.kwargs, named, strict=True)
-        kwargs = ", ".join(f"{key!r}: {_expression(value, inputs)}" for key, value in pairs)
+        kwargs = ", ".join(
+            f"{key!r}: {_expression(value, inputs, literals)}" for key, value in pairs
+        )
+        given_made = [
+            f"{name} = {_given(tensors, literals)}" for name, tensors in (given or {}).items()
+        ]
     except (ValueError, SyntaxError):
         return ""
-    inputs_made = [
+    made = [
+        "torch.set_printoptions(precision=7, threshold=5000)",
         f"torch.manual_seed({seed})",
         f"args = ({args}{',' if args else ''})",
         f"kwargs = {{{kwargs}}}" if kwargs else "",
         f"xs = [{', '.join(inputs.names())}]",
         _ACCUMULATE if accumulates else "",
+        *given_made,
     ]
     shown = [
         "def outs():",
@@ -89,16 +103,24 @@ def write_repro(
         f"    return [ys[k] for k in {list(outputs)}]",
         *body,
     ]
-    # In our own lines alone: what was typed at a prompt stays as it is.
-    text = "\n".join(shown)
+    text = _adapted("\n".join(shown), subject, named=bool(kwargs), accumulates=accumulates)
+    source = "\n".join(["import torch", *head, *literals.head, *made, text])
+    return literals.finish(lay_out(source))
+
+
+def _adapted(text: str, subject: Subject, *, named: bool, accumulates: bool) -> str:
+    """Our own lines, for how this subject is called; what was typed at a prompt stays as it is."""
     called = "F.apply(" if subject.function is not None else "F("
     text = re.sub(r"(?<![\w.])call\(", called, text)
-    if not kwargs:
+    if not named:
         text = text.replace(", **kwargs)", ")").replace("(args, kwargs)", "args")
-    if accumulates:
-        text = text.replace("torch.autograd.grad(", "grad(")
-    source = "\n".join(["import torch", *head, *inputs_made, text])
-    return lay_out(source)
+    return text.replace("torch.autograd.grad(", "grad(") if accumulates else text
+
+
+def _given(value: Sequence[torch.Tensor] | torch.Tensor, literals: Literals) -> str:
+    if isinstance(value, torch.Tensor):
+        return literals.of(value)
+    return f"[{', '.join(literals.of(tensor) for tensor in value)}]"
 
 
 def _definition(subject: Subject) -> list[str]:
@@ -154,18 +176,22 @@ def _numbered(values: Sequence[Any], inputs: Arguments, start: int) -> list[Any]
     return [visit(value) for value in values]
 
 
-def _expression(value: Any, inputs: Arguments) -> str:
+def _expression(value: Any, inputs: Arguments, literals: Literals) -> str:
     """Python source for a value; raises ValueError where there is none."""
     if isinstance(value, _Slot):
         wanted = value.position in inputs.differentiable
-        text = _tensor(inputs.values[value.position])
+        text = literals.of(inputs.values[value.position])
         return f"{text}.requires_grad_()" if wanted else text
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{k!r}: {_expression(v, inputs)}" for k, v in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{k!r}: {_expression(v, inputs, literals)}" for k, v in value.items())
+            + "}"
+        )
     if isinstance(value, list):
-        return "[" + ", ".join(_expression(item, inputs) for item in value) + "]"
+        return "[" + ", ".join(_expression(item, inputs, literals) for item in value) + "]"
     if isinstance(value, tuple):
-        return "(" + "".join(f"{_expression(item, inputs)}, " for item in value) + ")"
+        return "(" + "".join(f"{_expression(item, inputs, literals)}, " for item in value) + ")"
     if isinstance(value, (torch.dtype, torch.device)):
         return repr(value) if isinstance(value, torch.dtype) else f"torch.{value!r}"
     if isinstance(value, torch.Generator):
@@ -198,23 +224,3 @@ def _callable(value: Any) -> str:
 
 def _refuse(value: Any) -> str:
     raise ValueError(f"no source for {value!r}")
-
-
-def _tensor(value: torch.Tensor) -> str:
-    """A literal for a small tensor, else random entries in the same range."""
-    if value.numel() <= _LITERAL:
-        entries = repr(value.tolist())
-        for name in ("nan", "inf"):
-            entries = entries.replace(name, f"float({name!r})")
-        return f"torch.tensor({entries}, dtype={value.dtype})"
-    shape = tuple(value.shape)
-    if value.is_complex():
-        return f"torch.randn({shape}, dtype={value.dtype})"
-    if value.dtype == torch.bool:
-        return f"(torch.rand({shape}) < {float(value.double().mean()):.3g})"
-    low, high = float(value.min()), float(value.max())
-    if not value.is_floating_point():
-        return f"torch.randint({int(low)}, {int(high) + 1}, {shape}, dtype={value.dtype})"
-    if value.ndim >= 2 and value.shape[-1] == value.shape[-2] and torch.equal(value, value.mT):
-        return _refuse(value)
-    return f"({low!r} + {high - low!r} * torch.rand({shape}, dtype={value.dtype}))"

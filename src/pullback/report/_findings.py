@@ -26,6 +26,9 @@ class Finding:
         repro: a short standalone script that shows it.
         why: what the clause is good for, where the finding needs to say so.
         accepted: the reason why it is known and does not count, from a baseline.
+        entries: a table of the entries expected and got, shown on request.
+        cause: the clause whose finding has the same cause, where there is one; it counts as before,
+            and is told of in one line.
 
     Every text is made printable: it may come from the checked code.
 
@@ -46,6 +49,8 @@ class Finding:
     repro: str = ""
     why: str = ""
     accepted: str = ""
+    entries: str = ""
+    cause: str = ""
 
     def __post_init__(self) -> None:
         for field_ in fields(self):
@@ -88,6 +93,8 @@ class Findings:
         constants: paths of the floating inputs that were not differentiated.
         unfinished: why not every clause was run, or an empty text.
         without: ids of the clauses that were left out on request.
+        unjudged: what of the arguments nothing is known of, or an empty text.
+        guessed: the arguments, where they were guessed, or an empty text.
     """
 
     function: str
@@ -100,9 +107,11 @@ class Findings:
     constants: tuple[str, ...] = ()
     unfinished: str = ""
     without: tuple[str, ...] = ()
+    unjudged: str = ""
+    guessed: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("function", "unfinished"):
+        for name in ("function", "unfinished", "unjudged", "guessed"):
             object.__setattr__(self, name, clean(getattr(self, name)))
         object.__setattr__(self, "constants", tuple(map(clean, self.constants)))
 
@@ -117,8 +126,8 @@ class Findings:
     @property
     def unchecked(self) -> str:
         """Why not all was shown that was asked, or an empty text."""
-        if self.unfinished:
-            return self.unfinished
+        if self.unfinished or self.unjudged:
+            return "; ".join(text for text in (self.unfinished, self.unjudged) if text)
         if any(finding.verdict is not Verdict.SKIPPED for finding in self.findings):
             return ""
         said = self.findings[0].detail if self.findings else "no clause was run"
@@ -128,6 +137,24 @@ class Findings:
     def problems(self) -> tuple[Finding, ...]:
         """The findings that are ``broken`` or ``crashes`` and that no baseline accepts."""
         return tuple(finding for finding in self.findings if not finding.ok)
+
+    @property
+    def causes(self) -> tuple[Finding, ...]:
+        """The problems but for those that have the cause of another one."""
+        return tuple(f for f in self.problems if not (f.cause and self._is_told(f.cause)))
+
+    def _is_told(self, clause: str) -> bool:
+        return any(f.clause == clause and not f.cause for f in self.problems)
+
+    def same_cause(self, finding: Finding) -> str:
+        """One line that names the clauses that fail for the cause of a finding, or nothing."""
+        others = [f.clause for f in self.problems if f.cause == finding.clause]
+        if not others:
+            return ""
+        clauses = (
+            "1 other clause fails" if len(others) == 1 else f"{len(others)} other clauses fail"
+        )
+        return f"{clauses} for the same cause: {', '.join(others)}."
 
     @property
     def accepted(self) -> tuple[Finding, ...]:

@@ -37,6 +37,7 @@ def merge_reports(reports: Sequence[Report]) -> Report:
         constants=tuple(
             path for path in first.constants if all(path in report.constants for report in reports)
         ),
+        unjudged=next((report.unjudged for report in reports if report.unjudged), ""),
         unfinished=next((report.unfinished for report in reports if report.unfinished), ""),
     )
 

@@ -1,7 +1,7 @@
 """`render_page`: reports as one self-contained HTML page, without any outside resource."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -27,10 +27,12 @@ class _Cell:
 
 @dataclass(frozen=True)
 class _Card:
-    """One finding in full."""
+    """One finding in full, and those that have its cause."""
 
     finding: Finding
     anchor: str
+    told: str = ""
+    others: "tuple[_Card, ...]" = ()
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ def _row(number: int, report: Findings, clauses: Sequence[str], reruns: Mapping[
     anchor = f"f{number}"
     module, _, name = report.function.rpartition(":")
     cells = tuple(_cell(report, clause, anchor) for clause in clauses)
-    problems = tuple(_card(item, anchor) for item in report.problems)
+    problems = tuple(_cause(report, item, anchor) for item in report.causes)
     accepted = tuple(_card(item, anchor) for item in report.accepted)
     untidy, lacking = (
         tuple(_card(item, anchor) for item in report if item.verdict is verdict)
@@ -148,6 +150,11 @@ def _row(number: int, report: Findings, clauses: Sequence[str], reruns: Mapping[
     )
     rerun = clean(reruns.get(report.function, ""))
     return _Row(report, anchor, name, module, cells, problems, accepted, untidy, lacking, rerun)
+
+
+def _cause(report: Findings, finding: Finding, anchor: str) -> _Card:
+    others = tuple(_card(f, anchor) for f in report.problems if f.cause == finding.clause)
+    return replace(_card(finding, anchor), told=report.same_cause(finding), others=others)
 
 
 def _card(finding: Finding, anchor: str) -> _Card:

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass
 from io import StringIO
-from textwrap import indent
+from textwrap import fill, indent
 from typing import Any
 
 from rich.console import Console
@@ -34,6 +34,8 @@ class Report(Findings):
         constants: paths of the floating inputs that were not differentiated.
         unfinished: why not every clause was run, or an empty text.
         without: ids of the clauses that were left out on request.
+        unjudged: what of the arguments nothing is known of, or an empty text.
+        guessed: the arguments, where they were guessed, or an empty text.
 
     A report is true where it is ok.
 
@@ -119,12 +121,53 @@ class Report(Findings):
         names = ", ".join(finding.clause for finding in self.problems)
         raise BrokenContractError(
             f"{self.function} breaks its contract: {names}.",
-            given="\n".join(["", *(str(finding) for finding in self.problems)]),
+            given="\n".join(["", *(self._told(finding) for finding in self.causes)]),
             expected="every clause holds, or lacks support loudly",
-            mend=self.problems[0].hint or None,
+            mend=self.causes[0].hint or None,
         )
 
+    def _told(self, finding: Finding) -> str:
+        others = self.same_cause(finding)
+        return f"{finding}\n  {others}" if others else str(finding)
+
     def __str__(self) -> str:
+        return self.to_text()
+
+    def to_text(self, *, verbose: bool = False) -> str:
+        """The report as plain text.
+
+        Arguments:
+            verbose: with every clause and finding, the tables of entries and the scripts; without,
+                one finding for each cause, and the clauses that are kept by name.
+
+        Returns:
+            The text, for a terminal of 100 columns.
+
+        Example:
+            >>> print(Report("a:F", "exact", False, (Finding("form", Verdict.HOLDS, ""),), 3))
+            a:F: ok, gradient exact (declared), seed 3
+            holds: form
+        """
+        if verbose:
+            return self._in_full()
+        parts = [self._heading()]
+        for finding in self.causes:
+            parts += ["", self._told(finding)]
+            if finding.repro:
+                parts.append(f"  script:   report[{finding.clause!r}].repro")
+        if not self.ok:
+            parts.append("")
+        for verdict in Verdict:
+            names = [f.clause for f in self.findings if f.verdict is verdict and f.ok]
+            if names:
+                parts.append(
+                    fill(f"{verdict.value}: {', '.join(names)}", 100, subsequent_indent="  ")
+                )
+        if not self.ok:
+            parts.append("In full: report.to_text(verbose=True)")
+        return "\n".join(parts)
+
+    def _in_full(self) -> str:
         buffer = StringIO()
         console = Console(
             file=buffer, width=100, emoji=False, force_terminal=False, color_system=None
@@ -138,6 +181,11 @@ class Report(Findings):
         console.print(table, highlight=False)
         for finding in self.problems:
             console.print(f"\n{finding}", markup=False, highlight=False, soft_wrap=True)
+            if finding.entries:
+                entries = indent(finding.entries, "    ")
+                console.print(
+                    f"  entries:\n{entries}", markup=False, highlight=False, soft_wrap=True
+                )
             if finding.repro:
                 script = indent(finding.repro.rstrip(), "    ")
                 console.print(f"  script:\n{script}", markup=False, highlight=False, soft_wrap=True)

@@ -97,6 +97,8 @@ def _print_remarks(report: Findings, name: str, console: Console) -> None:
         f"{escape(item.accepted)}"
         for item in report.accepted
     ]
+    if report.guessed:
+        lines.append(f"[yellow]guessed inputs of[/] {escape(name)}: {escape(report.guessed)}")
     if report.unchecked:
         lines.append(f"[yellow]not all of[/] {escape(name)}: {escape(report.unchecked)}")
     for line in lines:
@@ -157,23 +159,26 @@ def _cell(report: Findings, clause: str, *, plain: bool) -> Text:
     return Text(sign.plain if plain else sign.glyph, style=sign.style)
 
 
-def print_problems(report: Findings, rerun: str, console: Console) -> None:
-    """Print each broken finding of a report, and the command line that runs it again.
+def print_problems(
+    report: Findings, rerun: str, console: Console, *, verbose: bool = False
+) -> None:
+    """Print a finding for each cause, and the command line that runs it again.
 
     Arguments:
         report: what was found.
         rerun: a command line, or an empty text.
         console: where to print.
+        verbose: print each finding, with the table of its entries and its script.
     """
     console.print(f"[bold]{escape(report.function)}[/]  (gradient: {report.gradient})")
-    for finding in report.problems:
-        _print_finding(finding, console)
+    for finding in report.problems if verbose else report.causes:
+        _print_finding(finding, report.same_cause(finding), console, verbose=verbose)
     if rerun:
         console.print(f"  [dim]rerun:[/] {escape(rerun)}", soft_wrap=True)
     console.print()
 
 
-def _print_finding(finding: Finding, console: Console) -> None:
+def _print_finding(finding: Finding, others: str, console: Console, *, verbose: bool) -> None:
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(width=10, justify="right", style="dim")
     table.add_column(overflow="fold")
@@ -185,7 +190,10 @@ def _print_finding(finding: Finding, console: Console) -> None:
         ("expected", finding.expected),
         ("got", finding.got),
         ("mend", finding.hint),
+        ("and", others),
         ("source", finding.source),
+        ("entries", finding.entries if verbose else ""),
+        ("script", finding.repro if verbose else ""),
     ):
         if text:
             table.add_row(Text(label), Text(text))

@@ -54,9 +54,9 @@ def checkpoint(probe: Probe) -> Finding:
         place=probe.path(place),
         hint="Forward runs again before backward: let it depend on its arguments and on torch's "
         "generator only, not on counters, caches or other generators.",
+        given={"w": cotangents},
         repro=[
             "from torch.utils.checkpoint import checkpoint",
-            "w = [torch.ones_like(y) for y in outs()]",
             _PLAIN,
             "ys = checkpoint(lambda: call(*args, **kwargs), use_reentrant=False)",
             "ys = [y for y in tree_leaves(ys) if y.requires_grad]",

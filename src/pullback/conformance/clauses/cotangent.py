@@ -31,10 +31,11 @@ def cotangent(probe: Probe) -> Finding:
                 f"Backward changed the cotangent of output {k} in place.",
                 expected=then, got=now, place=f"cotangent of output {k}",
                 hint="Work on a clone: other branches of the graph may share the cotangent.",
+                given={"w": copies},
                 repro=[
-                    "ys = outs(); w = [torch.ones_like(y) for y in ys]",
+                    f"ys = outs(); print('before', w[{k}])",
                     "torch.autograd.grad(ys, xs, w, allow_unused=True)",
-                    f"print('cotangent of ones after backward:', w[{k}])",
+                    f"print('after ', w[{k}])",
                 ],
             )  # fmt: skip
     return probe.holds("Cotangents are left as they came.")

@@ -94,7 +94,8 @@ def _broken(probe: Probe, trial: Trial, only: int, count: int) -> Finding:
     place = probe.path(only) if only < count else f"the cotangent of output {only - count}"
     source = f"xs[{only}]" if only < count else f"w[{only - count}]"
     what = "is NaN" if math.isnan(trial.value) else "does not change as backward itself does"
-    return probe.broken(
+    there = replace(probe, inputs=probe.inputs.with_points(trial.points))
+    return there.broken(
         "The second derivative is silently wrong: backward, differentiated by autograd with "
         f"respect to {place}, {what}.",
         expected=f"{trial.estimate.value:.8g} +- {trial.estimate.error:.1g} "
@@ -105,11 +106,12 @@ def _broken(probe: Probe, trial: Trial, only: int, count: int) -> Finding:
         "forward computed is a constant to backward: compute it there again, or make it an output "
         "(pullback.Function differentiates residuals). Otherwise decorate it with "
         "once_differentiable.",
+        given={"w": trial.cotangents, "u": trial.weights, "v": trial.step},
         repro=[
-            "w, h = [torch.randn_like(y).requires_grad_() for y in outs()], 1e-6",
+            "w, h = [g.requires_grad_() for g in w], 1e-6",
             "def B(g=False): r = torch.autograd.grad(outs(), xs, w, create_graph=g, "
-            "allow_unused=True); return [b for b in r if b is not None]",
-            f"u = [torch.randn_like(b) for b in B()]; x = {source}; v = torch.randn_like(x)",
+            "allow_unused=True); return [x * 0 if b is None else b.clone() for b, x in zip(r, xs)]",
+            f"x = {source}; v = v[{only}]",
             "penalty = sum((c.conj() * b).real.sum() for c, b in zip(u, B(True)))",
             "got = torch.autograd.grad(penalty + 0 * x.abs().sum(), x)[0]  # beside another term",
             "x.data += h * v; plus = B(); x.data -= 2 * h * v; print('finite differences', sum("

@@ -1,11 +1,14 @@
 """The clause `forward`."""
 
+from dataclasses import replace
+
 import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import decide, try_derivative
 from pullback.conformance._finite import differentiate
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._repro import Given
 from pullback.conformance._vectors import flatten, products
 from pullback.conformance.clauses._hints import DERIVE, OPERATOR
 from pullback.conformance.clauses._push import push
@@ -57,7 +60,8 @@ def forward(probe: Probe) -> Finding:
         if abs(got - expected) > tolerance and missing and probe.subject.operator is not None:
             return probe.lacking("The tangent is None, without an error.", OPERATOR)
         if abs(got - expected) > tolerance:
-            return _broken(probe, expected, got, missing)
+            there = replace(probe, inputs=probe.inputs.with_points(points))
+            return _broken(there, expected, got, missing, {"vs": step, "ws": weights})
     return probe.holds("<w, Jv> = <J'w, v>: the tangent is the transpose of backward.")
 
 
@@ -66,7 +70,7 @@ def _true_derivative(probe: Probe, points: Tensors, step: Tensors, weights: Tens
         return differentiate(probe.along(probe.evaluate, step, points), flatten(weights)).value
 
 
-def _broken(probe: Probe, expected: float, got: float, missing: bool) -> Finding:
+def _broken(probe: Probe, expected: float, got: float, missing: bool, given: Given) -> Finding:
     what = (
         "A tangent is silently None" if missing else "The tangent is not the transpose of backward"
     )
@@ -75,14 +79,18 @@ def _broken(probe: Probe, expected: float, got: float, missing: bool) -> Finding
         expected=f"{expected:.8g} (<J'w, v>, by backward)",
         got=f"{got:.8g} (<w, Jv>, by forward mode)",
         hint=f"Correct jvp, or leave it out. {DERIVE}",
+        given=given,
         repro=[
-            "import torch.autograd.forward_ad as fwd; vs = [torch.randn_like(x) for x in xs]",
-            "ws = [torch.randn_like(y) for y in outs()]; gs = torch.autograd.grad(outs(), xs, ws)",
+            "import torch.autograd.forward_ad as fwd",
+            "gs = torch.autograd.grad(outs(), xs, ws, allow_unused=True)",
             "with fwd.dual_level():",
             "    new = [fwd.make_dual(x.detach(), v) for x, v in zip(xs, vs)]; "
             "args = tree_map(lambda a: next((n for x, n in zip(xs, new) "
             "if x is a), a), args)",
-            "    print('forward ', [fwd.unpack_dual(y).tangent for y in outs()], 'times', ws)",
-            "    print('backward', sum((g * v).sum() for g, v in zip(gs, vs)).item(), '= <w, Jv>')",
+            "    ts = [fwd.unpack_dual(y).tangent for y in outs()]",
+            "print('backward', sum((g.conj() * v).sum().real.item() for g, v in zip(gs, vs) "
+            "if g is not None))",
+            "print('forward ', sum((w.conj() * t).sum().real.item() for w, t in zip(ws, ts) "
+            "if t is not None))",
         ],
     )

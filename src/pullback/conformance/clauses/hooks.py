@@ -53,7 +53,7 @@ def hooks(probe: Probe) -> Finding:
             "The gradient changes when saved tensors pass through hooks.",
             expected=expected[place], got=got[place], place=probe.path(place),
             hint="Use only what ctx.saved_tensors returns in backward.",
-            repro=_hooked(),
+            given={"w": cotangents}, repro=_hooked(),
         )  # fmt: skip
     if freed:
         return probe.broken(
@@ -93,7 +93,6 @@ def _second_backward(probe: Probe, cotangents: Tensors) -> bool:
 
 def _hooked() -> list[str]:
     return [
-        "w = [torch.ones_like(y) for y in outs()]",
         "print('plain', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
         "with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):",
         "    print('hooked', torch.autograd.grad(outs(), xs, w, allow_unused=True))",

@@ -48,8 +48,11 @@ def layout(probe: Probe) -> Finding:
                 return probe.failed(error, f"{what} {kind} are refused", _HINT)
             place = probe.differ(got, expected, looser=1e4)
             if place is not None:
-                pair = expected[place], got[place]
-                return _broken(probe, (what, kind), pair, place - len(outputs))
+                k = place - len(outputs)
+                none = k >= 0 and _is_none(probe, xs, gs, k)
+                pair = expected[place], None if none else got[place]
+                there = replace(probe, inputs=probe.inputs.with_points(plain[0]))
+                return _broken(there, (what, kind), pair, k, plain[1])
     return _degenerate(probe) or probe.holds(
         "Transposed, strided, expanded, empty and zero-dimensional tensors give the same numbers."
     )
@@ -61,6 +64,11 @@ def _run(probe: Probe, points: Tensors, cotangents: Tensors) -> Tensors:
     outputs = probe.evaluate(leaves)
     gradients = probe.pull(leaves, cotangents, outputs)
     return [*(y.detach().clone() for y in outputs), *(g.detach() for g in gradients)]
+
+
+def _is_none(probe: Probe, points: Tensors, cotangents: Tensors, place: int) -> bool:
+    leaves = [x.detach().requires_grad_() for x in points]
+    return probe.answers(leaves, cotangents)[place] is None
 
 
 def _transposed(x: torch.Tensor) -> torch.Tensor:
@@ -118,9 +126,9 @@ def _degenerate(probe: Probe) -> Finding | None:
             return probe.failed(error, doing, _HINT, transform=False)
         for k, (x, gradient) in enumerate(zip(leaves, gradients, strict=True)):
             if gradient.shape != x.shape:
-                return _broken(probe, (what, "inputs"), (x, gradient), k)
+                return _broken(there, (what, "inputs"), (x, gradient), k, cotangents)
         if what == "zero-dimensional":
-            finding = _one_element(probe, leaves, outputs, cotangents, gradients)
+            finding = _one_element(there, leaves, outputs, cotangents, gradients)
             if finding is not None:
                 return finding
     return None
@@ -175,11 +183,17 @@ def _one_element(
     place = probe.differ([g.detach() for g in gradients], tail, looser=1e4)
     if place is None:
         return None
-    return _broken(probe, ("zero-dimensional", "inputs"), (tail[place], gradients[place]), place)
+    return _broken(
+        probe, ("zero-dimensional", "inputs"), (tail[place], gradients[place]), place, cotangents
+    )
 
 
 def _broken(
-    probe: Probe, which: tuple[str, str], pair: tuple[torch.Tensor, torch.Tensor], place: int
+    probe: Probe,
+    which: tuple[str, str],
+    pair: tuple[torch.Tensor, torch.Tensor | None],
+    place: int,
+    cotangents: Tensors,
 ) -> Finding:
     (what, kind), (expected, got) = which, pair
     path = probe.path(place) if 0 <= place < len(probe.inputs.differentiable) else "an output"
@@ -191,8 +205,8 @@ def _broken(
         got=got,
         place=path,
         hint=_HINT,
+        given={"w": cotangents},
         repro=[
-            "w = [torch.randn_like(y) for y in outs()]",
             "print('contiguous', torch.autograd.grad(outs(), xs, w, allow_unused=True), outs())",
             f"lay = lambda t: ({lay} if t.ndim < 2 else t.mT.contiguous().mT)",
             "args = tree_map(lambda a: lay(a) if isinstance(a, torch.Tensor) else a, args)"

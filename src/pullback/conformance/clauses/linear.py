@@ -1,5 +1,7 @@
 """`linear`: backward is linear in the cotangent, and zero maps to zero."""
 
+from dataclasses import replace
+
 from pullback.conformance._clause import clause
 from pullback.conformance._linearity import linearity_gap
 from pullback.conformance._probe import Probe
@@ -28,21 +30,24 @@ def linear(probe: Probe) -> Finding:
             break
     else:
         return probe.holds("B(2.5a - 1.5b) = 2.5 B(a) - 1.5 B(b) and B(0) = 0.")
-    place, expected, got = gap
-    return probe.broken(
+    there = replace(probe, inputs=probe.inputs.with_points(gap.points))
+    return there.broken(
         "Backward is not linear in the cotangent.",
-        expected=expected[place],
-        got=got[place],
-        place=probe.path(place),
+        expected=gap.expected[gap.place],
+        got=gap.got[gap.place],
+        place=probe.path(gap.place),
         hint="Make backward linear in the cotangent, or, where it is not on purpose (clipping), "
         'declare gradient = "nonlinear".',
+        given={"a": gap.a, "b": gap.b},
         repro=[
-            "ws = [[torch.randn_like(y) for y in outs()] for _ in range(2)]",
-            "for w in ws[1]: w.view(-1)[w.numel() // 2:][:1] *= 1e3  # an outlier shows a clip",
-            "def B(w): return torch.autograd.grad(outs(), xs, w, allow_unused=True)",
-            "mixed = B([2.5 * a - 1.5 * b for a, b in zip(*ws)])",
-            f"a, b, k = B(ws[0]), B(ws[1]), {place}",
-            "print('2.5 B(a) - 1.5 B(b)', 2.5 * a[k] - 1.5 * b[k])",
-            "print('B(2.5 a - 1.5 b)   ', mixed[k], 'B(0)', B([y * 0 for y in outs()])[k])",
+            "def B(w):",
+            f"    g = torch.autograd.grad(outs(), xs, w, allow_unused=True)[{gap.place}]",
+            f"    return torch.zeros_like(xs[{gap.place}]) if g is None else g",
+            "print('2.5 B(a) - 1.5 B(b)', 2.5 * B(a) - 1.5 * B(b))"
+            if any(bool(g.any()) for g in gap.a)
+            else "print('0   ', 0 * B(a))",
+            "print('B(2.5 a - 1.5 b)   ', B([2.5 * g - 1.5 * h for g, h in zip(a, b)]))"
+            if any(bool(g.any()) for g in gap.a)
+            else "print('B(0)', B([0 * g for g in a]))",
         ],
     )

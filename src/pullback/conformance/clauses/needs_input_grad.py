@@ -3,6 +3,7 @@
 from typing import Any
 
 from pullback.conformance._clause import clause
+from pullback.conformance._history import Lost, lost_with_history
 from pullback.conformance._probe import Probe, Tensors
 from pullback.internal.torch import TorchDispatchMode
 from pullback.report import Finding
@@ -28,14 +29,21 @@ class _Counter(TorchDispatchMode):
     why="Frozen layers and partial fine-tuning skip unneeded gradients. Computing them "
     "wastes time and memory; skipping the wrong one loses a gradient. An index that "
     "is off by one loses it only then.",
-    breach="when one gradient at a time is asked for. Wasted operations alone are `lacking`.",
+    breach="when one gradient at a time is asked for, or the inputs are no leaves. Wasted "
+    "operations alone are `lacking`.",
     mend="`ctx.needs_input_grad[k]` counts arguments of forward.",
 )
 def needs_input_grad(probe: Probe) -> Finding:
-    """Ask for one gradient at a time: it must not change, and should cost less than all."""
+    """Ask for one gradient at a time: it must not change, and should cost less than all.
+
+    Nor may it change where the inputs are no leaves, as behind a first layer.
+    """
+    lost = lost_with_history(probe)
+    if lost is not None:
+        return _lost(probe, lost)
     points = probe.inputs.points()
     if len(points) < 2:
-        return probe.skipped("Only one input is differentiated.")
+        return probe.holds("The only gradient is the same where the input has a history.")
     cotangents = probe.cotangents(probe.output_values())
     joint, everything = _count(probe, points, cotangents, tuple(range(len(points))))
     wasted = True
@@ -43,12 +51,16 @@ def needs_input_grad(probe: Probe) -> Finding:
         got, operations = _count(probe, points, cotangents, (k,))
         wasted = wasted and operations >= everything
         if probe.differ([got[k]], [joint[k]], looser=1e3) is not None:
+            answered = probe.answers(
+                [x.clone().requires_grad_(j == k) for j, x in enumerate(points)], cotangents
+            )[k]
             return probe.broken(
                 "A gradient changes when the other inputs need none.",
-                expected=joint[k], got=got[k], place=probe.path(k),
+                expected=joint[k], got=None if answered is None else got[k],
+                place=probe.path(k),
                 hint="Look at ctx.needs_input_grad[k] by the position of the argument of forward.",
+                given={"w": cotangents},
                 repro=[
-                    "w = [torch.ones_like(y) for y in outs()]",
                     "print('all  ', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
                     f"for j, x in enumerate(xs): x.requires_grad_(j == {k})",
                     f"print('alone', torch.autograd.grad(outs(), xs[{k}], w, allow_unused=True))",
@@ -60,6 +72,25 @@ def needs_input_grad(probe: Probe) -> Finding:
             "Skip what ctx.needs_input_grad does not ask for.",
         )
     return probe.holds("Each gradient alone is the same, and costs no more than it must.")
+
+
+def _lost(probe: Probe, lost: Lost) -> Finding:
+    return probe.broken(
+        f"The gradient is another where the input {lost.what}, as behind any layer: "
+        f"{probe.path(lost.place)} is no leaf then.",
+        expected=lost.expected,
+        got=lost.got,
+        place=probe.path(lost.place),
+        hint="Ask ctx.needs_input_grad[k], by the position of the argument: is_leaf, _base and "
+        "grad_fn of an input say how it was made, not whether its gradient is needed.",
+        given={"w": lost.cotangents},
+        repro=[
+            "print('leaf   ', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
+            f"made = [{lost.source} for x in xs]",
+            "args = tree_map(lambda a: next((m for x, m in zip(xs, made) if x is a), a), args)",
+            "print('no leaf', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
+        ],
+    )
 
 
 def _count(

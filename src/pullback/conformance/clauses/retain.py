@@ -22,6 +22,7 @@ def retain(probe: Probe) -> Finding:
     leaves = probe.leaves()
     outputs = probe.evaluate(leaves)
     cotangents = probe.cotangents(outputs)
+    handed = [g.clone() for g in cotangents]
     pull: Callable[[], Tensors] = lambda: [  # noqa: E731 - two calls, side by side
         g.detach().clone() for g in probe.pull(leaves, cotangents, outputs, retain_graph=True)
     ]
@@ -42,8 +43,9 @@ def retain(probe: Probe) -> Finding:
         got=second[place],
         place=probe.path(place),
         hint="Do not change saved tensors or attributes of ctx in backward.",
+        given={"w": handed},
         repro=[
-            "ys = outs(); w = [torch.ones_like(y) for y in ys]",
+            "ys = outs()",
             "for run in range(2):",
             "    print(run, [g.clone() for g in torch.autograd.grad(ys, xs, w, retain_graph=True, "
             "allow_unused=True) if g is not None])",

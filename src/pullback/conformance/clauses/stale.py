@@ -37,11 +37,12 @@ def stale(probe: Probe) -> Finding:
                 f"{name} was changed in place after forward; backward silently used new values.",
                 expected=expected[place], got=got[place], place=name,
                 hint="Save it with ctx.save_for_backward, which notices a change, or save a clone.",
+                given={"w": probe.cotangents(probe.output_values())},
                 repro=[
-                    "ys = outs(); w = [torch.ones_like(y) for y in ys]",
+                    "ys = outs()",
                     "print('before', torch.autograd.grad(ys, xs, w, allow_unused=True))",
                     "ys = outs()",
-                    f"with torch.no_grad(): {target}[{k}].mul_(2)",
+                    f"with torch.no_grad(): {target}[{k}].mul_(1.5).add_(0.25)",
                     "print('after ', torch.autograd.grad(ys, xs, w, allow_unused=True))",
                 ],
             )  # fmt: skip

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from threading import Thread
 
 from pullback.conformance._clause import clause
 from pullback.conformance._limits import limited
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._repro import Given
 from pullback.report import Finding
 
 __all__ = ["state"]
@@ -38,7 +40,9 @@ def state(probe: Probe) -> Finding:
     probe.backward(points[1], cotangents)  # whose results nobody wants
     place = probe.differ([t.detach() for t in kept], before)
     if place is not None:
-        return _overwritten(probe, before[place], kept[place], place - len(shapes))
+        pair = before[place], kept[place]
+        given = {"w": probe.cotangents(shapes), "others": points[1]}
+        return _overwritten(probe, pair, place - len(shapes), given)
     for order in ((0, 1), (1, 0)):
         leaves = [probe.leaves(x) for x in points]
         outputs = [probe.evaluate(x) for x in leaves]
@@ -46,7 +50,10 @@ def state(probe: Probe) -> Finding:
             got = probe.pull(leaves[k], cotangents, outputs[k])
             place = probe.differ([g.detach() for g in got], alone[k], looser=1e3)
             if place is not None:
-                return _broken(probe, "a second live call", alone[k][place], got[place], place)
+                pair = alone[k][place], got[place]
+                given = {"w": cotangents, "others": points[1 - k]}
+                there = replace(probe, inputs=probe.inputs.with_points(points[k]))
+                return _broken(there, "a second live call", pair, place, given)
     if probe.draws:
         return probe.holds("Live calls do not disturb each other (threads share the generator).")
     finding = _threads(probe, points, cotangents, alone)
@@ -74,8 +81,17 @@ def _threads(
     for number, answer in enumerate(answers):
         if answer is not None:
             place, got = answer
-            return _broken(probe, "another thread", alone[number % 2][place], got[place], place)
+            pair = alone[number % 2][place], got[place]
+            given = {"w": cotangents, "others": points[1 - number % 2]}
+            there = replace(probe, inputs=probe.inputs.with_points(points[number % 2]))
+            return _broken(there, "another thread", pair, place, given)
     return None
+
+
+_OTHERS = (
+    "others = [x.requires_grad_() for x in others]; args = tree_map(lambda a: "
+    "next((o for x, o in zip(xs, others) if x is a), a), args)"
+)
 
 
 def _at_once(work: Callable[[int], Answer], count: int) -> list[Answer]:
@@ -93,7 +109,8 @@ def _at_once(work: Callable[[int], Answer], count: int) -> list[Answer]:
     return [one.result() for one in found]
 
 
-def _overwritten(probe: Probe, before: object, now: object, place: int) -> Finding:
+def _overwritten(probe: Probe, pair: tuple[object, object], place: int, given: Given) -> Finding:
+    before, now = pair
     what = "an output" if place < 0 else f"the gradient of {probe.path(place)}"
     return probe.broken(
         f"The next call writes into {what} of the call before.",
@@ -101,34 +118,33 @@ def _overwritten(probe: Probe, before: object, now: object, place: int) -> Findi
         got=now,
         place=what,
         hint="Return memory of the call's own: what is returned is the caller's to keep.",
+        given=given,
         repro=[
             "first = outs(); kept = [y.detach().clone() for y in first]",
-            "w = [torch.ones_like(y) for y in first]",
             "g = torch.autograd.grad(first, xs, w, allow_unused=True); was = "
             "[None if t is None else t.clone() for t in g]",
-            "with torch.no_grad(): args = tree_map(lambda a: a.detach() * 1.5 "
-            "if isinstance(a, torch.Tensor) and a.requires_grad else a, args)",
-            "xs2 = [a.requires_grad_() for a in tree_leaves(args) if isinstance(a, torch.Tensor) "
-            "and a.is_floating_point()]; ys = outs()",
-            "torch.autograd.grad(ys, xs2, w, allow_unused=True)",
+            _OTHERS,
+            "torch.autograd.grad(outs(), others, w, allow_unused=True)",
             "print('before', kept, was); print('after ', first, g)",
         ],
     )
 
 
-def _broken(probe: Probe, what: str, expected: object, got: object, place: int) -> Finding:
+def _broken(
+    probe: Probe, what: str, pair: tuple[object, object], place: int, given: Given
+) -> Finding:
+    expected, got = pair
     return probe.broken(
         f"A gradient is wrong while {what} is under way: calls share state.",
         expected=expected,
         got=got,
         place=probe.path(place),
         hint="Keep what a call needs on its ctx, not on the class, a module or a global.",
+        given=given,
         repro=[
-            "w = [torch.ones_like(y) for y in outs()]",
             "print('alone', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
             "first = outs()",
-            "with torch.no_grad(): args = tree_map(lambda a: a.detach() * 1.5 "
-            "if isinstance(a, torch.Tensor) and a.requires_grad else a, args)",
+            _OTHERS,
             "outs(); print('with a second call live', torch.autograd.grad(first, xs, w, "
             "allow_unused=True))",
         ],

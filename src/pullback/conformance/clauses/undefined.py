@@ -50,7 +50,7 @@ def undefined(probe: Probe) -> Finding:
         settled = all(g.isfinite().all() for g in joint)
         place = probe.differ(total, joint, looser=1e3) if settled else None
         if place is not None:
-            return _broken(probe, joint[place], total[place], place)
+            return _broken(probe, joint[place], total[place], place, cotangents)
     return _none_at_all(probe, joint) or probe.holds(
         "Gradients by one output at a time sum to the joint one; no cotangent gives no gradient."
     )
@@ -67,7 +67,8 @@ def _none_at_all(probe: Probe, joint: Tensors) -> Finding | None:
         # Zero times a slope that is infinite there is NaN in torch's own functions too.
         wrong = gradient.ne(0) & joint[k].isfinite()
         if bool(wrong.any()) and probe.intent != "nonlinear":
-            return _broken(probe, torch.zeros_like(gradient), gradient, k)
+            given = [torch.ones_like(y) for y in found]
+            return _broken(probe, torch.zeros_like(gradient), gradient, k, given)
     return None
 
 
@@ -80,15 +81,18 @@ def _fails(probe: Probe, error: Exception, when: str) -> Finding:
     )
 
 
-def _broken(probe: Probe, expected: object, got: object, place: int) -> Finding:
+def _broken(
+    probe: Probe, expected: object, got: object, place: int, cotangents: Tensors
+) -> Finding:
     return probe.broken(
         "Gradients by one output at a time do not sum to the joint gradient.",
         expected=expected,
         got=got,
         place=probe.path(place),
         hint="Treat a cotangent that is None as zero, and add the parts of all outputs.",
+        given={"w": cotangents},
         repro=[
-            "n = len(outs()); w = [torch.ones_like(y) for y in outs()]",
+            "n = len(outs())",
             "print('joint', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
             "for k in range(n):",
             "    print('output', k, 'alone', torch.autograd.grad(outs()[k], xs, w[k], "

@@ -1,0 +1,117 @@
+"""Arguments that nobody gave: said as guessed, and tried in the forms that a domain may ask for.
+
+A Function for symmetric matrices is right on these alone. What fails with a guess is tried again
+with symmetric, positive definite, sorted and normalised ones before it is told.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+
+from pullback.cli._tasks import Task
+from pullback.conformance import check
+from pullback.errors import PullbackError
+from pullback.report import Report
+from pullback.tensor import Intent
+
+__all__ = ["describe_arguments", "forms", "guessed_report"]
+
+
+def guessed_report(
+    task: Task, report: Report, gradient: str | None, options: Mapping[str, Any]
+) -> Report:
+    """The report of a Function whose arguments were guessed, with the form in which it is right.
+
+    Arguments:
+        task: the Function.
+        report: what was found with the arguments as they were guessed.
+        gradient: the declared intent, or ``None``.
+        options: those of `pullback.check`.
+
+    Returns:
+        A report that says which arguments were guessed.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        function, calls = task.load()
+    args = calls[0]
+    if report.ok:
+        return replace(report, guessed=describe_arguments(args))
+    once: dict[str, Any] = {**options, "clauses": [item.clause for item in report.problems]}
+    for name, made in forms(args):
+        try:
+            again = check(function, *made, gradient=cast(Intent | None, gradient), **once)
+            if not again.ok or again.unchecked:
+                continue
+            whole = check(function, *made, gradient=cast(Intent | None, gradient), **options)
+        except PullbackError:  # not accepted
+            continue
+        if whole.ok:
+            return replace(whole, guessed=f"{describe_arguments(made)}, {name}")
+    return replace(report, guessed=describe_arguments(args))
+
+
+def describe_arguments(args: Sequence[Any]) -> str:
+    """Arguments in few words.
+
+    Example:
+        >>> describe_arguments((torch.ones(3, 4), 0.5))
+        '(float32 (3, 4), 0.5)'
+    """
+    return f"({', '.join(map(_describe, args))})"
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype} {tuple(value.shape)}".replace("torch.", "")
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def forms(args: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """The same arguments in the forms that a domain may ask for, those that differ from the given.
+
+    Example:
+        >>> [name for name, _ in forms((torch.tensor([2.0, 1.0]),))]
+        ['positive', 'sorted', 'normalised', 'sorted and normalised']
+    """
+    for name, make in _FORMS.items():
+        made = tuple(make(v) if _is_numbers(v) else v for v in args)
+        changed = [not torch.equal(a, b) for a, b in zip(args, made, strict=True) if _is_numbers(a)]
+        if any(changed):
+            yield name, made
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim > 0
+
+
+def _square(x: torch.Tensor) -> bool:
+    return x.ndim >= 2 and x.shape[-1] == x.shape[-2]
+
+
+def _symmetric(x: torch.Tensor) -> torch.Tensor:
+    return (x + x.mT) / 2 if _square(x) else x
+
+
+def _definite(x: torch.Tensor) -> torch.Tensor:
+    if not _square(x):
+        return x
+    return x @ x.mT + torch.eye(x.shape[-1], dtype=x.dtype)
+
+
+def _normalised(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().abs() / x.detach().abs().sum(-1, keepdim=True).clamp_min(1e-30)
+
+
+_FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "symmetric": _symmetric,
+    "symmetric and positive definite": _definite,
+    "positive": lambda x: x.abs() + 0.1,
+    "sorted": lambda x: x.sort(-1).values,
+    "normalised": _normalised,
+    "sorted and normalised": lambda x: _normalised(x).sort(-1).values,
+}

@@ -1,0 +1,89 @@
+"""Fold what fails for one cause into one finding, and let the mend follow from the cause.
+
+The breach that is the cause is undone from outside (`_mends`), and the clauses that failed are
+tested again: those that hold then failed because of it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pullback.conformance._mends import MENDS, Mend, mended
+from pullback.conformance._probe import Probe
+from pullback.report import Finding, Verdict
+
+__all__ = ["fold"]
+
+# These compile, which takes longer than all others together: tested again for one cause alone.
+_SLOW = ("compositions", "compile", "cuda-graph")
+_WELL = (Verdict.HOLDS, Verdict.UNTIDY, Verdict.SKIPPED, Verdict.LACKING)
+
+Again = Callable[[str, Probe], Finding]
+
+
+@dataclass(frozen=True)
+class _Cause:
+    """A breach, and the clauses that hold once it is undone."""
+
+    mend: Mend
+    probe: Probe
+    healed: list[str]
+
+
+def fold(probe: Probe, findings: Sequence[Finding], again: Again) -> Iterator[Finding]:
+    """Find causes, the fewest, of what failed.
+
+    Arguments:
+        probe: the subject with its inputs.
+        findings: one for each clause that was run.
+        again: tests a clause, by its id, with another probe.
+
+    Yields:
+        The findings that have changed: those of consequences name the clause of their cause, that
+        of the cause its own mend.
+    """
+    failed = {finding.clause: finding for finding in findings if finding.verdict.is_bad}
+    left = list(failed)
+    causes = [c for mend in MENDS if (c := _tried(mend, probe, left, again)) is not None]
+    while causes:
+        best = max(causes, key=lambda cause: len([id_ for id_ in cause.healed if id_ in left]))
+        healed = [id_ for id_ in best.healed if id_ in left]
+        causes = [cause for cause in causes if cause is not best]
+        if not healed:
+            return
+        healed += [
+            id_ for id_ in left if id_ in _SLOW and _holds(again(id_, best.probe), failed[id_])
+        ]
+        first = best.mend.clause if best.mend.clause in healed else healed[0]
+        yield _told(failed[first], best.mend)
+        yield from (replace(failed[id_], cause=first) for id_ in healed if id_ != first)
+        left = [id_ for id_ in left if id_ not in healed]
+
+
+def _tried(mend: Mend, probe: Probe, failed: Sequence[str], again: Again) -> _Cause | None:
+    """What holds without a breach; ``None`` where the breach is not there, or nothing holds."""
+    if mend.clause not in failed:
+        return None
+    subject = mended(probe.subject, mend)
+    if subject is None:
+        return None
+    there = replace(probe, subject=subject)
+    if again(mend.clause, there).verdict not in _WELL:
+        return None
+    others = [
+        id_
+        for id_ in failed
+        if id_ != mend.clause and id_ not in _SLOW and (not mend.of or id_ in mend.of)
+    ]
+    return _Cause(
+        mend, there, [mend.clause, *(id_ for id_ in others if again(id_, there).verdict in _WELL)]
+    )
+
+
+def _holds(found: Finding, before: Finding) -> bool:
+    return found.verdict in _WELL and before.verdict not in _WELL
+
+
+def _told(finding: Finding, mend: Mend) -> Finding:
+    """The finding of a cause, with what the counterfactual has shown."""
+    detail = f"{mend.said} {finding.detail}" if mend.said else finding.detail
+    return replace(finding, detail=detail, hint=mend.hint or finding.hint)

@@ -1,0 +1,305 @@
+"""The gradient of <w, f> entry by entry, by finite differences, beside what backward returns.
+
+A directional derivative tells that a backward is wrong. Which entries are, and how, is told by
+moving one entry at a time; of a large input some entries, spread out and at both ends.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+
+from pullback.conformance._derivative import aligned
+from pullback.conformance._directions import scale
+from pullback.conformance._explain import Difference, explain
+from pullback.conformance._finite import inner
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._shown import window
+from pullback.conformance._structure import keep_step
+
+__all__ = ["Entrywise", "compare_entries"]
+
+_EVERY = 256
+_SOME = 96
+_ENDS = 24
+_NEAR = 3
+# Seconds that moving entries may take; the others are not moved then.
+_SECONDS = 1.5
+_STEP = {torch.float64: 2.0**-17, torch.float32: 2.0**-6}
+_APART = {torch.float64: 1e-4, torch.float32: 3e-2}
+
+
+@dataclass(frozen=True)
+class Entrywise:
+    """The gradients of one input.
+
+    Arguments:
+        only: the position of the input.
+        points: the differentiated inputs where they were taken.
+        weights: the cotangents.
+        expected: by finite differences; not a number where the entry was not moved.
+        got: what backward returned, or ``None``.
+        known: which entries were moved.
+        said: in words, how the two differ.
+        rough: whether the function computes in float32.
+    """
+
+    only: int
+    points: Tensors
+    weights: Tensors
+    expected: torch.Tensor
+    got: torch.Tensor | None
+    known: torch.Tensor
+    said: str
+    rough: bool
+
+    def steps(self) -> dict[int, float]:
+        """The steps by which the entries that a report shows were moved, by flat index."""
+        places = window(self.expected, self.shown)
+        return {k: _step(self.points[self.only], k, self.rough) for k in places}
+
+    @property
+    def shown(self) -> torch.Tensor:
+        """What backward returned, zeros for ``None``."""
+        return torch.zeros_like(self.expected) if self.got is None else self.got
+
+
+def compare_entries(probe: Probe, only: int | None) -> Entrywise | None:
+    """Find an input whose gradient is wrong entry by entry, and say how.
+
+    Arguments:
+        probe: the subject, whose backward is known to be wrong.
+        only: the position of the input, or ``None`` to look at each.
+
+    Returns:
+        The gradients of the first input that has wrong entries; ``None`` where no single entry can
+        be moved, or none is wrong (the points tried by others are random, at a kink for example).
+    """
+    if probe.kin != "any":
+        return None
+    inputs = range(len(probe.inputs.differentiable)) if only is None else [only]
+    until = time.monotonic() + _SECONDS
+    for number in (0, 2):
+        points = probe.point(number)
+        for k in inputs:
+            found = _gradients(probe, points, k, until)
+            if found is not None:
+                return found
+    return None
+
+
+class _Found(NamedTuple):
+    """A gradient by finite differences, by backward, and which entries of the first are known."""
+
+    expected: torch.Tensor
+    got: torch.Tensor | None
+    known: torch.Tensor
+
+
+@dataclass(frozen=True)
+class _At:
+    """<w, f> around one point.
+
+    Arguments:
+        probe: the subject.
+        points: the differentiated inputs.
+        weights: the cotangents.
+        base: the outputs there.
+        until: when time is over.
+    """
+
+    probe: Probe
+    points: Tensors
+    weights: Tensors
+    base: Tensors
+    until: float
+
+    def slope(self, only: int, place: int) -> complex | float | None:
+        """d<w, f> by one entry; of a complex entry as autograd has it."""
+        point = self.points[only]
+        step = _step(point, place, self.probe.rough)
+        found = []
+        for unit in (1.0, 1j) if point.is_complex() else (1.0,):
+            sides = []
+            for sign in (1, -1):
+                moved = [x.clone() for x in self.points]
+                moved[only] = moved[only].contiguous()
+                moved[only].view(-1)[place] += sign * step * unit
+                try:
+                    with torch.no_grad():
+                        outputs = aligned(self.probe.evaluate(moved), self.base)
+                except Exception:  # refused there
+                    return None
+                sides.append(sum(inner(w, y) for w, y in zip(self.weights, outputs, strict=True)))
+            found.append((sides[0] - sides[1]) / (2 * step))
+        return complex(*found) if len(found) == 2 else found[0]
+
+    def gap(
+        self, only: int, step: torch.Tensor, gradient: torch.Tensor, low: int, high: int
+    ) -> float:
+        """How far backward is off where one range of entries moves; 0 where f is refused."""
+        size = _STEP[torch.float32 if self.probe.rough else torch.float64]
+        moved = torch.zeros_like(step)
+        moved[low:high] = step[low:high]
+        sides = []
+        for sign in (1, -1):
+            points = [x.clone() for x in self.points]
+            points[only] = points[only] + sign * size * moved.view(points[only].shape)
+            try:
+                with torch.no_grad():
+                    outputs = aligned(self.probe.evaluate(points), self.base)
+            except Exception:  # refused there
+                return 0.0
+            sides.append(sum(inner(w, y) for w, y in zip(self.weights, outputs, strict=True)))
+        return abs((sides[0] - sides[1]) / (2 * size) - inner(gradient, moved))
+
+    def gradient(self, only: int, places: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The gradient of one input at some entries, as many as there is time for, and which."""
+        found = torch.full_like(self.points[only], torch.nan).contiguous()
+        known = torch.zeros(found.shape, dtype=torch.bool)
+        for place in places:
+            value = self.slope(only, place)
+            if value is not None:
+                found.view(-1)[place] = torch.as_tensor(value, dtype=found.dtype)
+                known.view(-1)[place] = True
+            if time.monotonic() > self.until:
+                break
+        return found, known
+
+    def pushed(self, only: int) -> torch.Tensor | None:
+        """J w, where one output has the shape of the input."""
+        point = self.points[only]
+        if len(self.weights) != 1 or self.weights[0].shape != point.shape or point.is_complex():
+            return None
+        size = _STEP[torch.float32 if self.probe.rough else torch.float64]
+        sides = []
+        for sign in (1, -1):
+            points = [x.clone() for x in self.points]
+            points[only] = points[only] + sign * size * self.weights[0].to(point.dtype)
+            try:
+                with torch.no_grad():
+                    sides.append(self.probe.evaluate(points)[0])
+            except Exception:  # refused there
+                return None
+        return (sides[0] - sides[1]) / (2 * size)
+
+    def whole(self, only: int, weights: Tensors | None = None) -> torch.Tensor | None:
+        """All entries of a gradient; ``None`` where one cannot be had, or time is over."""
+        count = self.points[only].numel()
+        if count > _EVERY or time.monotonic() > self.until:
+            return None
+        there = self if weights is None else replace(self, weights=weights)
+        found, known = there.gradient(only, range(count))
+        return found if bool(known.all()) else None
+
+
+def _gradients(probe: Probe, points: Tensors, only: int, until: float) -> Entrywise | None:
+    base = probe.output_values(points)
+    at = _At(probe, points, probe.spread(base, "weights 0"), base, until)
+    point = points[only]
+    places = _places(point.numel())
+    if not places or not _moves_alone(point, places[0]):
+        return None
+    lone = _lone_place(at, only)
+    around = range(max(lone - _NEAR, 0), min(lone + _NEAR + 1, point.numel()))
+    expected, known = at.gradient(only, [*around, *places])
+    handed = [w.clone() for w in at.weights]
+    got = probe.answers(probe.leaves(points), handed)[only]
+    got = None if got is None else got.detach()
+    answered = torch.zeros_like(point) if got is None else got
+    if not known.any() or answered.shape != point.shape:
+        return None
+    tolerance = _APART[torch.float32 if probe.rough or probe.grain else torch.float64]
+    gap = (answered.cpu() - expected.cpu())[known].abs()
+    if not bool((~(gap <= tolerance * expected.cpu()[known].abs().max())).any()):
+        return None
+    shown = [k for k in window(expected, answered) if not known.view(-1)[k]]
+    if shown:
+        more, found = replace(at, until=math.inf).gradient(only, shown)
+        expected, known = torch.where(found, more, expected), known | found
+    said = explain(_difference(at, only, _Found(expected, got, known)))
+    return Entrywise(only, points, at.weights, expected, got, known, said, probe.rough)
+
+
+def _lone_place(at: _At, only: int) -> int:
+    """An entry of a large input that is wrong: the range that moves is halved, again and again."""
+    low, high = 0, at.points[only].numel()
+    if high <= _EVERY:
+        return 0
+    step = at.probe.direction("lone entry", only)[only].reshape(-1)
+    gradient = at.probe.backward(at.points, at.weights)[only].reshape(-1)
+    while high - low > 1 and time.monotonic() < at.until:
+        middle = (low + high) // 2
+        left, right = (at.gap(only, step, gradient, *r) for r in ((low, middle), (middle, high)))
+        low, high = (low, middle) if left >= right else (middle, high)
+    return low
+
+
+def _places(count: int) -> list[int]:
+    """Every entry, or those at both ends and some between."""
+    if count <= _EVERY:
+        return list(range(count))
+    between = [int(k * count / _SOME) for k in range(_SOME)]
+    ends = [*range(_ENDS), *range(count - _ENDS, count)]
+    return sorted({*between, *ends})
+
+
+def _moves_alone(point: torch.Tensor, place: int) -> bool:
+    """Whether one entry may move without the others: not so of a symmetric matrix."""
+    last = point.numel() - 1
+    for k in {place, last}:
+        unit = torch.zeros_like(point)
+        unit.view(-1)[k] = 1.0
+        if not torch.equal(keep_step(point, unit), unit):
+            return False
+    return True
+
+
+def _step(point: torch.Tensor, place: int, rough: bool) -> float:
+    relative = _STEP[torch.float32 if rough else torch.float64]
+    step = float(scale(point).abs().reshape(-1)[place]) * relative
+    return float(f"{step:.0e}")  # short to write down
+
+
+def _difference(at: _At, only: int, found: _Found) -> Difference:
+    """What may explain the difference: gradients of others, sizes, and what a factor may be."""
+    names = at.probe.inputs.names()
+    others, parts = {}, {}
+    for k, (name, point) in enumerate(zip(names, at.points, strict=True)):
+        other = at.whole(k) if k != only and point.shape == found.expected.shape else None
+        if other is not None:
+            others[f"the gradient of {name}"] = other
+    for k in range(len(at.weights) if len(at.weights) > 1 else 0):
+        alone = [w if j == k else w * 0 for j, w in enumerate(at.weights)]
+        part = at.whole(only, alone)
+        if part is not None:
+            parts[f"output {k}"] = part
+    pushed = at.pushed(only)
+    if pushed is not None:
+        others["the derivative times the cotangent, where its transpose is asked for"] = pushed
+    cotangents = {f"cotangent of output {k}": w for k, w in enumerate(at.weights)}
+    return Difference(
+        *found,
+        sizes=_sizes(names, at.points, at.weights),
+        others=others,
+        parts=parts,
+        reduced=cotangents,
+        factors={**cotangents, **dict(zip(names, at.points, strict=True))},
+        close=3e-2 if at.probe.rough or at.probe.grain else 1e-3,
+    )
+
+
+def _sizes(names: list[str], points: Tensors, weights: Tensors) -> dict[str, int]:
+    """What a factor may be: the sizes of dimensions, and numbers of entries."""
+    found = {}
+    outputs = [f"output {k}" for k in range(len(weights))]
+    for name, tensor in zip([*names, *outputs], [*points, *weights], strict=True):
+        for dim, size in enumerate(tensor.shape):
+            found[f"dimension {dim} of {name}"] = size
+    for name, tensor in zip([*names, *outputs], [*points, *weights], strict=True):
+        if tensor.ndim > 1:
+            found[f"{name} in all ({tensor.numel()} entries)"] = tensor.numel()
+    return found

@@ -1,0 +1,339 @@
+"""Say in words how one tensor differs from another: the first relation that fits all entries."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+__all__ = ["Difference", "explain"]
+
+_CLOSE = 1e-3
+_WIDE = {True: torch.complex128, False: torch.float64}
+# Whole factors that are told as such, also as divisors.
+_WHOLE = range(2, 13)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What was expected and what was got, and what may explain why they differ.
+
+    Arguments:
+        expected: the right numbers.
+        got: the numbers seen, or ``None`` where backward returned no gradient.
+        known: where ``expected`` is known, a mask; ``None`` for everywhere.
+        sizes: numbers that a factor may be, by what they are.
+        others: tensors of the same shape that may be taken for it, missing or one too many.
+        parts: the terms that what is expected is the sum of.
+        reduced: tensors that what is expected may be the sum of, along a dimension.
+        factors: tensors of the same shape that may be missing as a factor, or one too many.
+        close: how far apart equal numbers may be, beside the largest.
+    """
+
+    expected: torch.Tensor
+    got: torch.Tensor | None
+    known: torch.Tensor | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    others: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    parts: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    reduced: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    factors: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    close: float = _CLOSE
+
+
+def explain(difference: Difference) -> str:
+    """One sentence that says how the numbers got differ from those expected.
+
+    Arguments:
+        difference: what is compared.
+
+    Returns:
+        The sentence, or an empty text where the two are equal or no relation is recognised.
+
+    Example:
+        >>> expected = torch.tensor([1.0, 2.0, 3.0])
+        >>> explain(Difference(expected, -expected))
+        'Got is expected with the other sign.'
+        >>> explain(Difference(expected, expected / 64, sizes={"dimension 0 of args[0]": 64}))
+        'Got is expected / 64, and 64 is the size of dimension 0 of args[0].'
+    """
+    expected, got = difference.expected, difference.got
+    if got is None:
+        return "Got is None: backward returned no gradient."
+    if expected.shape != got.shape:
+        return _shapes(expected, got)
+    if not expected.numel() or not _numeric(expected, got):
+        return ""
+    pair = _Pair.of(difference)
+    if pair is None:
+        return _not_finite(difference)
+    if pair.equal(pair.got):
+        return ""
+    return next((said for rule in _RULES for said in rule(pair)), "")
+
+
+def _numeric(*tensors: torch.Tensor) -> bool:
+    return all(t.layout is torch.strided and not t.is_quantized for t in tensors)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Finite numbers in one wide dtype."""
+
+    expected: torch.Tensor
+    got: torch.Tensor
+    known: torch.Tensor
+    difference: Difference
+
+    @classmethod
+    def of(cls, difference: Difference) -> "_Pair | None":
+        one, other = difference.expected, difference.got
+        if other is None:
+            return None
+        dtype = _WIDE[one.is_complex() or other.is_complex()]
+        expected, got = one.detach().to("cpu", dtype), other.detach().to("cpu", dtype)
+        known = difference.known
+        known = torch.ones(expected.shape, dtype=torch.bool) if known is None else known.cpu()
+        if not known.any() or not (expected[known].isfinite().all() and got.isfinite().all()):
+            return None
+        return cls(expected, got, known, difference)
+
+    @property
+    def size(self) -> float:
+        return float(self.expected[self.known].abs().max())
+
+    def equal(self, other: torch.Tensor) -> bool:
+        """Whether a tensor is what was expected, where that is known."""
+        if other.shape != self.expected.shape:
+            return False
+        gap = (other - self.expected)[self.known].abs().max()
+        return bool(gap <= self.difference.close * self.size)
+
+    def takes(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Those of the shape compared, in its dtype."""
+        for name, tensor in tensors.items():
+            fits = tensor.shape == self.expected.shape and tensor.isfinite().all()
+            if fits and tensor.is_complex() <= self.expected.is_complex():
+                yield name, tensor.detach().to("cpu", self.expected.dtype)
+
+
+def _shapes(expected: torch.Tensor, got: torch.Tensor) -> str:
+    return f"Got has shape {tuple(got.shape)}, expected is {tuple(expected.shape)}."
+
+
+def _not_finite(difference: Difference) -> str:
+    got = difference.got
+    if got is None or not difference.expected.isfinite().all():
+        return ""
+    bad = ~got.isfinite()
+    kind = "NaN" if bool(got.isnan().any()) else "infinite"
+    return f"{int(bad.sum())} of {bad.numel()} entries got are {kind}; expected are finite numbers."
+
+
+def _zero(pair: _Pair) -> Iterator[str]:
+    if not pair.got[pair.known].any():
+        yield "Got is zero everywhere."
+
+
+def _factor(pair: _Pair) -> Iterator[str]:
+    """One factor for all entries."""
+    expected, got = pair.expected[pair.known], pair.got[pair.known]
+    norm = float(expected.abs().square().sum())
+    factor = (expected.conj() * got).sum() / norm if norm else None
+    if factor is None or abs(complex(factor).imag) > pair.difference.close * abs(complex(factor)):
+        return
+    ratio = complex(factor).real
+    if not ratio or not pair.equal(pair.got / ratio) or int(pair.known.sum()) < 1:
+        return
+    if _near(ratio, -1.0):
+        yield "Got is expected with the other sign."
+        return
+    yield from _named_factor(ratio, pair.difference.sizes)
+
+
+def _named_factor(ratio: float, sizes: Mapping[str, int]) -> Iterator[str]:
+    sign = "-" if ratio < 0 else ""
+    large = [(name, size) for name, size in sizes.items() if size > 2]
+    for name, size in large:
+        if _near(abs(ratio) * size, 1.0):
+            yield f"Got is {sign}expected / {size}, and {size} is the size of {name}."
+        if _near(abs(ratio) / size, 1.0):
+            yield f"Got is {size} x {sign}expected, and {size} is the size of {name}."
+    for whole in _WHOLE:
+        if _near(abs(ratio), whole):
+            yield f"Got is {whole} x {sign}expected."
+        if _near(abs(ratio) * whole, 1.0):
+            yield f"Got is {sign}expected / {whole}."
+    yield f"Got is {ratio:.4g} x expected."
+
+
+def _near(one: float, other: float) -> bool:
+    return abs(one - other) <= _CLOSE * abs(other)
+
+
+def _arranged(pair: _Pair) -> Iterator[str]:
+    """The right numbers at other places."""
+    got = pair.got
+    for first, second in itertools.combinations(range(got.ndim), 2):
+        turned = got.transpose(first, second)
+        both = f"dimensions {first} and {second}"
+        if pair.equal(turned) or pair.equal(turned.contiguous().view(got.shape)):
+            yield f"Got is expected transposed: {both} are exchanged."
+        back = got.reshape(turned.shape).transpose(first, second)
+        if pair.equal(back):
+            yield f"Got is expected transposed: {both} are exchanged, and the shape is put back."
+    for dim in range(got.ndim):
+        if got.shape[dim] < 2:
+            continue
+        if pair.equal(got.flip(dim)):
+            yield f"Got is expected reversed along dimension {dim}."
+        for shift in (1, -1):
+            if got.shape[dim] > 2 and pair.equal(got.roll(shift, dim)):
+                yield f"Got is expected, shifted by one along dimension {dim}."
+    if pair.expected.is_complex() and pair.equal(got.conj()):
+        yield "Got is the complex conjugate of expected."
+
+
+def _terms(pair: _Pair) -> Iterator[str]:
+    """Another gradient, or not all of several terms."""
+    others = [(name, t) for name, t in pair.takes(pair.difference.others) if t.any()]
+    parts = [(name, t) for name, t in pair.takes(pair.difference.parts) if t.any()]
+    for name, term in [*parts, *others]:
+        if pair.equal(pair.got + term):
+            yield f"The term of {name} is missing."
+        elif pair.equal(pair.got - term):
+            yield f"The term of {name} is counted once too often."
+    for name, term in parts:
+        share = _ratio_of(term[pair.known], (pair.got - pair.expected + term)[pair.known])
+        if share and pair.equal(pair.got + (1 - share) * term):
+            yield f"The term of {name} is {share:.4g} x what it should be."
+    for name, term in others:
+        other = _Pair(term, pair.got, pair.known, pair.difference)
+        if other.equal(pair.got):
+            yield f"Got is {name}."
+        elif other.equal(-pair.got):
+            yield f"Got is minus {name}."
+
+
+def _factors(pair: _Pair) -> Iterator[str]:
+    """A tensor that is missing as a factor, or is one too many, up to a number."""
+    for name, factor in pair.takes(pair.difference.factors):
+        if not factor[pair.known].all() or _is_constant(factor[pair.known]):
+            continue
+        for other, said in (
+            (pair.got * factor, f"Got is expected without the factor {name}"),
+            (pair.got / factor, f"Got is expected with the factor {name} once too often"),
+        ):
+            if pair.equal(other):
+                yield f"{said}."
+            ratio = _ratio(pair, other)
+            if ratio is not None:
+                yield f"{said}, and {ratio:.4g} times as large."
+
+
+def _ratio_of(one: torch.Tensor, other: torch.Tensor) -> float:
+    norm = float(one.abs().square().sum())
+    return complex((one.conj() * other).sum() / norm).real if norm else 0.0
+
+
+def _ratio(pair: _Pair, other: torch.Tensor) -> float | None:
+    expected = pair.expected[pair.known]
+    ratio = _ratio_of(expected, other[pair.known])
+    return ratio if ratio and len(expected) > 2 and pair.equal(other / ratio) else None
+
+
+def _is_constant(values: torch.Tensor) -> bool:
+    return bool((values - values[0]).abs().max() <= _CLOSE * values.abs().max())
+
+
+def _rows(pair: _Pair) -> Iterator[str]:
+    """The same numbers all along a dimension."""
+    got, expected = pair.got, pair.expected
+    whole = bool(pair.known.all())
+    for dim in range(got.ndim):
+        first = got.narrow(dim, 0, 1).expand_as(got)
+        if got.shape[dim] < 2 or not _same(got, first, pair.difference.close):
+            continue
+        if _same(expected[pair.known], expected.narrow(dim, 0, 1).expand_as(got)[pair.known],
+                 pair.difference.close):  # fmt: skip
+            continue
+        what = "the same for all entries" if got.ndim == 1 else f"the same along dimension {dim}"
+        for name, reduced in (("sum", expected.sum(dim, keepdim=True)),
+                              ("mean", expected.mean(dim, keepdim=True))):  # fmt: skip
+            if whole and _same(first, reduced.expand_as(got), pair.difference.close):
+                yield f"Got is {what}: the {name} of expected along it."
+        yield f"Got is {what}, expected is not."
+
+
+def _same(one: torch.Tensor, other: torch.Tensor, close: float) -> bool:
+    return bool((one - other).abs().max() <= close * one.abs().max())
+
+
+def _reduced(pair: _Pair) -> Iterator[str]:
+    """A sum along a dimension that is not taken, or of which the mean is left out."""
+    for name, tensor in pair.difference.reduced.items():
+        wide = tensor.detach().to("cpu", pair.expected.dtype)
+        for dim in range(wide.ndim):
+            if wide.shape[dim] > 1 and pair.equal(wide.sum(dim)):
+                kinds = {"first entry": wide.select(dim, 0), "last entry": wide.select(dim, -1)}
+                seen = [k for k, v in kinds.items() if _same(v, pair.got, pair.difference.close)]
+                tail = f"got is its {seen[0]}" if seen else "got is not"
+                yield f"Expected is the sum of {name} along dimension {dim}; {tail}."
+    for dim in range(pair.got.ndim if bool(pair.known.all()) else 0):
+        if pair.got.shape[dim] > 2 and pair.equal(pair.got - pair.got.mean(dim, keepdim=True)):
+            yield f"Expected is got less its mean along dimension {dim}: that term is missing."
+
+
+def _signs(pair: _Pair) -> Iterator[str]:
+    if not pair.expected.is_complex() and _same(
+        pair.got.abs()[pair.known], pair.expected.abs()[pair.known], pair.difference.close
+    ):
+        wrong = int((pair.got.sign() != pair.expected.sign())[pair.known].sum())
+        yield f"Got has the right size, and the wrong sign at {wrong} of {int(pair.known.sum())}."
+
+
+def _blocks(pair: _Pair) -> Iterator[str]:
+    """Right but for a part that is a range of one dimension."""
+    wrong = (pair.got - pair.expected).abs() > pair.difference.close * pair.size
+    wrong &= pair.known
+    for dim in range(wrong.ndim):
+        size = wrong.shape[dim]
+        others = [k for k in range(wrong.ndim) if k != dim]
+        touched = wrong.any(others) if others else wrong  # type: ignore[call-overload]
+        seen = pair.known.any(others) if others else pair.known  # type: ignore[call-overload]
+        places = [k for k in range(size) if bool(touched[k])]
+        right = [k for k in range(size) if bool(seen[k] & ~touched[k])]
+        if not right or not places:
+            continue
+        along = f"dimension {dim}" if wrong.ndim > 1 else "the vector"
+        tail = _what(pair, touched, dim)
+        if right[-1] < places[0]:
+            yield f"Right but for the last {size - places[0]} of {size} along {along}{tail}."
+        elif places[-1] < right[0]:
+            yield f"Right but for the first {places[-1] + 1} of {size} along {along}{tail}."
+        elif len(places) <= max(1, size // 4):
+            named = ", ".join(map(str, places[:4])) + (", ..." if len(places) > 4 else "")
+            yield f"Right but for index {named} of {size} along {along}{tail}."
+
+
+def _what(pair: _Pair, touched: torch.Tensor, dim: int) -> str:
+    """What stands in the wrong part, where that has a name."""
+    places = touched.nonzero().reshape(-1)
+    known = pair.known.index_select(dim, places)
+    if not known.any():
+        return ""
+    part = _Pair(pair.expected.index_select(dim, places), pair.got.index_select(dim, places),
+                 known, pair.difference)  # fmt: skip
+    said = next((s for rule in (_zero, _factor) for s in rule(part)), "")
+    return f", where {said[0].lower()}{said[1:-1]}" if said else ""
+
+
+def _offset(pair: _Pair) -> Iterator[str]:
+    gap = (pair.got - pair.expected)[pair.known]
+    if len(gap) > 2 and _is_constant(gap):
+        yield f"Got is expected {complex(gap.mean()).real:+.4g} at every entry."
+
+
+_RULES: tuple[Callable[[_Pair], Iterator[str]], ...] = (
+    _zero, _factor, _arranged, _terms, _factors, _reduced, _rows, _blocks, _signs, _offset,
+)  # fmt: skip

@@ -1,0 +1,101 @@
+"""Tensors as Python source: small ones as numbers, larger ones packed, so that they come again."""
+
+import base64
+import textwrap
+import zlib
+
+import torch
+
+__all__ = ["Literals"]
+
+# Entries written as numbers; and entries of all together that are packed.
+_WRITTEN = 64
+_PACKED = 4096
+_COLUMNS = 96
+_UNPACK = """
+def unpack(text, shape, dtype):
+    data = bytearray(zlib.decompress(base64.b85decode(''.join(text.split()))))
+    return torch.frombuffer(data, dtype=dtype).reshape(shape).clone()
+"""
+_OTHER = (
+    "# An argument is too large to be written here. It is drawn at random in the same range, so\n"
+    "# that the numbers printed are not those of the finding.\n"
+)
+
+
+class Literals:
+    """Writes the tensors of one script.
+
+    Example:
+        >>> Literals().of(torch.tensor([1.0, 2.0]))
+        'torch.tensor([1.0, 2.0], dtype=torch.float32)'
+    """
+
+    def __init__(self) -> None:
+        self._data: dict[str, str] = {}
+        self._left = _PACKED
+        self._exact = True
+
+    @property
+    def head(self) -> list[str]:
+        """The lines that the expressions need before them."""
+        if not self._data:
+            return []
+        names = [f"{name} = {name!r}" for name in self._data]
+        return ["import base64", "import zlib", _UNPACK, *names]
+
+    def of(self, value: torch.Tensor) -> str:
+        """An expression for a tensor; random entries in the same range where it is too large.
+
+        Raises:
+            ValueError: it is too large, and random entries would be of another kind.
+        """
+        value = value.detach().cpu().resolve_conj().resolve_neg()
+        if value.numel() <= _WRITTEN:
+            return _written(value)
+        if value.numel() <= self._left:
+            self._left -= value.numel()
+            name = f"DATA_{len(self._data)}"
+            raw = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            self._data[name] = base64.b85encode(zlib.compress(raw, 9)).decode()
+            return f"unpack({name}, {tuple(value.shape)}, {value.dtype})"
+        self._exact = False
+        return _alike(value)
+
+    def finish(self, script: str) -> str:
+        """The script laid out, with the packed tensors and what is to be said of the others."""
+        for name, text in self._data.items():
+            block = "\n".join(textwrap.wrap(text, _COLUMNS, break_on_hyphens=False))
+            script = script.replace(f"{name} = {name!r}", f'{name} = """\n{block}\n"""')
+        return script if self._exact else _OTHER + script
+
+
+def _written(value: torch.Tensor) -> str:
+    if value.dtype == torch.float64 and value.isfinite().all():
+        # What came from float32 takes nine digits, not seventeen.
+        rounded = value.clone().apply_(lambda entry: float(f"{entry:.9g}"))
+        same = torch.equal(rounded.float().double(), value)
+        if same and not torch.equal(rounded, value):
+            return f"torch.tensor({rounded.tolist()!r}, dtype=torch.float32).double()"
+    return f"torch.tensor({_entries(value)}, dtype={value.dtype})"
+
+
+def _entries(value: torch.Tensor) -> str:
+    entries = repr(value.tolist())
+    for name in ("nan", "inf"):
+        entries = entries.replace(name, f"float({name!r})")
+    return entries
+
+
+def _alike(value: torch.Tensor) -> str:
+    shape = tuple(value.shape)
+    if value.is_complex():
+        return f"torch.randn({shape}, dtype={value.dtype})"
+    if value.dtype == torch.bool:
+        return f"(torch.rand({shape}) < {float(value.double().mean()):.3g})"
+    low, high = float(value.min()), float(value.max())
+    if not value.is_floating_point():
+        return f"torch.randint({int(low)}, {int(high) + 1}, {shape}, dtype={value.dtype})"
+    if value.ndim >= 2 and value.shape[-1] == value.shape[-2] and torch.equal(value, value.mT):
+        raise ValueError(f"no source for a symmetric matrix of shape {shape}")
+    return f"({low!r} + {high - low!r} * torch.rand({shape}, dtype={value.dtype}))"

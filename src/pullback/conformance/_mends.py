@@ -1,0 +1,327 @@
+"""One breach at a time undone in a Function, from outside: what then holds failed because of it."""
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from pullback.conformance._subject import Subject
+from pullback.internal.torch import pytree
+
+__all__ = ["MENDS", "Mend", "mended"]
+
+_Kind = type[torch.autograd.Function]
+
+
+Undo = Callable[[_Kind], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Mend:
+    """How one breach is undone.
+
+    Arguments:
+        clause: the clause whose breach it is.
+        undo: makes of a Function the methods of one without the breach, one step after the other.
+        hint: how the author mends it, where it says more than the clause.
+        said: what the Function does, where it says more than the clause.
+        of: the clauses whose breach may follow from this one; any, where none is named.
+    """
+
+    clause: str
+    undo: Sequence[Undo]
+    hint: str = ""
+    said: str = ""
+    of: Sequence[str] = ()
+
+
+def mended(subject: Subject, mend: Mend) -> Subject | None:
+    """The same Function without a breach; ``None`` where it cannot be had.
+
+    Arguments:
+        subject: what is checked.
+        mend: the breach to undo.
+    """
+    kind = subject.function
+    if kind is None:
+        return None
+    try:
+        for undo in mend.undo:
+            kind = type(kind)(kind.__name__, (kind,), {**undo(kind), "__module__": kind.__module__})
+    except Exception:  # a class that cannot be derived from
+        return None
+    return replace(subject, call=kind.apply, function=kind)
+
+
+def _wrapped(kind: _Kind, name: str, around: Callable[..., Any]) -> dict[str, Any]:
+    """A static method that is called through ``around(method, *args)``."""
+    method = getattr(kind, name)
+
+    @functools.wraps(method)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return around(method, *args, **kwargs)
+
+    return {name: staticmethod(called)}
+
+
+def _backward(kind: _Kind) -> str:
+    return "backward" if kind.backward is not torch.autograd.Function.backward else "vjp"
+
+
+def _context(kind: _Kind) -> str:
+    """The method that fills the context."""
+    split = kind.setup_context is not torch.autograd.Function.setup_context
+    return "setup_context" if split else "forward"
+
+
+def _each(change: Callable[[torch.Tensor], torch.Tensor], values: Any) -> Any:
+    return pytree.tree_map(lambda v: change(v) if isinstance(v, torch.Tensor) else v, values)
+
+
+def _given_to_backward(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[_Kind], Any]:
+    """Backward is handed changed cotangents."""
+
+    def around(method: Any, ctx: Any, *cotangents: Any) -> Any:
+        return method(ctx, *_each(change, cotangents))
+
+    return lambda kind: _wrapped(kind, _backward(kind), around)
+
+
+def _given_to_forward(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[_Kind], Any]:
+    """Forward is handed changed arguments."""
+
+    def around(method: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(*_each(change, args), **_each(change, kwargs))
+
+    return lambda kind: _wrapped(kind, "forward", around)
+
+
+def _contiguous_with_flag(x: torch.Tensor) -> torch.Tensor:
+    """A contiguous copy that requires a gradient as the argument does."""
+    if x.is_contiguous():
+        return x
+    return x.detach().contiguous().requires_grad_(x.requires_grad)
+
+
+def _fresh(kind: _Kind) -> dict[str, Any]:
+    """What is returned is memory of the call's own."""
+    alone = threading.Lock()  # another thread would write there before it is copied
+
+    def backward(method: Any, *args: Any) -> Any:
+        with alone:
+            return _each(torch.clone, method(*args))
+
+    def forward(method: Any, *args: Any, **kwargs: Any) -> Any:
+        own = {id(value) for value in pytree.tree_leaves((args, kwargs))}
+        found = method(*args, **kwargs)
+        return _each(lambda y: y if id(y) in own else y.clone(), found)
+
+    made = _wrapped(kind, _backward(kind), backward)
+    if _context(kind) == "setup_context":
+        return {**made, **_wrapped(kind, "forward", forward)}
+    return made  # a combined forward has told its ctx of the very tensors that it returns
+
+
+def _restored(kind: _Kind) -> dict[str, Any]:
+    """Backward finds on its ctx what forward left there, however often it runs."""
+
+    def keep(method: Any, *args: Any, **kwargs: Any) -> Any:
+        found = method(*args, **kwargs)
+        ctx = args[0]
+        saved = [t for t in getattr(ctx, "to_save", None) or () if isinstance(t, torch.Tensor)]
+        own = {name: _copied(value) for name, value in vars(ctx).items()}
+        object.__setattr__(ctx, "_before", (own, [t.detach().clone() for t in saved]))
+        return found
+
+    def restore(method: Any, ctx: Any, *cotangents: Any) -> Any:
+        own, saved = vars(ctx).get("_before", ({}, []))
+        for name, value in own.items():
+            setattr(ctx, name, _copied(value))
+        present = [t for t in ctx.saved_tensors if t is not None] if saved else []
+        for tensor, before in zip(present, saved, strict=False):
+            if tensor.shape == before.shape:
+                tensor.data.copy_(before)
+        return method(ctx, *cotangents)
+
+    return {**_wrapped(kind, _context(kind), keep), **_wrapped(kind, _backward(kind), restore)}
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone() if not value.requires_grad else value
+    return type(value)(value) if type(value) in (list, dict, set) else value
+
+
+class _Stand:
+    """Stands for a context, of which it answers some attributes by itself."""
+
+    def __init__(self, ctx: Any, **own: Any) -> None:
+        vars(self).update(own, _ctx=ctx)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["_ctx"], name)
+
+
+def _saving(kind: _Kind) -> dict[str, Any]:
+    """What forward left on its ctx goes through save_for_backward."""
+
+    def keep(method: Any, *args: Any, **kwargs: Any) -> Any:
+        found = method(*args, **kwargs)
+        ctx = args[0]
+        leaves, form = pytree.tree_flatten(dict(vars(ctx)))
+        held = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        saved = tuple(getattr(ctx, "to_save", None) or ())
+        ctx.save_for_backward(*saved, *held)
+        vars(ctx).clear()
+        rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        ctx._left = len(saved), rest, places, form
+        return found
+
+    def restore(method: Any, ctx: Any, *cotangents: Any) -> Any:
+        count, rest, places, form = ctx._left
+        every = ctx.saved_tensors
+        leaves = list(rest)
+        for place, tensor in zip(places, every[count:], strict=True):
+            leaves[place] = tensor
+        own = pytree.tree_unflatten(leaves, form)
+        return method(_Stand(ctx, saved_tensors=every[:count], **own), *cotangents)
+
+    return {**_wrapped(kind, _context(kind), keep), **_wrapped(kind, _backward(kind), restore)}
+
+
+def _asked_for_all(kind: _Kind) -> dict[str, Any]:
+    """Backward is asked for every gradient."""
+
+    def around(method: Any, ctx: Any, *cotangents: Any) -> Any:
+        every = tuple(True for _ in ctx.needs_input_grad)
+        return method(_Stand(ctx, needs_input_grad=every), *cotangents)
+
+    return _wrapped(kind, _backward(kind), around)
+
+
+def _materialised(kind: _Kind) -> dict[str, Any]:
+    """Backward is handed zeros for ``None``."""
+
+    def around(method: Any, *args: Any, **kwargs: Any) -> Any:
+        found = method(*args, **kwargs)
+        args[0].set_materialize_grads(True)
+        return found
+
+    return _wrapped(kind, _context(kind), around)
+
+
+def _of_the_call(kind: _Kind) -> dict[str, Any]:
+    """Backward finds on the class what forward of the same call left there."""
+    owners = [c for c in kind.__mro__ if c.__module__ == kind.__module__]
+
+    def state() -> list[tuple[type, str, Any]]:
+        return [
+            (owner, name, _copied(value))
+            for owner in owners
+            for name, value in vars(owner).items()
+            if not name.startswith("__") and not callable(value)
+            and not isinstance(value, (staticmethod, classmethod, property))
+        ]  # fmt: skip
+
+    alone = threading.RLock()
+
+    def keep(method: Any, *args: Any, **kwargs: Any) -> Any:
+        with alone:
+            found = method(*args, **kwargs)
+            object.__setattr__(args[0], "_class", state())
+        return found
+
+    def restore(method: Any, ctx: Any, *cotangents: Any) -> Any:
+        with alone:
+            for owner, name, value in vars(ctx).get("_class", ()):
+                setattr(owner, name, _copied(value))
+            return method(ctx, *cotangents)
+
+    return {**_wrapped(kind, _context(kind), keep), **_wrapped(kind, _backward(kind), restore)}
+
+
+def _without_jvp(kind: _Kind) -> dict[str, Any]:
+    return {"jvp": staticmethod(torch.autograd.Function.jvp)}
+
+
+def _differentiated(kind: _Kind) -> dict[str, Any]:
+    """Backward is the derivative of forward, where autograd can follow forward."""
+    split = _context(kind) == "setup_context"
+
+    def forward(ctx: Any, *args: Any) -> Any:
+        ctx.save_for_backward(*[a for a in args if isinstance(a, torch.Tensor)])
+        ctx._args = [None if isinstance(a, torch.Tensor) else a for a in args]
+        ctx._places = [k for k, a in enumerate(args) if isinstance(a, torch.Tensor)]
+        return kind.forward(*args) if split else kind.forward(_Ignored(ctx), *args)
+
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        args = list(ctx._args)
+        twice = torch.is_grad_enabled()
+        with torch.enable_grad():
+            for place, tensor in zip(ctx._places, ctx.saved_tensors, strict=True):
+                args[place] = tensor if twice else tensor.detach().requires_grad_(
+                    ctx.needs_input_grad[place]
+                )  # fmt: skip
+            found = kind.forward(*args) if split else kind.forward(_Ignored(ctx), *args)
+            wanted = [k for k in ctx._places if ctx.needs_input_grad[k]]
+            pairs = [
+                (y, g)
+                for y, g in zip(pytree.tree_leaves(found), cotangents, strict=True)
+                if isinstance(y, torch.Tensor) and y.requires_grad and g is not None
+            ]
+            answered = torch.autograd.grad(
+                [y for y, _ in pairs], [args[k] for k in wanted], [g for _, g in pairs],
+                create_graph=twice, allow_unused=True,
+            )  # fmt: skip
+        gradients: list[Any] = [None] * len(args)
+        for k, gradient in zip(wanted, answered, strict=True):
+            gradients[k] = gradient
+        return tuple(gradients)
+
+    made: dict[str, Any] = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    if split:
+        made["setup_context"] = staticmethod(torch.autograd.Function.setup_context)
+    return made
+
+
+class _Ignored(_Stand):
+    """Keeps nothing that forward saves."""
+
+    def save_for_backward(self, *tensors: torch.Tensor) -> None:
+        """Backward runs forward again."""
+
+
+# The likeliest first; of those that explain as much, the first is taken.
+MENDS: Sequence[Mend] = (
+    Mend("cotangent", [_given_to_backward(torch.clone)]),
+    Mend("saved", [_saving]),
+    Mend("retain", [_restored]),
+    Mend("mutation", [_given_to_forward(torch.clone)]),
+    Mend("mutation", [_given_to_forward(torch.clone), _restored],
+         "Change nothing that backward reads from ctx: save_for_backward saves the input itself, "
+         "not a copy. Work out of place there.",
+         "Backward changes in place what was saved."),
+    Mend("state", [_fresh]),
+    Mend("state", [_of_the_call],
+         "Keep it on its ctx (ctx.save_for_backward), not on the class that all calls share.",
+         "What forward leaves on the class is read by backward."),
+    Mend("needs-input-grad", [_asked_for_all]),
+    Mend("undefined", [_materialised]),
+    Mend("forward", [_without_jvp], of=("forward-over-forward", "transforms", "vmap")),
+    Mend("layout", [_given_to_backward(torch.Tensor.contiguous)],
+         "Call .contiguous() on the cotangent before backward reads its memory; it comes expanded "
+         "from sum() and transposed from a product.",
+         "Backward reads the memory of a cotangent as if it were contiguous."),
+    Mend("layout", [_given_to_forward(torch.Tensor.contiguous)]),
+    Mend("layout", [_given_to_forward(_contiguous_with_flag)],
+         "Ask ctx.needs_input_grad[k], by the position of the argument: requires_grad of a tensor "
+         "made in forward, a contiguous copy for example, is always False.",
+         "Forward asks requires_grad of a copy that it made of the input."),
+    Mend("derivative", [_differentiated],
+         of=("double", "forward", "undefined", "non-differentiable", "values", "sizes", "dtype",
+             "autocast", "transforms")),
+)  # fmt: skip

@@ -1,0 +1,95 @@
+"""Arguments that nobody gave are said to be guessed, and tried in the forms of a domain."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from pullback.cli._guessed import forms, guessed_report
+from pullback.cli._main import main
+from pullback.cli._tasks import Task
+from pullback.conformance import check
+
+CLAUSES = ("derivative", "linear")
+
+
+class Largest(torch.autograd.Function):
+    """The largest eigenvalue of a symmetric matrix, right for these alone."""
+
+    @staticmethod
+    def forward(ctx, matrix):
+        values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
+        ctx.save_for_backward(vectors[..., -1])
+        return values[..., -1] + (matrix - matrix.mT).square().sum()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (v,) = ctx.saved_tensors
+        return cotangent * torch.outer(v, v)
+
+
+def task_of(function, *args):
+    return Task("a:F", lambda: (function, [args]), ("a:F",), guessed=True)
+
+
+def test_a_function_of_symmetric_matrices_is_tried_with_one():
+    matrix = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    options = {"clauses": CLAUSES}
+    report = check(Largest, matrix, **options)
+    assert not report.ok
+    found = guessed_report(task_of(Largest, matrix), report, None, options)
+    assert found.ok
+    assert found.guessed == "(float64 (4, 4)), symmetric"
+
+
+def test_a_wrong_function_stays_wrong_and_is_said_to_be_guessed():
+    class Wrong(Largest):
+        @staticmethod
+        def backward(ctx, cotangent):
+            return 2 * Largest.backward(ctx, cotangent)
+
+    matrix = torch.randn(4, 4, dtype=torch.float64)
+    options = {"clauses": CLAUSES}
+    report = check(Wrong, matrix, **options)
+    found = guessed_report(task_of(Wrong, matrix), report, None, options)
+    assert not found.ok
+    assert found.guessed == "(float64 (4, 4))"
+
+
+def test_forms_are_of_their_kind():
+    x = torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    made = {name: args[0] for name, args in forms((x,))}
+    assert torch.equal(made["symmetric"], made["symmetric"].mT)
+    assert torch.linalg.eigvalsh(made["symmetric and positive definite"]).min() > 0
+    assert (made["sorted"].diff(dim=-1) >= 0).all()
+    assert torch.allclose(made["normalised"].sum(-1), torch.ones(3, dtype=torch.float64))
+
+
+PACKAGE = """
+import torch
+
+class Wrong(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 3
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_json_says_what_was_guessed(tmp_path, monkeypatch, capsys):
+    Path(tmp_path, "guessed_things.py").write_text(PACKAGE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["check", "guessed_things:Wrong", "--clauses", "derivative", "--no-isolate"]
+    assert main([*words, "--json", "found.json"]) == 3
+    capsys.readouterr()
+    (found,) = json.loads(Path("found.json").read_text(encoding="utf-8"))["functions"]
+    assert found["guessed"] == "(float64 (3, 4))"
+    assert main([*words, "--input", "torch.randn(3, 4)", "--json", "found.json"]) == 1
+    (found,) = json.loads(Path("found.json").read_text(encoding="utf-8"))["functions"]
+    assert found["guessed"] == ""

@@ -1,0 +1,356 @@
+"""One fault gives one finding: its consequences are folded, its mend is true, its numbers come
+again."""
+
+import contextlib
+import io
+import re
+import typing
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pullback.conformance import check
+from pullback.conformance._verify import verify
+from pullback.report import Finding, Report, Verdict
+
+
+class ChangesCotangent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        by_w = g * x
+        return g.mul_(w), by_w
+
+
+class AsksRequiresGrad(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        x = x.contiguous()  # where it was not: a copy, which requires no gradient
+        ctx.save_for_backward(x, w)
+        ctx.wanted = x.requires_grad
+        return x * w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g * w if ctx.wanted else None, g * x
+
+
+class ReadsMemory(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        if g.untyped_storage().nbytes() >= g.element_size() * g.numel():
+            g = torch.as_strided(g, (g.numel(),), (1,)).view(g.shape)
+        return g * x.cos()
+
+
+class ReusesBuffer(torch.autograd.Function):
+    buffers: typing.ClassVar = {}
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        key = g.shape, g.dtype
+        buffer = ReusesBuffer.buffers.setdefault(key, torch.zeros_like(g).detach())
+        with torch.no_grad():
+            return torch.mul(g, x.cos(), out=buffer)
+
+
+class UsesUpContext(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        ctx.scale = [3.0]
+        return x * 3.0
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * (ctx.scale.pop() if ctx.scale else 0.0)
+
+
+X = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+CASES = {
+    # The Function, its inputs, the clauses tried, the one that names the cause, a word of the mend.
+    "cotangent": (
+        ChangesCotangent, (X, X + 1),
+        ("cotangent", "layout", "needs-input-grad", "state", "retain", "checkpoint"), "clone",
+    ),
+    "layout": (AsksRequiresGrad, (X, X + 1), ("layout", "form"), "needs_input_grad"),
+    "memory": (ReadsMemory, (X,), ("layout", "derivative"), ".contiguous()"),
+    "state": (ReusesBuffer, (X,), ("linear", "state", "values"), "memory of the call's own"),
+    "retain": (UsesUpContext, (X,), ("retain", "form"), "ctx"),
+}  # fmt: skip
+NAMED = {"memory": "layout"}
+
+
+def checked(name):
+    function, inputs, clauses, _ = CASES[name]
+    return check(function, *inputs, clauses=clauses)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_fault_is_one_finding_with_its_mend(name):
+    report = checked(name)
+    (cause,) = report.causes
+    assert cause.clause == NAMED.get(name, name)
+    assert CASES[name][-1] in cause.hint
+    assert not cause.cause
+    assert all(f.cause == cause.clause for f in report.problems if f is not cause)
+
+
+def test_consequences_are_told_in_one_line():
+    report = checked("cotangent")
+    assert len(report.problems) >= 4
+    text = str(report)
+    assert len(text.splitlines()) <= 40
+    others = len(report.problems) - 1
+    assert f"{others} other clauses fail for the same cause: layout, needs-input-grad" in text
+    assert text.count(": broken.") == 1
+    in_full = report.to_text(verbose=True)
+    assert in_full.count(": broken.") == others + 1
+    assert report["cotangent"].repro.splitlines()[-1] in in_full
+    assert Report.from_json(report.to_json()) == report
+
+
+def test_causes_are_told_by_another_process_too():
+    seen = []
+    report = check(
+        ChangesCotangent, X, X + 1, clauses=("cotangent", "retain"), isolate="copy",
+        on_finding=lambda finding: seen.append((finding.clause, finding.cause)),
+    )  # fmt: skip
+    assert report["retain"].cause == "cotangent"
+    assert seen == [("cotangent", ""), ("retain", ""), ("retain", "cotangent")]
+
+
+def test_two_faults_are_two_findings():
+    class Both(ChangesCotangent):
+        @staticmethod
+        def forward(ctx, x, w):
+            ctx.kept = x * w
+            return ChangesCotangent.forward(ctx, x, w)
+
+        @staticmethod
+        def backward(ctx, g):
+            found = ChangesCotangent.backward(ctx, g)
+            return found[0] + 0 * ctx.kept, found[1]
+
+    report = check(Both, X, X + 1, clauses=("saved", "cotangent", "retain"))
+    assert {finding.clause for finding in report.causes} == {"saved", "cotangent"}
+
+
+def test_no_gradient_is_none_and_not_zero():
+    finding = checked("layout")["layout"]
+    assert finding.got == "None"
+    assert "backward returned no gradient" in finding.detail
+
+
+class Mean(torch.autograd.Function):
+    """Mean for sum, over a dimension of 64."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.size = x.shape
+        return x.sum(0)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.expand(ctx.size) / ctx.size[0]
+
+
+class Forgets(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[1], None
+
+
+class LosesTail(torch.autograd.Function):
+    """A kernel with blocks of four that forgets what is left over."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx, g):
+        found = g * ctx.saved_tensors[0].exp()
+        whole = len(found) // 4 * 4
+        return torch.cat([found[:whole], 0 * found[whole:]])
+
+
+class Transposes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g @ w.T, g.T @ x
+
+
+class Swaps(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x.sin() * w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g * x.sin(), g * x.cos() * w
+
+
+class OneTerm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin(), x.exp()
+
+    @staticmethod
+    def backward(ctx, g, h):
+        (x,) = ctx.saved_tensors
+        return g * x.cos()
+
+
+class NoCotangent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return ctx.saved_tensors[0].cos()
+
+
+class ForgetsMean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x - x.mean(-1, keepdim=True)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.clone()
+
+
+class OneRow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, b):
+        return x + b
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, g[0]
+
+
+class NotTransposed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.cumsum(0)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.cumsum(0)
+
+
+class HalfOfATerm(OneTerm):
+    @staticmethod
+    def backward(ctx, g, h):
+        (x,) = ctx.saved_tensors
+        return g * x.cos() + h * x.exp() / 2
+
+
+SQUARE = X[:3]
+PLANTED = {
+    "mean": (Mean, (torch.randn(64, 3),), "expected / 64, and 64 is the size of dimension 0"),
+    "none": (Forgets, (X.clone().requires_grad_(), (X + 1).requires_grad_()), "Got is None"),
+    "tail": (LosesTail, (torch.randn(7, dtype=torch.float64),), "the last 3 of 7 along the vector"),
+    "transposed": (Transposes, (SQUARE, SQUARE + 1), "Got is expected transposed"),
+    "swapped": (Swaps, (X, X + 1), "Got is the gradient of args[1]"),
+    "term": (OneTerm, (X,), "The term of output 1 is missing"),
+    "mean missing": (ForgetsMean, (X,), "Expected is got less its mean along dimension 1"),
+    "one row": (
+        OneRow,
+        (X, X[0]),
+        "sum of cotangent of output 0 along dimension 0; got is its first",
+    ),
+    "not transposed": (NotTransposed, (X,), "where its transpose is asked for"),
+    "half a term": (HalfOfATerm, (X,), "The term of output 1 is 0.5 x what it should be"),
+    "cotangent": (NoCotangent, (X,), "without the factor cotangent of output 0"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_first_line_says_what_the_numbers_say(name):
+    function, inputs, said = PLANTED[name]
+    finding = check(function, *inputs, clauses="derivative", gradient="exact")["derivative"]
+    assert said in str(finding).splitlines()[0]
+    assert finding.entries.startswith("index") or finding.got == "None"
+
+
+def printed_by(script):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(script, "repro.py", "exec"), {"__name__": "repro"})
+    return out.getvalue()
+
+
+def numbers(text):
+    return [float(n) for n in re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", text)]
+
+
+def inside(text):
+    return numbers(re.match(r"\[(?:\.\.\., )?([^].]*(?:\.\d[^].]*)*)", text).group(1))
+
+
+@pytest.mark.parametrize("name", [*CASES, *PLANTED])
+def test_the_script_prints_the_numbers_of_the_finding(name):
+    if name in PLANTED:
+        function, inputs, _ = PLANTED[name]
+        finding = check(function, *inputs, clauses="derivative", gradient="exact")["derivative"]
+    else:
+        (finding,) = checked(name).causes
+    assert "Run by the checker" not in finding.repro
+    assert "pullback" not in finding.repro
+    found = numbers(printed_by(finding.repro))
+    for text in (finding.expected, finding.got):
+        if text.startswith("["):
+            assert len(inside(text)) >= 3
+            for number in inside(text):
+                assert any(number == pytest.approx(n, rel=5e-4, abs=1e-9) for n in found)
+
+
+def test_a_script_that_shows_other_numbers_says_so():
+    finding = Finding("form", Verdict.BROKEN, "", "1", "2", repro="print(3.0)\n")
+    lead = verify(finding, 5.0).repro.splitlines()[0]
+    assert (
+        lead == "# Run by the checker, this shows the fault with other numbers than the finding's."
+    )
+    raises = replace(finding, repro="1 / 0\n")
+    assert "ended with ZeroDivisionError" in verify(raises, 5.0).repro
+    shows = replace(finding, repro="print(1, 2.0)\n")
+    assert verify(shows, 5.0) is shows
