@@ -89,13 +89,8 @@ class Probe:
     def constants(self) -> tuple[str, ...]:
         """The paths of the floating inputs that are not differentiated."""
         wanted = self.inputs.differentiable
-        return tuple(
-            path
-            for k, (path, value) in enumerate(
-                zip(self.inputs.paths, self.inputs.values, strict=True)
-            )
-            if k not in wanted and is_continuous(value)
-        )
+        pairs = enumerate(zip(self.inputs.paths, self.inputs.values, strict=True))
+        return tuple(path for k, (path, value) in pairs if k not in wanted and is_continuous(value))
 
     @property
     def draws(self) -> bool:
