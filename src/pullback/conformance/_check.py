@@ -101,11 +101,7 @@ def check(
     _check_options(isolate, seed)
     check_timeout(timeout, isolate is not False)
     if is_tape(function):
-        if isolate or timeout or kwargs:
-            raise ArgumentError(
-                "A Function of the tape is checked here, by its positional arguments.",
-                given=f"isolate={isolate}, timeout={timeout}, kwargs={kwargs}",
-            )
+        _check_tape_options(isolate, timeout, kwargs)
         report = check_tape(function, inputs, gradient, [clause.id for clause in chosen], seed)
         return replace(report, without=left_out)
     subject = Subject.of(function, gradient)
@@ -137,6 +133,14 @@ def check(
         time.perf_counter() - started, environment(), probe.constants, without=left_out,
         unjudged=unjudged,
     )  # fmt: skip
+
+
+def _check_tape_options(isolate: object, timeout: object, kwargs: object) -> None:
+    if isolate or timeout or kwargs:
+        raise ArgumentError(
+            "A Function of the tape is checked here, by its positional arguments.",
+            given=f"isolate={isolate}, timeout={timeout}, kwargs={kwargs}",
+        )
 
 
 def _check_options(isolate: object, seed: object) -> None:
