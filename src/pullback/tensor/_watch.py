@@ -512,7 +512,8 @@ class Watch(TorchFunctionMode):
             result = call(*_swap(args, swapped), **_swap(kwargs, swapped))
         reason = self._reason(given)
         tracked = any(map(self._tracks, given))
-        levels = _all_levels(given) if self._in_reverse else _NONE
+        # Where what is outside is a constant, nobody differentiates in reverse.
+        levels = _all_levels(given) if self._in_reverse and not self._outside else _NONE
         flowing = any(self._linearity.of(each) in (True, False) for each in given)
         for tensor in tensors_in(result):
             self._keep(tensor, given)
