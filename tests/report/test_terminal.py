@@ -25,11 +25,13 @@ def test_no_emoji_and_no_markup(name, capsys):
     print_table([broken(name)], console)
     print_problems(broken(name), name, console)
     assert capsys.readouterr().out.count(name) == 4  # row, heading, detail, rerun
-    assert str(broken(name)).count(name) == 3
+    assert str(broken(name)).count(name) == 2
+    assert broken(name).to_text(verbose=True).count(name) == 3
 
 
 def test_colours_are_forced_into_a_log_and_no_cursor(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("COLUMNS", raising=False)
     console = make_console()
     assert console.is_terminal
     assert not console.is_interactive

@@ -11,6 +11,8 @@ __all__ = ["Literals"]
 # Entries written as numbers; and entries of all together that are packed.
 _WRITTEN = 64
 _PACKED = 4096
+# Entries of a matrix that are written row by row.
+_ROWS = 12
 _COLUMNS = 96
 _UNPACK = """
 def unpack(text, shape, dtype):
@@ -71,6 +73,8 @@ class Literals:
 
 
 def _written(value: torch.Tensor) -> str:
+    if value.ndim > 1 and value.numel() > _ROWS:  # nested lists would take a line for each row
+        return f"{_written(value.reshape(-1))}.reshape{tuple(value.shape)}"
     if value.dtype == torch.float64 and value.isfinite().all():
         # What came from float32 takes nine digits, not seventeen.
         rounded = value.clone().apply_(lambda entry: float(f"{entry:.9g}"))
