@@ -20,6 +20,8 @@ from pullback.trajectory import (
     rest,
 )
 
+pytestmark = pytest.mark.sampled(3)
+
 LINE = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
 KINDS = ("velocity", "acceleration", "jerk", "position")
 

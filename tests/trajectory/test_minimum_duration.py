@@ -15,6 +15,8 @@ from pullback.trajectory import (
     minimum_time,
 )
 
+pytestmark = pytest.mark.sampled(4)
+
 THREE = torch.tensor([[0.0], [0.1], [5.0]], dtype=torch.float64)
 FIVE = torch.tensor([[0.0, 1.0], [0.1, 1.0], [2.0, -1.0], [2.1, 0.0]], dtype=torch.float64)
 
