@@ -13,7 +13,7 @@ from pullback.internal._processes import STOP
 __all__ = ["run_jobs", "side_by_side"]
 
 _JOB_BYTES = 2**30  # what a check of a Function of some megabytes takes, its compiler included
-_GRACE = 1.0  # seconds in which a job that was told to stop says what it knows
+_GRACE = 4.0  # seconds in which a job that was told to stop says what it knows
 
 
 def side_by_side() -> int:
