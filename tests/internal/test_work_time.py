@@ -29,12 +29,13 @@ def started(monkeypatch):
     processes = []
 
     def start(program):
-        processes.append(subprocess.Popen([sys.executable, "-c", program]))
+        command = [sys.executable, "-c", program]
+        processes.append(subprocess.Popen(command, start_new_session=True))
         return processes[-1].pid
 
     yield start
     for process in processes:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # its children too
         process.wait()
 
 
