@@ -228,7 +228,7 @@ class Watch(TorchFunctionMode):
                 self._known[id(result)] = result
                 self._dependent.add(id(result))
             else:
-                self._follow(name_of(func), Done(func, args, {}, tensors_in(*args), result))
+                self._follow(facts(func).name, Done(func, args, {}, tensors_in(*args), result))
             return result
         return self._call(func, args, kwargs or {})
 
@@ -306,9 +306,7 @@ class Watch(TorchFunctionMode):
         # Below autograd, where torch detaches what ``Variable(x)`` is made of. A view made there
         # can answer for its base that it requires a gradient.
         whole = _levels(tensor) <= _levels(view) and (view.grad_fn or not view.requires_grad)
-        if not whole or (
-            self._forward_mode and _has_tangent(tensor) and _has_tangent(view) is False
-        ):
+        if not whole or (self._forward_mode and _is_tangent_lost([tensor], [view])):
             return view
         self._keep(view, [tensor])
         self._linearity.share(tensor, view)
@@ -474,9 +472,7 @@ class Watch(TorchFunctionMode):
         """The same in forward mode, where torch does not tell which levels a tensor has."""
         made = tensors_in(done.result)
         known = name.endswith("__get__") or is_of_torch(done.func)
-        found = set(map(_has_tangent, made))
-        lost = False in found and True in set(map(_has_tangent, done.read(name)))
-        if not known or lost or name in ("tensor", "new_tensor"):
+        if not known or _is_tangent_lost(done.read(name), made) or name in ("tensor", "new_tensor"):
             return f"{name} gives a value without a tangent"
         if any(is_differentiable(each) and each.is_inference() for each in made):
             return "it computes in inference mode"
@@ -533,8 +529,7 @@ class Watch(TorchFunctionMode):
 @functools.cache
 def _is_ordinary(func: Any) -> bool:
     """Whether a function of torch does nothing but to compute something of its arguments."""
-    _, changes, constant, custom = facts(func)
-    name = name_of(func)
+    name, changes, constant, custom = facts(func)
     reads = func in DESCRIBING or name.endswith("__get__") or name in BITS
     special = func in DETACHING or func in LEAVING or func in REQUIRING or func in CUTS
     return not (changes or constant or custom or reads or special) and name not in _SWITCHES
@@ -575,6 +570,11 @@ def _has_tangent(tensor: torch.Tensor) -> bool | None:
     if not plain or are_functorch_transforms_active() or not is_differentiable(tensor):
         return None
     return forward_ad.unpack_dual(tensor, level=0).tangent is not None
+
+
+def _is_tangent_lost(given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> bool:
+    """Whether some of what was given has a tangent, and some of what was made of it has none."""
+    return False in map(_has_tangent, made) and True in map(_has_tangent, given)
 
 
 def _all_levels(tensors: Sequence[torch.Tensor]) -> set[int]:
