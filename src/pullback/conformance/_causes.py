@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 
 from pullback.conformance._mends import MENDS, Mend, mended
 from pullback.conformance._probe import Probe
-from pullback.report import Finding, Verdict
+from pullback.report import Finding
 
 __all__ = ["fold"]
 
 # These compile, which takes longer than all others together: tested again for one cause alone.
 _SLOW = ("compositions", "compile", "cuda-graph")
-_WELL = (Verdict.HOLDS, Verdict.UNTIDY, Verdict.SKIPPED, Verdict.LACKING)
 
 Again = Callable[[str, Probe], Finding]
 
@@ -51,7 +50,7 @@ def fold(probe: Probe, findings: Sequence[Finding], again: Again) -> Iterator[Fi
         if not healed:
             return
         healed += [
-            id_ for id_ in left if id_ in _SLOW and _holds(again(id_, best.probe), failed[id_])
+            id_ for id_ in left if id_ in _SLOW and not again(id_, best.probe).verdict.is_bad
         ]
         first = best.mend.clause if best.mend.clause in healed else healed[0]
         yield _told(failed[first], best.mend)
@@ -67,7 +66,7 @@ def _tried(mend: Mend, probe: Probe, failed: Sequence[str], again: Again) -> _Ca
     if subject is None:
         return None
     there = replace(probe, subject=subject)
-    if again(mend.clause, there).verdict not in _WELL:
+    if again(mend.clause, there).verdict.is_bad:
         return None
     others = [
         id_
@@ -75,12 +74,8 @@ def _tried(mend: Mend, probe: Probe, failed: Sequence[str], again: Again) -> _Ca
         if id_ != mend.clause and id_ not in _SLOW and (not mend.of or id_ in mend.of)
     ]
     return _Cause(
-        mend, there, [mend.clause, *(id_ for id_ in others if again(id_, there).verdict in _WELL)]
+        mend, there, [mend.clause, *(id_ for id_ in others if not again(id_, there).verdict.is_bad)]
     )
-
-
-def _holds(found: Finding, before: Finding) -> bool:
-    return found.verdict in _WELL and before.verdict not in _WELL
 
 
 def _told(finding: Finding, mend: Mend) -> Finding:

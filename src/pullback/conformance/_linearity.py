@@ -52,13 +52,13 @@ def linearity_gap(probe: Probe, number: int = 0) -> Gap | None:
         found = outlying if outlying is not None and _gap(outlying) >= _SOLVED else None
     if found is not None:
         return found
-    zeros = probe.backward(points, [torch.zeros_like(y) for y in outputs])
+    still = [torch.zeros_like(y) for y in outputs]
+    zeros = probe.backward(points, still)
     nothing = [torch.zeros_like(z) for z in zeros]
     left = probe.backward(points, probe.cotangents(outputs, "a"))
     finite = all(t.isfinite().all() for t in left)
     for k, zero in enumerate(zeros):
         if finite and bool(zero.abs().gt(0).any() or zero.isnan().any()):
-            still = [torch.zeros_like(y) for y in outputs]
             return Gap(k, nothing, zeros, points, still, still)
     return None
 
