@@ -15,10 +15,13 @@ from sybil.parsers.rest import DocTestParser
 
 from pullback.internal._when_imported import WhenImported
 
+# As `tests.fuzzing` reads it, which this file does not import: that takes pullback with it.
+FUZZING = int(os.environ.get("PULLBACK_FUZZ", "1")) > 1
+
 # Of what inductor does at its first kernel, most is not for that kernel: it starts processes that
 # would compile others, each with a torch of its own, and tries a program for each kind of vectors.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-if "PULLBACK_FUZZ" not in os.environ:
+if not FUZZING:
     os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 
 # A test starts Python in vain where each start compiles all of pullback anew, for half a second.
@@ -72,7 +75,7 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
         if any(getattr(value, "__module__", None) == "tests.fuzzing" for value in names):
             item.add_marker("breadth")
     asked = config.option.keyword or any("::" in argument for argument in config.args)
-    if not asked and "PULLBACK_FUZZ" not in os.environ:
+    if not (asked or FUZZING):
         _sample(config, items)
 
 
