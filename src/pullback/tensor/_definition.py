@@ -104,8 +104,7 @@ def define(cls: Any) -> Definition:
             f"{cls.__name__} has no forward.", mend="Define forward as a static method."
         )
     split = cls.setup_context is not _base.setup_context
-    source = vars(cls).get("__wrapped__", cls) if cls._lenient else cls
-    backward = _one_of(source, "backward", "vjp") or _one_of(cls, "backward", "vjp")
+    backward = _one_of(cls, "backward", "vjp")
     detaches = backward is None or without_once(backward) is backward
     if cls._lenient and backward is not None:  # what it computes has a derivative all the same
         backward = without_once(backward)
@@ -152,10 +151,7 @@ def define(cls: Any) -> Definition:
 
 def rules_of(cls: Any) -> tuple[Any, ...]:
     """The rules that a class has now; one that is replaced later makes another definition."""
-    source, vjp = cls, None  # which our classes name as they name backward
-    if cls._lenient and "__wrapped__" in vars(cls):
-        source, vjp = cls.__wrapped__, cls.__wrapped__.vjp
-    return cls.forward, cls.setup_context, source.backward, vjp, cls.jvp, cls.vmap
+    return cls.forward, cls.setup_context, cls.backward, cls.jvp, cls.vmap
 
 
 def _mutates(cls: Any, signature: inspect.Signature) -> frozenset[int]:
