@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Variable
 from pullback.text._failure import failure_in
+from pullback.text._joining import Quote
 from pullback.text._operation import Operation
 from pullback.text._replies import shorten
 
@@ -95,26 +96,6 @@ class Evaluate(Operation):
             for number, (score, each) in enumerate(zip(scores.data, wanteds, strict=True))
         ]
         return (None, notes, *nothing)
-
-
-class Complain(Operation):
-    """What is wrong with one prediction, in words."""
-
-    takes_failures = True
-
-    @staticmethod
-    def forward(spec: tuple[Evaluator, Any, float], prediction: Variable) -> Variable:
-        evaluator, target, score = spec
-        expected = "" if target is None else f" Expected: {shorten(str(target), 2000)}"
-        return Variable(
-            f"Scored {score:g} by {evaluator.purpose!r}. "
-            f"Got: {shorten(str(prediction.data), 2000)}.{expected}",
-            f"feedback to {prediction.role or 'prediction'}",
-        )
-
-    @staticmethod
-    def backward(ctx: Any, feedback: Any) -> Any:
-        return None, feedback
 
 
 def exact_match(
@@ -222,9 +203,19 @@ def _targets(spec: Evaluator, data: Any, target: Sequence[Variable]) -> list[Any
 
 
 def _complaint(spec: Evaluator, score: float, wanted: Any, prediction: Variable, more: Any) -> Any:
+    """What is wrong with one prediction, in words."""
     if spec.success(score) and more is None:
         return None
-    complaint = Complain.apply((spec, wanted, score), prediction)
+
+    def said(prediction: Variable) -> Variable:
+        expected = "" if wanted is None else f" Expected: {shorten(str(wanted), 2000)}"
+        return Variable(
+            f"Scored {score:g} by {spec.purpose!r}. "
+            f"Got: {shorten(str(prediction.data), 2000)}.{expected}",
+            f"feedback to {prediction.role or 'prediction'}",
+        )
+
+    complaint = Quote.apply(said, prediction)
     return complaint if more is None else [complaint, *getattr(more, "notes", (more,))]
 
 

@@ -42,6 +42,9 @@ class Failure(str):
         failure.cause = cause
         return failure
 
+    def __getnewargs__(self) -> tuple[str]:
+        return (self.cause,)  # a copy, or one from another process, is made of the cause again
+
 
 def failure_in(data: Any) -> Failure | None:
     """The first failure in a value of any structure, or None."""

@@ -10,7 +10,7 @@ from pullback.tape import Variable, vmap
 from pullback.text._conversation import Conversation, read_conversation
 from pullback.text._evaluation import Evaluation, is_full
 from pullback.text._failure import attempted, failure_in
-from pullback.text._joining import as_variable, join, sum
+from pullback.text._joining import Quote, as_variable, join, sum
 from pullback.text._operation import Operation
 from pullback.text._prompts import prompt
 from pullback.text._replies import ask, check_retries
@@ -154,21 +154,9 @@ def judge(
     count = len(data)
     said = [explanations[number] for number in range(count)]
     total = sum([scores[number] for number in range(count)])
-    return Evaluation(total / count, join("\n", [Plain.apply(None, each) for each in said]))
-
-
-class Plain(Operation):
-    """A text as a text, so that one judge that failed does not hide what others said."""
-
-    takes_failures = True
-
-    @staticmethod
-    def forward(spec: None, text: Variable) -> Variable:
-        return Variable(str(text.data), text.role)
-
-    @staticmethod
-    def backward(ctx: Any, feedback: Any) -> Any:
-        return None, feedback
+    # As plain texts, so that one judge that failed does not hide what others said.
+    plain = [Quote.apply(lambda text: Variable(str(text.data), text.role), each) for each in said]
+    return Evaluation(total / count, join("\n", plain))
 
 
 def read_verdict(answer: str) -> tuple[float, str]:

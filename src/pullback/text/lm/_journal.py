@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pullback.errors import ModelError, PullbackError, RecordingError
+from pullback.errors import PullbackError, RecordingError
 from pullback.tape import place
 from pullback.text.lm._account import Spending
 from pullback.text.lm._completion import Completion
@@ -19,7 +19,7 @@ from pullback.text.lm._json import canonical
 from pullback.text.lm._request import Request
 from pullback.text.lm._secrets import scrub
 
-__all__ = ["Call", "Journal", "may_be_billed"]
+__all__ = ["Call", "Journal"]
 
 _MARK, _SHARED = 0x50424A32, 0x50424332  # "PBJ2", "PBC2"
 _SCHEMA = """
@@ -278,10 +278,3 @@ class Journal:
 
 def _checksum(*values: Any) -> str:
     return hashlib.sha256(canonical(values).encode()).hexdigest()
-
-
-def may_be_billed(error: BaseException) -> bool:
-    """Whether a call that ended so may have been, or may yet be, billed."""
-    if isinstance(error, ModelError):
-        return error.may_be_billed
-    return not isinstance(error, PullbackError)
