@@ -13,6 +13,7 @@ from pullback.text._templates import Template, fill
 
 __all__ = [
     "Quote", "as_variable", "concat", "format", "heard", "join", "select", "split", "spoken", "sum",
+    "written",
 ]  # fmt: skip
 
 NOTE = 2000  # characters of a note that an operation here writes, at most
@@ -144,7 +145,7 @@ def format(template: Template | str, /, *, role: str = "", **values: Any) -> Var
     variables = [as_variable(value) for value in values.values()]
 
     def filled(template: Variable, *given: Variable) -> Variable:
-        texts = dict(zip(values, map(_written, given), strict=True))
+        texts = dict(zip(values, map(written, given), strict=True))
         return Variable(fill(_text(template), texts), role or template.role)
 
     return Format.apply(filled, as_variable(template), *variables)
@@ -221,12 +222,15 @@ def _joined(
 def _text(value: Variable) -> str:
     if not isinstance(value.data, str):
         raise ArgumentTypeError(
-            "A text was expected.", given=repr(value), mend="Make it one: map_python(str, value)."
+            "A text was expected.",
+            given=repr(value)[:80],
+            mend="Make it one: map_python(str, value). A batch of them runs inside tape.vmap.",
         )
     return value.data
 
 
-def _written(value: Variable) -> str:
+def written(value: Variable) -> str:
+    """A text, or a number that requires no gradient, as a text."""
     if not _is_number(value):
         return _text(value)
     if value.requires_grad:

@@ -15,17 +15,11 @@ from pullback.errors import (
     PullbackError,
 )
 from pullback.tape._place import at
+from pullback.text._chat import count_calls
 from pullback.text._failure import SHARE, Failures, attempted, tolerate
 from pullback.text._module import Module, write_json
-from pullback.text._plan import (
-    account_of,
-    check_plan,
-    count_calls,
-    describe_plan,
-    plan_training,
-    remark,
-)
 from pullback.text.lm import Account, Plan, current_run
+from pullback.text.lm._plan import account_of, check_plan, describe_plan, plan_training, remark
 from pullback.text.optim._comparison import Comparison, check_items
 from pullback.text.optim._validated import Outcome, Validated
 from pullback.text.train._data import DataLoader
