@@ -24,7 +24,7 @@ from pullback.text.optim._comparison import Comparison, check_items
 from pullback.text.optim._validated import Outcome, Validated
 from pullback.text.train._data import DataLoader
 from pullback.text.train._progress import Progress
-from pullback.text.train._steps import Totals, evaluations_of, means_of, run_step, told
+from pullback.text.train._steps import evaluations_of, means, means_of, run_step, told
 
 __all__ = ["Result", "Trainer"]
 
@@ -213,8 +213,9 @@ class _Run:
                 self.save()
                 if self.trainer.patience is not None and self.since >= self.trainer.patience:
                     result.stopped = f"no better score for {self.since} epochs"
-                    return
-            result.stopped = f"{limit} epochs are done"
+                    break
+            else:
+                result.stopped = f"{limit} epochs are done"
         except BudgetError as error:
             result.stopped = f"the budget is used up: {error.what}"
         finally:
@@ -236,28 +237,29 @@ class _Run:
     def _epoch(self, train: DataLoader, validation: Iterable[Any] | None) -> None:
         self.module.train()
         _follow_epoch(train, self.epoch)
-        totals = Totals()
         if validation is not None and self.best is None:
             self._keep(means_of(self.module, self.module.validation_step, validation))  # type: ignore[missing-attribute]
+        found = []
         for number, batch in enumerate(train):
             with at("batch", number):
-                self._batch(number, batch, totals)
-        means = totals.means()
+                found.append(self._batch(number, batch))
+        history = means(found)
         if validation is not None:
             held = means_of(self.module, self.module.validation_step, validation)  # type: ignore[missing-attribute]
             self._keep(held)
-            means |= {f"validation_{name}": value for name, value in held.items()}
-        self.result.history.append(means)
-        self.show(f"epoch {self.epoch}: {told(means)}")
+            history |= {f"validation_{name}": value for name, value in held.items()}
+        self.result.history.append(history)
+        self.show(f"epoch {self.epoch}: {told(history)}")
 
-    def _batch(self, number: int, batch: Any, totals: "Totals") -> None:
+    def _batch(self, number: int, batch: Any) -> dict[str, float]:
+        """One step; its metrics, none where it is skipped."""
         self.optimizer.zero_grad()
         metrics = run_step(self.module.training_step, batch, number, learn=True)  # type: ignore[missing-attribute]
         if metrics is None:
-            return
-        totals.add(metrics)
-        said = self._propose() if self._is_told() else ""
+            return {}
+        said = self._propose() if any(each.grad for each in self.optimizer.parameters()) else ""
         self.show(f"epoch {self.epoch} batch {number}: {told(metrics)} {said}".rstrip())
+        return metrics
 
     def _tell_run(self) -> None:
         """Let the page of the run under way show what the search has found."""
@@ -272,9 +274,6 @@ class _Run:
         ]
         steps = [asdict(outcome) for outcome in self.result.outcomes]
         run.journal.note("search", {"steps": steps, "texts": texts, "stopped": str(self.result)})
-
-    def _is_told(self) -> bool:
-        return any(each.grad for each in self.optimizer.parameters())
 
     def _propose(self) -> str:
         """One step of the optimizer, which is a proposal; what became of it, in words."""
