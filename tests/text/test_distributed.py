@@ -1,12 +1,15 @@
 """A batch over executors: the same as here; what fails is raised here, and keys never leave."""
 
+import copy
 import multiprocessing
 import os
 import pickle
 import socket
+import sys
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing.connection import Client
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +17,7 @@ from pullback.errors import ArgumentError, BudgetError, GraphError, ModelError, 
 from pullback.tape import Variable
 from pullback.text import (
     ChatModule,
+    Failure,
     Module,
     Parameter,
     RuleCritic,
@@ -23,6 +27,7 @@ from pullback.text import (
     use_critic,
     use_prompts,
 )
+from pullback.text import ray as over_ray
 from pullback.text.distributed import Workers
 from pullback.text.lm import LM, Account, Completion, Run, Usage, keep_secret
 from pullback.text.train import Measure
@@ -210,3 +215,68 @@ def test_a_stranger_is_turned_away_and_the_batch_goes_on():
         assert told("Hello").text == "hello"
         distributed._asked.reset(token)
     assert lm.calls == {"Hello": 1}
+
+
+class Cluster:
+    """What `RayExecutor` asks of Ray, with threads for workers; `make fuzz` starts a real one."""
+
+    exceptions = SimpleNamespace(RayTaskError=type("RayTaskError", (Exception,), {}))
+    util = SimpleNamespace(get_node_ip_address=lambda: "localhost")
+    cloudpickle = SimpleNamespace(CloudPickler=pickle.Pickler)
+
+    def __init__(self):
+        self.started, self.cancelled = False, []
+
+    def is_initialized(self):
+        return self.started
+
+    def cancel(self, reference, force):
+        self.cancelled.append(reference)
+
+    def remote(self, max_retries):
+        def wrapped(function):
+            def submit(*args):
+                future = Future()
+                try:
+                    future.set_result(function(*args))
+                except SystemExit as error:
+                    future.set_exception(RuntimeError(f"the worker died: {error}"))
+                except Exception as error:
+                    failed = self.exceptions.RayTaskError(str(error))
+                    failed.cause = error
+                    future.set_exception(failed)
+                return SimpleNamespace(future=lambda: future)
+
+            return SimpleNamespace(remote=submit)
+
+        return wrapped
+
+
+def test_ray_is_an_executor_like_any_other(monkeypatch):
+    cluster = Cluster()
+    monkeypatch.setitem(sys.modules, "ray", cluster)
+    with pytest.raises(ArgumentError, match="not started"):
+        over_ray.workers()
+    cluster.started = True
+    with pytest.raises(ArgumentError, match="one or more"):
+        over_ray.workers(attempts=0)
+    with over_ray.RayExecutor(attempts=1) as executor:
+        assert list(executor.map(lambda n: n * n, range(3))) == [0, 1, 4]
+        with pytest.raises(ZeroDivisionError):
+            executor.submit(lambda: 1 / 0).result()
+    module = Shout(Asked())
+    found = over_ray.workers(chunk=5).backward(module, scored, SAMPLES)
+    assert [each.score for each in found] == SCORES
+    assert notes(module) == notes(here())
+    with pytest.raises(ProgramError, match="worker died"):
+        over_ray.workers(attempts=2).backward(module, lost, SAMPLES[:1])
+
+
+def lost(module, sample):
+    sys.exit(1)
+
+
+def test_a_failure_that_is_copied_or_sent_is_the_same():
+    failure = Failure("The answer was cut off.")
+    for copied in (copy.copy(failure), pickle.loads(pickle.dumps(failure))):
+        assert (copied, copied.cause) == (failure, failure.cause)

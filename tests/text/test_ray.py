@@ -4,6 +4,7 @@ import os
 import signal
 
 import pytest
+from tests.fuzzing import examples
 from tests.text.test_distributed import SAMPLES, SCORES, Asked, here, notes
 
 from pullback.errors import ArgumentError, ProgramError
@@ -12,6 +13,10 @@ from pullback.text.lm import Account, Journal, Run
 
 ray = pytest.importorskip("ray", reason="pip install 'pullback[ray]'")
 from pullback.text import ray as over_ray  # noqa: E402 - after ray is known to be there
+
+pytestmark = pytest.mark.skipif(
+    examples(1) == 1, reason="make fuzz starts a cluster, which takes ten seconds"
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
