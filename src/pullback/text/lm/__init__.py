@@ -4,8 +4,9 @@ from pullback.text.lm._account import Account, Spending
 from pullback.text.lm._blocks import Content, Image, Text, Tool, ToolCall
 from pullback.text.lm._budget import Budget
 from pullback.text.lm._cached import Cached
+from pullback.text.lm._call import Call
 from pullback.text.lm._completion import Chunk, Completion, Finish, Usage
-from pullback.text.lm._journal import Call, Journal
+from pullback.text.lm._journal import Journal
 from pullback.text.lm._limit import Limit
 from pullback.text.lm._llama_cpp import LlamaCpp
 from pullback.text.lm._lm import LM

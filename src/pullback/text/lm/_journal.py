@@ -6,20 +6,20 @@ import os
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pullback.errors import PullbackError, RecordingError
 from pullback.tape import place
-from pullback.text.lm._account import Spending
+from pullback.text.lm._call import Call
 from pullback.text.lm._completion import Completion
 from pullback.text.lm._database import Database
 from pullback.text.lm._json import canonical
 from pullback.text.lm._request import Request
 from pullback.text.lm._secrets import scrub
+from pullback.text.lm._summary import ModelSummary
 
-__all__ = ["Call", "Journal"]
+__all__ = ["Journal"]
 
 _MARK, _SHARED = 0x50424A32, 0x50424332  # "PBJ2", "PBC2"
 _SCHEMA = """
@@ -43,39 +43,6 @@ ON CONFLICT DO NOTHING
 _ONE = "SELECT * FROM calls WHERE place=? AND digest=? AND occurrence=?"
 
 
-@dataclass(frozen=True)
-class Call:
-    """One call in a journal.
-
-    Arguments:
-        id: its place in the journal.
-        digest: of the request and the model's name.
-        place: where in the program it was asked.
-        occurrence: which of the equal requests at that place it is, from 0; below 0 if it failed
-            and is to be asked again.
-        model: the model's name.
-        request: `Request.to_dict`.
-        key: sent as ``Idempotency-Key``.
-        begun, ended: seconds since 1970.
-        answer: None where none arrived: whether the call was billed is in doubt.
-        failure: why the answer could not be used; None if it could.
-        fresh: whether the entry was just made, so that it was never sent before.
-    """
-
-    id: int
-    digest: str
-    place: str
-    occurrence: int
-    model: str
-    request: Mapping[str, Any]
-    key: str
-    begun: float
-    ended: float | None = None
-    answer: Completion | None = None
-    failure: str | None = None
-    fresh: bool = False
-
-
 class Journal:
     """Every call of a run, in one SQLite file, on disk before its answer is handed on.
 
@@ -90,9 +57,8 @@ class Journal:
             what was asked alone, wherever it was.
 
     Attributes:
-        paid, recorded: answers that were written, and that were handed on again, since it is open.
-        spent: what the former have used.
-        unpriced: how many of them have no known price.
+        paid: a `ModelSummary` of the answers that were written since it is open.
+        recorded: how many were handed on again.
 
     Raises:
         RecordingError: it is corrupt, something else, in use, or not there.
@@ -107,8 +73,7 @@ class Journal:
             tables=() if shared else ("calls", "notes"),
         )  # fmt: skip
         self.path = self._database.path
-        self.paid = self.recorded = self.unpriced = 0
-        self.spent = Spending()
+        self.paid, self.recorded = ModelSummary(), 0
         self._taken: dict[tuple[str, str], set[int]] = defaultdict(set)
         try:
             self.damaged = self._drop_damaged()
@@ -183,11 +148,8 @@ class Journal:
     def settle(self, call: Call, answer: Completion) -> Call:
         """Write an answer; when this returns, it is on disk."""
         call = self._write(replace(call, ended=time.time(), answer=answer))
-        usage = answer.usage
         with self._database.lock:
-            self.paid += 1
-            self.spent += Spending(1, usage.tokens, usage.cost or 0.0)
-            self.unpriced += usage.cost is None
+            self.paid.add(call)
         return call
 
     def fail(self, call: Call, why: str) -> Call:

@@ -3,18 +3,17 @@
 import datetime
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pullback.text._replies import shorten
 from pullback.text.lm import Call, Journal, scrub
+from pullback.text.lm._summary import summarise
 from pullback.text.report._drawing import HEIGHT, WIDTH, draw
 from pullback.text.report._search import HEIGHT as SEARCH_HEIGHT
 from pullback.text.report._search import LEFT, read_search
 from pullback.text.report._search import WIDTH as SEARCH_WIDTH
-from pullback.text.report._summary import summarise
 
 __all__ = ["render_run"]
 
@@ -50,7 +49,8 @@ def render_run(journal: Journal) -> str:
     )
     environment.filters |= {
         "clock": _clock, "short": _short,
-        "message": partial(_bounded_message, most), "part": partial(_bounded, most),
+        "message": lambda message: shorten(_message(message), most),
+        "part": lambda text: shorten(text, most),
     }  # fmt: skip
     facts: dict[str, Any] = {
         "name": journal.path.name,
@@ -70,14 +70,6 @@ def render_run(journal: Journal) -> str:
     }
     page = environment.get_template("run.html.jinja").render(facts)
     return _SURROGATE.sub("\ufffd", scrub(page))  # half a character cannot be written anywhere
-
-
-def _bounded(most: int, text: str) -> str:
-    return shorten(text, most)
-
-
-def _bounded_message(most: int, message: Mapping[str, Any]) -> str:
-    return shorten(_message(message), most)
 
 
 def _drawings(calls: Sequence[Call], notes: Mapping[str, Any]) -> list[Any]:
