@@ -14,9 +14,9 @@ import pickle
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
 from multiprocessing import ProcessError
@@ -32,7 +32,7 @@ from pullback.tape._node import count
 from pullback.tape._place import place, within
 from pullback.text import _prompts
 from pullback.text._at_once import at_once
-from pullback.text._critic import current_critic, use_critic
+from pullback.text._critic import _critic, current_critic
 from pullback.text._errors import read_error, write_error
 from pullback.text._failure import tolerate, tolerating
 from pullback.text._module import Module
@@ -121,8 +121,8 @@ class Workers:
         if learn and not text_parameters(module):
             raise ArgumentError("The module has no text that may be changed.")
         models: list[LM] = []
-        ambient = (_prompts._replaced.get(), current_critic())
-        shared = self._pack((module, metric, ambient, learn), models)
+        chosen = _prompts._replaced.get(), current_critic()  # for all inside, there as here
+        shared = self._pack((module, metric, *chosen, learn), models)
         starts = range(0, len(samples), self.chunk)
         parts = [self._pack(list(samples[n : n + self.chunk]), models) for n in starts]
         known = [(lm.model, lm.price) for lm in models]
@@ -327,12 +327,14 @@ def _work(
 ) -> list[dict[str, Any]]:
     """Run on a worker: some samples, at once; what each gave, packed."""
     models: list[LM] = [_Distant(number, *each, address) for number, each in enumerate(known)]
-    module, metric, ambient, learn = _unpack(shared, models)
+    module, metric, prompts, critic, learn = _unpack(shared, models)
     samples = _unpack(part, models)
     parameters = text_parameters(module) if learn else None
 
     def one(number: int) -> dict[str, Any]:
-        _asked.set(Counter())
+        _asked.set(Counter())  # in a context of its own, as all that is set here
+        _prompts._replaced.set(prompts)
+        _critic.set(critic)
         try:
             with tolerate(1.0) as failures, within(("sample", start + number)):
                 scored = score_sample(metric, module, samples[number], parameters)
@@ -341,19 +343,7 @@ def _work(
         except Exception as error:
             return {"error": write_error(error)}
 
-    with _around(*ambient):
-        return at_once([partial(one, number) for number in range(len(samples))], len(samples))
-
-
-@contextmanager
-def _around(prompts: Any, critic: Any) -> Iterator[None]:
-    """What the process that sent the samples had chosen for all inside."""
-    with ExitStack() as stack:
-        token = _prompts._replaced.set(prompts)
-        stack.callback(_prompts._replaced.reset, token)
-        if critic is not None:
-            stack.enter_context(use_critic(critic))
-        yield
+    return at_once([partial(one, number) for number in range(len(samples))], len(samples))
 
 
 def _read_request(value: Mapping[str, Any]) -> Request:

@@ -40,6 +40,10 @@ def render_run(journal: Journal) -> str:
     calls = every[-MOST:]
     texts = sum(len(call.request["messages"]) + 1 for call in calls)
     most = max(SHORTEST, min(LONGEST, SIZE // max(texts, 1)))
+
+    def part(text: str) -> str:
+        return shorten(text, most)
+
     environment = Environment(
         loader=PackageLoader("pullback.text.report", "templates"),
         autoescape=True,
@@ -49,8 +53,7 @@ def render_run(journal: Journal) -> str:
     )
     environment.filters |= {
         "clock": _clock, "short": _short,
-        "message": lambda message: shorten(_message(message), most),
-        "part": lambda text: shorten(text, most),
+        "message": lambda message: part(_message(message)), "part": part,
     }  # fmt: skip
     facts: dict[str, Any] = {
         "name": journal.path.name,

@@ -80,7 +80,9 @@ class Measure:
         self.evaluations = self.failures = 0
         self._scores: dict[tuple[str, int], float] = {}
         self._lock = threading.Lock()
-        self._measuring = threading.Lock()  # who comes meanwhile finds the scores of the first
+        self._measuring = threading.Lock()  # who comes meanwhile finds what the first has found
+        self._ended = 0
+        self._failed: Exception | None = None
 
     def __call__(self) -> float:
         """The mean score of the texts as they are."""
@@ -93,14 +95,26 @@ class Measure:
             ArgumentTypeError: the metric gave no finite number.
         """
         wanted = range(len(self.samples)) if numbers is None else numbers
+        came = self._ended
         with tolerating(), self._measuring:
-            state = self.digest()
-            todo = [n for n in dict.fromkeys(wanted) if (state, n) not in self._scores]
-            if self.evaluate is None:
-                at_once([partial(self._score, state, n) for n in todo], self.at_once)
-            elif todo:
-                self._score_elsewhere(self.evaluate, state, todo)
-            return [self._scores[state, n] for n in wanted]
+            if self._failed is not None and came < self._ended:
+                raise self._failed  # of who was measuring meanwhile; it is not paid for again
+            self._failed = None
+            try:
+                return self._measured(self.digest(), wanted)
+            except Exception as error:
+                self._failed = error
+                raise
+            finally:
+                self._ended += 1
+
+    def _measured(self, state: str, wanted: Sequence[int]) -> list[float]:
+        todo = [n for n in dict.fromkeys(wanted) if (state, n) not in self._scores]
+        if self.evaluate is None:
+            at_once([partial(self._score, state, n) for n in todo], self.at_once)
+        elif todo:
+            self._score_elsewhere(self.evaluate, state, todo)
+        return [self._scores[state, n] for n in wanted]
 
     def _score_elsewhere(self, evaluate: Any, state: str, todo: list[int]) -> None:
         again = [number for number in todo for _ in range(self.repeats)]

@@ -313,23 +313,20 @@ class _Run:
         write_json(folder / "checkpoint.json", state)
 
     def load(self, path: Path) -> None:
-        try:
-            state = json.loads(path.read_text(encoding="utf-8"))
-            epoch, module, optimizer = state["epoch"], state["module"], state["optimizer"]
-            best, since, history = state["best"], state["since"], state["history"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ArgumentError("This is no checkpoint.", given=f"{path}: {error!r}") from None
         before = self.module.state_dict()
         try:
-            if best is not None:  # all of it must fit, for it is taken at the end
-                self.module.load_state_dict(best[1])
-            self.module.load_state_dict(module)
-            self.optimizer.load_state_dict(optimizer)
-            self.epoch, self.since, self.result.history = int(epoch), int(since), list(history)
+            state = json.loads(path.read_text(encoding="utf-8"))
+            best = state["best"]
             self.best = None if best is None else (float(best[0]), dict(best[1]))
+            if self.best is not None:  # all of it must fit, for it is taken at the end
+                self.module.load_state_dict(self.best[1])
+            self.module.load_state_dict(state["module"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.epoch, self.since = int(state["epoch"]), int(state["since"])
+            self.result.history = list(state["history"])
         except BaseException as error:
             self.module.load_state_dict(before)
-            if isinstance(error, PullbackError):
+            if not isinstance(error, Exception) or isinstance(error, PullbackError):
                 raise
             raise ArgumentError("This is no checkpoint.", given=f"{path}: {error!r}") from None
 
