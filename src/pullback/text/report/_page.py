@@ -44,6 +44,9 @@ def render_run(journal: Journal) -> str:
     def part(text: str) -> str:
         return shorten(text, most)
 
+    def whole(message: Mapping[str, Any]) -> str:
+        return part(_message(message))
+
     environment = Environment(
         loader=PackageLoader("pullback.text.report", "templates"),
         autoescape=True,
@@ -53,7 +56,7 @@ def render_run(journal: Journal) -> str:
     )
     environment.filters |= {
         "clock": _clock, "short": _short,
-        "message": lambda message: part(_message(message)), "part": part,
+        "message": whole, "part": part,
     }  # fmt: skip
     facts: dict[str, Any] = {
         "name": journal.path.name,
