@@ -60,10 +60,7 @@ class FunctionNode(Node):
     @property
     def waits(self) -> bool:
         """Whether backward is a coroutine function, or blocks a thread."""
-        definition = self.definition
-        return definition.concurrent and (
-            definition.blocking or "backward" in definition.asynchronous
-        )
+        return self.definition.waits
 
     @property
     def linear(self) -> str:  # type: ignore[bad-override]
