@@ -163,10 +163,8 @@ def _starts(primals: Sequence[Variable], verb: str) -> list[Variable]:
             raise ArgumentTypeError(
                 f"{verb} takes Variables as primals.", given=type(primal).__name__
             )
-        if primal._requires_grad and mode.get().grad:
-            starts.append(Alias.apply(primal))
-        else:
-            starts.append(Variable(primal._data, primal.role, requires_grad=True))
+        recorded = primal._requires_grad and mode.get().grad
+        starts.append(Alias.apply(primal) if recorded else primal._fresh())
     return starts
 
 

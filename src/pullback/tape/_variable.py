@@ -221,6 +221,10 @@ class Variable:
         """The same value without history."""
         return wrap(self.data, self.role)  # read as plain data, which a watched rule is told of
 
+    def _fresh(self) -> "Variable":
+        """A new leaf of the same value that requires a gradient: where a derivative starts."""
+        return Variable(self._data, self.role, requires_grad=True)
+
     # What the tape can do with a Variable, it says in OPERATIONS: see there.
 
     def backward(

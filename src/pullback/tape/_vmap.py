@@ -70,6 +70,10 @@ class Batched(Variable):
         """The same batch without history."""
         return Batched([item.detach() for item in self.items], self.level, self.info)
 
+    def _fresh(self) -> Variable:
+        """The same batch of new leaves."""
+        return Batched([item._fresh() for item in self.items], self.level, self.info)
+
     def apply_each(self, definition: Definition, args: tuple[Any, ...]) -> Any:
         """Apply a Function to all items of the batches among its arguments."""
         lanes = _Lanes(definition, args)
