@@ -38,6 +38,7 @@ class Pass:
         leaves: whether every leaf accumulates.
         create_graph: whether the rules are recorded.
         stops: nodes that are not run; what arrives at them is a result.
+        since: see `plan`.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Pass:
         accumulate: Mapping[GradientEdge, Variable] | None = None,
         create_graph: bool = False,
         stops: Sequence[Node] = (),
+        since: int = 0,
     ) -> None:
         self.captured: dict[GradientEdge, Any] = {}
         self._wanted = frozenset(captures or ())
@@ -59,7 +61,7 @@ class Pass:
         self._special = wanted or ()
         self._stops = frozenset(stops)
         starts = dict.fromkeys(edge.node for edge, _ in roots)
-        self._plan = plan(list(starts), wanted, self._stops)
+        self._plan = plan(list(starts), wanted, self._stops, since)
         self._inbox: dict[Node, list[Arrival]] = {}
         for number, (edge, gradient) in enumerate(roots):
             if edge.node in self._plan.index:

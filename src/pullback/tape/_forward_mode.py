@@ -202,7 +202,8 @@ class _Push:
                 self.sources.add(edge[0])
                 self.tangents[edge] = tangent
         roots = [node for node, _ in map(edge_of, outputs) if node is not None]
-        self.order = plan(list(dict.fromkeys(roots)), self.sources).order[::-1]
+        since = min((source.sequence for source in self.sources), default=0)
+        self.order = plan(list(dict.fromkeys(roots)), self.sources, since=since).order[::-1]
 
     def run(self) -> list[Any]:
         """The tangents of the outputs."""

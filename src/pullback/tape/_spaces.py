@@ -122,11 +122,8 @@ class _Structured(Space):
         return twin
 
     def inner(self, gradient: Any, tangent: Any) -> Any:
-        parts = [
-            slot.inner(gradient[key], tangent[key])
-            for key, slot in zip(self.keys, self.slots, strict=True)
-            if slot.differentiable
-        ]
+        pairs = zip(self.slots, Unstack.apply(gradient), Unstack.apply(tangent), strict=True)
+        parts = [slot.inner(*pair) for slot, *pair in pairs if slot.differentiable]
         return NUMBER.total(parts) if parts else NUMBER.zero()
 
     def stamp(self, data: Any) -> Any:

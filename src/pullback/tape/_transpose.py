@@ -17,15 +17,15 @@ from typing import Any
 
 from pullback.errors import UnsupportedError
 from pullback.tape._context import at_edge
+from pullback.tape._engine import Pass
 from pullback.tape._function_node import FunctionNode
 from pullback.tape._mode import OFF, Mode, mode
-from pullback.tape._node import AccumulateGrad, Node, edge_of
+from pullback.tape._node import AccumulateGrad, GradientEdge, Node, edge_of
 from pullback.tape._numbers import NUMBER
-from pullback.tape._plan import plan
+from pullback.tape._plan import Plan, plan
 from pullback.tape._registry import Space
 from pullback.tape._second_order import guard, left_behind
 from pullback.tape._variable import Variable, wrap
-from pullback.tape._verbs import grad
 
 __all__ = ["transpose"]
 
@@ -45,16 +45,20 @@ def transpose(node: FunctionNode, tangents: Sequence[Any]) -> list[Any]:
     wanted = mode.get().grad
     watch = Mode(True, None if node.definition.trusted else [])
     zero = _cotangents(spaces, 0.0)
+    edges = [GradientEdge(*edge_of(leaf)) for leaf in zero if leaf is not None]  # type: ignore[bad-argument-type]
+    starts = {edge.node for edge in edges}
     sent = _pull(node, zero, tangents, watch)
-    read = [each for each in watch.watch or [] if _reaches(each, zero)]
-    if read:
+    if any(_record([each], starts).order for each in watch.watch or ()):
         raise _refusal(node, "its backward reads its gradient as plain data")
-    _check_linear(node, sent, zero)
-    pairing = _pair(node, sent, tangents, watch)
-    leaves = [leaf for leaf in zero if leaf is not None]
-    pushed: list[Any] = [None] * len(leaves)
-    if pairing._requires_grad and _reaches(pairing, leaves):
-        pushed = list(grad(pairing, leaves, create_graph=wanted, allow_unused=True))
+    record = _record(sent, starts)
+    _check_linear(node, sent, record)
+    pushed: list[Any] = [None] * len(edges)
+    if record.order:
+        pairing = GradientEdge(*edge_of(_pair(node, sent, tangents, watch)))  # type: ignore[bad-argument-type]
+        back = Pass([(pairing, wrap(1.0))], edges, create_graph=wanted, since=_oldest(starts))
+        back.run()
+        back.commit(retain_graph=True)
+        pushed = [back.captured.get(edge) for edge in edges]
     if not node.definition.trusted:
         _check_value(node, spaces, tangents, pushed)
     made = iter([
@@ -140,29 +144,24 @@ def _pair(node: FunctionNode, sent: Sequence[Any], tangents: Sequence[Any], how:
         mode.reset(token)
 
 
-def _reaches(value: Any, leaves: Sequence[Variable | None]) -> bool:
-    """Whether a Variable depends on one of these leaves."""
-    if not isinstance(value, Variable) or not value._requires_grad:
-        return False
-    root = edge_of(value)[0]
-    return root is not None and bool(plan([root], _starts(leaves)).order)
+def _oldest(starts: set[Node]) -> int:
+    return min(node.sequence for node in starts)
 
 
-def _starts(leaves: Sequence[Variable | None]) -> set[Node]:
-    nodes = [edge_of(leaf)[0] for leaf in leaves if leaf is not None]
-    return {node for node in nodes if node is not None}
+def _record(values: Sequence[Any], starts: set[Node]) -> Plan:
+    """The operations between the cotangents and some values; none is older than a cotangent."""
+    edges = [edge_of(each) for each in values if isinstance(each, Variable)]
+    roots = [root for root, _ in edges if root is not None and root.sequence >= _oldest(starts)]
+    return plan(list(dict.fromkeys(roots)), starts, since=_oldest(starts))
 
 
-def _check_linear(node: FunctionNode, sent: Sequence[Any], zero: Sequence[Any]) -> None:
+def _check_linear(node: FunctionNode, sent: Sequence[Any], record: Plan) -> None:
     """Each operation between the cotangents and what backward sends is linear in what it gets."""
-    roots = [edge_of(each)[0] for each in sent if each is not None and each._requires_grad]
-    unique = [root for root in dict.fromkeys(roots) if root is not None]
-    within = plan(unique, _starts(zero))
-    for each in within.order:
+    for each in record.order:
         if type(each) is AccumulateGrad:
             continue
         kind = each.linear
-        depends = [n for n, (before, _) in enumerate(each._next) if before in within.index]
+        depends = [n for n, (before, _) in enumerate(each._next) if before in record.index]
         linear = (
             kind == "jointly" or (kind == "each" and len(depends) == 1)
             or (kind == "first" and depends == [0])
