@@ -16,15 +16,14 @@ from itertools import repeat
 from typing import Any
 
 from pullback.errors import UnsupportedError
-from pullback.tape._context import at_edge
 from pullback.tape._engine import Pass
 from pullback.tape._function_node import FunctionNode
-from pullback.tape._mode import OFF, Mode, mode
+from pullback.tape._mode import OFF, Mode, mode, running
 from pullback.tape._node import AccumulateGrad, GradientEdge, Node, edge_of
 from pullback.tape._numbers import NUMBER
 from pullback.tape._plan import Plan, plan
 from pullback.tape._registry import Space
-from pullback.tape._second_order import guard, left_behind
+from pullback.tape._second_order import settle
 from pullback.tape._variable import Variable, wrap
 
 __all__ = ["transpose"]
@@ -66,8 +65,7 @@ def transpose(node: FunctionNode, tangents: Sequence[Any]) -> list[Any]:
         for space, each in zip([s for s in spaces if s is not None], pushed, strict=True)
     ])  # fmt: skip
     results = [next(made) if carry else None for carry in carries]
-    hidden = [*(watch.watch or ()), *left_behind(node)]
-    return _guarded(node, results, hidden) if wanted and hidden else results
+    return settle(node, "derived jvp", watch.watch if wanted else None, results)
 
 
 def _refuse_by_kind(node: FunctionNode) -> None:
@@ -123,25 +121,18 @@ def _pull(
 ) -> list[Any]:
     needed = [tangent is not None for tangent in tangents]
     rule, args = node.backward_call(cotangents, needed)
-    token = mode.set(how)
-    try:
-        returned = rule(*args)
-        return node.backward_answer(returned, cotangents, needed)
-    finally:
-        mode.reset(token)
+    with running(how):
+        return node.backward_answer(rule(*args), cotangents, needed)
 
 
 def _pair(node: FunctionNode, sent: Sequence[Any], tangents: Sequence[Any], how: Mode) -> Variable:
     """<B(c), t>."""
-    token = mode.set(Mode(how.grad))
-    try:
-        total = wrap(0.0)
+    total = wrap(0.0)
+    with running(Mode(how.grad)):
         for space, gradient, tangent in zip(node.spaces, sent, tangents, strict=True):
             if gradient is not None and tangent is not None:
                 total = total + space.inner(gradient, tangent)
-        return total
-    finally:
-        mode.reset(token)
+    return total
 
 
 def _oldest(starts: set[Node]) -> int:
@@ -192,15 +183,3 @@ def _check_value(
     here, scale = sum(parts), max(1.0, abs(there), sum(map(abs, parts)))
     if abs(here - there) > 1e-9 * scale:
         raise _refusal(node, "its backward is not linear, or keeps its gradient from the record")
-
-
-def _guarded(node: FunctionNode, results: list[Any], hidden: list[Any]) -> list[Any]:
-    """What backward has read as plain data is no part of the derivative of the tangents."""
-    error = UnsupportedError(
-        f"The derived jvp of {node.title()} cannot be differentiated: its backward reads plain "
-        "data.",
-        mend="Compute with the Variables themselves.",
-    )
-    read = [each for each in hidden if isinstance(each, Variable)]
-    inputs = [at_edge(0.0, "", edge) for edge in node._next if edge[0] is not None]
-    return guard(results, read if len(read) == len(hidden) else inputs, error)
