@@ -85,6 +85,64 @@ class UsesUpContext(torch.autograd.Function):
         return g * (ctx.scale.pop() if ctx.scale else 0.0)
 
 
+class AsksForAnother(torch.autograd.Function):
+    """Asks whether the weight needs a gradient where the bias is meant."""
+
+    @staticmethod
+    def forward(ctx, x, w, b):
+        ctx.save_for_backward(x, w)
+        return x * w + b
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g * w, g * x, g if ctx.needs_input_grad[1] else None
+
+
+class BufferOfTheClass(torch.autograd.Function):
+    """Keeps what backward needs in a buffer that calls of one shape share."""
+
+    buffers: typing.ClassVar = {}
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.key = x.shape, x.dtype
+        buffer = BufferOfTheClass.buffers.setdefault(ctx.key, torch.empty_like(x).detach())
+        buffer.copy_(x.detach().cos())
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * BufferOfTheClass.buffers[ctx.key]
+
+
+class CountsFromTheFront(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.softmax(-1)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return y * (g - (g * y).sum(1, keepdim=True))
+
+
+class SumsTooMuch(torch.autograd.Function):
+    """The norm of all, in forward; that of a row in backward, which is one for one row."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.square().sum().sqrt()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x / x.norm(dim=-1, keepdim=True)
+
+
 X = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 CASES = {
     # The Function, its inputs, the clauses tried, the one that names the cause, a word of the mend.
@@ -96,8 +154,14 @@ CASES = {
     "memory": (ReadsMemory, (X,), ("layout", "derivative"), ".contiguous()"),
     "state": (ReusesBuffer, (X,), ("linear", "state", "values"), "memory of the call's own"),
     "retain": (UsesUpContext, (X,), ("retain", "form"), "ctx"),
+    "needs-input-grad": (
+        AsksForAnother, (X, X + 1, X + 2), ("needs-input-grad", "form"), "not for args[1]",
+    ),
+    "class": (BufferOfTheClass, (X,), ("state", "form"), "not on the class"),
+    "rank": (CountsFromTheFront, (X,), ("rank", "form"), "from the end"),
+    "rank less": (SumsTooMuch, (X[0],), ("rank", "form"), "from the end"),
 }  # fmt: skip
-NAMED = {"memory": "layout"}
+NAMED = {"memory": "layout", "class": "state", "rank less": "rank"}
 
 
 def checked(name):
@@ -113,6 +177,11 @@ def test_one_fault_is_one_finding_with_its_mend(name):
     assert CASES[name][-1] in cause.hint
     assert not cause.cause
     assert all(f.cause == cause.clause for f in report.problems if f is not cause)
+
+
+def test_what_training_meets_is_told_first():
+    report = check(BufferOfTheClass, X, clauses=("double", "state"))
+    assert [finding.clause for finding in report.causes] == ["state", "double"]
 
 
 def test_consequences_are_told_in_one_line():
@@ -284,8 +353,27 @@ class HalfOfATerm(OneTerm):
         return g * x.cos() + h * x.exp() / 2
 
 
+class ScalesChannels(torch.autograd.Function):
+    """A weight for each channel, whose gradient is a mean over all others."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w.view(1, -1, 1)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g * w.view(1, -1, 1), (g * x).mean((0, 2))
+
+
 SQUARE = X[:3]
 PLANTED = {
+    "mean of two": (
+        ScalesChannels,
+        (torch.randn(4, 3, 5), torch.randn(3)),
+        "Got is expected / 20, and 20 is the size of dimensions 0 and 2 of args[0] (4 x 5).",
+    ),
     "mean": (Mean, (torch.randn(64, 3),), "expected / 64, and 64 is the size of dimension 0"),
     "none": (Forgets, (X.clone().requires_grad_(), (X + 1).requires_grad_()), "Got is None"),
     "tail": (LosesTail, (torch.randn(7, dtype=torch.float64),), "the last 3 of 7 along the vector"),

@@ -14,7 +14,7 @@ import torch
 from pullback.cli._tasks import Task
 from pullback.conformance import check
 from pullback.errors import PullbackError
-from pullback.report import Report
+from pullback.report import Finding, Report
 from pullback.tensor import Intent
 
 __all__ = ["describe_arguments", "forms", "guessed_report"]
@@ -40,18 +40,30 @@ def guessed_report(
     args = calls[0]
     if report.ok:
         return replace(report, guessed=describe_arguments(args))
-    once: dict[str, Any] = {**options, "clauses": [item.clause for item in report.problems]}
+    once = {"clauses": [item.clause for item in report.problems]}
     for name, made in forms(args):
-        try:
-            again = check(function, *made, gradient=cast(Intent | None, gradient), **once)
-            if not again.ok or again.unchecked:
-                continue
-            whole = check(function, *made, gradient=cast(Intent | None, gradient), **options)
-        except PullbackError:  # not accepted
-            continue
-        if whole.ok:
+        for more in (once, {}):
+            try:
+                whole = check(
+                    function, *made, gradient=cast(Intent | None, gradient), on_finding=_refuse,
+                    **{**options, **more},
+                )  # fmt: skip
+            except (_Wrong, PullbackError):  # an error: not accepted
+                break
+            if whole.unchecked:
+                break
+        else:
             return replace(whole, guessed=f"{describe_arguments(made)}, {name}")
     return replace(report, guessed=describe_arguments(args))
+
+
+class _Wrong(Exception):
+    """The Function is wrong with this form too, and why need not be found out."""
+
+
+def _refuse(finding: Finding) -> None:
+    if finding.verdict.is_bad:
+        raise _Wrong
 
 
 def describe_arguments(args: Sequence[Any]) -> str:

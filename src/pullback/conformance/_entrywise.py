@@ -4,6 +4,7 @@ A directional derivative tells that a backward is wrong. Which entries are, and 
 moving one entry at a time; of a large input some entries, spread out and at both ends.
 """
 
+import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -299,6 +300,11 @@ def _sizes(names: list[str], points: Tensors, weights: Tensors) -> dict[str, int
     for name, tensor in zip([*names, *outputs], [*points, *weights], strict=True):
         for dim, size in enumerate(tensor.shape):
             found[f"dimension {dim} of {name}"] = size
+        for count in range(2, tensor.ndim):
+            for dims in itertools.combinations(range(tensor.ndim), count):
+                sizes = [tensor.shape[dim] for dim in dims]
+                shown = f"dimensions {' and '.join(map(str, dims))} of {name}"
+                found[f"{shown} ({' x '.join(map(str, sizes))})"] = math.prod(sizes)
     for name, tensor in zip([*names, *outputs], [*points, *weights], strict=True):
         if tensor.ndim > 1:
             found[f"{name} in all ({tensor.numel()} entries)"] = tensor.numel()

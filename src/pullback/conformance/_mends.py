@@ -152,7 +152,9 @@ def _restored(kind: _Kind) -> dict[str, Any]:
 def _copied(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().clone() if not value.requires_grad else value
-    return type(value)(value) if type(value) in (list, dict, set) else value
+    if type(value) in (list, dict):
+        return _each(_copied, value)
+    return set(value) if type(value) is set else value
 
 
 class _Stand:
