@@ -143,6 +143,16 @@ class SumsTooMuch(torch.autograd.Function):
         return g * x / x.norm(dim=-1, keepdim=True)
 
 
+class DrawsAgain(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * (torch.rand_like(x) > 0.5)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * (torch.rand_like(g) > 0.5)
+
+
 X = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 CASES = {
     # The Function, its inputs, the clauses tried, the one that names the cause, a word of the mend.
@@ -157,11 +167,12 @@ CASES = {
     "needs-input-grad": (
         AsksForAnother, (X, X + 1, X + 2), ("needs-input-grad", "form"), "not for args[1]",
     ),
+    "drawn": (DrawsAgain, (X,), ("derivative", "state", "retain"), "Save what forward drew"),
     "class": (BufferOfTheClass, (X,), ("state", "form"), "not on the class"),
     "rank": (CountsFromTheFront, (X,), ("rank", "form"), "from the end"),
     "rank less": (SumsTooMuch, (X[0],), ("rank", "form"), "from the end"),
 }  # fmt: skip
-NAMED = {"memory": "layout", "class": "state", "rank less": "rank"}
+NAMED = {"memory": "layout", "class": "state", "drawn": "retain", "rank less": "rank"}
 
 
 def checked(name):
@@ -367,8 +378,103 @@ class ScalesChannels(torch.autograd.Function):
         return g * w.view(1, -1, 1), (g * x).mean((0, 2))
 
 
+class ForgetsEpsilon(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, eps):
+        ctx.save_for_backward(x)
+        return 2 * (x.square() + eps).sqrt()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * g * x / x.abs(), None
+
+
+class KeepsHalf(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x.bfloat16())
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0].double().cos()
+
+
+class TakesRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, index):
+        ctx.save_for_backward(index)
+        ctx.size = x.shape
+        return x[index]
+
+    @staticmethod
+    def backward(ctx, g):
+        found = g.new_zeros(ctx.size)
+        found[ctx.saved_tensors[0]] = g
+        return found, None
+
+
+class WithoutConjugate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return a * b
+
+    @staticmethod
+    def backward(ctx, g):
+        a, b = ctx.saved_tensors
+        return g * b, g * a
+
+
+class Scores(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k):
+        ctx.save_for_backward(q, k)
+        return q @ k.T / q.shape[1] ** 0.5
+
+    @staticmethod
+    def backward(ctx, g):
+        q, k = ctx.saved_tensors
+        return g @ k / q.shape[1], g.T @ q / q.shape[1]
+
+
+class ForgetsTemperature(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, temperature):
+        ctx.save_for_backward(x)
+        ctx.temperature = temperature
+        return (x / temperature).sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * (ctx.saved_tensors[0] / ctx.temperature).cos(), None
+
+
+class SumsBefore(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.cumsum(0)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.flip(0).cumsum(0).flip(0) - g
+
+
+Z = torch.complex(X, X.flip(0))
 SQUARE = X[:3]
 PLANTED = {
+    "epsilon": (ForgetsEpsilon, (X.abs() + 0.4, 1e-2), "a small constant (args[1] = 0.01)"),
+    "precision": (KeepsHalf, (X,), "a lower precision"),
+    "repeated": (
+        TakesRows,
+        (X, torch.tensor([0, 2, 2])),
+        "index 2 of 4 along dimension 0, which args[1]",
+    ),
+    "conjugate": (WithoutConjugate, (Z, Z + 1), "with args[1] where its complex conjugate is"),
+    "root": (Scores, (X, X + 1), "expected / sqrt(3), and 3 is the size of dimension 1"),
+    "number": (ForgetsTemperature, (X, 2.5), "Got is 2.5 x expected, and args[1] is 2.5."),
+    "exclusive": (SumsBefore, (X,), "The term of the cotangent of output 0 is missing."),
     "mean of two": (
         ScalesChannels,
         (torch.randn(4, 3, 5), torch.randn(3)),

@@ -286,25 +286,30 @@ def _compare_parts(probe: Probe, tried: _Tried, runs: dict[int, Run]) -> Finding
         return None
     size, k, expected, got = differ[0]
     inputs = tried.resizing.at(size) or probe.inputs
-    large = tried.resizing.at(largest) or probe.inputs
-    cut = [_cut(g, y) for g, y in zip(whole.cotangents, runs[size].outputs, strict=True)]
-    part = ", ".join(f":{n}" for n in expected.shape)
     return replace(probe, inputs=inputs, original=inputs).broken(
         f"At size {size} of {tried.resizing.where} the gradient of an entry is another than beside "
         f"more entries, where forward is the same; at size {same[0]} it is not.",
         expected=expected, got=got, place=probe.path(k), hint=_HINT,
-        given={"w": cut, "beside": large.values, "v": whole.cotangents},
-        repro=[
-            f"print('alone      ', torch.autograd.grad(outs(), xs, w, allow_unused=True)[{k}])",
-            "large = iter(beside)",
-            "args = tree_map(lambda a: next(large).requires_grad_(a.requires_grad) "
-            "if isinstance(a, torch.Tensor) else a, args)",
-            "xs = [a for a in tree_leaves(args) if isinstance(a, torch.Tensor) and "
-            "a.requires_grad]",
-            "whole = torch.autograd.grad(outs(), xs, v, allow_unused=True)",
-            f"print('beside more', whole[{k}][{part}])",
-        ],
+        given={
+            "w": [_cut(g, y) for g, y in zip(whole.cotangents, runs[size].outputs, strict=True)],
+            "beside": (tried.resizing.at(largest) or probe.inputs).values,
+            "v": whole.cotangents,
+        },
+        repro=_alone_and_beside(k, expected),
     )  # fmt: skip
+
+
+def _alone_and_beside(k: int, part: torch.Tensor) -> list[str]:
+    """Lines that print a gradient, and the same part of it beside more entries."""
+    return [
+        f"print('alone      ', torch.autograd.grad(outs(), xs, w, allow_unused=True)[{k}])",
+        "large = iter(beside)",
+        "args = tree_map(lambda a: next(large).requires_grad_(a.requires_grad) "
+        "if isinstance(a, torch.Tensor) else a, args)",
+        "xs = [a for a in tree_leaves(args) if isinstance(a, torch.Tensor) and a.requires_grad]",
+        "whole = torch.autograd.grad(outs(), xs, v, allow_unused=True)",
+        f"print('beside more', whole[{k}][{', '.join(f':{n}' for n in part.shape)}])",
+    ]
 
 
 def _cut(large: torch.Tensor, small: torch.Tensor) -> torch.Tensor:
