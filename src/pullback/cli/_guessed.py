@@ -17,7 +17,9 @@ from pullback.errors import PullbackError
 from pullback.report import Finding, Report
 from pullback.tensor import Intent
 
-__all__ = ["describe_arguments", "forms", "guessed_report"]
+__all__ = ["describe_arguments", "forms", "guessed_report", "paste_inputs"]
+
+_SHORT = 12  # entries that are written out
 
 
 def guessed_report(
@@ -81,6 +83,24 @@ def _describe(value: Any) -> str:
         return f"{value.dtype} {tuple(value.shape)}".replace("torch.", "")
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def paste_inputs(task: Task) -> str:
+    """The guessed arguments as an expression for ``--input``; an example where there are none."""
+    try:
+        return ", ".join(_expression(value) for value in task.load()[1][0])
+    except (PullbackError, IndexError):
+        return "torch.randn(3, 4), ..."
+
+
+def _expression(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    if value.is_floating_point() or value.is_complex():
+        return f"torch.randn({tuple(value.shape)}, dtype={value.dtype})"
+    if value.numel() <= _SHORT:
+        return f"torch.tensor({value.tolist()})"
+    return f"torch.randint(0, {int(value.max()) + 1}, {tuple(value.shape)}, dtype={value.dtype})"
 
 
 def forms(args: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:

@@ -8,9 +8,11 @@ numpy, math and builtins.
 import ast
 import builtins
 import importlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -25,15 +27,23 @@ _ENTRIES = 4096  # more take a check long, and show nothing more
 _FILES, _BYTES = 400, 2**20
 
 
-def sources(folder: Path) -> Iterator[Path]:
-    """Python files of a package, and of the tests that lie in it or beside it.
+def sources(root: ModuleType) -> Iterator[Path]:
+    """Python files of a package or module, and of the tests that lie in it or beside it.
 
     Arguments:
-        folder: that of the package.
+        root: the package or module.
     """
-    places = [folder, *(folder.parent / name for name in ("tests", "test"))]
-    found = (path for place in places for path in sorted(place.rglob("*.py")))
-    for path, _ in zip(found, range(_FILES), strict=False):
+    if not root.__file__:
+        return
+    file = Path(root.__file__)
+    package = hasattr(root, "__path__")
+    places = [file.parent] if package else []
+    beside = file.parent.parent if package else file.parent
+    places += [beside / name for name in ("tests", "test")]
+    found = itertools.chain(
+        [file], *(sorted(place.rglob("*.py")) for place in places if place.is_dir())
+    )
+    for path in itertools.islice(dict.fromkeys(found), _FILES):
         if path.stat().st_size <= _BYTES:
             yield path
 
