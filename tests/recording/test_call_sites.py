@@ -95,7 +95,7 @@ def test_what_is_known_is_tried_first_and_the_rest_is_guessed():
 
 def test_functions_that_no_guess_fits_are_found_inputs_for(folder):
     found = {item.locator.qualname: item for item in discover("layers_of_a_package").recording}
-    (x, levels, mode), _ = found["Round"].arguments(0)
+    (_, levels, mode), _ = found["Round"].arguments(0)
     assert (levels, mode) == (64, "nearest")
     (rows, starts), _ = found["Pair"].arguments(0)
     assert torch.equal(starts, torch.tensor([0, 2, 5]))
