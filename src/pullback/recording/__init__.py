@@ -10,9 +10,16 @@ from pullback.recording._live import copy_call
 from pullback.recording._recorder import Call, Limits, Record, Recorder
 from pullback.recording._recording import RecordedCall, RecordedFunction, Recording, load_call
 from pullback.recording.locator import Locator, find, load_script
-from pullback.recording.training import ParameterFinding, TrainingWatch, watch_training
+from pullback.recording.training import (
+    KINDS,
+    ParameterFinding,
+    Training,
+    TrainingWatch,
+    watch_training,
+)
 
 __all__ = [
+    "KINDS",
     "Call",
     "Discovery",
     "Limits",
@@ -23,6 +30,7 @@ __all__ = [
     "RecordedFunction",
     "Recorder",
     "Recording",
+    "Training",
     "TrainingWatch",
     "copy_call",
     "discover",

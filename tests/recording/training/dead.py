@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from tests.recording.training.loops import Two, classify, fit, one_rank
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-
-from tests.recording.training.loops import Two, classify, fit, one_rank
 
 PROGRAMS: dict[str, tuple[Callable[[], None], set[tuple[str, str]]]] = {}
 
@@ -138,7 +137,7 @@ def kernel_without_a_rule() -> None:
     kernels.impl("double", lambda x: x.detach() * 2, "CPU")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own word, which is lost among others
-        fit(Net(lambda h: torch.ops.pullback_dead.double(h)))  # cut
+        fit(Net(lambda h: 1.0 * torch.ops.pullback_dead.double(h)))  # cut
     del kernels
 
 
@@ -221,7 +220,7 @@ def reentrant_checkpoint() -> None:
 def tensor_of_a_tensor() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fit(Net(lambda h: torch.tensor(h)))  # cut
+        fit(Net(lambda h: torch.tensor(h, dtype=h.dtype)))  # cut
 
 
 @dead(cut="Two.0.weight Two.1.weight")
@@ -364,7 +363,7 @@ def optimiser_of_one_of_two() -> None:
 
 @dead(not_held="Net.norm.weight Net.norm.bias")
 def groups_that_leave_norms_out() -> None:
-    net = Net(lambda h: net.norm(h), norm=nn.LayerNorm(4))
+    net = Net(lambda h: net.norm(h).tanh(), norm=nn.LayerNorm(4))
     groups = [{"params": [p for name, p in net.named_parameters() if "norm" not in name]}]
     fit(net, torch.optim.AdamW(groups))
 

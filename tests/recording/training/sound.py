@@ -8,13 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from tests.recording.training.dead import Net, linear
+from tests.recording.training.loops import Two, classify, fit, fit_lightning, one_rank
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
-
-from tests.recording.training.dead import Net, linear
-from tests.recording.training.loops import Two, classify, fit, fit_lightning, one_rank
 
 PROGRAMS: dict[str, Callable[[], None]] = {}
 
@@ -465,11 +464,10 @@ def adversarial_examples() -> None:
     model = Two()
     optimizer = sgd(model)
     for x, y in classify():
-        x = x.requires_grad_()
-        [push] = torch.autograd.grad(F.cross_entropy(model(x), y), x)
-        x = (x + 0.1 * push.sign()).detach()
+        [push] = torch.autograd.grad(F.cross_entropy(model(x.requires_grad_()), y), x)
+        moved = (x + 0.1 * push.sign()).detach()
         optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
+        F.cross_entropy(model(moved), y).backward()
         optimizer.step()
 
 
@@ -478,8 +476,7 @@ def gradient_penalty() -> None:
     critic = nn.Sequential(linear(), nn.Tanh(), linear(4, 1))
     optimizer = sgd(critic)
     for x, _ in classify():
-        x = x.requires_grad_()
-        [slope] = torch.autograd.grad(critic(x).sum(), x, create_graph=True)
+        [slope] = torch.autograd.grad(critic(x.requires_grad_()).sum(), x, create_graph=True)
         optimizer.zero_grad()
         (slope.norm(dim=-1) - 1).square().mean().backward()
         optimizer.step()

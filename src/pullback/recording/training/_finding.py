@@ -1,11 +1,14 @@
-"""`ParameterFinding`: what is wrong with one parameter, as data.
+"""`ParameterFinding`: what is wrong with one parameter, and what a program says of all, as data.
 
 This file is also loaded by path into programs that have no pullback (``_recorder.py``).
 """
 
-from dataclasses import dataclass
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
-__all__ = ["KINDS", "ParameterFinding"]
+__all__ = ["KINDS", "ParameterFinding", "Training"]
 
 KINDS = {
     "cut": "is used, and its gradient is cut",
@@ -44,3 +47,36 @@ class ParameterFinding:
     def __str__(self) -> str:
         where = " at ".join(filter(None, (self.operation, self.place)))
         return f"{self.name} {KINDS[self.kind]}, {self.detail}{where and ': '}{where}"
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the processes of a program have found in training.
+
+    Arguments:
+        findings: what is wrong, each once.
+        steps: how many steps the optimisers of all processes have made.
+        fault: why a process could not be watched, or an empty text.
+    """
+
+    findings: tuple[ParameterFinding, ...] = ()
+    steps: int = 0
+    fault: str = ""
+
+    def write(self, directory: str) -> None:
+        """Leave it in a directory, for this process."""
+        path = os.path.join(directory, f"training-{os.getpid()}.json")
+        with open(path + ".part", "w", encoding="utf-8") as file:
+            json.dump(asdict(self), file)
+        os.replace(path + ".part", path)
+
+    @classmethod
+    def collect(cls, directory: str) -> "Training":
+        """Put together what the processes have left in a directory."""
+        found: dict[ParameterFinding, None] = {}
+        steps, fault = 0, ""
+        for path in sorted(Path(directory).glob("training-*.json")):
+            data = json.loads(path.read_text(encoding="utf-8"))
+            found |= dict.fromkeys(ParameterFinding(**item) for item in data["findings"])
+            steps, fault = steps + data["steps"], fault or data["fault"]
+        return cls(tuple(found), steps, fault)

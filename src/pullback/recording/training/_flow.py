@@ -1,10 +1,10 @@
-"""`Flow`: a mode of torch functions that follows parameters to the loss, and sees where they are cut.
+"""`Flow`: a mode of torch functions that follows parameters to the loss, and sees what cuts them.
 
-Each tensor carries two sets. *Live* are the leaves that its gradient reaches; *cuts* are the places
-before it at which a leaf was lost. A function that takes a live tensor and gives one without history
-makes a cut; what is computed of that keeps it. So the cuts that a loss depends on are those that
-matter, and what a program computes for its log beside the loss is none of them. Sets are the bits of
-an integer: a step of a thousand parameters and ten thousand functions takes unions alone.
+Each tensor carries two sets. *Live* are the leaves that its gradient reaches; *cuts* are the
+places before it at which a leaf was lost. A function that takes a live tensor and gives one without
+history makes a cut; what is computed of that keeps it. So the cuts that a loss depends on are those
+that matter, and what a program computes for its log is none of them. Sets are the bits of an
+integer: a step of a thousand parameters and ten thousand functions takes unions alone.
 
 What runs unseen (the ``apply`` of a custom Function, a wrapper of torch's own in C++) is bridged by
 the graph of autograd, in whose nodes the sets are noted as well.
@@ -19,6 +19,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ NOTE = "pullback.training"
 """The key of what is noted in a node: live, cuts, operation and place."""
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OWN = str(Path(__file__).resolve().parents[2]) + os.sep
 _CHECKPOINT = os.path.join(_TORCH, "utils", "checkpoint.py")
 # Of a tensor they take shape, dtype or the gradient that lies beside it, and no value.
 _VALUELESS = frozenset({"grad", "new_zeros", "new_ones", "new_empty", "new_full", "size", "shape"})
@@ -135,7 +136,11 @@ class Flow(TorchFunctionMode):
         return known[1]
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if self._stance is None:
@@ -350,9 +355,7 @@ def _spelled(name: str) -> str:
 
 
 def _place() -> tuple[str, bool]:
-    """The innermost ``file:line`` outside of torch and of this room, and whether a checkpoint of
-    torch lies within.
-    """
+    """The innermost ``file:line`` that is not torch's or ours, and whether in a checkpoint."""
     frame, checkpointed = inspect.currentframe(), False
     while frame is not None:
         file = frame.f_code.co_filename

@@ -10,7 +10,7 @@ This file is also loaded by path into programs that have no pullback (``_recorde
 
 import re
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -67,12 +67,19 @@ class _Free:
 class TrainingWatch:
     """Watches the training of a program; true where nothing is wrong. See `watch_training`.
 
+    Arguments:
+        modules: models that exist already.
+        looked: called when all parameters were looked at: what is known now may have changed.
+
     Attributes:
         steps: how many steps optimisers have made.
         fault: why the watch gave up, or an empty text; the program is not disturbed.
     """
 
-    def __init__(self, *modules: torch.nn.Module) -> None:
+    def __init__(
+        self, *modules: torch.nn.Module, looked: Callable[[], None] = lambda: None
+    ) -> None:
+        self._looked = looked
         self.steps = 0
         self.fault = ""
         self._names = Names(modules)
@@ -104,11 +111,15 @@ class TrainingWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.leave()
+        self._found = tuple(self._find())
+
+    def leave(self) -> None:
+        """Watch no more."""
         self._close()
         self._names.stop()
         while self._handles:
             self._handles.pop().remove()
-        self._found = tuple(self._find())
 
     @property
     def findings(self) -> tuple[ParameterFinding, ...]:
@@ -179,37 +190,38 @@ class TrainingWatch:
         self._flow.paused = False
         if self.fault:
             return
+        self.steps += 1
+        count = self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
+        close = count <= _CLOSE or count & (count - 1) == 0 or count % _EVERY == 0
+        if not close and not self._flow.entered and not self._suspects[optimizer]:
+            return  # as at almost every step of a sound program, in microseconds
         try:
             with torch.no_grad():
-                self._look(optimizer)
+                self._look(optimizer, count, close=close)
         except Exception as error:  # the program must run on
             self.fault = f"{type(error).__name__}: {error}"
             self._close()
 
-    def _look(self, optimizer: Any) -> None:
-        self.steps += 1
-        count = self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
-        close = count <= _CLOSE or count & (count - 1) == 0 or count % _EVERY == 0
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    def _look(self, optimizer: Any, count: int, *, close: bool) -> None:
         if close:
             self._names.update()
-            self._look_at_all(optimizer, parameters, count)
+            self._look_at_all(optimizer, count)
             self._look_at_free()
+            self._looked()
         else:
-            for held in self._suspects.get(optimizer, ()):
+            for held in self._suspects[optimizer]:
                 self._look_at_one(held, count)
-        self._suspects[optimizer] = [
-            held for held in self._suspects.get(optimizer, ()) if not held.first
-        ]
+            self._suspects[optimizer] = [h for h in self._suspects[optimizer] if not h.first]
         self._question()
-        if any(number < _CLOSE for number in self._counts.values()):
-            # An optimiser that is never used again does not keep the watch awake.
-            if self.steps - self._opened < 4 * _CLOSE * len(self._counts):
-                self._open()
-                return
-        self._close()
+        # An optimiser that is never used again does not keep the watch awake.
+        patient = self.steps - self._opened < 4 * _CLOSE * len(self._counts)
+        if patient and any(number < _CLOSE for number in self._counts.values()):
+            self._open()
+        else:
+            self._close()
 
-    def _look_at_all(self, optimizer: Any, parameters: list[Any], count: int) -> None:
+    def _look_at_all(self, optimizer: Any, count: int) -> None:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
         every, gradients = [], []
         for place, parameter in enumerate(parameters):
             held = self._hold(optimizer, place, parameter)
@@ -219,10 +231,11 @@ class TrainingWatch:
             if parameter.grad is not None:
                 gradients.append((held, _dense(parameter.grad)))
         self._suspects[optimizer] = [held for held in every if not held.first]
-        if gradients and not torch.nn.utils.get_total_norm([g for _, g in gradients]).isfinite():
-            if not any(held.not_finite for held in self._every):
-                for held, gradient in gradients:  # the norm itself may have overflowed
-                    held.not_finite = 0 if gradient.isfinite().all() else count
+        known = any(held.not_finite for held in self._every)  # soon all are, for the first's sake
+        norm = torch.nn.utils.get_total_norm([gradient for _, gradient in gradients])
+        if not known and not norm.isfinite():
+            for held, gradient in gradients:  # the norm alone may have overflowed
+                held.not_finite = 0 if gradient.isfinite().all() else count
 
     def _hold(self, optimizer: Any, place: int, parameter: Any) -> _Held:
         held = self._held.get(id(parameter))
@@ -309,10 +322,7 @@ class TrainingWatch:
         return next(iter(decisive or left), None)
 
     def _rarely_used(self) -> set[str]:
-        """Patterns of names (numbers left out) of which some are used at some steps, and not others.
-
-        What is routed or dropped shows itself by its siblings.
-        """
+        """Patterns of names, numbers left out, of what is routed: siblings come to life in turn."""
         firsts: dict[str, set[int]] = {}
         lapsed = set()
         for held in self._every:
