@@ -20,7 +20,7 @@ from pullback.text._failure import SHARE, Failures, attempted, tolerate
 from pullback.text._module import Module, write_json
 from pullback.text.lm import Account, Plan, current_run
 from pullback.text.lm._plan import account_of, check_plan, describe_plan, plan_training, remark
-from pullback.text.optim._comparison import Comparison, check_items
+from pullback.text.optim._comparison import Comparison
 from pullback.text.optim._validated import Outcome, Validated
 from pullback.text.train._data import DataLoader
 from pullback.text.train._progress import Progress
@@ -162,11 +162,8 @@ class Trainer:
         check_plan(plan, account)
         run = _Run(self, module, optimizer, Result(plan), Progress(self.progress, clients))
         run.account = account
-        if isinstance(optimizer, Validated) and optimizer.looks is None and plan.proposals:
-            optimizer.looks = plan.proposals
-            check_items(
-                evaluations_of(optimizer.measure, 2**31, 1), optimizer.risk, optimizer.looks
-            )
+        if isinstance(optimizer, Validated):
+            optimizer.expect(plan.proposals)
         run.show(f"plan: {describe_plan(plan, account)}")
         if resume is not None:
             run.load(Path(resume))
