@@ -115,7 +115,7 @@ def listed(texts: Iterable[str], limit: int) -> str:
     """Texts, each once, as a list of about so many characters; "none" where there are none.
 
     Example:
-        >>> print(listed(["Be brief.", "Be kind.", "Be brief."], 10))
+        >>> print(listed(["Be brief.", "Be kind.", "Be brief."], 12))
         - Be brief.
         - (1 more left out)
     """
