@@ -81,7 +81,7 @@ class Criticise(Operation):
         critic, parts = spec.critic, [inputs[number] for number in spec.chosen]
         messages = fill_prompt(
             prompt("feedback"), call=spec.written(inputs), answer=_shown(output),
-            said=listed(_heard(said), critic.limit), parts=_numbered(parts),
+            said=listed(_sourced(said), critic.limit), parts=_numbered(parts),
         )  # fmt: skip
         read = lambda answer: read_feedback(answer, len(parts))  # noqa: E731
         told = await ask(critic.lm, messages, read, critic.retries, **critic.options)
@@ -104,7 +104,7 @@ def _shown(value: Variable) -> str:
     return str(value.data) if isinstance(value.data, str) else repr(value.data)
 
 
-def _heard(feedback: Variable) -> Iterator[str]:
+def _sourced(feedback: Variable) -> Iterator[str]:
     """Each note with where it comes from."""
     for note in getattr(feedback, "notes", (feedback,)):
         source = f"[on {note.origin.role}] " if note.origin and note.origin.role else ""
