@@ -178,7 +178,7 @@ def _check(  # noqa: PLR0917 - typer reads the options off the parameters
     del debug  # read by main before the options are parsed
     _refuse_values(gradient, timeout)
     refuse_misread(targets or ())
-    _prepare_check(isolate, without or "")
+    _prepare_check(isolate, clauses, without or "")
     from pullback.cli._check import Options, run_check  # imports torch
 
     return run_check(
@@ -223,11 +223,13 @@ def _refuse_values(gradient: str | None, timeout: float | None) -> None:
         raise ArgumentError("The timeout is not positive.", given=f"{timeout:g} s")
 
 
-def _prepare_check(isolate: bool | None, without: str) -> None:
+def _prepare_check(isolate: bool | None, clauses: str | None, without: str) -> None:
     require_tensor("pullback check")
     if isolate is not False:
+        named = None if clauses is None else tuple(sorted(clauses.replace(" ", "").split(",")))
+        compiling = "compile" in (named or ("compile",)) and "compile" not in without
         # Both import torch at the same time.
-        prepare_worker("pullback.conformance._worker", "compile" not in without)
+        prepare_worker("pullback.conformance._worker", compiling, named)
 
 
 @app.command("record", options_metavar="[OPTIONS] -- PROGRAM [ARGUMENTS]...")

@@ -22,15 +22,12 @@ __all__ = ["describe_arguments", "forms", "guessed_report", "paste_inputs"]
 _SHORT = 12  # entries that are written out
 
 
-def guessed_report(
-    task: Task, report: Report, gradient: str | None, options: Mapping[str, Any]
-) -> Report:
+def guessed_report(task: Task, report: Report, options: Mapping[str, Any]) -> Report:
     """The report of a Function whose arguments were guessed, with the form in which it is right.
 
     Arguments:
         task: the Function.
         report: what was found with the arguments as they were guessed.
-        gradient: the declared intent, or ``None``.
         options: those of `pullback.check`.
 
     Returns:
@@ -42,20 +39,20 @@ def guessed_report(
     args = calls[0]
     if report.ok:
         return replace(report, guessed=describe_arguments(args))
+    # What was inferred goes for every form: to infer it takes longer than all that follows.
+    how = {**options, "gradient": cast(Intent, report.gradient), "on_finding": _refuse}
     once = {"clauses": [item.clause for item in report.problems]}
     for name, made in forms(args):
         for more in (once, {}):
             try:
-                whole = check(
-                    function, *made, gradient=cast(Intent | None, gradient), on_finding=_refuse,
-                    **{**options, **more},
-                )  # fmt: skip
+                whole = check(function, *made, **{**how, **more})
             except (_Wrong, PullbackError):  # an error: not accepted
                 break
             if whole.unchecked:
                 break
         else:
-            return replace(whole, guessed=f"{describe_arguments(made)}, {name}")
+            said = f"{describe_arguments(made)}, {name}"
+            return replace(whole, guessed=said, inferred=report.inferred)
     return replace(report, guessed=describe_arguments(args))
 
 
