@@ -7,7 +7,7 @@ with symmetric, positive definite, sorted and normalised ones before it is told.
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -15,7 +15,6 @@ from pullback.cli._tasks import Task
 from pullback.conformance import check
 from pullback.errors import PullbackError
 from pullback.report import Finding, Report
-from pullback.tensor import Intent
 
 __all__ = ["describe_arguments", "forms", "guessed_report", "paste_inputs"]
 
@@ -40,8 +39,8 @@ def guessed_report(task: Task, report: Report, options: Mapping[str, Any]) -> Re
     if report.ok:
         return replace(report, guessed=describe_arguments(args))
     # What was inferred goes for every form: to infer it takes longer than all that follows.
-    how = {**options, "gradient": cast(Intent, report.gradient), "on_finding": _refuse}
-    once = {"clauses": [item.clause for item in report.problems]}
+    how: dict[str, Any] = {**options, "gradient": report.gradient, "on_finding": _refuse}
+    once: dict[str, Any] = {"clauses": [item.clause for item in report.problems]}
     for name, made in forms(args):
         for more in (once, {}):
             try:
