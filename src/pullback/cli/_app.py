@@ -61,6 +61,7 @@ def _check(**given: Any) -> int:
     options = Options(program=_state.program, **told)
     options.refuse_values()
     refuse_misread(options.targets)
+    options.refuse_conflicts()
     _prepare_check(options)
     from pullback.cli._check import run_check  # imports torch
 

@@ -52,7 +52,6 @@ def run_check(options: Options) -> int:
     Raises:
         PullbackError: what was asked for cannot be done; nothing is checked then.
     """
-    options.refuse_conflicts()
     select_clauses(options.clauses, options.without or ())  # refused before anything runs
     baseline = None if options.baseline is None else Baseline.read(options.baseline)
     # With the JSON on stdout, everything for people goes to stderr.
