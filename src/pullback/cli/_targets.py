@@ -17,7 +17,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError, PullbackError
 from pullback.recording import Locator, Recording, discover, find
 from pullback.tensor import Case
 
-__all__ = ["function_task", "is_recording", "package_tasks", "recording_tasks", "shipped_tasks"]
+__all__ = ["function_task", "package_tasks", "recording_tasks", "shipped_tasks"]
 
 
 def recording_tasks(path: str, scripts: Sequence[Path] = (), *, trust: bool = False) -> list[Task]:
@@ -173,10 +173,3 @@ def _evaluate(text: str) -> tuple[Any, ...]:
             given=f"{text}  ({type(error).__name__}: {error})",
             expected='positional arguments, such as "torch.randn(3, 4, dtype=torch.float64), 0.5"',
         ) from error
-
-
-def is_recording(word: str) -> bool:
-    """Whether a word of the command line is meant as a file."""
-    if ".py:" in word:
-        return False
-    return word.endswith(".pt") or (os.sep in word) or Path(word).is_file()

@@ -58,7 +58,7 @@ Wrong = tuple[torch.Tensor, torch.Tensor] | None
 
 
 def _grad(probe: Probe) -> Wrong:
-    points = tuple(probe.inputs.points())
+    points = tuple(probe.point(0))  # copies: a forward may write to what it is given
     weights = probe.cotangents(_outputs(probe))
 
     def loss(*leaves: torch.Tensor) -> torch.Tensor:
@@ -69,7 +69,7 @@ def _grad(probe: Probe) -> Wrong:
 
 
 def _vjp(probe: Probe) -> Wrong:
-    points = tuple(probe.inputs.points())
+    points = tuple(probe.point(0))  # copies: a forward may write to what it is given
     weights = probe.cotangents(_outputs(probe))
     pull: Any = torch.func.vjp(probe.flat, *points)[1]
     return _first(probe, pull(tuple(weights)), probe.backward(points, weights))
