@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from pullback.conformance._evidence import agreement
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._vectors import flatten, products
 
@@ -72,5 +73,5 @@ def agrees(probe: Probe, run: Run, step: Tensors) -> bool:
         return False
     value, magnitude = products(probe.backward(points, given), step)
     slope, size = (float(torch.cat(parts).sum()) for parts in (terms, [t.abs() for t in terms]))
-    tolerance = max(5e-3 if rough else 1e-5, 16 * probe.grain)
-    return abs(value - slope) <= tolerance * max(magnitude, size)
+    dtype = torch.float32 if rough else torch.float64
+    return abs(value - slope) <= agreement(dtype, probe.grain) * max(magnitude, size)

@@ -6,8 +6,8 @@ import torch
 
 from pullback.conformance._batch import Batch, weigh
 from pullback.conformance._clause import clause
+from pullback.conformance._evidence import compare, differentiate
 from pullback.conformance._failure import describe
-from pullback.conformance._finite import compare, differentiate
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._vectors import flatten, products
 from pullback.conformance.clauses._push import push

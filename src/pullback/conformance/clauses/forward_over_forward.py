@@ -4,7 +4,7 @@ import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import second_slopes
-from pullback.conformance._finite import compare
+from pullback.conformance._evidence import compare
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._spans import has_basis, spans
 from pullback.conformance._vectors import flatten, products
