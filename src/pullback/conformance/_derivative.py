@@ -30,7 +30,6 @@ __all__ = [
     "Trial",
     "aligned",
     "decide",
-    "is_wrong",
     "second_estimate",
     "second_slopes",
     "try_derivative",
@@ -162,16 +161,6 @@ def _compare(
         noisy = apart > _ITSELF * abs(trial.value - trial.estimate.value)
         return replace(trial, match="unclear") if noisy else trial
     return trial
-
-
-def is_wrong(probe: Probe) -> bool:
-    """Whether backward is wrong where it is asked, of all inputs at once or of one alone."""
-    count = len(probe.inputs.differentiable)
-    for only in (None, *range(min(count, 8))) if count > 1 else (None,):
-        trial = decide(lambda number, only=only: try_derivative(probe, number, only))
-        if trial is not None and trial.match == "mismatch":
-            return True
-    return False
 
 
 def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:

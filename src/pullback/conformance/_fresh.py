@@ -46,7 +46,7 @@ class Fresh:
     def of(cls, probe: Probe) -> "Fresh":
         """Make the copy, and then the first call."""
         arguments = replace(probe.inputs, detached=True)  # forward may change them in place
-        made = cls(replace(probe, inputs=arguments, original=arguments))
+        made = cls(probe.at(arguments))
         copy = Copy(made._apart) if can_copy() else None
         first = None
         with suppress(NoEnd):
@@ -93,7 +93,7 @@ class Fresh:
 
     def _answer(self, arguments: Arguments) -> Tensors | None:
         """Outputs and gradients; ``None`` where forward refuses."""
-        there = replace(self.probe, inputs=arguments, original=arguments)
+        there = self.probe.at(arguments)
         leaves = there.leaves()
         try:
             every = there.run(leaves)

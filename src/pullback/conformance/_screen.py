@@ -26,18 +26,27 @@ class Run:
     gradients: Tensors
 
     @classmethod
-    def of(cls, probe: Probe, cotangents: Tensors | None = None) -> "Run":
+    def of(
+        cls, probe: Probe, cotangents: Tensors | None = None, leaves: Tensors | None = None
+    ) -> "Run":
         """Run forward and backward.
 
         Arguments:
             probe: the subject with its inputs.
             cotangents: for backward; random ones if ``None``.
+            leaves: the inputs, handed over as they lie in memory; the probe's if ``None``.
         """
-        leaves = probe.leaves()
-        outputs = probe.evaluate(leaves)
+        handed = probe.leaves() if leaves is None else leaves
+        outputs = probe.evaluate(handed)
         given = probe.cotangents(outputs) if cotangents is None else cotangents
-        gradients = probe.pull(leaves, given, outputs)
-        return cls([y.detach() for y in outputs], given, [g.detach() for g in gradients])
+        found = [y.detach().clone() for y in outputs]  # backward may write into them
+        gradients = probe.pull(handed, given, outputs)
+        return cls(found, given, [g.detach() for g in gradients])
+
+    @property
+    def every(self) -> Tensors:
+        """The outputs, then the gradients."""
+        return [*self.outputs, *self.gradients]
 
 
 def agrees(probe: Probe, run: Run, step: Tensors) -> bool:
