@@ -50,16 +50,20 @@ class Call:
     """
 
     again: bool = False  # backward runs to be differentiated again
+    autocast: State = None  # that forward ran under
     attributes: dict[str, Any] | None = None  # of the context, as the author set them
-    count: int  # of output tensors
+    count: int = 1  # of output tensors
     dirty: Sequence[int] = ()
     enter: Any  # applies the Function once more, outside of transforms
+    grad_enabled: bool  # where it was applied
     generators: Any = None  # the states of random generators before forward, if it draws
     inputs: list[Meta]
     kept: Kept  # where torch's own node is the context, the inputs for a second derivative
     looped: bool = False  # forward ran item by item, under vmap
     materialize: bool = True
+    names: tuple[str, ...] = ()  # of the last arguments
     needed: list[int]
+    needs: Sequence[bool]  # for each input tensor, whether its gradient is wanted
     nested: bool = False  # the output is nested: see `pullback.tensor._plain`
     non_differentiable: Sequence[int] = ()
     output_grad_dtypes: list[torch.dtype | None] | None  # as declared, for each output tensor
@@ -71,24 +75,11 @@ class Call:
     saved_for_forward: list[Place]
     single: bool = True
     slots: dict[str, Any]  # attributes that hold tensors, with places instead
+    transformed: bool = False  # by torch.func or dual numbers, at some level
 
-    def __init__(
-        self,
-        definition: Definition,
-        template: Template,
-        names: tuple[str, ...] = (),
-        needs: Sequence[bool] = (),
-        autocast: State = None,
-        *,
-        transformed: bool = False,
-    ) -> None:
+    def __init__(self, definition: Definition, template: Template) -> None:
         self.definition = definition
         self.template = template
-        self.names = names
-        self.needs = needs
-        self.autocast = autocast
-        self.transformed = transformed  # by torch.func or dual numbers, at some level
-        self.grad_enabled = torch.is_grad_enabled()
 
     def by_argument(self, needs: Sequence[bool]) -> tuple[bool, ...]:
         """Group flags for tensors by argument of forward: true if any tensor in it is."""
@@ -169,7 +160,7 @@ class Call:
         places = self.places(tensors, outputs)
         self.saved_for_backward = [places.place(t) for t in context.to_save]
         self.saved_for_forward = [places.place(t) for t in context.saved_for_forward]
-        attributes, slots = places.strip_each(vars(context))  # kept when all is known
+        attributes, slots = places.strip_each(context.__dict__)  # kept when all is known
         refuse_layouts(self.definition.name, places.residuals)
         self.dirty = [places.dirty_place(t, self.definition.name) for t in context.dirty_tensors]
         self.attributes, self.slots = attributes, slots
@@ -192,11 +183,11 @@ class Call:
 
     def read(self, output: Any, marked: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Record the structure of the output, and which of its tensors have no derivative."""
-        if type(output) is torch.Tensor:
-            outputs = [output]
-        else:
-            self.single = not isinstance(output, tuple) or hasattr(output, "_fields")
-            self.result, outputs = flatten((output,) if self.single else output)
+        if type(output) is torch.Tensor and not marked:
+            self.non_differentiable = () if differentiable(output.dtype) else (0,)
+            return [output]
+        self.single = not isinstance(output, tuple) or hasattr(output, "_fields")
+        self.result, outputs = flatten((output,) if self.single else output)
         self.count, ids = len(outputs), set(map(id, marked))
         self.non_differentiable = [
             i for i, t in enumerate(outputs) if not differentiable(t.dtype) or id(t) in ids
@@ -274,7 +265,7 @@ class Call:
             places = self.saved_for_forward
         found = tuple(saved[place] if isinstance(place, int) else place for place in places)
         context = Context(self.by_argument(needs), found)
-        vars(context).update(self.attributes or {})
+        context.__dict__.update(self.attributes or {})
         for name, value in self.slots.items():
             setattr(context, name, fill(value, saved))
         return context

@@ -13,7 +13,7 @@ transforms must carry. The rules that the author left out are derived:
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -37,9 +37,9 @@ from pullback.tensor._forward_mode import push
 from pullback.tensor._kept import aside, reclaim
 from pullback.tensor._levels import alive, is_differentiated
 from pullback.tensor._on_call import OnCall
-from pullback.tensor._plain import Nested, is_flat, make_plain
+from pullback.tensor._plain import Nested, make_plain
 from pullback.tensor._second_order import differentiable_gradient
-from pullback.tensor._structure import ONE, flatten
+from pullback.tensor._structure import ONE, flatten, is_data
 from pullback.tensor._watch import watching
 
 __all__ = ["apply", "make_engine"]
@@ -62,8 +62,11 @@ def apply(
     values, names = args, ()
     if kwargs or not (count is None or count == len(args)):
         values, names = definition.bind(args, kwargs)
-    if not names and _is_plain(definition) and is_flat(values):
-        return _run_plain(engine, values)
+    if not names and _is_plain(engine) and (flat := _flat(values)) is not None:
+        output = engine.plain(*flat)
+        if type(output) is tuple and output and type(output[-1]) is Nested:
+            return output[-1].restore(output[:-1])
+        return output
     template, tensors = flatten(values)
     return _run(engine, definition, template, tensors, names)
 
@@ -75,20 +78,20 @@ def _run(
     tensors: list[torch.Tensor],
     names: tuple[str, ...],
 ) -> Any:
-    state = None
+    call = Call(definition, template)
+    call.names, call.grad_enabled = names, torch.is_grad_enabled()
     if _autocasting():
         tensors = cast_inputs(definition.autocast, tensors)
-        state = forward_state(definition.autocast, tensors)
+        call.autocast = forward_state(definition.autocast, tensors)
     if _transforming():
-        needs = [is_differentiated(tensor) for tensor in tensors]
-        call = Call(definition, template, names, needs, state, transformed=True)
+        call.needs = [is_differentiated(tensor) for tensor in tensors]
+        call.transformed = True
         results = custom_function_call(engine, call, *tensors)
     else:
         tensors = [_unwrap_if_dead(tensor) for tensor in tensors]
-        dual = forward_level() >= 0
-        needs = [dual or tensor.requires_grad for tensor in tensors]
-        call = Call(definition, template, names, needs, state, transformed=dual)
-        if not (dual or (call.grad_enabled and True in needs)):
+        dual = call.transformed = forward_level() >= 0
+        call.needs = [dual or tensor.requires_grad for tensor in tensors]
+        if not (dual or (call.grad_enabled and True in call.needs)):
             return _in_scope(definition, call.run_alone, tensors)
         call.enter = engine.enter
         results = engine.enter(call, *tensors)
@@ -108,15 +111,25 @@ def make_engine(function: type, definition: Definition) -> Any:
     engine.function = weakref.ref(function)
     engine.enter = _entry(engine)
     engine.plain = make_plain(name, definition)
+    engine.casts = definition.autocast != ("inherit" if definition.direct else "ambient")
     return engine
 
 
-def _run_plain(engine: Any, args: tuple[Any, ...]) -> Any:
-    args = tuple([_unwrap_if_dead(x) if isinstance(x, torch.Tensor) else x for x in args])
-    output = engine.plain(*args)
-    if type(output) is tuple and output and type(output[-1]) is Nested:
-        return output[-1].restore(output[:-1])
-    return output
+def _flat(args: Sequence[Any]) -> list[Any] | None:
+    """The arguments as torch takes them; ``None`` where one is nested."""
+    flat = []
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            flat.append(_unwrap_if_dead(arg))
+        elif type(arg) in _ATOMS or is_data(arg) or not isinstance(arg, _CONTAINERS):
+            flat.append(arg)
+        else:
+            return None
+    return flat
+
+
+_ATOMS = frozenset({float, int, bool, str, type(None)})
+_CONTAINERS = (list, tuple, dict)
 
 
 def _entry(function: Any) -> Any:
@@ -124,19 +137,14 @@ def _entry(function: Any) -> Any:
     return super(torch.autograd.Function, function).apply
 
 
-def _is_plain(definition: Definition) -> bool:
+def _is_plain(engine: Any) -> bool:
     """Whether nothing is at work but reverse mode, of which torch alone takes care."""
     return not (
         _transforming()
         or forward_level() >= 0
-        or (_autocasting() and not _heeds_autocast(definition))
-        or torch.compiler.is_compiling()
+        or (engine.casts and _autocasting())
         or _dispatch_modes()
     )
-
-
-def _heeds_autocast(definition: Definition) -> bool:
-    return definition.autocast == ("inherit" if definition.direct else "ambient")
 
 
 class _Engine(torch.autograd.Function):

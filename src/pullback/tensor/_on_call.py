@@ -60,10 +60,9 @@ class OnCall(Application):
         call, first = self.call, len(self.call.needs)
         if call.transformed:
             return [self.kept[first + i] for i in range(call.count)]
-        again = Call(
-            call.definition, call.template, call.names, call.needs, call.autocast, transformed=False
-        )
-        again.enter = call.enter
+        again = Call(call.definition, call.template)
+        again.names, again.needs, again.autocast = call.names, call.needs, call.autocast
+        again.enter, again.grad_enabled = call.enter, call.grad_enabled
         return list(call.enter(again, *self.inputs())[: call.count])
 
     def answers(self) -> dict[int, bool]:

@@ -35,19 +35,14 @@ from pullback.tensor._structure import (
     ONE,
     Template,
     flatten,
-    is_data,
     is_hole,
     is_plain,
     unflatten,
     without_values,
 )
 
-__all__ = ["Nested", "is_flat", "make_plain"]
+__all__ = ["Nested", "make_plain"]
 
-_CONTAINERS = (list, tuple, dict)
-_ATOMS = frozenset({float, int, bool, str, type(None)})
-_TENSORS = (torch.Tensor, torch.nn.Parameter)
-_FLAT = _ATOMS | set(_TENSORS)
 _transforming = are_functorch_transforms_active
 _autocasting = is_any_autocast_enabled
 _keeps_graph = graph_is_kept
@@ -68,14 +63,6 @@ class Nested:
         """The output as forward returned it."""
         entries = unflatten(self.template, tensors)
         return entries[0] if self.single else entries
-
-
-def is_flat(args: Sequence[Any]) -> bool:
-    """Whether no argument holds a tensor inside of a structure."""
-    for arg in args:
-        if type(arg) not in _FLAT and isinstance(arg, _CONTAINERS) and not is_data(arg):
-            return False
-    return True
 
 
 def make_plain(name: str, definition: Definition) -> Any:
@@ -150,8 +137,9 @@ def _make_direct(name: str, definition: Definition) -> Any:
 
 
 def _run_direct(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
+    """Run the author's backward without the autocast that may be on where it runs."""
     rule: Any = definition.backward
-    if _autocasting() and definition.autocast != "ambient":
+    if definition.autocast != "ambient" and _autocasting():
         with scope(None):
             return rule(ctx, *cotangents)
     return rule(ctx, *cotangents)
@@ -226,8 +214,12 @@ def _is_all_plain(
             leaves = (leaf for leaf in pytree.tree_leaves(value) if id(leaf) not in known)
             if not all(is_plain(leaf, given) for leaf in leaves):
                 return False
-    known.update(id(t) for i, t in enumerate(outputs) if i not in call.non_differentiable)
-    return all(t is None or id(t) in known for t in ctx.to_save or ())
+    for tensor in ctx.to_save or ():
+        if tensor is not None and id(tensor) not in known:
+            same = (i for i, output in enumerate(outputs) if output is tensor)
+            if next(same, -1) in (-1, *call.non_differentiable):
+                return False
+    return True
 
 
 def _apart(ctx: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -245,13 +237,9 @@ def _run(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
     given = cotangents
     if call.nested:
         given = unflatten(without_values(call.result, None), cotangents[:-1])
-    given = (list(given),) if definition.boxed else given
-    rule: Any = definition.backward
-    if _autocasting() and definition.autocast != "ambient":
-        with scope(None):
-            result = rule(ctx, *given)
-    else:
-        result = rule(ctx, *given)
+    if definition.boxed:
+        given = (list(given),)
+    result = _run_direct(definition, ctx, given)
     if versions is not None and versions != versions_of(cotangents):
         raise DefinitionError(
             f"The backward of {definition.name} changes its cotangent in place.",

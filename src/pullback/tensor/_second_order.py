@@ -292,15 +292,15 @@ def connected(application: Application, inputs: Sequence[torch.Tensor], watch: W
 
     context.saved_tensors = replaced(context.to_save, as_returned)
     context.saved_for_forward = replaced(context.saved_for_forward, as_returned)
-    for name, value in list(vars(context).items()):
-        vars(context)[name] = replaced(value, as_returned)
+    for name, value in list(context.__dict__.items()):
+        context.__dict__[name] = replaced(value, as_returned)
     if watch.left_in_forward is not None:
-        refuse_values(call, vars(context), watch.left_in_forward, _PURPOSE)
+        refuse_values(call, context.__dict__, watch.left_in_forward, _PURPOSE)
     if watch.outputs_left:
         what = "what forward has computed of its output leaves torch"
         raise refusal(_PURPOSE, call.definition.name, what)
     for name, value in application.attributes().items():  # put there since
-        vars(context).setdefault(name, value)
+        context.__dict__.setdefault(name, value)
     return context
 
 
