@@ -162,7 +162,7 @@ class SavedInAnotherOrder(pullback.Function):
 
     @staticmethod
     def backward(ctx, cotangent):
-        x, y = ctx.saved_tensors
+        _, y = ctx.saved_tensors
         return cotangent * ctx.exponential * y.sin(), cotangent * ctx.exponential * y.cos()
 
     @staticmethod
