@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from pullback.errors import DefinitionError, UnsupportedError
-from pullback.internal.torch import are_functorch_transforms_active as _transforming
 from pullback.internal.torch import pytree, versions_of
 from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import Context
@@ -97,37 +96,12 @@ class Call:
         """Run forward and record what it saved; returns its outputs and residuals."""
         definition = self.definition
         versions = None if definition.lenient else versions_of(tensors)
-        if self.transformed or _transforming():
-            asked = dict(zip(map(id, tensors), self.needs, strict=True))
-            with leniency(asked, name=definition.name):
-                context, output = self.forward(tensors)
-        else:
+        asked = dict(zip(map(id, tensors), self.needs, strict=True))
+        with leniency(asked, name=definition.name):
             context, output = self.forward(tensors)
-        self._refuse_undeclared(context, tensors, versions)
-        return self.capture(context, tensors, output)
-
-    def run_alone(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """Run forward where nothing is differentiated, so that nothing has to be kept."""
-        versions = None if self.definition.lenient else versions_of(tensors)
-        context, output = self.forward(tensors)
-        self._refuse_undeclared(context, tensors, versions)
-        dirty = context.dirty_tensors
-        if dirty:
-            places = Places(tensors, ())
-            for tensor in dirty:
-                places.dirty_place(tensor, self.definition.name)
-            return output
-        single = type(output) is not tuple
-        template, outputs = flatten((output,) if single else output)
-        entries = unflatten(template, views_of(outputs, tensors))
-        return entries[0] if single else entries
-
-    def _refuse_undeclared(
-        self, context: Context, tensors: Sequence[torch.Tensor], versions: list[int] | None
-    ) -> None:
         if versions is not None and versions != versions_of(tensors):
-            dirty = context.dirty_tensors
-            refuse_mutation(self.definition, self.template, tensors, versions, dirty)
+            refuse_mutation(definition, self.template, tensors, versions, context.dirty_tensors)
+        return self.capture(context, tensors, output)
 
     def forward(
         self,
@@ -157,7 +131,7 @@ class Call:
         outputs = self.read(output, context.non_differentiable)
         self.materialize = context.materialize_grads
         self.output_grad_dtypes = self._dtypes_of(context.output_grad_dtypes, output)
-        places = self.places(tensors, outputs)
+        places = Places(tensors, outputs)
         self.saved_for_backward = [places.place(t) for t in context.to_save]
         self.saved_for_forward = [places.place(t) for t in context.saved_for_forward]
         attributes, slots = places.strip_each(context.__dict__)  # kept when all is known
@@ -167,14 +141,11 @@ class Call:
         if marked := set(map(id, context.non_differentiable)):
             # torch would give a view a history all the same
             outputs = [t.detach() if id(t) in marked else t for t in outputs]
-        if self.transformed:  # else they are kept aside, where a change in place does not matter
-            places.used.update(i for i in range(len(tensors)) if i not in self.dirty)
-            self.inputs = [_meta(t) for t in tensors]
-        if len(outputs) > 1 or self.transformed:
-            self.outputs = [_meta(t) for t in outputs]
+        places.used.update(i for i in range(len(tensors)) if i not in self.dirty)
+        self.inputs, self.outputs = list(map(_meta, tensors)), list(map(_meta, outputs))
         self.residuals = len(places.residuals)
         self.plain = self._is_plain(places, tensors, outputs)
-        if self.transformed and not self.dirty:  # it may run again
+        if not self.dirty:  # it may run again
             places.used.update(range(len(tensors), len(tensors) + len(outputs)))
         self.needed = sorted(places.used)
         if before is not None and self.looped:
@@ -216,10 +187,6 @@ class Call:
     def entries(self, output: Any) -> tuple[Any, ...]:
         """What forward returned, as a tuple."""
         return (output,) if self.single else output
-
-    def places(self, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Places:
-        """Where the tensors that forward kept come from."""
-        return Places(tensors, outputs)
 
     def _dtypes_of(
         self, dtypes: Sequence[torch.dtype | None] | None, output: Any
@@ -279,11 +246,8 @@ class Call:
         """Run the author's backward; returns one gradient or None per input tensor."""
         definition = self.definition
         given = self._filled(cotangents)
-        context, name = self.context(saved, needs), definition.name
-        if not (self.transformed or _transforming()):
-            return self.backward(definition.backward, context, given)
-        lenient = leniency(self.answers(saved), name=name)
-        with lenient:
+        context = self.context(saved, needs)
+        with leniency(self.answers(saved), name=definition.name):
             return self.backward(definition.backward, context, given)
 
     def answers(self, saved: dict[int, Any]) -> dict[int, bool]:

@@ -167,7 +167,7 @@ class CustomVjp(Generic[P, R]):
 
     def _arguments(self, flat: Sequence[Any]) -> OrderedDict[str, Any]:
         """The arguments by parameter, of those of the Function."""
-        found = OrderedDict[str, Any].fromkeys(self._signature.parameters, ())
+        found: OrderedDict[str, Any] = OrderedDict((n, ()) for n in self._signature.parameters)
         for name, value in zip(self._names(len(flat)), flat, strict=True):
             found[name] = (*found[name], value) if name == self._various else value
         return found

@@ -57,13 +57,8 @@ class OnCall(Application):
 
     def outputs(self) -> list[torch.Tensor]:
         """The outputs, with the history that the author's rule gives them."""
-        call, first = self.call, len(self.call.needs)
-        if call.transformed:
-            return [self.kept[first + i] for i in range(call.count)]
-        again = Call(call.definition, call.template)
-        again.names, again.needs, again.autocast = call.names, call.needs, call.autocast
-        again.enter, again.grad_enabled = call.enter, call.grad_enabled
-        return list(call.enter(again, *self.inputs())[: call.count])
+        first = len(self.call.needs)
+        return [self.kept[first + i] for i in range(self.call.count)]
 
     def answers(self) -> dict[int, bool]:
         """What tensors, by id, are to answer when asked whether they require a gradient."""
