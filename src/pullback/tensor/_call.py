@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from pullback.errors import DefinitionError, UnsupportedError
+from pullback.internal.torch import is_any_autocast_enabled as _autocasting
 from pullback.internal.torch import pytree, versions_of
 from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import Context
@@ -288,29 +289,34 @@ class Call:
         self, rule: Any, context: Context, given: Sequence[torch.Tensor | None]
     ) -> list[torch.Tensor | None]:
         """Run a backward on a context; returns one gradient or None per input tensor."""
-        definition = self.definition
-        versions = None if definition.lenient else versions_of(given)
         arguments = unflatten(without_values(self.result, None), given)
-        if definition.autocast == "ambient":
-            result = self._call_backward(rule, context, arguments)
-        else:
+        return self.matched(self.run_backward(rule, context, given, arguments))
+
+    def run_backward(
+        self, rule: Any, context: Any, cotangents: Sequence[Any], arguments: Sequence[Any]
+    ) -> Any:
+        """Run a backward on arguments made of cotangents, under the autocast of forward."""
+        definition = self.definition
+        # Where it is watched, a change in place is made pure.
+        versions = None if definition.lenient or self.again else versions_of(cotangents)
+        if definition.boxed:
+            arguments = (list(arguments),)
+        if definition.autocast != "ambient" and (self.autocast is not None or _autocasting()):
             with scope(self.autocast):
-                result = self._call_backward(rule, context, arguments)
-        if versions is not None and versions != versions_of(given):
+                result = rule(context, *arguments)
+        else:
+            result = rule(context, *arguments)
+        if versions is not None and versions != versions_of(cotangents):
             raise DefinitionError(
                 f"The backward of {definition.name} changes its cotangent in place.",
                 expected="cotangents are left as they are: other code holds them too",
                 mend="Compute out of place, or on cotangent.clone().",
             )
-        return self.matched(result)
+        return result
 
     def matched(self, result: Any) -> list[torch.Tensor | None]:
         """What a backward returned, as one gradient or None per input tensor."""
         return match(self.template, self._gradients(result), self._complain)
-
-    def _call_backward(self, backward: Any, context: Context, arguments: Any) -> Any:
-        given = (list(arguments),) if self.definition.boxed else arguments
-        return backward(context, *given)
 
     def _gradients(self, result: Any) -> tuple[Any, ...]:
         gradients = tuple(result) if isinstance(result, (tuple, list)) else (result,)

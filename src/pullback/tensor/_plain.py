@@ -24,14 +24,15 @@ from pullback.internal.torch import (
     versions_of,
 )
 from pullback.tensor import _random
-from pullback.tensor._autocast import State, scope
+from pullback.tensor._application import Application
+from pullback.tensor._autocast import scope
 from pullback.tensor._call import Call
 from pullback.tensor._definition import Definition
 from pullback.tensor._kept import aside, forget, reclaim
 from pullback.tensor._leniency import leniency
 from pullback.tensor._mutation import refuse_mutation
 from pullback.tensor._places import Places, views_of
-from pullback.tensor._second_order import Application, differentiable_gradient
+from pullback.tensor._second_order import differentiable_gradient
 from pullback.tensor._structure import (
     ONE,
     Template,
@@ -181,13 +182,11 @@ def _make_direct(name: str, definition: Definition) -> Any:
     return super(torch.autograd.Function, plain).apply
 
 
-def _run_direct(
-    definition: Definition, ctx: Any, cotangents: Sequence[Any], state: State = None
-) -> Any:
-    """Run the author's backward under the autocast of forward, or without the one that is on."""
+def _run_direct(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
+    """Run the author's backward without the autocast that may be on where it runs."""
     rule: Any = definition.backward
-    if definition.autocast != "ambient" and (state is not None or _autocasting()):
-        with scope(state):
+    if _autocasting():
+        with scope(None):
             return rule(ctx, *cotangents)
     return rule(ctx, *cotangents)
 
@@ -278,23 +277,10 @@ def _apart(ctx: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
 
 def _run(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
     """Run the author's backward on torch's context."""
-    call = ctx.__pullback__
-    # Where it is watched, a change in place is made pure.
-    check = not (definition.lenient or call.again)
-    versions = versions_of(cotangents) if check else None
-    given = cotangents
+    call, given = ctx.__pullback__, cotangents
     if call.nested:
         given = unflatten(without_values(call.result, None), cotangents[:-1])
-    if definition.boxed:
-        given = (list(given),)
-    result = _run_direct(definition, ctx, given, call.autocast)
-    if versions is not None and versions != versions_of(cotangents):
-        raise DefinitionError(
-            f"The backward of {definition.name} changes its cotangent in place.",
-            expected="cotangents are left as they are: other code holds them too",
-            mend="Compute out of place, or on cotangent.clone().",
-        )
-    return result
+    return call.run_backward(definition.backward, ctx, cotangents, given)
 
 
 def _beyond(ctx: Any, cotangents: Sequence[Any]) -> list[torch.Tensor | None]:
@@ -329,8 +315,16 @@ class _OnNode(Application):
         result = _run_in_batch(self.call.definition, self.node, every, _run)
         return self.call.matched(result)
 
+    def at(self, saved: Sequence[torch.Tensor | None]) -> Application:
+        """The same: a node is of one level."""
+        return self
+
+    def answers(self) -> dict[int, bool]:
+        """Nothing: tensors answer themselves."""
+        return {}
+
     def saved(self) -> list[torch.Tensor]:
-        """The tensors that were saved."""
+        """The tensors that were saved, and the inputs that were kept aside."""
         kept = [entry[0] for entry in self.call.kept if isinstance(entry, tuple)]
         found = [*self.node.saved_tensors, *(map(_behind, kept))]
         return [tensor for tensor in found if tensor is not None]
