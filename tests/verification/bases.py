@@ -94,7 +94,7 @@ def swiglu(x: Any, y: Any) -> Any:
 
 
 def swiglu_forward(x: Any, y: Any) -> Any:
-    return x * y / (1 + torch.exp(-x))
+    return y * (x * torch.sigmoid(x))
 
 
 def swiglu_backward(g: Any, x: Any, y: Any) -> Any:

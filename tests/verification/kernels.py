@@ -352,6 +352,12 @@ def approximated(base: Base) -> Kernel:
     return function(forward, base.backward)
 
 
+@wrong("swiglu")
+def gradient_that_overflows(base: Base) -> Kernel:
+    """Right forward; at large negative numbers its gradient is infinity times zero."""
+    return lambda x, y: x * y / (1 + torch.exp(-x))
+
+
 @wrong("softmax", "rms", "gelu", "linear")
 def first_item_for_all(base: Base) -> Kernel:
     return forwards(lambda base, x, *o: base.forward(x[:1].expand_as(x).contiguous(), *o))(base)

@@ -10,7 +10,7 @@ from pullback.conformance._clause import Clause
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._isolate import can_copy
 from pullback.conformance._limits import NoEnd, limited
-from pullback.conformance._resize import resizings, together
+from pullback.conformance._resize import Resizing, resizings, together
 from pullback.conformance._structure import keep, outside
 from pullback.conformance.clauses import CLAUSES, ClauseId
 from pullback.report import Finding, Report, Verdict
@@ -23,6 +23,7 @@ __all__ = [
     "Finding",
     "NoEnd",
     "Report",
+    "Resizing",
     "Verdict",
     "can_copy",
     "check",

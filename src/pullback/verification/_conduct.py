@@ -12,7 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pullback.conformance import guarded, reseed
+from pullback.conformance import Arguments, guarded, reseed, resizings
 from pullback.report import Verdict
 from pullback.verification._answers import Answer, same_bits
 from pullback.verification._work import Result, Work, broken, holds
@@ -23,6 +23,7 @@ __all__ = [
 ]  # fmt: skip
 
 _MARGIN = 4096
+_OTHER = 7_340_033
 _WAIT = 0.02  # seconds in which work that was left behind shows itself
 
 
@@ -141,19 +142,24 @@ def state(work: Work) -> Result:
 
 def _interleaved(work: Work) -> str:
     runner, kernel = work.judge.runner, work.judge.kernel.of(work.dtype)
-    other = work.fresh(36)
-
-    def between(*args: Any, **kwargs: Any) -> Any:
-        made = kernel(*args, **kwargs)
-        kernel(*other.build([p.clone().requires_grad_() for p in other.points()])[0])
-        return made
-
-    if not work.judge.truth(work.given).history:
+    if not runner.gradients or not work.judge.truth(work.given).history:
         return ""
-    found = work.judge.judge(work.given, runner.run(between, work.given))
-    return f"A call between forward and backward changes the gradient: {found.fault}." * bool(
-        found.fault
-    )
+    drawn = torch.Generator().manual_seed(work.seed)
+    resized = (sized.at(max(1, sized.size - 1)) for sized in resizings(work.given, 64, 2**12, drawn))
+    for other in (work.fresh(36), next(resized, None)):
+        if other is None:
+            continue
+
+        def between(*args: Any, other: Arguments = other, **kwargs: Any) -> Any:
+            made = kernel(*args, **kwargs)
+            kernel(*other.build([p.clone().requires_grad_() for p in other.points()])[0])
+            return made
+
+        found = work.judge.judge(work.given, runner.run(between, work.given))
+        said = found.fault or found.refused
+        if said:
+            return f"A call between forward and backward changes the gradient: {said}."
+    return ""
 
 
 def mutation(work: Work) -> Result:
@@ -177,6 +183,12 @@ def mutation(work: Work) -> Result:
 
 def settings(work: Work) -> Result:
     """It neither changes a global setting nor depends on one that its reference does not."""
+    reseed(work.seed + _OTHER)  # a seed that nobody sets
+    before = _state()
+    work.raw(work.copies(work.given))
+    moved = [name for name, value in _state().items() if value != before[name]]
+    if moved:
+        return broken(f"It changes {moved[0]}.")
     silent = work.judge.runner.silent()
     kernel, reference = (s.of(work.dtype) for s in (work.judge.kernel, work.judge.reference))
     plain = silent.run(kernel, work.given)
@@ -187,14 +199,6 @@ def settings(work: Work) -> Result:
             found = _outputs_only(work, work.given, changed[0])
             if found or changed[0].fault:
                 return broken(f"Its answer depends on {name}: {found or changed[0].fault}")
-    with guarded():
-        reseed(work.seed)
-        before = _state()
-        work.raw(work.copies(work.given))
-        after = _state()
-    moved = [name for name, value in before.items() if value != after[name]]
-    if moved:
-        return broken(f"It changes {moved[0]}.")
     return holds("global settings are left alone, and make no difference")
 
 

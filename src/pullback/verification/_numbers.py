@@ -1,10 +1,11 @@
 """The promises about numbers: right as given, and at other values, sizes, dtypes and strides."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 import torch
 
-from pullback.conformance import Arguments, resizings, together
+from pullback.conformance import Arguments, Resizing, resizings, together
 from pullback.report import Verdict
 from pullback.verification._answers import Placing, tensors_of
 from pullback.verification._error import Judge
@@ -109,12 +110,21 @@ def sizes(work: Work) -> Result:
                 arguments = resizing.at(size)
                 if arguments is not None:
                     yield f"size {size} of {resizing.where}", arguments, None
-        if len(found) > 1:
-            arguments = together(found, [max(1, r.size - 1) for r in found], drawn)
-            if arguments is not None:
-                yield "every size one less", arguments, None
+        wanted = [max(1, r.size - 1) for r in found], [min(67, r.largest) for r in found]
+        for sizes in wanted if len(found) > 1 else ():
+            if _is_small(found, sizes):
+                arguments = together(found, sizes, drawn)
+                if arguments is not None:
+                    yield f"sizes {sizes} in place of {[r.size for r in found]}", arguments, None
 
     return work.over(trials())
+
+
+def _is_small(found: Sequence[Resizing], sizes: Sequence[int]) -> bool:
+    """Whether arguments of these sizes have no more entries than are tried."""
+    by_size = {resizing.size: size for resizing, size in zip(found, sizes, strict=True)}
+    shapes = [value.shape for value in found[0].arguments.values]
+    return all(math.prod(by_size.get(n, n) for n in shape) <= _ENTRIES for shape in shapes)
 
 
 def dtypes(work: Work) -> Result:

@@ -128,6 +128,11 @@ class Work:
             last = found.skipped or last
             if found.skipped:
                 continue
+            if found.refused and self.judge.runner.gradients:
+                # What is wrong before backward raises is wrong.
+                forward = Judge(self.judge.kernel, self.judge.reference, self.judge.runner.silent())
+                outputs = forward.compare(arguments, place)
+                found = outputs if outputs.fault else found
             if found.refused:
                 refused.append(f"{name}: {found.refused}")
                 continue
