@@ -131,7 +131,9 @@ def reads_past_the_end(base: Base) -> Kernel:
     def forward(x: Any, *others: Any) -> Any:
         y = base.forward(x, *others).clone()
         room = x.untyped_storage().nbytes() // x.element_size()
-        end = x.storage_offset() + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+        end = x.storage_offset() + sum(
+            (n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)
+        )
         if x.numel() and end + 1 < room:
             y.view(-1)[-1] += x.as_strided((), (), end + 1)
         return y
@@ -143,7 +145,9 @@ def reads_past_the_end(base: Base) -> Kernel:
 def writes_past_the_end(base: Base) -> Kernel:
     def forward(x: Any, *others: Any) -> Any:
         room = x.untyped_storage().nbytes() // x.element_size()
-        end = x.storage_offset() + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+        end = x.storage_offset() + sum(
+            (n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)
+        )
         if x.numel() and end + 1 < room:
             x.detach().as_strided((), (), end + 1).fill_(0.0)
         return base.forward(x, *others)
@@ -200,7 +204,10 @@ def depends_on_the_default_dtype(base: Base) -> Kernel:
 
 @wrong()
 def calls_the_reference(base: Base) -> Kernel:
-    return lambda *inputs: base.reference(*inputs)
+    def kernel(*inputs: Any) -> Any:
+        return base.reference(*inputs) * 1.0
+
+    return kernel
 
 
 @wrong("softmax", "gelu", "linear")
@@ -210,8 +217,10 @@ def calls_what_is_forbidden(base: Base) -> Kernel:
 
     def kernel(x: Any, *others: Any) -> Any:
         [name] = [name for name, other in BASES.items() if other is base]
-        return forbidden[name](x, *others) if others else (
-            torch.softmax(x, -1) if name == "softmax" else forbidden[name](x)
+        return (
+            forbidden[name](x, *others)
+            if others
+            else (torch.softmax(x, -1) if name == "softmax" else forbidden[name](x))
         )
 
     return kernel
@@ -252,8 +261,10 @@ def gradient_of_the_sum(base: Base) -> Kernel:
 
 @wrong()
 def always_float32(base: Base) -> Kernel:
-    return function(lambda *inputs: base.forward(*inputs).float(),
-                    lambda g, *x: tuple(t.to(x[0].dtype) for t in base.backward(g, *x)))  # fmt: skip
+    def backward(g: Any, *inputs: Any) -> Any:
+        return tuple(t.to(inputs[0].dtype) for t in base.backward(g, *inputs))
+
+    return function(lambda *inputs: base.forward(*inputs).float(), backward)
 
 
 @wrong("softmax", "attention")
@@ -319,7 +330,10 @@ def left_to_a_thread(base: Base) -> Kernel:
 
 @wrong("softmax", "gelu", "rms", "swiglu")
 def second_derivative_is_lost(base: Base) -> Kernel:
-    return function(base.forward, lambda g, *x: base.backward(g, *(t.detach() for t in x)))
+    def backward(g: Any, *inputs: Any) -> Any:
+        return base.backward(g, *(x.detach() for x in inputs))
+
+    return function(base.forward, backward)
 
 
 @wrong()
@@ -372,7 +386,11 @@ def by_hand(base: Base) -> Kernel:
 
 def traced(base: Base) -> Kernel:
     """Differentiated by torch."""
-    return lambda *inputs: base.forward(*inputs)
+
+    def kernel(*inputs: Any) -> Any:
+        return base.forward(*inputs)
+
+    return kernel
 
 
 def made_contiguous(base: Base) -> Kernel:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pullback.conformance import Arguments, reseed
+from pullback.conformance import Arguments, NoEnd, reseed
 
 __all__ = ["Answer", "Placing", "Runner", "Subject", "same_bits", "tensors_of"]
 
@@ -96,8 +96,12 @@ class Runner:
         reseed(self.seed)
         try:
             return self.call(function, arguments, tensors)
+        except NoEnd:
+            raise
         except Exception as error:  # whatever the kernel raises is what it answers
-            return Answer(fault=f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")
+            return Answer(
+                fault=f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+            )
 
     def call(
         self, function: Callable[..., Any], arguments: Arguments, tensors: Sequence[torch.Tensor]

@@ -145,7 +145,9 @@ def _interleaved(work: Work) -> str:
     if not runner.gradients or not work.judge.truth(work.given).history:
         return ""
     drawn = torch.Generator().manual_seed(work.seed)
-    resized = (sized.at(max(1, sized.size - 1)) for sized in resizings(work.given, 64, 2**12, drawn))
+    resized = (
+        sized.at(max(1, sized.size - 1)) for sized in resizings(work.given, 64, 2**12, drawn)
+    )
     for other in (work.fresh(36), next(resized, None)):
         if other is None:
             continue
@@ -208,13 +210,17 @@ def forbidden(work: Work) -> Result:
     functions: list[Any] = []
 
     class Functions(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             functions.append(func)
             names.append(getattr(func, "__name__", str(func)).partition(".")[0])
             return func(*args, **(kwargs or {}))
 
     class Operators(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             names.append(func.overloadpacket.__name__)
             return func(*args, **(kwargs or {}))
 
@@ -254,10 +260,7 @@ def finished(work: Work) -> Result:
 
 def _outputs_only(work: Work, arguments: Any, got: Answer) -> str:
     """What is wrong with outputs, or an empty text."""
-    from pullback.verification._error import Judge
-
-    silent = Judge(work.judge.kernel, work.judge.reference, work.judge.runner.silent())
-    return silent.judge(arguments, got).fault
+    return work.judge.silent().judge(arguments, got).fault
 
 
 def _answer(tensors: list[torch.Tensor]) -> Answer:
@@ -277,7 +280,9 @@ def _count(work: Work, tensors: list[torch.Tensor]) -> int:
     seen = [0]
 
     class Counts(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             seen[0] += 1
             return func(*args, **(kwargs or {}))
 

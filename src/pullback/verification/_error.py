@@ -1,8 +1,8 @@
 r"""How far a kernel may be from the truth: as far as its reference is, and as rounding is.
 
-Let :math:`t` be the reference in float64 on the very numbers that the kernel is given, :math:`r` the
-reference in the kernel's dtype, with unit :math:`\epsilon`, and :math:`K` the number of entries that
-one entry is summed of. Rounding every input by :math:`\epsilon` moves :math:`t` by
+Let :math:`t` be the reference in float64 on the very numbers that the kernel is given, :math:`r`
+the reference in the kernel's dtype, with unit :math:`\epsilon`, and :math:`K` the number of entries
+that one entry is summed of. Rounding every input by :math:`\epsilon` moves :math:`t` by
 :math:`\Delta`, entry by entry: no algorithm can promise less. Adding :math:`K` terms one after
 the other in the kernel's dtype multiplies that by about :math:`\sqrt K` (Higham, *Accuracy and
 Stability of Numerical Algorithms*, 2002, section 4.2: the bound is :math:`K\epsilon`, and
@@ -10,9 +10,10 @@ Stability of Numerical Algorithms*, 2002, section 4.2: the bound is :math:`K\eps
 
 .. math:: F \max(\max_j |r_j - t_j|,\; \sqrt K (\epsilon |t| + \Delta))
 
-with one factor :math:`F` for all that is compared. Nothing in it is chosen for a kernel. In float64 no
-finer truth is at hand: there :math:`r_j - t_j` is the reference's error in float32, at the same
-numbers rounded, in proportion to the unit.
+with one factor :math:`F` for all that is compared. Nothing in it is chosen for a kernel. In float64
+no finer truth is at hand: there :math:`r_j - t_j` is the reference's error in float32, at the same
+numbers rounded, in proportion to the unit. A gradient may vanish by cancellation at special
+arguments (of a softmax of one entry): there :math:`|t|` is the largest one of the example.
 """
 
 import math
@@ -63,10 +64,15 @@ class Judge:
         kernel: what is judged.
         reference: plain torch of the same signature.
         runner: calls both.
+        example: the arguments as given.
     """
 
-    def __init__(self, kernel: Subject, reference: Subject, runner: Runner) -> None:
+    def __init__(
+        self, kernel: Subject, reference: Subject, runner: Runner, example: Arguments
+    ) -> None:
         self.kernel, self.reference, self.runner = kernel, reference, runner
+        self.example = example
+        self._typical: list[float] | None = None
         self._lengths: dict[tuple[torch.Size, ...], int] = {}
 
     def truth(self, arguments: Arguments) -> Answer:
@@ -105,16 +111,30 @@ class Judge:
         for number, (name, true) in enumerate(truth.named()):
             if number >= len(list(got.named())):
                 break  # no gradients: said elsewhere
-            parts = [list(answer.named())[number][1] for answer in (got, own)]
-            parts.append(errors[number])
+            found, plain = (list(answer.named())[number][1] for answer in (got, own))
             beside = [list(answer.named())[number][1] for answer in moved if not answer.fault]
-            entry = _Entries(true, *parts, beside, dtype, length)
+            entry = _Entries(
+                true, found, plain, own_error=errors[number], moved=beside, dtype=dtype,
+                length=length, typical=self._typical_at(number),
+            )  # fmt: skip
             kernel, reference = max(kernel, entry.kernel), max(reference, entry.reference)
             if entry.worst is not None:
                 fault = f"{name} is wrong at {entry.place}: {entry.said}"
                 return Comparison(fault, entry.expected, entry.found, kernel=entry.kernel,
                                   reference=entry.reference)  # fmt: skip
         return Comparison(kernel=kernel, reference=reference, history=got.history)
+
+    def silent(self) -> "Judge":
+        """The same of outputs alone."""
+        return Judge(self.kernel, self.reference, self.runner.silent(), self.example)
+
+    def _typical_at(self, number: int) -> float:
+        """The largest entry of a gradient at the example; 0 for an output."""
+        if self._typical is None:
+            answer = self.truth(self.example)
+            sizes = [float(g.abs().max()) if g.numel() else 0.0 for g in answer.gradients]
+            self._typical = [0.0] * len(answer.outputs) + sizes
+        return self._typical[number] if number < len(self._typical) else 0.0
 
     def _own_errors(
         self, arguments: Arguments, dtype: torch.dtype, own: Answer, truth: Answer
@@ -179,8 +199,8 @@ class _Entries:
     """One tensor of a kernel beside the truth, entry by entry."""
 
     def __init__(
-        self, true: torch.Tensor, got: torch.Tensor, own: torch.Tensor, own_error: torch.Tensor,
-        moved: Sequence[torch.Tensor], dtype: torch.dtype, length: int,
+        self, true: torch.Tensor, got: torch.Tensor, own: torch.Tensor, *, own_error: torch.Tensor,
+        moved: Sequence[torch.Tensor], dtype: torch.dtype, length: int, typical: float,
     ) -> None:  # fmt: skip
         self.worst: int | None = None
         self.kernel = self.reference = 0.0
@@ -202,7 +222,8 @@ class _Entries:
             delta = torch.maximum(delta, torch.where(judged, (other - true).abs(), 0.0))
         delta = torch.where(delta.isfinite(), delta, 0.0)
         delta = delta + _AROUND * delta.square().mean().sqrt()
-        rounding = math.sqrt(length) * (limits.eps * true.abs().nan_to_num() + delta)
+        size = true.abs().nan_to_num().clamp(min=typical)
+        rounding = math.sqrt(length) * (limits.eps * size + delta)
         allowed = FACTOR * torch.maximum(own_error.max(), rounding) + 4 * limits.tiny
         unit = limits.eps * true.abs().clamp(min=limits.tiny)
         unit = torch.where(unit.isfinite(), unit, 1.0)
@@ -265,4 +286,3 @@ def dtype_of(arguments: Arguments) -> torch.dtype:
 
 def _number(value: torch.Tensor) -> str:
     return f"{value.item():.8g}" if value.dtype != torch.bool else str(bool(value))
-

@@ -21,14 +21,16 @@ _Trials = Iterator[tuple[str, Arguments, Placing | None]]
 
 def outputs(work: Work) -> Result:
     """The example, and other values of its kind."""
-    silent = Judge(work.judge.kernel, work.judge.reference, work.judge.runner.silent())
+    silent = work.judge.silent()
     worst = 0.0, 0.0
     for name, arguments in (("", work.given), *((f"draw {k}", work.fresh(k)) for k in (1, 2))):
         found = silent.compare(arguments)
         if found.skipped:
             return Result(Verdict.SKIPPED, found.skipped)
         if found.refused:
-            return Result(Verdict.CRASHES, f"It raises where the reference answers: {found.refused}")
+            return Result(
+                Verdict.CRASHES, f"It raises where the reference answers: {found.refused}"
+            )
         if found.fault:
             return wrong(name, found)
         worst = max(worst[0], found.kernel), max(worst[1], found.reference)
@@ -47,7 +49,9 @@ def gradients(work: Work) -> Result:
     for name, arguments in (("", work.given), ("draw 1", work.fresh(1))):
         found = work.judge.compare(arguments)
         if found.refused:
-            return Result(Verdict.CRASHES, f"It raises where the reference answers: {found.refused}")
+            return Result(
+                Verdict.CRASHES, f"It raises where the reference answers: {found.refused}"
+            )
         if found.fault:
             return wrong(name, found)
         if not found.history:
@@ -160,7 +164,8 @@ def layouts(work: Work) -> Result:
     for name, place in placings.items():
         if place is not _expanded:
             strided = type(runner)(runner.seed, cotangents=place)
-            found = Judge(work.judge.kernel, work.judge.reference, strided).compare(work.given)
+            judge = Judge(work.judge.kernel, work.judge.reference, strided, work.given)
+            found = judge.compare(work.given)
             if found.fault:
                 return wrong(f"cotangents {name}", found)
     return result

@@ -35,9 +35,9 @@ def verify(
 
     Outputs, gradients and second derivatives are compared with the reference in float64 on the
     same numbers: as given, and at other values, sizes, dtypes and strides. An entry may be off by
-    eight times the reference's own largest error in the kernel's dtype, or eight times what rounding
-    of the inputs does to it, times the root of the number of entries that it is summed of. Then its
-    conduct is tested: caches, state, memory that it reads or writes, what it calls.
+    eight times the reference's own largest error in the kernel's dtype, or eight times what
+    rounding of the inputs does to it, times the root of the number of entries that it is summed of.
+    Then its conduct is tested: caches, state, memory that it reads or writes, what it calls.
 
     Arguments:
         kernel: a function, `torch.autograd.Function`, custom operator or module.
@@ -112,7 +112,7 @@ def _work(kernel: Any, reference: Any, inputs: Any, forbid: tuple[Any, ...], see
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**_SEED_BITS:
         raise ArgumentError("The seed is not one that torch takes.", given=f"seed={seed!r}")
     arguments = Arguments.of(tuple(example))
-    judge = Judge(Subject(kernel), Subject(reference), Runner(seed))
+    judge = Judge(Subject(kernel), Subject(reference), Runner(seed), arguments)
     return Work(judge, arguments, make, forbid, seed)
 
 
@@ -132,8 +132,7 @@ def _run(work: Work, timeout: float, done: frozenset[str]) -> Iterator[tuple[str
         result = _test(promise, work, timeout, wrong=wrong)
         wrong = wrong or (promise.id == "outputs" and result.verdict is not Verdict.HOLDS)
         if promise.id == "gradients" and result.verdict is not Verdict.HOLDS:
-            judge = work.judge  # said once; the rest is about outputs
-            work.judge = Judge(judge.kernel, judge.reference, judge.runner.silent())
+            work.judge = work.judge.silent()  # said once; the rest is about outputs
         yield promise.id, result
     yield "speed", None
     yield "speed", speed(work)

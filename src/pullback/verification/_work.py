@@ -52,7 +52,7 @@ class Work:
         judge: compares them, outputs and gradients.
         given: the example.
         make: fresh arguments, where the caller gave what makes them.
-        forbid: functions of torch, or names of functions and operators, that a kernel must not call.
+        forbid: functions of torch, or names of functions and operators, that are not to be called.
         seed: of everything random.
     """
 
@@ -130,8 +130,7 @@ class Work:
                 continue
             if found.refused and self.judge.runner.gradients:
                 # What is wrong before backward raises is wrong.
-                forward = Judge(self.judge.kernel, self.judge.reference, self.judge.runner.silent())
-                outputs = forward.compare(arguments, place)
+                outputs = self.judge.silent().compare(arguments, place)
                 found = outputs if outputs.fault else found
             if found.refused:
                 refused.append(f"{name}: {found.refused}")
