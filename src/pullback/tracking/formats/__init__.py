@@ -1,6 +1,7 @@
 """Number formats: rounding to them, simulating them, and what they lose of some values."""
 
 from pullback.tracking.formats._advice import FormatAdvice, advise_formats, advise_from_exponents
+from pullback.tracking.formats._block_errors import BlockErrors
 from pullback.tracking.formats._find import find_format
 from pullback.tracking.formats._model import SimulatedFormat, simulate_format
 from pullback.tracking.formats._noise import QuantisationNoise, signal_to_noise
@@ -33,6 +34,7 @@ __all__ = [
     "INT4",
     "INT8",
     "SCALED_FORMATS",
+    "BlockErrors",
     "FormatAdvice",
     "NumberFormat",
     "ProductFormats",
