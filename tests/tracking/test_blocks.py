@@ -142,8 +142,8 @@ def test_the_advice_is_one_sentence_and_a_recipe(tracker):
     assert lost.dominated_share == 0.5  # of each row of 64, the block with the target
     assert lost.decibels_rotated > lost.decibels + 3
     assert str(advice) == (
-        f"Keep the gradient of head ({lost.decibels:.1f} dB) in higher precision, "
-        "and the other 5 in MXFP4."
+        f"Keep the gradient of head ({lost.decibels:.1f} dB, 50% of blocks ruled by an outlier) "
+        "in higher precision, and the other 5 in MXFP4."
     )
     formats = advice.recipe("bf16").find("head")
     assert (str(formats.weight), str(formats.gradient)) == ("MXFP4", "bf16")
@@ -159,6 +159,14 @@ def test_the_page_and_the_recording_have_the_figures(tracker, tmp_path):
     )
     tracker.to_html(tmp_path / "run.html")
     assert "Signal to quantisation noise" in (tmp_path / "run.html").read_text()
+
+
+def test_outliers_are_kept_where_a_sum_of_squares_does_not_show_them():
+    model = Small()
+    with Tracker(model, blocks="nvfp4") as tracker:
+        for _ in range(3):
+            step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert tracker.advise_blocks().keep == (("head", "gradient"),)
 
 
 def test_a_uniform_model_keeps_nothing_and_one_without_layers_has_nothing_to_say():

@@ -31,7 +31,8 @@ NAME = "block errors"  # among what a tracker measures
 Factor = tuple[str, Role]
 """A module's name, and what of it is multiplied."""
 
-EXCESS = 2.0  # times the error that the format leaves of normal numbers: one bit, or 3 dB
+EXCESS = 2.0  # times the error that the format leaves of normal numbers: 3 dB
+DOMINATED = 0.1  # of the blocks; of normal numbers it is one in a thousand
 
 
 def weight_name(module: str) -> str:
@@ -76,8 +77,9 @@ class BlockAdvice:
         number_format: the format.
         errors: what it loses of each factor: of each layer's weight, of its input
             (``"activation"``) and of the gradient of its result.
-        keep: the factors of which it loses more than twice what it loses of normal numbers, the
-            worst first.
+        keep: the factors of which it loses more than twice what it loses of normal numbers, or in
+            which an outlier sets the scale of a tenth of the blocks: what stands beside an outlier
+            is small, so that its loss hardly shows in a sum of squares. The worst first.
     """
 
     number_format: ScaledFormat
@@ -91,7 +93,7 @@ class BlockAdvice:
         if not self.keep:
             return f"All {found} factors can be in {name}: of none it loses more than usual."
         named = ", ".join(
-            f"the {role} of {module} ({self.errors[module, role].decibels:.1f} dB)"
+            f"the {role} of {module} ({_figures(self.errors[module, role])})"
             for module, role in self.keep
         )
         return (
@@ -135,8 +137,18 @@ def advise_blocks(found: Mapping[Key, BlockErrors], number_format: ScaledFormat)
                 errors[module, role] = functools.reduce(operator.add, calls)
     usual = _error_of_normal_numbers(number_format)
     worst = sorted(errors, key=lambda factor: -errors[factor].error)
-    keep = tuple(factor for factor in worst if errors[factor].error > EXCESS * usual)
+    keep = tuple(
+        factor
+        for factor in worst
+        if errors[factor].error > EXCESS * usual or errors[factor].dominated_share > DOMINATED
+    )
     return BlockAdvice(number_format, errors, keep)
+
+
+def _figures(errors: BlockErrors) -> str:
+    shown = f"{errors.decibels:.1f} dB"
+    ruled = errors.dominated_share
+    return f"{shown}, {ruled:.0%} of blocks ruled by an outlier" if ruled > DOMINATED else shown
 
 
 @functools.cache
