@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pullback.cli._guessed import forms, guessed_report
+from pullback.cli._guessed import forms, guessed_report, paste_inputs
 from pullback.cli._main import main
 from pullback.cli._tasks import Task
 from pullback.conformance import check
@@ -64,6 +64,12 @@ def test_forms_are_of_their_kind():
     assert torch.linalg.eigvalsh(made["symmetric and positive definite"]).min() > 0
     assert (made["sorted"].diff(dim=-1) >= 0).all()
     assert torch.allclose(made["normalised"].sum(-1), torch.ones(3, dtype=torch.float64))
+
+
+def test_the_line_to_paste_holds_the_arguments_that_were_guessed():
+    args = (torch.ones(2, 3), torch.tensor([0, 2]), "mean")
+    pasted = "torch.randn((2, 3), dtype=torch.float32), torch.tensor([0, 2]), 'mean'"
+    assert paste_inputs(task_of(Largest, *args)) == pasted
 
 
 PACKAGE = """

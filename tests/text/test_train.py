@@ -21,8 +21,8 @@ from pullback.text import (
     map_python,
     use_critic,
 )
-from pullback.text._plan import describe_plan
 from pullback.text.lm import Account, Run, Scripted
+from pullback.text.lm._plan import describe_plan
 from pullback.text.optim import TGD, Validated
 from pullback.text.train import (
     DataLoader,

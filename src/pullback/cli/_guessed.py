@@ -14,10 +14,12 @@ import torch
 from pullback.cli._tasks import Task
 from pullback.conformance import check
 from pullback.errors import PullbackError
-from pullback.report import Report
+from pullback.report import Finding, Report
 from pullback.tensor import Intent
 
-__all__ = ["describe_arguments", "forms", "guessed_report"]
+__all__ = ["describe_arguments", "forms", "guessed_report", "paste_inputs"]
+
+_SHORT = 12  # entries that are written out
 
 
 def guessed_report(
@@ -40,18 +42,30 @@ def guessed_report(
     args = calls[0]
     if report.ok:
         return replace(report, guessed=describe_arguments(args))
-    once: dict[str, Any] = {**options, "clauses": [item.clause for item in report.problems]}
+    once = {"clauses": [item.clause for item in report.problems]}
     for name, made in forms(args):
-        try:
-            again = check(function, *made, gradient=cast(Intent | None, gradient), **once)
-            if not again.ok or again.unchecked:
-                continue
-            whole = check(function, *made, gradient=cast(Intent | None, gradient), **options)
-        except PullbackError:  # not accepted
-            continue
-        if whole.ok:
+        for more in (once, {}):
+            try:
+                whole = check(
+                    function, *made, gradient=cast(Intent | None, gradient), on_finding=_refuse,
+                    **{**options, **more},
+                )  # fmt: skip
+            except (_Wrong, PullbackError):  # an error: not accepted
+                break
+            if whole.unchecked:
+                break
+        else:
             return replace(whole, guessed=f"{describe_arguments(made)}, {name}")
     return replace(report, guessed=describe_arguments(args))
+
+
+class _Wrong(Exception):
+    """The Function is wrong with this form too, and why need not be found out."""
+
+
+def _refuse(finding: Finding) -> None:
+    if finding.verdict.is_bad:
+        raise _Wrong
 
 
 def describe_arguments(args: Sequence[Any]) -> str:
@@ -69,6 +83,24 @@ def _describe(value: Any) -> str:
         return f"{value.dtype} {tuple(value.shape)}".replace("torch.", "")
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def paste_inputs(task: Task) -> str:
+    """The guessed arguments as an expression for ``--input``; an example where there are none."""
+    try:
+        return ", ".join(_expression(value) for value in task.load()[1][0])
+    except (PullbackError, IndexError):
+        return "torch.randn(3, 4), ..."
+
+
+def _expression(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    if value.is_floating_point() or value.is_complex():
+        return f"torch.randn({tuple(value.shape)}, dtype={value.dtype})"
+    if value.numel() <= _SHORT:
+        return f"torch.tensor({value.tolist()})"
+    return f"torch.randint(0, {int(value.max()) + 1}, {tuple(value.shape)}, dtype={value.dtype})"
 
 
 def forms(args: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:

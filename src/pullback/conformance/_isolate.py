@@ -19,7 +19,7 @@ import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import COMPILING, Clause, bearer, teller
-from pullback.conformance._environment import environment
+from pullback.conformance._guard import environment
 from pullback.conformance._subject import Subject
 from pullback.conformance._transfer import locate, pack
 from pullback.conformance._worker import answer

@@ -1,5 +1,6 @@
 """`Finding` and `Findings`: what was found about one Function, as data without a face."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
@@ -7,6 +8,9 @@ from pullback.internal._text import clean
 from pullback.report._verdict import Verdict
 
 __all__ = ["Finding", "Findings"]
+
+_BEYOND_TRAINING = ("double", "once", "forward", "forward-over-forward", "transforms", "vmap",
+                    "compositions")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -140,8 +144,16 @@ class Findings:
 
     @property
     def causes(self) -> tuple[Finding, ...]:
-        """The problems but for those that have the cause of another one."""
-        return tuple(f for f in self.problems if not (f.cause and self._is_told(f.cause)))
+        """The problems but for those that have the cause of another one, the gravest first.
+
+        What is silent comes before what is loud, plain training before other uses of gradients,
+        and what has most consequences before the others.
+        """
+        own = [f for f in self.problems if not (f.cause and self._is_told(f.cause))]
+        counts = Counter(f.cause for f in self.problems)
+        return tuple(sorted(own, key=lambda f: (
+            f.verdict is not Verdict.BROKEN, f.clause in _BEYOND_TRAINING, -counts[f.clause]
+        )))  # fmt: skip
 
     def _is_told(self, clause: str) -> bool:
         return any(f.clause == clause and not f.cause for f in self.problems)

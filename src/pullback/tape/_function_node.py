@@ -6,12 +6,12 @@ from typing import Any
 
 from pullback.errors import DefinitionError, UnsupportedError
 from pullback.tape import _layout
-from pullback.tape._concurrency import call_within_limit
+from pullback.tape._concurrency import call_within_limit, run
 from pullback.tape._context import Context
 from pullback.tape._definition import Definition
 from pullback.tape._extra import Origin
 from pullback.tape._feedback import notes_in
-from pullback.tape._mode import Mode, mode
+from pullback.tape._mode import Mode, mode, running
 from pullback.tape._node import Edge, Node, Output, count
 from pullback.tape._numbers import NUMBER
 from pullback.tape._place import within
@@ -60,10 +60,7 @@ class FunctionNode(Node):
     @property
     def waits(self) -> bool:
         """Whether backward is a coroutine function, or blocks a thread."""
-        definition = self.definition
-        return definition.concurrent and (
-            definition.blocking or "backward" in definition.asynchronous
-        )
+        return self.definition.waits
 
     @property
     def linear(self) -> str:  # type: ignore[bad-override]
@@ -79,11 +76,8 @@ class FunctionNode(Node):
         if watch is None:
             returned = rule(*args)
         else:
-            token = mode.set(watch)
-            try:
+            with running(watch):
                 returned = rule(*args)
-            finally:
-                mode.reset(token)
         return self._sent(returned, gradients, needed, watch)
 
     async def apull(
@@ -93,12 +87,8 @@ class FunctionNode(Node):
         rule, args = self.backward_call(gradients, needed)
         watch = self._watch(create_graph)
         asynchronous = "backward" in self.definition.asynchronous
-        token = mode.set(mode.get() if watch is None else watch)
-        try:
-            with within((*self.context._place, "backward")):
-                returned = await call_within_limit(rule, args, asynchronous)
-        finally:
-            mode.reset(token)
+        with running(watch or mode.get()), within((*self.context._place, "backward")):
+            returned = await call_within_limit(rule, args, asynchronous)
         return self._sent(returned, gradients, needed, watch)
 
     def _watch(self, create_graph: bool) -> Mode | None:
@@ -112,7 +102,7 @@ class FunctionNode(Node):
     ) -> Sequence[Any]:
         sent = self.backward_answer(returned, gradients, needed)
         if watch is not None:
-            sent = settle(self, watch, gradients, sent)
+            sent = settle(self, "backward", watch.watch, sent, gradients)
         for hook in () if self._hooks is None else list(self._hooks.values()):
             answer = hook(tuple(sent), tuple(gradients))
             if answer is not None:
@@ -203,11 +193,11 @@ class FunctionNode(Node):
                 if id(note) not in passed_on:
                     note._more().origin = origin
 
-    def jvp_call(self, tangents: Sequence[Any]) -> tuple[Any, tuple[Any, ...]] | None:
-        """The jvp rule and what to call it with, or None if it is to be derived.
+    def push(self, tangents: Sequence[Any]) -> list[Any] | None:
+        """Run jvp; None where there is none, so that it is to be derived.
 
-        Arguments:
-            tangents: one an input Variable, None where there is no change.
+        Raises:
+            DefinitionError: the number or kind of the tangents that it gives is wrong.
         """
         rule = self.definition.jvp
         if rule is None:
@@ -222,14 +212,16 @@ class FunctionNode(Node):
         if self.layout is not None:
             blank = tuple(_blank(entry) for entry in self.layout)
             tangents = _layout.replace(self.layout, blank, tangents)
-        return rule, (context, *tangents)
+        now = mode.get().grad
+        watch = Mode(now, [] if now and not self.definition.trusted else None)
+        with running(watch):
+            returned = rule(context, *tangents)
+            if "jvp" in self.definition.asynchronous:
+                returned = run(returned)
+        return settle(self, "jvp", watch.watch, self._tangents(returned))
 
-    def jvp_answer(self, returned: Any) -> list[Any]:
-        """One tangent an output, each of the space of the output.
-
-        Raises:
-            DefinitionError: the number or kind of the tangents is wrong.
-        """
+    def _tangents(self, returned: Any) -> list[Any]:
+        """One tangent an output, each of the space of the output."""
         answers = returned if type(returned) is tuple else (returned,)
         if len(answers) != len(self.outputs):
             raise DefinitionError(

@@ -20,6 +20,7 @@ from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._items import record, refuse_another
+from pullback.tensor._kept import Kept
 from pullback.tensor._leniency import leniency
 from pullback.tensor._mutation import refuse_mutation
 from pullback.tensor._places import Place, Places, are_plain, fill, refuse_layouts, views_of
@@ -48,72 +49,44 @@ class Call:
     beside the outputs, so that autograd knows them and derivatives can flow through them.
     """
 
-    __slots__ = (
-        "attributes",
-        "autocast",
-        "count",
-        "definition",
-        "dirty",
-        "enter",
-        "generators",
-        "grad_enabled",
-        "inputs",
-        "looped",
-        "materialize",
-        "names",
-        "needed",
-        "needs",
-        "non_differentiable",
-        "output_grad_dtypes",
-        "outputs",
-        "plain",
-        "residuals",
-        "result",
-        "saved_for_backward",
-        "saved_for_forward",
-        "single",
-        "slots",
-        "template",
-        "transformed",
-    )
-
-    attributes: dict[str, Any] | None  # of the context, as the author set them
+    again: bool = False  # backward runs to be differentiated again
+    attributes: dict[str, Any] | None = None  # of the context, as the author set them
     count: int  # of output tensors
-    dirty: list[int]
-    enter: Any  # applies the engine, outside of transforms
-    generators: Any  # the states of random generators before forward, if it draws
+    dirty: Sequence[int] = ()
+    enter: Any  # applies the Function once more, outside of transforms
+    generators: Any = None  # the states of random generators before forward, if it draws
     inputs: list[Meta]
-    looped: bool  # forward ran item by item, under vmap
-    materialize: bool
+    kept: Kept  # where torch's own node is the context, the inputs for a second derivative
+    looped: bool = False  # forward ran item by item, under vmap
+    materialize: bool = True
     needed: list[int]
-    non_differentiable: list[int]
+    nested: bool = False  # the output is nested: see `pullback.tensor._plain`
+    non_differentiable: Sequence[int] = ()
     output_grad_dtypes: list[torch.dtype | None] | None  # as declared, for each output tensor
     outputs: list[Meta]
     plain: bool  # all tensors that reach backward are inputs or differentiated outputs
     residuals: int  # how many tensors were saved that are neither input nor output
-    result: Template
+    result: Template = ONE
     saved_for_backward: list[Place]
     saved_for_forward: list[Place]
-    single: bool
+    single: bool = True
     slots: dict[str, Any]  # attributes that hold tensors, with places instead
 
     def __init__(
         self,
         definition: Definition,
         template: Template,
-        names: tuple[str, ...],
-        needs: Sequence[bool],
-        autocast: State,
+        names: tuple[str, ...] = (),
+        needs: Sequence[bool] = (),
+        autocast: State = None,
         *,
-        transformed: bool,
+        transformed: bool = False,
     ) -> None:
         self.definition = definition
         self.template = template
         self.names = names
         self.needs = needs
         self.autocast = autocast
-        self.generators = self.attributes = None
-        self.looped = False
         self.transformed = transformed  # by torch.func or dual numbers, at some level
         self.grad_enabled = torch.is_grad_enabled()
 
@@ -147,7 +120,7 @@ class Call:
         versions = None if self.definition.lenient else versions_of(tensors)
         context, output = self.forward(tensors)
         self._refuse_undeclared(context, tensors, versions)
-        dirty = Context.declared(context).dirty
+        dirty = context.dirty_tensors
         if dirty:
             places = Places(tensors, ())
             for tensor in dirty:
@@ -162,7 +135,7 @@ class Call:
         self, context: Context, tensors: Sequence[torch.Tensor], versions: list[int] | None
     ) -> None:
         if versions is not None and versions != versions_of(tensors):
-            dirty = Context.declared(context).dirty
+            dirty = context.dirty_tensors
             refuse_mutation(self.definition, self.template, tensors, versions, dirty)
 
     def forward(
@@ -177,7 +150,7 @@ class Call:
             returned: gives what `setup_context` is told that forward has returned.
         """
         definition = self.definition
-        context = Context(self.needs, self.by_argument)
+        context = Context(self.by_argument(self.needs))
         values = unflatten(self.template, tensors)
         if definition.setup_context is None:
             return context, definition.call(values, self.names, context)
@@ -190,26 +163,18 @@ class Call:
     ) -> tuple[torch.Tensor, ...]:
         """Record the structure of the output and the places of all saved tensors."""
         before = None if self.attributes is None else record(self)
-        if type(output) is torch.Tensor:
-            self.single, self.result, outputs = True, ONE, [output]
-        else:
-            self.single = not isinstance(output, tuple) or hasattr(output, "_fields")
-            self.result, outputs = flatten((output,) if self.single else output)
-        declared = Context.declared(context)
-        self.materialize = declared.materialize
-        self.output_grad_dtypes = self._dtypes_of(declared.output_grad_dtypes, output)
+        outputs = self.read(output, context.non_differentiable)
+        self.materialize = context.materialize_grads
+        self.output_grad_dtypes = self._dtypes_of(context.output_grad_dtypes, output)
         places = self.places(tensors, outputs)
-        self.saved_for_backward = [places.place(t) for t in declared.saved_for_backward]
-        self.saved_for_forward = [places.place(t) for t in declared.saved_for_forward]
+        self.saved_for_backward = [places.place(t) for t in context.to_save]
+        self.saved_for_forward = [places.place(t) for t in context.saved_for_forward]
         attributes, slots = places.strip_each(vars(context))  # kept when all is known
         refuse_layouts(self.definition.name, places.residuals)
-        self.dirty = [places.dirty_place(t, self.definition.name) for t in declared.dirty]
-        marked = set(map(id, declared.non_differentiable))
-        self.non_differentiable = [
-            i for i, t in enumerate(outputs) if not differentiable(t.dtype) or id(t) in marked
-        ]
-        self.attributes, self.slots, self.count = attributes, slots, len(outputs)
-        if marked:  # torch would give a view a history all the same
+        self.dirty = [places.dirty_place(t, self.definition.name) for t in context.dirty_tensors]
+        self.attributes, self.slots = attributes, slots
+        if marked := set(map(id, context.non_differentiable)):
+            # torch would give a view a history all the same
             outputs = [t.detach() if id(t) in marked else t for t in outputs]
         if self.transformed:  # else they are kept aside, where a change in place does not matter
             places.used.update(i for i in range(len(tensors)) if i not in self.dirty)
@@ -224,6 +189,19 @@ class Call:
         if before is not None and self.looped:
             refuse_another(self, before)
         return (*(outputs if self.dirty else views_of(outputs, tensors)), *places.residuals)
+
+    def read(self, output: Any, marked: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Record the structure of the output, and which of its tensors have no derivative."""
+        if type(output) is torch.Tensor:
+            outputs = [output]
+        else:
+            self.single = not isinstance(output, tuple) or hasattr(output, "_fields")
+            self.result, outputs = flatten((output,) if self.single else output)
+        self.count, ids = len(outputs), set(map(id, marked))
+        self.non_differentiable = [
+            i for i, t in enumerate(outputs) if not differentiable(t.dtype) or id(t) in ids
+        ]
+        return outputs
 
     def _is_plain(
         self, places: Places, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
@@ -295,7 +273,7 @@ class Call:
         if forward_mode and self.saved_for_forward:
             places = self.saved_for_forward
         found = tuple(saved[place] if isinstance(place, int) else place for place in places)
-        context = Context(needs, self.by_argument, found)
+        context = Context(self.by_argument(needs), found)
         vars(context).update(self.attributes or {})
         for name, value in self.slots.items():
             setattr(context, name, fill(value, saved))

@@ -134,7 +134,9 @@ def _push_again(
     with running_again(call, [*inputs, *tangents], _BEYOND, detaches=detaches) as watch:
         with named(f"{_BEYOND} of {call.definition.name} cannot be derived", _MEND):
             context = connected(application, inputs, watch)
-        Context.declared(context).needs = [tangent is not None for tangent in tangents]
+        context.needs_input_grad = call.by_argument([t is not None for t in tangents])
+        if call.definition.jvp is not None and context.saved_for_forward:
+            context.saved_tensors = context.saved_for_forward
         found = _compute(application, context, tangents, watch)
     refuse_remembered(watch, call.definition.name, _BEYOND)
     if watch.doubtful:

@@ -24,7 +24,7 @@ from pullback.internal.torch import (
 )
 from pullback.tensor import _random
 from pullback.tensor._autocast import scope
-from pullback.tensor._call import Call, differentiable
+from pullback.tensor._call import Call
 from pullback.tensor._definition import Definition
 from pullback.tensor._kept import aside, forget, reclaim
 from pullback.tensor._leniency import leniency
@@ -45,7 +45,6 @@ from pullback.tensor._structure import (
 __all__ = ["Nested", "is_flat", "make_plain"]
 
 _CONTAINERS = (list, tuple, dict)
-_NONE: frozenset[int] = frozenset()
 _ATOMS = frozenset({float, int, bool, str, type(None)})
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _FLAT = _ATOMS | set(_TENSORS)
@@ -71,36 +70,6 @@ class Nested:
         return entries[0] if self.single else entries
 
 
-class _Kept:
-    """What the node of a plain call keeps beside what its author keeps."""
-
-    __slots__ = (
-        "beyond",
-        "dirty",
-        "entry",
-        "generators",
-        "inputs",
-        "nested",
-        "non_differentiable",
-        "plain",
-        "result",
-        "single",
-        "template",
-    )
-
-    beyond: bool  # whether backward runs to be differentiated again
-    dirty: bool
-    entry: Callable[..., Any]  # applies the Function
-    generators: Any  # of random numbers before forward, if it drew
-    inputs: list[Any]  # for each input tensor, its place among the saved ones or a reference
-    nested: bool
-    non_differentiable: list[int]
-    plain: bool  # all that reaches backward is an input, a differentiated output or no number
-    result: Template
-    single: bool
-    template: Template
-
-
 def is_flat(args: Sequence[Any]) -> bool:
     """Whether no argument holds a tensor inside of a structure."""
     for arg in args:
@@ -117,9 +86,8 @@ def make_plain(name: str, definition: Definition) -> Any:
     split, check = definition.setup_context, not definition.lenient
 
     def forward(ctx: Any, *args: Any) -> Any:
-        before = _random.before(args)
-        kept = ctx.__pullback__ = _Kept()
-        kept.template, tensors = flatten(args)
+        template, tensors = flatten(args)
+        before = _random.states(tensors)
         versions = versions_of(tensors) if check else None
         if split is None:
             output = definition.forward(ctx, *args)
@@ -127,12 +95,14 @@ def make_plain(name: str, definition: Definition) -> Any:
             output = definition.forward(*args)
             split(ctx, args, output)
         if versions is not None and versions != versions_of(tensors):
-            refuse_mutation(definition, kept.template, tensors, versions, ctx.dirty_tensors or ())
-        kept.entry, kept.beyond, kept.nested = entry, False, False
-        result = _finish(definition, ctx, kept, tensors, output)
+            refuse_mutation(definition, template, tensors, versions, ctx.dirty_tensors or ())
+        call = Call(definition, template)
+        call.enter = entry
+        result = _finish(call, ctx, tensors, output)
+        ctx.__pullback__ = call
         # What is plain never runs forward again.
-        drew = definition.random or (not kept.plain and _random.changed(before))
-        kept.generators = before if drew else None
+        if definition.random or not (call.plain or not _random.changed(before)):
+            call.generators = before
         return result
 
     def backward(ctx: Any, *cotangents: Any) -> Any:
@@ -145,7 +115,7 @@ def make_plain(name: str, definition: Definition) -> Any:
         if torch.is_grad_enabled() or forward_level() >= 0 or _transforming():
             return _beyond(definition, ctx, given)
         if not _keeps_graph():
-            forget(ctx.__pullback__.inputs)
+            forget(ctx.__pullback__.kept)
         return _run_in_batch(definition, ctx, given, _run)
 
     body = {
@@ -214,67 +184,50 @@ def _run_in_batch(
 
 def _input_grad_buffers(ctx: Any) -> tuple[torch.Tensor | None, ...]:
     """Those of torch, but none where the gradient is differentiated again: it is returned then."""
-    beyond = ctx.__pullback__.beyond
-    return (None,) * len(ctx.needs_input_grad) if beyond else _buffers.__get__(ctx)
+    again = ctx.__pullback__.again
+    return (None,) * len(ctx.needs_input_grad) if again else _buffers.__get__(ctx)
 
 
-def _finish(
-    definition: Definition, ctx: Any, kept: _Kept, tensors: Sequence[torch.Tensor], output: Any
-) -> Any:
+def _finish(call: Call, ctx: Any, tensors: Sequence[torch.Tensor], output: Any) -> Any:
     """Keep what a second derivative needs, and give torch an output that it can take."""
-    saved = ctx.to_save
-    kept.dirty = ctx.dirty_tensors is not None
-    if kept.dirty:
+    dirty, marked = ctx.dirty_tensors, ctx.non_differentiable
+    if dirty:
         places = Places(tensors, ())
-        for tensor in ctx.dirty_tensors:
-            places.dirty_place(tensor, definition.name)
-    marked = ctx.non_differentiable
-    one = type(output) is torch.Tensor and marked is None
-    if one:
-        kept.result, kept.single, outputs = ONE, True, [output]
-    else:
-        kept.single = not isinstance(output, tuple) or hasattr(output, "_fields")
-        kept.result, outputs = flatten((output,) if kept.single else output)
-    ids = set(map(id, marked)) if marked else _NONE
-    kept.non_differentiable = [
-        i for i, t in enumerate(outputs) if id(t) in ids or not differentiable(t.dtype)
-    ]
-    kept.plain = _is_all_plain(ctx, kept, tensors, outputs)
-    kept.inputs = aside(definition, tensors, saved, refused=kept.dirty, weak=kept.plain)
-    if not kept.plain and not kept.dirty:
+        call.dirty = [places.dirty_place(tensor, call.definition.name) for tensor in dirty]
+    outputs = call.read(output, marked or ())
+    call.plain = _is_all_plain(call, ctx, tensors, outputs)
+    call.kept = aside(
+        call.definition, tensors, ctx.to_save, refused=dirty is not None, weak=call.plain
+    )
+    if not call.plain and dirty is None:
         outputs = _apart(ctx, outputs)
-    if one:
+    if call.result is ONE and marked is None:
         return outputs[0]
     if marked is not None:  # torch would give a view a history all the same
+        ids = set(map(id, marked))
         fresh = {id(t): t.detach() for t in outputs if id(t) in ids}
         ctx.mark_non_differentiable(*fresh.values())
         outputs = [fresh.get(id(t), t) for t in outputs]
     outputs = views_of(outputs, ())
-    if kept.result[1] is not None or (kept.single and kept.result is not ONE and not outputs):
-        kept.nested = True
-        return (*outputs, Nested(kept.result, single=kept.single))
-    entries = unflatten(kept.result, outputs)
-    return entries[0] if kept.single else entries
+    if call.result[1] is not None or (call.single and call.result is not ONE and not outputs):
+        call.nested = True
+        return (*outputs, Nested(call.result, single=call.single))
+    return call.restore(outputs)
 
 
 def _is_all_plain(
-    ctx: Any, kept: _Kept, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+    call: Call, ctx: Any, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
 ) -> bool:
     """Whether all that can reach backward is seen there: inputs, outputs, and no other number."""
-    inputs = set(map(id, tensors))
-    beyond = [t for t in ctx.to_save or () if t is not None and id(t) not in inputs]
-    if beyond:
-        flowing = {id(t) for i, t in enumerate(outputs) if i not in kept.non_differentiable}
-        if not all(id(t) in flowing for t in beyond):
-            return False
-    given = kept.template[0]
-    for name, value in ctx.__dict__.items():
-        if name == "__pullback__" or id(value) in inputs or is_plain(value, given):
-            continue
-        known = [leaf for leaf in pytree.tree_leaves(value) if id(leaf) not in inputs]
-        if not all(is_plain(leaf, given) for leaf in known):
-            return False
-    return True
+    known = set(map(id, tensors))
+    given = call.template[0]
+    for value in ctx.__dict__.values():
+        if id(value) not in known and not is_plain(value, given):
+            leaves = (leaf for leaf in pytree.tree_leaves(value) if id(leaf) not in known)
+            if not all(is_plain(leaf, given) for leaf in leaves):
+                return False
+    known.update(id(t) for i, t in enumerate(outputs) if i not in call.non_differentiable)
+    return all(t is None or id(t) in known for t in ctx.to_save or ())
 
 
 def _apart(ctx: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -285,13 +238,13 @@ def _apart(ctx: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
 
 def _run(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
     """Run the author's backward on torch's context."""
-    kept = ctx.__pullback__
+    call = ctx.__pullback__
     # Where it is watched, a change in place is made pure.
-    check = not (definition.lenient or kept.beyond)
+    check = not (definition.lenient or call.again)
     versions = versions_of(cotangents) if check else None
     given = cotangents
-    if kept.nested:
-        given = unflatten(without_values(kept.result, None), cotangents[:-1])
+    if call.nested:
+        given = unflatten(without_values(call.result, None), cotangents[:-1])
     given = (list(given),) if definition.boxed else given
     rule: Any = definition.backward
     if _autocasting() and definition.autocast != "ambient":
@@ -310,16 +263,16 @@ def _run(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
 
 def _beyond(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
     """The gradients where they can be differentiated in turn."""
-    kept = ctx.__pullback__
-    places = [i for i, hole in enumerate(kept.template[0]) if is_hole(hole)]
-    needs = [ctx.needs_input_grad[i] for i in places]
-    application = _OnNode(definition, ctx, needs, cotangents)
-    kept.beyond = True
+    call = ctx.__pullback__
+    places = [i for i, hole in enumerate(call.template[0]) if is_hole(hole)]
+    call.needs = [ctx.needs_input_grad[i] for i in places]
+    application = _OnNode(call, ctx, cotangents)
+    call.again = True
     try:
-        gradients = differentiable_gradient(application, application.given, needs)
+        gradients = differentiable_gradient(application, application.given, call.needs)
     finally:
-        kept.beyond = False
-    every: list[Any] = [None] * len(kept.template[0])
+        call.again = False
+    every: list[Any] = [None] * len(call.template[0])
     for place, gradient in zip(places, gradients, strict=True):
         every[place] = gradient
     return tuple(every)
@@ -328,19 +281,11 @@ def _beyond(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
 class _OnNode(Application):
     """An application whose context is torch's own node."""
 
-    def __init__(
-        self, definition: Definition, ctx: Any, needs: Sequence[bool], cotangents: Sequence[Any]
-    ) -> None:
-        kept = ctx.__pullback__
-        self.node = ctx
-        self.call = call = Call(definition, kept.template, (), needs, None, transformed=False)
-        call.result, call.single, call.plain = kept.result, kept.single, kept.plain
-        call.count = sum(map(is_hole, kept.result[0]))
-        call.generators, call.materialize = kept.generators, False
-        call.dirty, call.non_differentiable = [0] if kept.dirty else [], kept.non_differentiable
-        last = cotangents[:-1] if kept.nested else cotangents
-        mixed = not kept.nested and len(kept.result[0]) == len(last)
-        holes = [i for i, hole in enumerate(kept.result[0]) if is_hole(hole)]
+    def __init__(self, call: Call, ctx: Any, cotangents: Sequence[Any]) -> None:
+        self.node, self.call = ctx, call
+        last = cotangents[:-1] if call.nested else cotangents
+        mixed = not call.nested and len(call.result[0]) == len(last)
+        holes = [i for i, hole in enumerate(call.result[0]) if is_hole(hole)]
         self._places = holes if mixed else list(range(len(last)))  # of the output tensors
         self._cotangents = cotangents
         self.given = [last[i] for i in self._places]
@@ -355,14 +300,13 @@ class _OnNode(Application):
 
     def saved(self) -> list[torch.Tensor]:
         """The tensors that were saved."""
-        kept = [entry[0] for entry in self.node.__pullback__.inputs if isinstance(entry, tuple)]
+        kept = [entry[0] for entry in self.call.kept if isinstance(entry, tuple)]
         found = [*self.node.saved_tensors, *(map(_behind, kept))]
         return [tensor for tensor in found if tensor is not None]
 
     def inputs(self) -> list[torch.Tensor]:
         """The inputs, with their history."""
-        kept = self.node.__pullback__
-        found = reclaim(self.call.definition, kept.inputs, self.node.saved_tensors)
+        found = reclaim(self.call.definition, self.call.kept, self.node.saved_tensors)
         return list(found.values())
 
     def reaches_inputs(self) -> bool:
@@ -370,13 +314,13 @@ class _OnNode(Application):
         saved = [tensor for tensor in self.node.saved_tensors if tensor is not None]
         if any(tensor.grad_fn is self.node for tensor in saved):
             return True
-        kept = zip(self.node.__pullback__.inputs, self.call.needs, strict=True)
+        kept = zip(self.call.kept, self.call.needs, strict=True)
         held = (isinstance(k, int) or _behind(k[0]) is not None for k, need in kept if need)
         return all(held)
 
     def outputs(self) -> list[torch.Tensor]:
         """The outputs of one more application: the node holds none that its author did not save."""
-        output = self.node.__pullback__.entry(*unflatten(self.call.template, self.inputs()))
+        output = self.call.enter(*unflatten(self.call.template, self.inputs()))
         if type(output) is tuple and output and type(output[-1]) is Nested:
             return list(output[:-1])
         return flatten(self.call.entries(output))[1]

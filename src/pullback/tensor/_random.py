@@ -5,26 +5,21 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-__all__ = ["before", "changed", "kept", "replaying", "states"]
+__all__ = ["changed", "kept", "replaying", "states"]
 
 # (device, state) of each default generator that a call can draw from.
 States = tuple[tuple[torch.device, torch.Tensor], ...] | None
 
 
-def states(values: Sequence[object]) -> States:
+def states(tensors: Sequence[torch.Tensor | None]) -> States:
     """The states of the default generators of the CPU and of the tensors' devices."""
-    devices = {v.device for v in values if isinstance(v, torch.Tensor)}
-    devices = {device for device in devices if device.type not in ("cpu", "meta")}
-    devices = {torch.device("cpu"), *devices}
-    return tuple((device, _get(device)) for device in sorted(devices, key=str))
-
-
-def before(values: Sequence[object]) -> States:
-    """The same at the start of each call: of the CPU alone where all tensors are there."""
-    for value in values:
-        if isinstance(value, torch.Tensor) and not value.is_cpu:
-            return states(values)
-    return ((_CPU, torch.default_generator.get_state()),)
+    found = [(_CPU, torch.default_generator.get_state())]
+    for tensor in tensors:
+        if tensor is not None and not tensor.is_cpu and not tensor.is_meta:
+            device = tensor.device
+            if all(device != known for known, _ in found):
+                found.append((device, _get(device)))
+    return tuple(found)
 
 
 _CPU = torch.device("cpu")

@@ -222,7 +222,7 @@ def _again(
     call, inputs = application.call, application.inputs()
     with running_again(call, (*inputs, *cotangents), _PURPOSE) as watch:
         context = connected(application, inputs, watch)
-        Context.declared(context).needs = needs
+        context.needs_input_grad = call.by_argument(needs)
         given = fill_in(call, cotangents, application)
         with watch:
             gradients = call.backward(call.definition.transposable, context, given)
@@ -290,9 +290,8 @@ def connected(application: Application, inputs: Sequence[torch.Tensor], watch: W
             watch.answers.update(application.answers())
         return known[places[id(tensor)]]
 
-    declared = Context.declared(context)
-    declared.saved_for_backward = replaced(declared.saved_for_backward, as_returned)
-    declared.saved_for_forward = replaced(declared.saved_for_forward, as_returned)
+    context.saved_tensors = replaced(context.to_save, as_returned)
+    context.saved_for_forward = replaced(context.saved_for_forward, as_returned)
     for name, value in list(vars(context).items()):
         vars(context)[name] = replaced(value, as_returned)
     if watch.left_in_forward is not None:

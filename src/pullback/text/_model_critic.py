@@ -44,23 +44,16 @@ class ModelCritic:
         self.lm, self.retries, self.limit, self.options = lm, retries, limit, options
 
     async def review(self, review: Review) -> list[Any]:
-        """One answer an input of any operation."""
+        """One answer an input of the operation."""
 
-        def written(inputs: Sequence[Variable]) -> str:
-            named = [f"{value.role or 'input'}: {_shown(value)}" for value in inputs]
-            return "\n".join([review.purpose, *named])
+        def named(inputs: Sequence[Variable]) -> str:
+            shown = [f"{value.role or 'input'}: {_shown(value)}" for value in inputs]
+            return "\n".join([review.purpose, *shown])
 
-        return await self._ask(review, written)
-
-    async def review_call(self, call: Any, review: Review) -> list[Any]:
-        """One answer a text of a call of a model."""
-        return await self._ask(review, call.conversation.transcript)
-
-    async def _ask(self, review: Review, written: Callable[[Sequence[Variable]], str]) -> list[Any]:
         chosen = tuple(number for number, wanted in enumerate(review.wanted) if wanted)
         answers: list[Any] = [None] * len(review.wanted)
         if chosen:
-            spec = Critique(self, chosen, written)
+            spec = Critique(self, chosen, review.written or named)
             told = await Criticise.run(spec, review.output, heard(review.feedback), *review.inputs)
             for number, note in zip(chosen, told, strict=True):
                 answers[number] = note if len(note) else None

@@ -33,59 +33,6 @@ class Scored:
     said: Mapping[str, Notes] = field(default_factory=dict)
 
 
-def score_sample(
-    metric: Callable[[Any, Any], Any],
-    module: Any,
-    sample: Any,
-    parameters: Mapping[str, Variable] | None = None,
-) -> Scored:
-    """Score a sample, and, where parameters are given, run feedback back to them.
-
-    No parameter's ``grad`` changes. A step that fails scores 0, and what it raised is the feedback.
-    A model that fails scores 0, up to the failures that are tolerated here.
-
-    Raises:
-        ArgumentTypeError: the metric gave neither an `Evaluation` nor a finite number.
-    """
-    with tolerating():
-        try:
-            return _scored(metric, module, sample, parameters)
-        except ModelError as error:
-            failure = forgive(error)
-            if failure is None:
-                raise
-            return Scored(0.0, failure.cause)
-
-
-def _scored(
-    metric: Callable[[Any, Any], Any],
-    module: Any,
-    sample: Any,
-    parameters: Mapping[str, Variable] | None,
-) -> Scored:
-    if parameters is None:
-        with no_grad():
-            try:
-                return Scored(number_of(metric(module, sample)))
-            except StepError as error:
-                return Scored(0.0, error.feedback)
-    scored, roots, notes = _run(metric, module, sample)
-    return replace(scored, said=_said(roots, notes, parameters))
-
-
-def _run(
-    metric: Callable[[Any, Any], Any], module: Any, sample: Any
-) -> tuple[Scored, list[Variable], list[Variable] | None]:
-    """What a sample gave, and where feedback to what made it starts from."""
-    try:
-        evaluation = metric(module, sample)
-    except StepError as error:
-        told, notes = error.told()
-        return Scored(0.0, error.feedback), told, notes
-    roots = [evaluation.score] if isinstance(evaluation, Evaluation) else []
-    return Scored(number_of(evaluation)), roots, None
-
-
 class Trace:
     """A sample that was scored, and the feedback of it, which is asked for when it is read.
 
@@ -117,16 +64,49 @@ def trace_sample(
     sample: Any,
     parameters: Mapping[str, Variable],
 ) -> Trace:
-    """Score a sample; its feedback can be read later, while the texts are as they were."""
+    """Score a sample; its feedback can be read later, while the texts are as they were.
+
+    No parameter's ``grad`` changes. A step that fails scores 0, and what it raised is the feedback.
+    A model that fails scores 0, up to the failures that are tolerated here.
+
+    Raises:
+        ArgumentTypeError: the metric gave neither an `Evaluation` nor a finite number.
+    """
     with tolerating():
         try:
-            scored, roots, notes = _run(metric, module, sample)
+            evaluation = metric(module, sample)
+        except StepError as error:
+            return Trace(Scored(0.0, error.feedback), *error.told(), parameters)
         except ModelError as error:
             failure = forgive(error)
             if failure is None:
                 raise
-            scored, roots, notes = Scored(0.0, failure.cause), [], None
-    return Trace(scored, roots, notes, parameters)
+            return Trace(Scored(0.0, failure.cause), [], None, parameters)
+    roots = [evaluation.score] if isinstance(evaluation, Evaluation) else []
+    return Trace(Scored(number_of(evaluation)), roots, None, parameters)
+
+
+def score_sample(
+    metric: Callable[[Any, Any], Any],
+    module: Any,
+    sample: Any,
+    parameters: Mapping[str, Variable] | None = None,
+) -> Scored:
+    """Score a sample, and, where parameters are given, run feedback back to them at once.
+
+    Otherwise as `trace_sample`.
+    """
+    if parameters is None:
+        with no_grad():
+            return trace_sample(metric, module, sample, {}).scored
+    with tolerating():
+        trace = trace_sample(metric, module, sample, parameters)
+        try:
+            return replace(trace.scored, said=trace.said())
+        except ModelError as error:  # a critic's own: nothing is said
+            if forgive(error) is None:
+                raise
+            return trace.scored
 
 
 def text_parameters(module: Module) -> dict[str, Variable]:

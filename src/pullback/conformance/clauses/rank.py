@@ -12,7 +12,9 @@ from pullback.conformance._failure import describe
 from pullback.conformance._items import changed, data, sharings, there
 from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._repro import Given
 from pullback.conformance._screen import Run, agrees
+from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.report import Finding
 
 __all__ = ["rank"]
@@ -22,18 +24,6 @@ _HINT = (
     "Count dimensions from the end, or flatten the leading ones (x.reshape(-1, x.shape[-1])) and "
     "put them back; or let forward refuse other numbers of dimensions with an error."
 )
-_REPRO = [
-    "w, v = [torch.randn_like(y) for y in outs()], [torch.randn_like(x) for x in xs]",
-    "def along(t):",
-    "    for x, u in zip(xs, v): x.data.add_(t * u)",
-    "    s = sum((a * y).sum().item() for a, y in zip(w, outs()))",
-    "    for x, u in zip(xs, v): x.data.sub_(t * u)",
-    "    return s",
-    "g = torch.autograd.grad(outs(), xs, w)",
-    "print('backward          ', sum((a * u).sum().item() for a, u in zip(g, v)))",
-    "print('finite differences', (along(1e-6) - along(-1e-6)) / 2e-6)",
-    "print('outputs', outs())",
-]
 
 
 @dataclass(frozen=True)
@@ -141,7 +131,10 @@ def _judge(probe: Probe, made: _Made) -> Finding | str:
     if all(same):
         return _by_items(other, made, run, runs)
     if same[0] and _is_first_alone(probe, made):
-        return _broken(other, made, alone[1][0], parts[1][0], "an output")
+        return _broken(
+            other, made, alone[1][0], parts[1][0], "an output",
+            repro=["print('at once', outs())", *_of_item(made, "1"), "print('alone  ', outs())"],
+        )  # fmt: skip
     return _by_differences(probe, other, made, run)
 
 
@@ -170,7 +163,10 @@ def _by_items(probe: Probe, made: _Made, run: Run, items: list[Run]) -> Finding 
         expected = torch.stack(every) if k in made.chosen else sum(every[1:], every[0])
         got = run.gradients[n]
         if probe.differ([got.reshape(expected.shape)], [expected], 1e4) is not None:
-            return _broken(probe, made, expected, got, f"the gradient of {probe.path(n)}")
+            return _broken(
+                probe, made, expected, got, f"the gradient of {probe.path(n)}",
+                given={"w": run.cotangents}, repro=_item_by_item(made, n),
+            )  # fmt: skip
     return _RIGHT
 
 
@@ -211,13 +207,54 @@ def _by_differences(probe: Probe, other: Probe, made: _Made, run: Run) -> Findin
         return _RIGHT
     if any(is_wrong(there(probe, item)) for item in (probe.inputs, *made.items)):
         return "not told: backward is wrong with the dimensions that were given too"
-    return _broken(other, made, f"{trial.estimate.value:.8g} (finite differences)",
-                   f"{trial.value:.8g} (backward)", "the gradients")  # fmt: skip
+    named = _named(other, made)
+    return wrong_derivative(
+        other, trial, place=named, hint=_HINT,
+        detail=f"With {made.name} of {named}, which forward takes, backward is wrong.",
+    )  # fmt: skip
 
 
-def _broken(probe: Probe, made: _Made, expected: object, got: object, what: str) -> Finding:
-    named = ", ".join(probe.inputs.paths[k] for k in made.chosen)
+def _named(probe: Probe, made: _Made) -> str:
+    return ", ".join(probe.inputs.paths[k] for k in made.chosen)
+
+
+def _of_item(made: _Made, number: str) -> list[str]:
+    """Lines that put one item in the place of all."""
+    ones = ", 0" * (made.name.startswith("2"))
+    part = "a[None]" if made.less else f"a[{number}{ones}]"
+    return [
+        "leaves = [a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]",
+        f"chosen = [leaves[k] for k in {list(made.chosen)}]",
+        f"args = tree_map(lambda a: {part} if any(a is c for c in chosen) else a, args)",
+    ]
+
+
+def _item_by_item(made: _Made, place: int) -> list[str]:
+    """Lines that print a gradient of all at once, and the sum of what each item gives."""
+    leaves, chosen, item = _of_item(made, "i")
+    own = "g" if made.less else "g[i]"
+    return [
+        "every = args",
+        f"got = torch.autograd.grad(outs(), xs, w, allow_unused=True)[{place}]",
+        leaves,
+        chosen,
+        f"total = torch.zeros_like(xs[{place}])",
+        f"for i in range({1 if made.less else 2}):",
+        f"    {item.removesuffix('args)')}every)",
+        "    ys = outs()",
+        f"    own = [{own}.reshape(y.shape) for g, y in zip(w, ys)]",
+        f"    total += torch.autograd.grad(ys, xs, own, allow_unused=True)[{place}]",
+        "print('item by item', total)",
+        "print('at once     ', got)",
+    ]
+
+
+def _broken(
+    probe: Probe, made: _Made, expected: object, got: object, what: str, *,
+    repro: list[str], given: Given | None = None,
+) -> Finding:  # fmt: skip
+    named = _named(probe, made)
     return probe.broken(
         f"With {made.name} of {named}, which forward takes, {what} is wrong.",
-        expected=expected, got=got, place=named, hint=_HINT, repro=_REPRO,
+        expected=expected, got=got, place=named, hint=_HINT, repro=repro, given=given,
     )  # fmt: skip

@@ -16,6 +16,7 @@ from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import Resizing, resizings, together
 from pullback.conformance._screen import Run, agrees
+from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.internal.torch import set_deterministic
 from pullback.report import Finding
 
@@ -288,8 +289,27 @@ def _compare_parts(probe: Probe, tried: _Tried, runs: dict[int, Run]) -> Finding
     return replace(probe, inputs=inputs, original=inputs).broken(
         f"At size {size} of {tried.resizing.where} the gradient of an entry is another than beside "
         f"more entries, where forward is the same; at size {same[0]} it is not.",
-        expected=expected, got=got, place=probe.path(k), hint=_HINT, repro=_REPRO,
+        expected=expected, got=got, place=probe.path(k), hint=_HINT,
+        given={
+            "w": [_cut(g, y) for g, y in zip(whole.cotangents, runs[size].outputs, strict=True)],
+            "beside": (tried.resizing.at(largest) or probe.inputs).values,
+            "v": whole.cotangents,
+        },
+        repro=_alone_and_beside(k, expected),
     )  # fmt: skip
+
+
+def _alone_and_beside(k: int, part: torch.Tensor) -> list[str]:
+    """Lines that print a gradient, and the same part of it beside more entries."""
+    return [
+        f"print('alone      ', torch.autograd.grad(outs(), xs, w, allow_unused=True)[{k}])",
+        "large = iter(beside)",
+        "args = tree_map(lambda a: next(large).requires_grad_(a.requires_grad) "
+        "if isinstance(a, torch.Tensor) else a, args)",
+        "xs = [a for a in tree_leaves(args) if isinstance(a, torch.Tensor) and a.requires_grad]",
+        "whole = torch.autograd.grad(outs(), xs, v, allow_unused=True)",
+        f"print('beside more', whole[{k}][{', '.join(f':{n}' for n in part.shape)}])",
+    ]
 
 
 def _cut(large: torch.Tensor, small: torch.Tensor) -> torch.Tensor:
@@ -313,24 +333,12 @@ def _is_part(probe: Probe, small: Tensors, large: Tensors, size: int, largest: i
 _HINT = (
     "Mask what lies beyond the last whole block, in forward and in backward, or refuse the size."
 )
-_REPRO = [
-    "x, w, h = xs[0], [torch.randn_like(y) for y in outs()], 1e-6",
-    "got = torch.autograd.grad(outs(), x, w)[0].reshape(-1)[-3:]",
-    "def F(k, t):",
-    "    z = x.detach().clone(); x.data.view(-1)[-k] += t; s = sum((a * y).sum().item() "
-    "for a, y in zip(w, outs())); x.data.copy_(z); return s",
-    "print('last three, backward          ', got)",
-    "print('last three, finite differences', "
-    "[(F(k, h) - F(k, -h)) / (2 * h) for k in (3, 2, 1) if k <= x.numel()])",
-]  # fmt: skip
 
 
 def _broken(probe: Probe, size: str, trial: Trial) -> Finding:
-    return probe.broken(
-        f"Backward is wrong at size {size}, and not as it was given.",
-        expected=f"{trial.estimate.value:.8g} +- {trial.estimate.error:.1g} (finite differences)",
-        got=f"{trial.value:.8g} (backward)",
-        place=size.partition(" of ")[2], hint=_HINT, repro=_REPRO,
+    return wrong_derivative(
+        probe, trial, detail=f"Backward is wrong at size {size}, and not as it was given.",
+        place=size.partition(" of ")[2], hint=_HINT,
     )  # fmt: skip
 
 

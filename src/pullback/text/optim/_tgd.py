@@ -4,6 +4,7 @@ import asyncio
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
@@ -107,22 +108,14 @@ class TGD(Optimizer):
             ReplyError: no answer for a text would do; no text has changed.
         """
         self._follow()
-        numbers = iter(range(len(self.versions)))
-        work = [
-            (next(numbers), parameter, group)
-            for group in self.param_groups
-            for parameter in group["params"]
-        ]
-        work = [each for each in work if each[1].grad]
+        every = [(each, group) for group in self.param_groups for each in group["params"]]
+        work = [(number, *each) for number, each in enumerate(every) if each[0].grad]
         if not work:
             return
-        proposals = run(self._propose(work))
-        for (number, parameter, _), _value in zip(work, proposals, strict=True):
-            current = self.versions[number][-1]
-            said = tuple(note.data for note in parameter.grad)
-            self.versions[number][-1] = Version(current.value, said, current.score)
         values = self.values()
-        for (number, _, _), value in zip(work, proposals, strict=True):
+        for (number, parameter, _), value in zip(work, run(self._propose(work)), strict=True):
+            said = tuple(note.data for note in parameter.grad)
+            self.versions[number][-1] = replace(self.versions[number][-1], feedback=said)
             values[number] = value
         self.set_values(values)
         self.steps += 1

@@ -108,7 +108,7 @@ class LMJudgeEvaluator:
             place = conversation.count + list(values).index("prediction")
             others = tuple(n for n in range(len(variables)) if n != place)
             told = () if plain(eval_mode) else others
-            spec = Judge(lm, conversation, place, told, _passes(success_fn), 0, options)
+            spec = Judge(lm, conversation.messages, place, told, _passes(success_fn), 0, options)
             return JudgeOne.apply(spec, *variables)
 
         score, explanation = over_batch(ask, {**given, **(inputs or {})}, "judgement")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pullback.conformance._tape_data import drawn, plain_data, rebuild
 from pullback.tape import Function, Variable, grad
+from pullback.tape.conformance._data import drawn, plain_data, rebuild
 
 __all__ = ["Breach", "Gradients", "Probe", "Skip"]
 

@@ -8,7 +8,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from pullback.conformance._tape_data import (
+from pullback.errors import DefinitionError, PullbackError
+from pullback.tape import Feedback, Variable, grad, jvp, no_grad, vjp, vmap
+from pullback.tape.conformance._data import (
     agree,
     another,
     mix,
@@ -17,11 +19,9 @@ from pullback.conformance._tape_data import (
     plain_data,
     variables_in,
 )
-from pullback.conformance._tape_probe import Breach, Gradients, Probe, Skip
-from pullback.errors import DefinitionError, PullbackError
-from pullback.tape import Feedback, Variable, grad, jvp, no_grad, vjp, vmap
+from pullback.tape.conformance._probe import Breach, Gradients, Probe, Skip
 
-__all__ = ["TAPE_CLAUSES"]
+__all__ = ["CLAUSES"]
 
 
 def _derivative(probe: Probe) -> str:
@@ -281,7 +281,7 @@ def _form(probe: Probe) -> str:
     return "Every gradient is of the space of its input."
 
 
-TAPE_CLAUSES: dict[str, Callable[[Probe], str]] = {
+CLAUSES: dict[str, Callable[[Probe], str]] = {
     "derivative": _derivative, "linear": _linear, "transforms": _transforms, "saved": _saved,
     "leak": _leak, "stale": _stale, "mutation": _mutation, "form": _form,
     "needs-input-grad": _needs, "undefined": _undefined, "deterministic": _deterministic,

@@ -1,10 +1,10 @@
 """The data of Variables, whatever its structure: read, changed and compared."""
 
+import cmath
 import random
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
-
-import torch
 
 from pullback.errors import PullbackError
 from pullback.tape import Feedback, Variable
@@ -16,6 +16,7 @@ __all__ = [
 
 
 def variables_in(values: Any) -> Iterator[Variable]:
+    """The Variables in nested values, in order."""
     if isinstance(values, Variable):
         yield values
     elif isinstance(values, list | tuple):
@@ -26,6 +27,7 @@ def variables_in(values: Any) -> Iterator[Variable]:
 
 
 def rebuild(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Nested values with each Variable changed."""
     if isinstance(value, Variable):
         return change(value)
     if isinstance(value, list | tuple):
@@ -36,6 +38,7 @@ def rebuild(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def require(value: Variable) -> Variable:
+    """The same value as a leaf that requires a gradient, if it can."""
     try:
         return Variable(value.data, value.role, requires_grad=True)
     except PullbackError:
@@ -57,12 +60,19 @@ def plain_data(gradient: Any) -> Any:
     )
 
 
+def _is_tensor(data: Any) -> bool:
+    """Whether it is a tensor, where torch is."""
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and isinstance(data, torch.Tensor)
+
+
 def numbers_in(data: Any) -> list[float]:
+    """The numbers in data, in order."""
     if isinstance(data, bool) or data is None:
         return []
     if isinstance(data, int | float):
         return [float(data)]
-    if isinstance(data, torch.Tensor):
+    if _is_tensor(data):
         return data.flatten().tolist() if data.is_floating_point() else []
     if isinstance(data, dict):
         data = list(data.values())
@@ -79,9 +89,9 @@ def changed(data: Any, number: Callable[[float], float], text: Callable[[str], A
         return number(float(data))
     if isinstance(data, str):
         return text(data)
-    if isinstance(data, torch.Tensor):
+    if _is_tensor(data):
         values = [number(value) for value in data.flatten().tolist()]
-        return torch.tensor(values, dtype=data.dtype, device=data.device).reshape(data.shape)
+        return data.new_tensor(values).reshape(data.shape)
     if isinstance(data, dict):
         return {key: changed(value, number, text) for key, value in data.items()}
     if isinstance(data, list | tuple):
@@ -95,27 +105,28 @@ def drawn(data: Any, draw: random.Random, index: int) -> Any:
 
 
 def move(data: Any, changes: Iterator[float]) -> Any:
-    """The numbers in data, in order."""
+    """The data with something added to each number, in order."""
     return changed(data, lambda value: value + next(changes), lambda text: text)
 
 
 def another(data: Any) -> Any:
-    """The same value as a leaf that requires a gradient, if it can."""
+    """Data of the same structure that differs in each number and text."""
     return changed(data, lambda value: value + 1.25, lambda text: f"{text} and more")
 
 
 def mix(a: Any, b: Any) -> Any:
-    """Nested values with each Variable changed."""
+    """The combination 2.5 a - 1.5 b."""
     others = iter(numbers_in(b))
     return changed(a, lambda value: 2.5 * value - 1.5 * next(others), lambda text: text)
 
 
 def agree(a: Any, b: Any) -> bool:
-    """The Variables in nested values, in order."""
-    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        return a.shape == b.shape and torch.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True)
-    if isinstance(a, float | int) and isinstance(b, float | int):
-        return a == b or abs(a - b) <= 1e-9 * max(abs(a), abs(b)) or (a != a and b != b)  # noqa: PLR0124
+    """Whether two data are equal, numbers up to rounding."""
+    if _is_tensor(a) and _is_tensor(b):
+        return a.shape == b.shape and agree(a.flatten().tolist(), b.flatten().tolist())
+    if isinstance(a, complex | float | int) and isinstance(b, complex | float | int):
+        close = cmath.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
+        return close or (cmath.isnan(a) and cmath.isnan(b))
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(map(agree, a, b))
     if isinstance(a, dict) and isinstance(b, dict):

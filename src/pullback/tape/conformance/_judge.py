@@ -1,29 +1,32 @@
-"""The adapter to the tape: `check` on a `pullback.tape.Function`, for any value.
+"""`check` on a `pullback.tape.Function`, for any value.
 
 Numbers and tensors are compared to a tolerance, feedback by its texts. What the tape's engine
 itself refuses by name (an undeclared change in place, a stale value) is a breach that cannot go
 unseen, and is reported as such.
 """
 
-import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from pullback.conformance._environment import environment
-from pullback.conformance._failure import describe
-from pullback.conformance._tape_clauses import TAPE_CLAUSES
-from pullback.conformance._tape_data import rebuild, require, variables_in
-from pullback.conformance._tape_probe import Breach, Probe, Skip
 from pullback.errors import ArgumentTypeError, PullbackError, UnsupportedError
-from pullback.report import Finding, Report, Verdict
 from pullback.tape import Function
+from pullback.tape.conformance._clauses import CLAUSES
+from pullback.tape.conformance._data import rebuild, require, variables_in
+from pullback.tape.conformance._probe import Breach, Probe, Skip
 
-__all__ = ["check_tape", "is_tape"]
+__all__ = ["judge", "takes"]
+
+_SAID = 240  # characters of an error
 
 
-def is_tape(function: Any) -> bool:
-    """Whether this is a Function of the tape, or its apply."""
+def takes(function: Any) -> bool:
+    """Whether this is a Function of the tape, or its apply.
+
+    Example:
+        >>> from pullback.tape import sin
+        >>> takes(sin)
+        False
+    """
     return _owner(function) is not None
 
 
@@ -32,9 +35,9 @@ def _owner(function: Any) -> type[Function] | None:
     return owner if isinstance(owner, type) and issubclass(owner, Function) else None
 
 
-def check_tape(
-    function: Any, inputs: tuple[Any, ...], gradient: str | None, wanted: Sequence[str], seed: int
-) -> Report:
+def judge(
+    function: Any, inputs: tuple[Any, ...], gradient: str | None, clauses: Sequence[str], seed: int
+) -> tuple[str, str, list[tuple[str, str, str]]]:
     """Check a Function of the tape.
 
     Arguments:
@@ -42,13 +45,16 @@ def check_tape(
         inputs: its arguments; Variables that require a gradient are differentiated, all numbers
             and texts if none does.
         gradient: the intent, or None for the declared one.
-        wanted: ids of the clauses; those that make no sense on the tape are skipped.
+        clauses: ids of the clauses; those that make no sense on the tape are skipped.
         seed: the seed of every random choice.
+
+    Returns:
+        The name of the Function, its intent, and for each clause the verdict, what was seen and
+        how to mend it.
 
     Raises:
         ArgumentTypeError: nothing among the inputs is a Variable.
     """
-    started = time.perf_counter()
     owner: Any = _owner(function)
     variables = list(variables_in(inputs))
     if not variables:
@@ -59,27 +65,27 @@ def check_tape(
     if not any(variable.requires_grad for variable in variables):
         inputs = tuple(rebuild(value, require) for value in inputs)
     probe = Probe(owner, inputs, gradient or owner.gradient, seed)
-    findings = [_finding(probe, name) for name in wanted]
-    return Report(
-        f"{owner.__module__}:{owner.__qualname__}", probe.gradient, False,
-        tuple(replace(finding, seed=seed) for finding in findings), seed,
-        time.perf_counter() - started, environment(),
-    )  # fmt: skip
+    name = f"{owner.__module__}:{owner.__qualname__}"
+    return name, probe.gradient, [_verdict(probe, clause) for clause in clauses]
 
 
-def _finding(probe: Probe, name: str) -> Finding:
-    test = TAPE_CLAUSES.get(name)
+def _verdict(probe: Probe, clause: str) -> tuple[str, str, str]:
+    test = CLAUSES.get(clause)
     if test is None:
-        return Finding(name, Verdict.SKIPPED, "It makes no sense for values of the tape.")
+        return "skipped", "It makes no sense for values of the tape.", ""
     try:
-        return Finding(name, Verdict.HOLDS, test(probe))
+        return "holds", test(probe), ""
     except Skip as reason:
-        return Finding(name, Verdict.SKIPPED, str(reason))
+        return "skipped", str(reason), ""
     except Breach as reason:
-        return Finding(name, Verdict.BROKEN, str(reason))
+        return "broken", str(reason), ""
     except UnsupportedError as error:
-        return Finding(name, Verdict.LACKING, f"It says {describe(error)}")
+        return "lacking", f"It says {_describe(error)}", ""
     except PullbackError as error:
-        return Finding(name, Verdict.BROKEN, describe(error), hint=error.mend or "")
+        return "broken", _describe(error), error.mend or ""
     except Exception as error:  # the checked code may raise anything
-        return Finding(name, Verdict.CRASHES, describe(error))
+        return "crashes", _describe(error), ""
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:_SAID]}"
