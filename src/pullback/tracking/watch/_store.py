@@ -28,7 +28,7 @@ from pullback.tracking.run._identity import Key, Phase, Place, Source, Ticket
 from pullback.tracking.watch._measures import Measures
 from pullback.tracking.watch._rounds import Rounds
 
-__all__ = ["Absorb", "Store", "find_store"]
+__all__ = ["Absorb", "Store", "find_store", "register_store"]
 
 Absorb = Callable[[list[tuple[Key, Place]], np.ndarray, Measured], None]
 
@@ -39,6 +39,13 @@ STATISTICS = ("moments", "exponents")
 ROWS = 256  # 0.6 MB a device; a fuller buffer is flushed in the middle of a step, losing nothing
 PLACES = 64  # microbatches of which the visits are counted: earlier graphs are hardly alive
 _IDLE = Ticket(0, 0, 0, False, False)
+
+
+def register_store(store: Any) -> int:
+    """A handle for a store, or for what also observes and follows, as long as it is there."""
+    handle = next(_handles)
+    _stores[handle] = store
+    return handle
 
 
 def find_store(handle: int) -> "Store | None":
@@ -74,7 +81,7 @@ class Store:
                 expected=f"{STATISTICS} or ('moments',)",
             )
         self.exponents = "exponents" in statistics
-        self.handle = next(_handles)
+        self.handle = register_store(self)
         self.every = every
         self.backend: Backend = backend
         self.backends_used: dict[str, Backend] = {}
@@ -101,7 +108,6 @@ class Store:
         self._seen_roots: set[str] = set()
         self._rounds = Rounds()
         self.phase: Phase = "training"
-        _stores[self.handle] = self
 
     def begin(self, root: str = "", training: bool = True) -> None:
         """Note that a forward pass of a model starts, in training or in evaluation mode.
