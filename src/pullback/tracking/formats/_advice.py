@@ -8,8 +8,9 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.tracking.formats._find import Named, find_format
-from pullback.tracking.formats._number_format import FORMATS, NumberFormat
+from pullback.tracking.formats._number_format import NumberFormat
 from pullback.tracking.formats._round import check_values, parts_of
+from pullback.tracking.formats._table import FORMATS
 
 __all__ = ["FormatAdvice", "advise_formats", "advise_from_exponents"]
 
