@@ -377,6 +377,9 @@ class Tracker(Recorder):
         measured = () if self._blocks is None else self.advise_blocks().noise()
         return (*self._attachment.noise.result(), *measured)
 
+    def _advice(self) -> str:
+        return "" if self._blocks is None else str(self.advise_blocks())
+
 
 def _update_of(parameter: Key) -> Key:
     return parameter._replace(name=f"{parameter.name}[update]", source="update")
