@@ -187,14 +187,13 @@ class FunctionNode(Node):
 
     def _sign(self, answers: Sequence[Variable], gradients: Sequence[Any]) -> None:
         """Say on new notes where they come from."""
-        new = {id(note): note for each in answers for note in notes_in(each) if not note.origin}
+        new = [note for each in answers for note in notes_in(each) if note.origin is None]
         if new:
-            for each in gradients:
-                for note in notes_in(each):
-                    new.pop(id(note), None)  # it is passed on
+            passed_on = {id(note) for each in gradients for note in notes_in(each)}
             origin = Origin(self._name, self.role, self.sequence)
-            for note in new.values():
-                note._more().origin = origin
+            for note in new:
+                if id(note) not in passed_on:
+                    note._more().origin = origin
 
     def push(self, tangents: Sequence[Any]) -> list[Any] | None:
         """Run jvp; None where there is none, so that it is to be derived.
