@@ -181,7 +181,7 @@ class Context:
 
     def _not_released(self) -> None:
         if self._phase == "released":
-            node = self._node()
+            node = None if self._node is None else self._node()
             raise GraphError(
                 "Trying to run backward through a graph a second time: its saved values were "
                 "freed after the first.",
@@ -238,9 +238,8 @@ class Context:
             self._attributes = {name: _rebuild(v, pack, True) for name, v in self.__dict__.items()}
             self.__dict__.clear()
 
-    def release(self, node: Node) -> None:
+    def release(self) -> None:
         """Forget the saved values."""
-        self._node = weakref.ref(node)
         self._versions = None
         if self._saved is not None:
             self._saved = ()
