@@ -97,6 +97,10 @@ class Probe:
         """Whether the function draws random numbers, from any generator it was given or not."""
         return self.random or bool(self.inputs.generators)
 
+    def at(self, inputs: Arguments) -> "Probe":
+        """The probe at other arguments, which take the place of those given."""
+        return replace(self, inputs=inputs, original=inputs)
+
     # Inputs -----------------------------------------------------------------------------------
 
     @property
@@ -109,8 +113,7 @@ class Probe:
 
     def generator(self, label: object) -> torch.Generator:
         """A generator that depends on the seed and a label only."""
-        mixed = zlib.crc32(f"{self.seed}/{label}".encode())
-        return torch.Generator().manual_seed(mixed)
+        return torch.Generator().manual_seed(zlib.crc32(f"{self.seed}/{label}".encode()))
 
     def leaves(self, points: Sequence[torch.Tensor] | None = None) -> Tensors:
         """Fresh copies of the differentiated inputs that require a gradient."""
