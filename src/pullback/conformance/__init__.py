@@ -6,7 +6,7 @@ _require_tensor("pullback.conformance")
 
 from pullback.conformance._check import check, select_clauses
 from pullback.conformance._clause import Clause
-from pullback.conformance._isolate import can_copy
+from pullback.conformance._forked import can_copy
 from pullback.conformance.clauses import CLAUSES, ClauseId
 from pullback.report import Finding, Report, Verdict
 

@@ -16,8 +16,8 @@ import torch
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._derivative import aligned
 from pullback.conformance._directions import scale
+from pullback.conformance._evidence import inner
 from pullback.conformance._explain import Difference, explain
-from pullback.conformance._finite import inner
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._shown import window
 from pullback.conformance._structure import keep_step

@@ -5,31 +5,27 @@ a copy of this one, which has both as they are.
 """
 
 import json
-import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import COMPILING, Clause, bearer, teller
+from pullback.conformance._forked import can_copy
 from pullback.conformance._guard import environment
 from pullback.conformance._subject import Subject
 from pullback.conformance._transfer import locate, pack
 from pullback.conformance._worker import answer
 from pullback.errors import ArgumentError
-from pullback.internal._processes import Child, Stopped, start_copy, supervise, tail
+from pullback.internal._processes import Child, Stopped, describe_end, start_copy, supervise
 from pullback.internal._work_time import WorkTime
 from pullback.internal._workers import prepare_worker, start_worker
 from pullback.report import Finding, Report, Verdict
 
-__all__ = ["Isolation", "can_copy", "check_isolated"]
+__all__ = ["Isolation", "check_isolated"]
 
 Isolation = bool | Literal["copy"]
 
@@ -74,16 +70,6 @@ class _State:
 
 def _no_answer(seconds: float) -> str:
     return f"It gave no answer within {seconds:g} s, the time that it may take."
-
-
-def can_copy() -> bool:
-    """Whether a copy of this process can compute: it shares no device, and no lock of a thread.
-
-    Example:
-        >>> isinstance(can_copy(), bool)
-        True
-    """
-    return sys.platform == "linux" and not torch.cuda.is_initialized()
 
 
 def check_isolated(
@@ -213,7 +199,7 @@ def _run_worker(child: Child, folder: Path, state: _State) -> str:
     if reason:
         return reason
     _read_answers(folder, state)
-    return _describe_end(status, child.log)
+    return describe_end(status, child.log)
 
 
 def _read_answers(folder: Path, state: _State) -> None:
@@ -244,18 +230,6 @@ def _read_answers(folder: Path, state: _State) -> None:
             raise ArgumentError(
                 message["misfit"], given=message["given"], expected="inputs the function accepts"
             )
-
-
-def _describe_end(code: int, log: Path) -> str:
-    """How a process ended, in words; empty for a clean end."""
-    if code == 0:
-        return ""
-    if code < 0:
-        name = str(-code)
-        with suppress(ValueError):  # a real-time signal has no name
-            name = signal.Signals(-code).name
-        return f"The process was killed by {name}."
-    return f"The process ended with status {code}: {tail(log) or 'no message'}"
 
 
 def _judge_end(

@@ -7,9 +7,10 @@ import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
-from pullback.conformance._derivative import decide, is_wrong, try_derivative
+from pullback.conformance._control import is_foreign
+from pullback.conformance._derivative import decide, try_derivative
 from pullback.conformance._failure import describe
-from pullback.conformance._items import changed, data, sharings, there
+from pullback.conformance._items import changed, data, sharings
 from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._repro import Given
@@ -104,10 +105,10 @@ def _every(probe: Probe) -> Iterator[_Made]:
 
 def _judge(probe: Probe, made: _Made) -> Finding | str:
     """A finding, or what is said of it."""
-    other = there(probe, made.inputs)
+    other = probe.at(made.inputs)
     try:
         outputs = _every_output(other)
-        items = [there(probe, item) for item in made.items]
+        items = [probe.at(item) for item in made.items]
         alone = [_every_output(item) for item in items]
         runs = [Run.of(item) for item in items]
     except NoEnd:
@@ -178,13 +179,13 @@ def _is_first_alone(probe: Probe, made: _Made) -> bool:
     if made.less:
         return False
     try:
-        turned = there(probe, changed(made.inputs, made.chosen, lambda v: v.flip(0)))
+        turned = probe.at(changed(made.inputs, made.chosen, lambda v: v.flip(0)))
         outputs = _every_output(turned)
-        alone = [_every_output(there(probe, item)) for item in reversed(made.items)]
+        alone = [_every_output(probe.at(item)) for item in reversed(made.items)]
         same = [_agree(probe, _part(outputs, k, made), alone[k]) for k in (0, 1)]
         whole = _every_output(probe)
         first, second = (
-            _every_output(there(probe, changed(probe.inputs, made.chosen, cut)))
+            _every_output(probe.at(changed(probe.inputs, made.chosen, cut)))
             for cut in (lambda v: v[:1], lambda v: v[1:2])
         )
     except Exception:  # not known
@@ -205,7 +206,7 @@ def _by_differences(probe: Probe, other: Probe, made: _Made, run: Run) -> Findin
         return "not told"
     if trial.match == "match":
         return _RIGHT
-    if any(is_wrong(there(probe, item)) for item in (probe.inputs, *made.items)):
+    if is_foreign(probe, (probe.inputs, *made.items)):
         return "not told: backward is wrong with the dimensions that were given too"
     named = _named(other, made)
     return wrong_derivative(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzzing import examples
 
-from pullback.conformance._finite import Estimate, compare, differentiate, inner
+from pullback.conformance._evidence import Estimate, compare, differentiate, inner
 
 ONE = torch.ones(1, dtype=torch.float64)
 
