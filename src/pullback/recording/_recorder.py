@@ -233,25 +233,11 @@ def record_this_process(directory: str, limits: Limits, inside: str = "") -> Non
     """
     spool = _sibling("_spool.py").Spool(directory, _paths, _plain)
 
-    def encode(args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Call | None:
-        import torch
-
-        _inside_torch()
-        codec = _sibling("codec/_encode.py")
-        encoder = codec.Encoder(limit)
-        with _plain_torch(torch):
-            try:
-                arguments = [encoder.encode(item) for item in args]
-                keywords = [(name, encoder.encode(item)) for name, item in kwargs.items()]
-            except codec.Traced:
-                return None
-        return Call(arguments, keywords, encoder.tensors, encoder.bytes)
-
     if inside:
         recorder = Recorder(_copies_of(inside), limits=limits, changed=spool.describe)
         atexit.register(_finish, recorder, inside)
     else:
-        recorder = Recorder(encode, spool.keep, limits, spool.describe)
+        recorder = Recorder(_encode, spool.keep, limits, spool.describe)
     spool.recorder = recorder
     spool.renew()
 
@@ -272,6 +258,22 @@ def record_this_process(directory: str, limits: Limits, inside: str = "") -> Non
 
     when_imported("torch", start)
     when_imported(_OWN_BASE, install)
+
+
+def _encode(args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Call | None:
+    """A call as plain data, for a file."""
+    import torch
+
+    _inside_torch()
+    codec = _sibling("codec/_encode.py")
+    encoder = codec.Encoder(limit)
+    with _plain_torch(torch):
+        try:
+            arguments = [encoder.encode(item) for item in args]
+            keywords = [(name, encoder.encode(item)) for name, item in kwargs.items()]
+        except codec.Traced:
+            return None
+    return Call(arguments, keywords, encoder.tensors, encoder.bytes)
 
 
 def _copies_of(module: str) -> Callable[[tuple[Any, ...], dict[str, Any], int], Call | None]:
