@@ -85,6 +85,61 @@ def _prepare_check(options: Options) -> None:
         prepare_worker("pullback.conformance._worker", compiling, named)
 
 
+@app.command("verify")
+def _verify(  # noqa: PLR0917 - typer reads the options off the parameters
+    kernels: Annotated[
+        list[str], typer.Argument(help="package.module:kernel, or script.py:kernel; several.")
+    ],
+    reference: Annotated[
+        str, typer.Option("--reference", "-r", help="module:plain, of plain torch.")
+    ],
+    inputs: Annotated[
+        str,
+        typer.Option(
+            "--inputs",
+            "-i",
+            help="module:make, a function that makes positional arguments, or they themselves as "
+            "a Python expression; torch and math are known.",
+        ),
+    ],
+    forbid: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A function or operator that a kernel must not call.", show_default=False
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The seed of every random choice.")] = 0,
+    timeout: Annotated[float, typer.Option(help="Seconds of work for each promise.")] = 60.0,
+    isolate: Annotated[
+        bool, typer.Option("--isolate/--no-isolate", help="Survive crashes and hangs.")
+    ] = True,
+    json_path: Annotated[
+        str | None, typer.Option("--json", help="Write the reports as JSON; - for stdout.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one self-contained HTML page.")] = None,
+    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML.")] = None,
+    sarif: Annotated[Path | None, typer.Option(help="Write SARIF, for code scanning.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print every finding.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> int:
+    """Test whether kernels compute what a reference computes, and do nothing else.
+
+    pullback verify kernels:softmax --reference kernels:plain --inputs kernels:make
+
+    pullback verify kernels.py:softmax -r kernels.py:plain -i "torch.randn(4, 8)" --forbid softmax
+    """
+    del debug
+    options = Options(
+        targets=kernels, seed=seed, isolate=isolate, json=json_path, html=html, junit=junit,
+        sarif=sarif, verbose=verbose, timeout=timeout,
+    )  # fmt: skip
+    options.refuse_values()
+    require_tensor("pullback verify")
+    from pullback.cli._verify import run_verify  # imports torch
+
+    return run_verify(kernels, reference, inputs, options, forbid=forbid or (), timeout=timeout)
+
+
 @app.command("record", options_metavar="[OPTIONS] -- PROGRAM [ARGUMENTS]...")
 def _record(
     output: Annotated[Path, typer.Option("--output", "-o", help="The recording to write.")] = Path(

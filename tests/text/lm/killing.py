@@ -1,7 +1,7 @@
 """Runs a small program with a journal again and again, and kills it at random points.
 
-``python -m tests.text.lm.killing JOURNAL KILLS SEED URL...`` prints JSON, for each server: the texts
-of each run when it was left alone, what each resumed run found in doubt, and how often it was
+``python -m tests.text.lm.killing JOURNAL KILLS SEED URL...`` prints JSON, for each server: the
+texts of each run when it was left alone, what each resumed run found in doubt, and how often it was
 killed. It forks, so that a run costs milliseconds.
 """
 
