@@ -306,6 +306,8 @@ class TrainingWatch:
         kind = "zero" if held.nothing < held.steps else "cut" if stop is not None else "unused"
         if held.steps < _STEPS[kind]:
             return
+        if not self._flow.roots or self._flow.fault:
+            detail += f" (what is computed was not followed: {self._flow.fault or 'not seen'})"
         taken = _successor(held, free) if kind == "unused" else None
         if taken is not None:
             free.remove(taken)
