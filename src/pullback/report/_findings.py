@@ -86,7 +86,7 @@ class Findings:
 
     Arguments:
         function: where the Function is found, for example ``"package.module:Name"``.
-        gradient: the gradient intent it was checked against.
+        gradient: the gradient intent it was checked against, or an empty text where no rule was.
         inferred: whether that intent was inferred rather than declared.
         findings: one finding for each clause that was run, in the order of the contract.
         seed: the seed of every random choice.
@@ -134,6 +134,12 @@ class Findings:
             return ""
         said = self.findings[0].detail if self.findings else "no clause was run"
         return f"nothing was shown: {said}"
+
+    @property
+    def intent(self) -> str:
+        """The gradient intent in words, or an empty text where no rule was judged."""
+        how = "inferred" if self.inferred else "declared"
+        return f"gradient {self.gradient} ({how})" if self.gradient else ""
 
     @property
     def problems(self) -> tuple[Finding, ...]:

@@ -175,8 +175,7 @@ class Report(Findings):
 
     def _heading(self) -> str:
         state = "ok" if self.ok else f"{len(self.problems)} problem(s)"
-        intent = f"{self.gradient} ({'inferred' if self.inferred else 'declared'})"
-        parts = [f"{self.function}: {state}", f"gradient {intent}", f"seed {self.seed}"]
+        parts = [f"{self.function}: {state}", *filter(None, [self.intent]), f"seed {self.seed}"]
         if self.constants:
             parts.append(f"constants {', '.join(self.constants)}")
         if self.without:

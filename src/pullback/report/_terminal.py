@@ -170,7 +170,8 @@ def print_problems(
         console: where to print.
         verbose: print each finding, with the table of its entries and its script.
     """
-    console.print(f"[bold]{escape(report.function)}[/]  (gradient: {report.gradient})")
+    intent = f"  (gradient: {report.gradient})" if report.gradient else ""
+    console.print(f"[bold]{escape(report.function)}[/]{intent}")
     for finding in report.problems if verbose else report.causes:
         _print_finding(finding, report.same_cause(finding), console, verbose=verbose)
     if rerun:

@@ -94,7 +94,7 @@ def verify(
         for promise in PROMISES
     )
     environment = {"torch": str(torch.__version__), "speed": ratio}
-    return Report(work.judge.kernel.name, "exact", False, findings, seed,
+    return Report(work.judge.kernel.name, "", False, findings, seed,
                   time.perf_counter() - started, environment)  # fmt: skip
 
 
