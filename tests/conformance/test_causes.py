@@ -190,6 +190,28 @@ def test_one_fault_is_one_finding_with_its_mend(name):
     assert all(f.cause == cause.clause for f in report.problems if f is not cause)
 
 
+class WritesToInput(torch.autograd.Function):
+    """Where no version counter sees it."""
+
+    @staticmethod
+    def forward(x):
+        x.data.clamp_(min=0.1)
+        return x.log()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g / ctx.saved_tensors[0]
+
+
+def test_no_clause_hands_out_the_arguments_themselves():
+    report = check(WritesToInput, X, clauses=("once", "transforms", "mutation"), gradient="exact")
+    assert report["mutation"].verdict == "broken"
+
+
 def test_what_training_meets_is_told_first():
     report = check(BufferOfTheClass, X, clauses=("double", "state"))
     assert [finding.clause for finding in report.causes] == ["state", "double"]

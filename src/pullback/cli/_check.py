@@ -20,18 +20,18 @@ from pullback.cli._show import show
 from pullback.cli._signals import Ended, ended_by, note, stopping_gently
 from pullback.cli._targets import (
     function_task,
-    is_recording,
     package_tasks,
     recording_tasks,
     shipped_tasks,
 )
 from pullback.cli._tasks import Outcome, Task, tasks_of_recording
 from pullback.cli._training import training_outcome
+from pullback.cli._words import is_recording
 from pullback.conformance import select_clauses
 from pullback.errors import ArgumentError
 from pullback.internal._processes import STOP, Stopped
 from pullback.internal._secrets import mask_secrets
-from pullback.recording import record_program
+from pullback.recording import Limits, record_program
 from pullback.report import Baseline, make_console
 
 __all__ = ["Options", "run_check"]
@@ -52,7 +52,6 @@ def run_check(options: Options) -> int:
     Raises:
         PullbackError: what was asked for cannot be done; nothing is checked then.
     """
-    options.refuse_conflicts()
     select_clauses(options.clauses, options.without or ())  # refused before anything runs
     baseline = None if options.baseline is None else Baseline.read(options.baseline)
     # With the JSON on stdout, everything for people goes to stderr.
@@ -216,7 +215,10 @@ def _program_tasks(options: Options, console: Console) -> tuple[list[Task], list
     """The Functions that a program applied, and what is known of its training already."""
     path = options.output or KEPT
     recording, failure = record_program(
-        options.program or [], options.limits, eager=options.eager, stdout=options.program_output
+        options.program or [],
+        Limits(**options.kept),
+        eager=options.eager,
+        stdout=options.program_output,
     )
     interrupted = failure is not None and failure.interrupted and len(recording) > 0
     known = training_outcome(recording.training, options.program or [])

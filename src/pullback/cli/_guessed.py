@@ -7,7 +7,7 @@ with symmetric, positive definite, sorted and normalised ones before it is told.
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -15,22 +15,18 @@ from pullback.cli._tasks import Task
 from pullback.conformance import check
 from pullback.errors import PullbackError
 from pullback.report import Finding, Report
-from pullback.tensor import Intent
 
 __all__ = ["describe_arguments", "forms", "guessed_report", "paste_inputs"]
 
 _SHORT = 12  # entries that are written out
 
 
-def guessed_report(
-    task: Task, report: Report, gradient: str | None, options: Mapping[str, Any]
-) -> Report:
+def guessed_report(task: Task, report: Report, options: Mapping[str, Any]) -> Report:
     """The report of a Function whose arguments were guessed, with the form in which it is right.
 
     Arguments:
         task: the Function.
         report: what was found with the arguments as they were guessed.
-        gradient: the declared intent, or ``None``.
         options: those of `pullback.check`.
 
     Returns:
@@ -42,20 +38,20 @@ def guessed_report(
     args = calls[0]
     if report.ok:
         return replace(report, guessed=describe_arguments(args))
-    once = {"clauses": [item.clause for item in report.problems]}
+    # What was inferred goes for every form: to infer it takes longer than all that follows.
+    how: dict[str, Any] = {**options, "gradient": report.gradient, "on_finding": _refuse}
+    once: dict[str, Any] = {"clauses": [item.clause for item in report.problems]}
     for name, made in forms(args):
         for more in (once, {}):
             try:
-                whole = check(
-                    function, *made, gradient=cast(Intent | None, gradient), on_finding=_refuse,
-                    **{**options, **more},
-                )  # fmt: skip
+                whole = check(function, *made, **{**how, **more})
             except (_Wrong, PullbackError):  # an error: not accepted
                 break
             if whole.unchecked:
                 break
         else:
-            return replace(whole, guessed=f"{describe_arguments(made)}, {name}")
+            said = f"{describe_arguments(made)}, {name}"
+            return replace(whole, guessed=said, inferred=report.inferred)
     return replace(report, guessed=describe_arguments(args))
 
 

@@ -149,7 +149,7 @@ def _factor(pair: _Pair) -> Iterator[str]:
     if factor is None or abs(complex(factor).imag) > pair.difference.close * abs(complex(factor)):
         return
     ratio = complex(factor).real
-    if not ratio or not pair.equal(pair.got / ratio) or int(pair.known.sum()) < 1:
+    if not ratio or not pair.equal(pair.got / ratio) or abs(ratio - 1) < _LITTLE / 5:
         return
     if _near(ratio, -1.0):
         yield "Got is expected with the other sign."

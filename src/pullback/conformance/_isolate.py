@@ -32,6 +32,7 @@ Isolation = bool | Literal["copy"]
 _WORKER = "pullback.conformance._worker"
 # Importing torch in a new process takes seconds; no part of a Function's time.
 _STARTUP = 120.0
+_FEW = 20  # clauses: of more, all are loaded beforehand
 
 
 @dataclass
@@ -113,8 +114,7 @@ def check_isolated(
     )
     with tempfile.TemporaryDirectory(prefix="pullback-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        compiling = any(clause.id in COMPILING for clause in clauses)
-        start = _starter(subject, arguments, folder, isolate, compiling=compiling)
+        start = _starter(subject, arguments, folder, isolate, [clause.id for clause in clauses])
         while not state.unfinished and (left := _left(clauses, state)):
             request: dict[str, Any] = {
                 "gradient": subject.gradient, "seed": seed,
@@ -151,8 +151,7 @@ def _starter(
     arguments: Arguments,
     folder: Path,
     isolate: Isolation,
-    *,
-    compiling: bool,
+    asked: Sequence[str],
 ) -> Callable[..., Child]:
     """How a worker is started on a request."""
 
@@ -179,8 +178,9 @@ def _starter(
     def fresh(request: dict[str, Any], *, warm: bool) -> Child:
         (folder / "request.json").write_text(json.dumps({**request, "target": where}))
         child = start_worker(_WORKER, folder, warm=warm)
-        if compiling:  # while this one works
-            prepare_worker(_WORKER, True)
+        if set(asked).intersection(COMPILING):  # while this one works
+            named = tuple(sorted(asked)) if len(asked) <= _FEW else None
+            prepare_worker(_WORKER, True, named)
         return child
 
     return fresh

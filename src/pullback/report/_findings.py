@@ -67,19 +67,17 @@ class Finding:
         """Whether the finding is neither ``broken`` nor ``crashes``, or is accepted."""
         return not self.verdict.is_bad or bool(self.accepted)
 
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """What there is to show beside the detail: a label and a text each."""
+        facts = (("input", self.input), ("expected", self.expected), ("got", self.got),
+                 ("mend", self.hint), ("source", "" if self.ok else self.source))  # fmt: skip
+        return [(label, text) for label, text in facts if text]
+
     def __str__(self) -> str:
-        lines = [f"{self.clause}: {self.verdict.value}. {self.detail}"]
-        for label, text in (
-            ("input:", self.input),
-            ("expected:", self.expected),
-            ("got:", self.got),
-            ("seed:", "" if self.ok else str(self.seed)),
-            ("mend:", self.hint),
-            ("source:", "" if self.ok else self.source),
-        ):
-            if text:
-                lines.append(f"  {label:<9} {text}")
-        return "\n".join(lines)
+        seed = [] if self.ok else [("seed", str(self.seed))]
+        lines = [f"  {f'{label}:':<9} {text}" for label, text in [*self.facts, *seed]]
+        return "\n".join([f"{self.clause}: {self.verdict.value}. {self.detail}", *lines])
 
 
 @dataclass(frozen=True)

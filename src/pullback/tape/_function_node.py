@@ -13,7 +13,6 @@ from pullback.tape._extra import Origin
 from pullback.tape._feedback import notes_in
 from pullback.tape._mode import Mode, mode, running
 from pullback.tape._node import Edge, Node, Output, count
-from pullback.tape._numbers import NUMBER
 from pullback.tape._place import within
 from pullback.tape._registry import Space
 from pullback.tape._second_order import settle
@@ -72,7 +71,7 @@ class FunctionNode(Node):
     ) -> Sequence[Any]:
         """Run backward."""
         rule, args = self.backward_call(gradients, needed)
-        watch = self._watch(create_graph)
+        watch = self._watch() if create_graph else None
         if watch is None:
             returned = rule(*args)
         else:
@@ -85,14 +84,14 @@ class FunctionNode(Node):
     ) -> Sequence[Any]:
         """Run backward where it waits, at its place, when there is one free."""
         rule, args = self.backward_call(gradients, needed)
-        watch = self._watch(create_graph)
+        watch = self._watch() if create_graph else None
         asynchronous = "backward" in self.definition.asynchronous
         with running(watch or mode.get()), within((*self.context._place, "backward")):
             returned = await call_within_limit(rule, args, asynchronous)
         return self._sent(returned, gradients, needed, watch)
 
-    def _watch(self, create_graph: bool) -> Mode | None:
-        if not create_graph or self.definition.trusted:
+    def _watch(self) -> Mode | None:
+        if self.definition.trusted:
             return None
         # A rule that is not differentiable itself is not recorded either.
         return Mode(not self.definition.once, [])
@@ -135,13 +134,15 @@ class FunctionNode(Node):
 
     def backward_answer(
         self, returned: Any, gradients: Sequence[Any], needed: Sequence[bool] | None
-    ) -> list[Any]:
+    ) -> Sequence[Any]:
         """One gradient an edge, each of the space of its input, from what the rule returned.
 
         Raises:
             DefinitionError: the number or kind of the gradients is wrong.
         """
         answers = returned if type(returned) is tuple else (returned,)
+        if self.layout is None and self.definition.trusted:
+            return answers
         if self.layout is not None or len(answers) != len(self._next):
             answers = self._matched(answers)
         result: list[Any] = []
@@ -151,10 +152,11 @@ class FunctionNode(Node):
             if answer is None or node is None or not (needed is None or needed[index]):
                 result.append(None)
                 continue
-            if space is NUMBER and type(answer) is Variable and type(answer._data) is float:
+            if type(answer) is Variable and type(answer._data) is space.settled:
                 result.append(answer)
-                continue
-            result.append(space.conform(answer, functools.partial(self._wrong_kind, index)))
+            else:
+                wrong = functools.partial(self._wrong_kind, index)
+                result.append(space.conform(answer, wrong))
             if space.textual:
                 texts.append(result[-1])
         if texts:
@@ -185,13 +187,14 @@ class FunctionNode(Node):
 
     def _sign(self, answers: Sequence[Variable], gradients: Sequence[Any]) -> None:
         """Say on new notes where they come from."""
-        new = [note for answer in answers for note in notes_in(answer) if note.origin is None]
+        new = {id(note): note for each in answers for note in notes_in(each) if not note.origin}
         if new:
-            passed_on = {id(note) for each in gradients for note in notes_in(each)}
+            for each in gradients:
+                for note in notes_in(each):
+                    new.pop(id(note), None)  # it is passed on
             origin = Origin(self._name, self.role, self.sequence)
-            for note in new:
-                if id(note) not in passed_on:
-                    note._more().origin = origin
+            for note in new.values():
+                note._more().origin = origin
 
     def push(self, tangents: Sequence[Any]) -> list[Any] | None:
         """Run jvp; None where there is none, so that it is to be derived.

@@ -18,6 +18,7 @@ class Text(Space):
     name = "text"
     textual = True
     plain = True
+    settled = str
 
     def zero(self) -> Any:
         return Feedback()
@@ -176,6 +177,6 @@ def _slots(values: Collection[Any]) -> tuple[Space, ...]:
 
 
 for _kind in (str, Feedback):
-    register_space(_kind, lambda value: TEXT)
+    register_space(_kind, TEXT)
 for _kind in (list, tuple, dict):
     register_space(_kind, _structured)

@@ -118,7 +118,7 @@ def _filled(space: Any, numbers: Iterator[float]) -> Any:
 
 def _pull(
     node: FunctionNode, cotangents: Sequence[Any], tangents: Sequence[Any], how: Mode
-) -> list[Any]:
+) -> Sequence[Any]:
     needed = [tangent is not None for tangent in tangents]
     rule, args = node.backward_call(cotangents, needed)
     with running(how):

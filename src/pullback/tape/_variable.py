@@ -110,9 +110,10 @@ class Variable:
     @property
     def data(self) -> Any:
         """The value itself. Assigning it changes the Variable in place."""
-        watch = mode.get().watch
-        if watch is not None and self._requires_grad:
-            watch.append(self)
+        if self._requires_grad:
+            watch = mode.get().watch
+            if watch is not None:
+                watch.append(self)
         return self._data
 
     @data.setter
@@ -245,7 +246,9 @@ class Variable:
         """
         self._need_gradient("A hook was registered on")
         if self._node is None:
-            return Handle(self._more().hooks, hook)
+            more = self._more()
+            more.hooks = more.hooks or {}
+            return Handle(more.hooks, hook)  # type: ignore[bad-argument-type]
         return self._node.register_prehook(hook, self._output_nr)
 
     def register_post_accumulate_grad_hook(self, hook: Callable[["Variable"], Any]) -> Any:
@@ -255,7 +258,9 @@ class Variable:
             raise GraphError(
                 "Only a leaf has a hook after its gradient is accumulated.", given=describe(self)
             )
-        return Handle(self._more().post_hooks, hook)
+        more = self._more()
+        more.post_hooks = more.post_hooks or {}
+        return Handle(more.post_hooks, hook)  # type: ignore[bad-argument-type]
 
     def retain_grad(self) -> None:
         """Keep the gradient of this value in ``.grad`` though it is no leaf."""

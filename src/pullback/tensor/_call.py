@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pullback.errors import DefinitionError, UnsupportedError
-from pullback.internal.torch import are_functorch_transforms_active as _transforming
+from pullback.internal.torch import is_any_autocast_enabled as _autocasting
 from pullback.internal.torch import pytree, versions_of
 from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import Context
@@ -50,16 +50,20 @@ class Call:
     """
 
     again: bool = False  # backward runs to be differentiated again
+    autocast: State = None  # that forward ran under
     attributes: dict[str, Any] | None = None  # of the context, as the author set them
-    count: int  # of output tensors
+    count: int = 1  # of output tensors
     dirty: Sequence[int] = ()
     enter: Any  # applies the Function once more, outside of transforms
+    grad_enabled: bool  # where it was applied
     generators: Any = None  # the states of random generators before forward, if it draws
     inputs: list[Meta]
     kept: Kept  # where torch's own node is the context, the inputs for a second derivative
     looped: bool = False  # forward ran item by item, under vmap
     materialize: bool = True
+    names: tuple[str, ...] = ()  # of the last arguments
     needed: list[int]
+    needs: Sequence[bool]  # for each input tensor, whether its gradient is wanted
     nested: bool = False  # the output is nested: see `pullback.tensor._plain`
     non_differentiable: Sequence[int] = ()
     output_grad_dtypes: list[torch.dtype | None] | None  # as declared, for each output tensor
@@ -71,24 +75,11 @@ class Call:
     saved_for_forward: list[Place]
     single: bool = True
     slots: dict[str, Any]  # attributes that hold tensors, with places instead
+    transformed: bool = False  # by torch.func or dual numbers, at some level
 
-    def __init__(
-        self,
-        definition: Definition,
-        template: Template,
-        names: tuple[str, ...] = (),
-        needs: Sequence[bool] = (),
-        autocast: State = None,
-        *,
-        transformed: bool = False,
-    ) -> None:
+    def __init__(self, definition: Definition, template: Template) -> None:
         self.definition = definition
         self.template = template
-        self.names = names
-        self.needs = needs
-        self.autocast = autocast
-        self.transformed = transformed  # by torch.func or dual numbers, at some level
-        self.grad_enabled = torch.is_grad_enabled()
 
     def by_argument(self, needs: Sequence[bool]) -> tuple[bool, ...]:
         """Group flags for tensors by argument of forward: true if any tensor in it is."""
@@ -106,37 +97,12 @@ class Call:
         """Run forward and record what it saved; returns its outputs and residuals."""
         definition = self.definition
         versions = None if definition.lenient else versions_of(tensors)
-        if self.transformed or _transforming():
-            asked = dict(zip(map(id, tensors), self.needs, strict=True))
-            with leniency(asked, name=definition.name):
-                context, output = self.forward(tensors)
-        else:
+        asked = dict(zip(map(id, tensors), self.needs, strict=True))
+        with leniency(asked, name=definition.name):
             context, output = self.forward(tensors)
-        self._refuse_undeclared(context, tensors, versions)
-        return self.capture(context, tensors, output)
-
-    def run_alone(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """Run forward where nothing is differentiated, so that nothing has to be kept."""
-        versions = None if self.definition.lenient else versions_of(tensors)
-        context, output = self.forward(tensors)
-        self._refuse_undeclared(context, tensors, versions)
-        dirty = context.dirty_tensors
-        if dirty:
-            places = Places(tensors, ())
-            for tensor in dirty:
-                places.dirty_place(tensor, self.definition.name)
-            return output
-        single = type(output) is not tuple
-        template, outputs = flatten((output,) if single else output)
-        entries = unflatten(template, views_of(outputs, tensors))
-        return entries[0] if single else entries
-
-    def _refuse_undeclared(
-        self, context: Context, tensors: Sequence[torch.Tensor], versions: list[int] | None
-    ) -> None:
         if versions is not None and versions != versions_of(tensors):
-            dirty = context.dirty_tensors
-            refuse_mutation(self.definition, self.template, tensors, versions, dirty)
+            refuse_mutation(definition, self.template, tensors, versions, context.dirty_tensors)
+        return self.capture(context, tensors, output)
 
     def forward(
         self,
@@ -166,24 +132,21 @@ class Call:
         outputs = self.read(output, context.non_differentiable)
         self.materialize = context.materialize_grads
         self.output_grad_dtypes = self._dtypes_of(context.output_grad_dtypes, output)
-        places = self.places(tensors, outputs)
+        places = Places(tensors, outputs)
         self.saved_for_backward = [places.place(t) for t in context.to_save]
         self.saved_for_forward = [places.place(t) for t in context.saved_for_forward]
-        attributes, slots = places.strip_each(vars(context))  # kept when all is known
+        attributes, slots = places.strip_each(context.__dict__)  # kept when all is known
         refuse_layouts(self.definition.name, places.residuals)
         self.dirty = [places.dirty_place(t, self.definition.name) for t in context.dirty_tensors]
         self.attributes, self.slots = attributes, slots
         if marked := set(map(id, context.non_differentiable)):
             # torch would give a view a history all the same
             outputs = [t.detach() if id(t) in marked else t for t in outputs]
-        if self.transformed:  # else they are kept aside, where a change in place does not matter
-            places.used.update(i for i in range(len(tensors)) if i not in self.dirty)
-            self.inputs = [_meta(t) for t in tensors]
-        if len(outputs) > 1 or self.transformed:
-            self.outputs = [_meta(t) for t in outputs]
+        places.used.update(i for i in range(len(tensors)) if i not in self.dirty)
+        self.inputs, self.outputs = list(map(_meta, tensors)), list(map(_meta, outputs))
         self.residuals = len(places.residuals)
         self.plain = self._is_plain(places, tensors, outputs)
-        if self.transformed and not self.dirty:  # it may run again
+        if not self.dirty:  # it may run again
             places.used.update(range(len(tensors), len(tensors) + len(outputs)))
         self.needed = sorted(places.used)
         if before is not None and self.looped:
@@ -192,11 +155,11 @@ class Call:
 
     def read(self, output: Any, marked: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Record the structure of the output, and which of its tensors have no derivative."""
-        if type(output) is torch.Tensor:
-            outputs = [output]
-        else:
-            self.single = not isinstance(output, tuple) or hasattr(output, "_fields")
-            self.result, outputs = flatten((output,) if self.single else output)
+        if type(output) is torch.Tensor and not marked:
+            self.non_differentiable = () if differentiable(output.dtype) else (0,)
+            return [output]
+        self.single = not isinstance(output, tuple) or hasattr(output, "_fields")
+        self.result, outputs = flatten((output,) if self.single else output)
         self.count, ids = len(outputs), set(map(id, marked))
         self.non_differentiable = [
             i for i, t in enumerate(outputs) if not differentiable(t.dtype) or id(t) in ids
@@ -225,10 +188,6 @@ class Call:
     def entries(self, output: Any) -> tuple[Any, ...]:
         """What forward returned, as a tuple."""
         return (output,) if self.single else output
-
-    def places(self, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Places:
-        """Where the tensors that forward kept come from."""
-        return Places(tensors, outputs)
 
     def _dtypes_of(
         self, dtypes: Sequence[torch.dtype | None] | None, output: Any
@@ -274,7 +233,7 @@ class Call:
             places = self.saved_for_forward
         found = tuple(saved[place] if isinstance(place, int) else place for place in places)
         context = Context(self.by_argument(needs), found)
-        vars(context).update(self.attributes or {})
+        context.__dict__.update(self.attributes or {})
         for name, value in self.slots.items():
             setattr(context, name, fill(value, saved))
         return context
@@ -288,11 +247,8 @@ class Call:
         """Run the author's backward; returns one gradient or None per input tensor."""
         definition = self.definition
         given = self._filled(cotangents)
-        context, name = self.context(saved, needs), definition.name
-        if not (self.transformed or _transforming()):
-            return self.backward(definition.backward, context, given)
-        lenient = leniency(self.answers(saved), name=name)
-        with lenient:
+        context = self.context(saved, needs)
+        with leniency(self.answers(saved), name=definition.name):
             return self.backward(definition.backward, context, given)
 
     def answers(self, saved: dict[int, Any]) -> dict[int, bool]:
@@ -333,29 +289,34 @@ class Call:
         self, rule: Any, context: Context, given: Sequence[torch.Tensor | None]
     ) -> list[torch.Tensor | None]:
         """Run a backward on a context; returns one gradient or None per input tensor."""
-        definition = self.definition
-        versions = None if definition.lenient else versions_of(given)
         arguments = unflatten(without_values(self.result, None), given)
-        if definition.autocast == "ambient":
-            result = self._call_backward(rule, context, arguments)
-        else:
+        return self.matched(self.run_backward(rule, context, given, arguments))
+
+    def run_backward(
+        self, rule: Any, context: Any, cotangents: Sequence[Any], arguments: Sequence[Any]
+    ) -> Any:
+        """Run a backward on arguments made of cotangents, under the autocast of forward."""
+        definition = self.definition
+        # Where it is watched, a change in place is made pure.
+        versions = None if definition.lenient or self.again else versions_of(cotangents)
+        if definition.boxed:
+            arguments = (list(arguments),)
+        if definition.autocast != "ambient" and (self.autocast is not None or _autocasting()):
             with scope(self.autocast):
-                result = self._call_backward(rule, context, arguments)
-        if versions is not None and versions != versions_of(given):
+                result = rule(context, *arguments)
+        else:
+            result = rule(context, *arguments)
+        if versions is not None and versions != versions_of(cotangents):
             raise DefinitionError(
                 f"The backward of {definition.name} changes its cotangent in place.",
                 expected="cotangents are left as they are: other code holds them too",
                 mend="Compute out of place, or on cotangent.clone().",
             )
-        return self.matched(result)
+        return result
 
     def matched(self, result: Any) -> list[torch.Tensor | None]:
         """What a backward returned, as one gradient or None per input tensor."""
         return match(self.template, self._gradients(result), self._complain)
-
-    def _call_backward(self, backward: Any, context: Context, arguments: Any) -> Any:
-        given = (list(arguments),) if self.definition.boxed else arguments
-        return backward(context, *given)
 
     def _gradients(self, result: Any) -> tuple[Any, ...]:
         gradients = tuple(result) if isinstance(result, (tuple, list)) else (result,)

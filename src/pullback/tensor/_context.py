@@ -10,7 +10,10 @@ from pullback.errors import DefinitionError
 __all__ = ["Context"]
 
 
-class Context(torch.autograd.function.FunctionCtx):
+_base: Any = torch.autograd.function.FunctionCtx  # whose own annotations are of a context in C++
+
+
+class Context(_base):
     """Carries values from forward to backward and jvp, where the engine runs the rules.
 
     It has the methods of torch's own context, and keeps what they declare under torch's names.
@@ -35,7 +38,9 @@ class Context(torch.autograd.function.FunctionCtx):
         "to_save",
     )
 
+    __dict__: dict[str, Any]
     needs_input_grad: tuple[bool, ...]
+    output_grad_dtypes: tuple[torch.dtype | None, ...] | None
     saved_tensors: tuple[Any, ...]
 
     def __init__(

@@ -18,11 +18,13 @@ from pullback.internal.torch import (
     graph_is_kept,
     is_any_autocast_enabled,
     is_legacy_batchedtensor,
+    len_torch_dispatch_stack,
     node_class,
     pytree,
     versions_of,
 )
 from pullback.tensor import _random
+from pullback.tensor._application import Application
 from pullback.tensor._autocast import scope
 from pullback.tensor._call import Call
 from pullback.tensor._definition import Definition
@@ -30,27 +32,24 @@ from pullback.tensor._kept import aside, forget, reclaim
 from pullback.tensor._leniency import leniency
 from pullback.tensor._mutation import refuse_mutation
 from pullback.tensor._places import Places, views_of
-from pullback.tensor._second_order import Application, differentiable_gradient
+from pullback.tensor._second_order import differentiable_gradient
 from pullback.tensor._structure import (
     ONE,
     Template,
     flatten,
-    is_data,
     is_hole,
     is_plain,
     unflatten,
     without_values,
 )
 
-__all__ = ["Nested", "is_flat", "make_plain"]
+__all__ = ["Nested", "make_plain"]
 
-_CONTAINERS = (list, tuple, dict)
-_ATOMS = frozenset({float, int, bool, str, type(None)})
-_TENSORS = (torch.Tensor, torch.nn.Parameter)
-_FLAT = _ATOMS | set(_TENSORS)
 _transforming = are_functorch_transforms_active
 _autocasting = is_any_autocast_enabled
 _keeps_graph = graph_is_kept
+_dispatch_modes = len_torch_dispatch_stack
+_needs_of_torch: Any = torch.autograd.function.BackwardCFunction.needs_input_grad
 # torch 2.15: what backward may add its gradients to.
 _buffers: Any = getattr(torch.autograd.function.FunctionCtx, "input_grad_buffers", None)
 
@@ -70,34 +69,40 @@ class Nested:
         return entries[0] if self.single else entries
 
 
-def is_flat(args: Sequence[Any]) -> bool:
-    """Whether no argument holds a tensor inside of a structure."""
-    for arg in args:
-        if type(arg) not in _FLAT and isinstance(arg, _CONTAINERS) and not is_data(arg):
-            return False
-    return True
+def make_plain(name: str, definition: Definition, *, nested: bool = False) -> Any:
+    """Make the entry of the torch Function that runs the rules of a definition.
 
-
-def make_plain(name: str, definition: Definition) -> Any:
-    """Make the entry of the torch Function that runs the rules of a definition."""
+    It takes the arguments of forward. Where these are nested, given by name or cast by autocast,
+    which torch does not know of, it takes a `Call` and the tensors among them.
+    """
     # Long: two rules, as torch takes them, that share what is read off the definition once.
-    if definition.direct:
+    if definition.direct and not nested:
         return _make_direct(name, definition)
     split, check = definition.setup_context, not definition.lenient
 
     def forward(ctx: Any, *args: Any) -> Any:
-        template, tensors = flatten(args)
-        before = _random.states(tensors)
+        call = None
+        if nested:
+            call, *tensors = args
+            ctx.__pullback__, template = call, call.template
+            args, names = unflatten(template, tensors), call.names
+        else:
+            template, tensors = flatten(args)
+            names = ()
+        before = None if _dispatch_modes() else _random.states(tensors)
         versions = versions_of(tensors) if check else None
         if split is None:
-            output = definition.forward(ctx, *args)
+            output = definition.call(args, names, ctx)
         else:
-            output = definition.forward(*args)
+            output = definition.call(args, names)
             split(ctx, args, output)
         if versions is not None and versions != versions_of(tensors):
             refuse_mutation(definition, template, tensors, versions, ctx.dirty_tensors or ())
-        call = Call(definition, template)
-        call.enter = entry
+        if call is None:
+            call = Call(definition, template)
+        else:
+            del ctx.__pullback__
+        call.enter = again
         result = _finish(call, ctx, tensors, output)
         ctx.__pullback__ = call
         # What is plain never runs forward again.
@@ -113,10 +118,23 @@ def make_plain(name: str, definition: Definition) -> Any:
             )
         given = tuple(cotangents[0]) if definition.boxed else cotangents
         if torch.is_grad_enabled() or forward_level() >= 0 or _transforming():
-            return _beyond(definition, ctx, given)
+            call, gradients = ctx.__pullback__, _beyond(ctx, given)
+            return (
+                (None, *gradients)
+                if nested
+                else unflatten(without_values(call.template, None), gradients)
+            )
         if not _keeps_graph():
             forget(ctx.__pullback__.kept)
-        return _run_in_batch(definition, ctx, given, _run)
+        result = _run_in_batch(definition, ctx, given, _run)
+        return (None, *ctx.__pullback__.matched(result)) if nested else result
+
+    def again(call: Call, tensors: Sequence[torch.Tensor]) -> Any:
+        if not nested:
+            return entry(*unflatten(call.template, tensors))
+        other = Call(definition, call.template)
+        other.names, other.autocast = call.names, call.autocast
+        return entry(other, *tensors)
 
     body = {
         "forward": staticmethod(forward),
@@ -127,9 +145,24 @@ def make_plain(name: str, definition: Definition) -> Any:
     plain: Any = type(name, (torch.autograd.Function,), body)
     if _buffers is not None:
         node_class(plain).input_grad_buffers = property(_input_grad_buffers)
+    if nested:
+        node_class(plain).needs_input_grad = property(_needs_by_argument)
     # The entry point in C++: torch's own `apply` binds the signature anew for each call.
     entry = super(torch.autograd.Function, plain).apply
     return entry
+
+
+def _needs(ctx: Any) -> Sequence[bool]:
+    """For each input tensor, whether its gradient is wanted."""
+    every = _needs_of_torch.__get__(ctx)
+    holes = ctx.__pullback__.template[0]
+    if type(ctx).needs_input_grad is not _needs_of_torch:
+        return every[1:]
+    return [need for need, hole in zip(every, holes, strict=True) if is_hole(hole)]
+
+
+def _needs_by_argument(ctx: Any) -> tuple[bool, ...]:
+    return ctx.__pullback__.by_argument(_needs(ctx))
 
 
 def _make_direct(name: str, definition: Definition) -> Any:
@@ -150,8 +183,9 @@ def _make_direct(name: str, definition: Definition) -> Any:
 
 
 def _run_direct(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
+    """Run the author's backward without the autocast that may be on where it runs."""
     rule: Any = definition.backward
-    if _autocasting() and definition.autocast != "ambient":
+    if _autocasting():
         with scope(None):
             return rule(ctx, *cotangents)
     return rule(ctx, *cotangents)
@@ -183,9 +217,10 @@ def _run_in_batch(
 
 
 def _input_grad_buffers(ctx: Any) -> tuple[torch.Tensor | None, ...]:
-    """Those of torch, but none where the gradient is differentiated again: it is returned then."""
-    again = ctx.__pullback__.again
-    return (None,) * len(ctx.needs_input_grad) if again else _buffers.__get__(ctx)
+    """Those of torch, but none where the gradient is nested, or differentiated again."""
+    needs = ctx.needs_input_grad
+    as_given = needs == _needs_of_torch.__get__(ctx) and not ctx.__pullback__.again
+    return _buffers.__get__(ctx) if as_given else (None,) * len(needs)
 
 
 def _finish(call: Call, ctx: Any, tensors: Sequence[torch.Tensor], output: Any) -> Any:
@@ -226,8 +261,12 @@ def _is_all_plain(
             leaves = (leaf for leaf in pytree.tree_leaves(value) if id(leaf) not in known)
             if not all(is_plain(leaf, given) for leaf in leaves):
                 return False
-    known.update(id(t) for i, t in enumerate(outputs) if i not in call.non_differentiable)
-    return all(t is None or id(t) in known for t in ctx.to_save or ())
+    for tensor in ctx.to_save or ():
+        if tensor is not None and id(tensor) not in known:
+            same = (i for i, output in enumerate(outputs) if output is tensor)
+            if next(same, -1) in (-1, *call.non_differentiable):
+                return False
+    return True
 
 
 def _apart(ctx: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -238,44 +277,22 @@ def _apart(ctx: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
 
 def _run(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
     """Run the author's backward on torch's context."""
-    call = ctx.__pullback__
-    # Where it is watched, a change in place is made pure.
-    check = not (definition.lenient or call.again)
-    versions = versions_of(cotangents) if check else None
-    given = cotangents
+    call, given = ctx.__pullback__, cotangents
     if call.nested:
         given = unflatten(without_values(call.result, None), cotangents[:-1])
-    given = (list(given),) if definition.boxed else given
-    rule: Any = definition.backward
-    if _autocasting() and definition.autocast != "ambient":
-        with scope(None):
-            result = rule(ctx, *given)
-    else:
-        result = rule(ctx, *given)
-    if versions is not None and versions != versions_of(cotangents):
-        raise DefinitionError(
-            f"The backward of {definition.name} changes its cotangent in place.",
-            expected="cotangents are left as they are: other code holds them too",
-            mend="Compute out of place, or on cotangent.clone().",
-        )
-    return result
+    return call.run_backward(definition.backward, ctx, cotangents, given)
 
 
-def _beyond(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
+def _beyond(ctx: Any, cotangents: Sequence[Any]) -> list[torch.Tensor | None]:
     """The gradients where they can be differentiated in turn."""
     call = ctx.__pullback__
-    places = [i for i, hole in enumerate(call.template[0]) if is_hole(hole)]
-    call.needs = [ctx.needs_input_grad[i] for i in places]
+    call.needs = _needs(ctx)
     application = _OnNode(call, ctx, cotangents)
     call.again = True
     try:
-        gradients = differentiable_gradient(application, application.given, call.needs)
+        return differentiable_gradient(application, application.given, call.needs)
     finally:
         call.again = False
-    every: list[Any] = [None] * len(call.template[0])
-    for place, gradient in zip(places, gradients, strict=True):
-        every[place] = gradient
-    return tuple(every)
 
 
 class _OnNode(Application):
@@ -298,8 +315,16 @@ class _OnNode(Application):
         result = _run_in_batch(self.call.definition, self.node, every, _run)
         return self.call.matched(result)
 
+    def at(self, saved: Sequence[torch.Tensor | None]) -> Application:
+        """The same: a node is of one level."""
+        return self
+
+    def answers(self) -> dict[int, bool]:
+        """Nothing: tensors answer themselves."""
+        return {}
+
     def saved(self) -> list[torch.Tensor]:
-        """The tensors that were saved."""
+        """The tensors that were saved, and the inputs that were kept aside."""
         kept = [entry[0] for entry in self.call.kept if isinstance(entry, tuple)]
         found = [*self.node.saved_tensors, *(map(_behind, kept))]
         return [tensor for tensor in found if tensor is not None]
@@ -320,7 +345,7 @@ class _OnNode(Application):
 
     def outputs(self) -> list[torch.Tensor]:
         """The outputs of one more application: the node holds none that its author did not save."""
-        output = self.call.enter(*unflatten(self.call.template, self.inputs()))
+        output = self.call.enter(self.call, self.inputs())
         if type(output) is tuple and output and type(output[-1]) is Nested:
             return list(output[:-1])
         return flatten(self.call.entries(output))[1]

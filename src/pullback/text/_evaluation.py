@@ -12,7 +12,7 @@ from pullback.text._joining import Quote
 from pullback.text._operation import Operation
 from pullback.text._replies import shorten
 
-__all__ = ["Evaluation", "deterministic", "exact_match", "is_full", "mean"]
+__all__ = ["Evaluation", "deterministic", "exact_match", "finite", "is_full", "mean"]
 
 
 class Evaluation(NamedTuple):
@@ -61,11 +61,11 @@ class Evaluate(Operation):
     def forward(spec: Evaluator, prediction: Variable, *target: Variable) -> tuple[Any, Any, Any]:
         said = f"The score by {spec.purpose!r}"
         scores = [
-            0.0 if failure_in(each) is not None else _number(spec.function(each, wanted), said)
+            0.0 if failure_in(each) is not None else finite(spec.function(each, wanted), said)
             for each, wanted in _pairs(spec, prediction, target)
         ]
         total = spec.reduction(scores)
-        _number(total, f"The reduction of {spec.purpose!r}")
+        finite(total, f"The reduction of {spec.purpose!r}")
         failed = [n for n, score in enumerate(scores) if not spec.success(score)]
         which = f", the others at {', '.join(map(str, failed))}" if failed else ""
         explanation = (
@@ -212,7 +212,12 @@ def _complaint(spec: Evaluator, score: float, wanted: Any, prediction: Variable,
     return complaint if more is None else [complaint, *getattr(more, "notes", (more,))]
 
 
-def _number(value: Any, what: str) -> float:
+def finite(value: Any, what: str) -> float:
+    """The number, if it is one.
+
+    Raises:
+        ArgumentTypeError: it is none, or not finite.
+    """
     if isinstance(value, bool | int | float) and math.isfinite(value):
         return float(value)
     raise ArgumentTypeError(

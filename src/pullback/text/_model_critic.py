@@ -1,7 +1,7 @@
 """`ModelCritic`: a language model says what the texts of an operation should change."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from pullback.text._critic import Review
 from pullback.text._joining import heard
 from pullback.text._operation import Operation
 from pullback.text._prompts import prompt
-from pullback.text._replies import ask, check_retries, fill_prompt, shorten
+from pullback.text._replies import ask, check_retries, fill_prompt, listed, shorten
 from pullback.text._templates import fence_of
 from pullback.text.lm import LM
 
@@ -81,7 +81,7 @@ class Criticise(Operation):
         critic, parts = spec.critic, [inputs[number] for number in spec.chosen]
         messages = fill_prompt(
             prompt("feedback"), call=spec.written(inputs), answer=_shown(output),
-            said=_bounded(said, critic.limit), parts=_numbered(parts),
+            said=listed(_sourced(said), critic.limit), parts=_numbered(parts),
         )  # fmt: skip
         read = lambda answer: read_feedback(answer, len(parts))  # noqa: E731
         told = await ask(critic.lm, messages, read, critic.retries, **critic.options)
@@ -104,20 +104,11 @@ def _shown(value: Variable) -> str:
     return str(value.data) if isinstance(value.data, str) else repr(value.data)
 
 
-def _bounded(feedback: Variable, limit: int) -> str:
-    """Feedback as one text of at most so many characters, each note with where it comes from."""
-    lines = []
+def _sourced(feedback: Variable) -> Iterator[str]:
+    """Each note with where it comes from."""
     for note in getattr(feedback, "notes", (feedback,)):
         source = f"[on {note.origin.role}] " if note.origin and note.origin.role else ""
-        lines.append(f"- {source}{note._data}")  # the history is that of the feedback
-    kept, size = [], 0
-    for line in lines:
-        size += len(line)
-        if kept and size > limit:
-            break
-        kept.append(shorten(line, limit))
-    left = [f"- ({len(lines) - len(kept)} more left out)"] if len(kept) < len(lines) else []
-    return "\n".join([*kept, *left])
+        yield f"{source}{note._data}"  # the history is that of the feedback
 
 
 def _numbered(parts: Sequence[Variable]) -> str:

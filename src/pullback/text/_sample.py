@@ -1,14 +1,13 @@
 """One sample through a pipeline: its score, and what was said of each parameter."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from pullback.errors import ArgumentTypeError, ModelError
+from pullback.errors import ModelError
 from pullback.tape import Variable, grad, no_grad
-from pullback.text._evaluation import Evaluation
+from pullback.text._evaluation import Evaluation, finite
 from pullback.text._failure import forgive, tolerating
 from pullback.text._module import Module
 from pullback.text._python import StepError
@@ -126,10 +125,7 @@ def number_of(evaluation: Any) -> float:
     """
     score = evaluation.score if isinstance(evaluation, Evaluation) else evaluation
     score = score.data if isinstance(score, Variable) else score
-    if not isinstance(score, int | float) or not math.isfinite(score):
-        raise ArgumentTypeError("The metric gave no finite number.", given=repr(score)[:80],
-                                expected="an Evaluation or a number")  # fmt: skip
-    return float(score)
+    return finite(score, "What the metric gave")
 
 
 def _said(roots: list[Variable], notes: Any, parameters: Mapping[str, Variable]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ Wrong = tuple[torch.Tensor, torch.Tensor] | None
 
 
 def _grad(probe: Probe) -> Wrong:
-    points = tuple(probe.inputs.points())
+    points = tuple(probe.point(0))  # copies: a forward may write to what it is given
     weights = probe.cotangents(probe.output_values())
 
     def loss(*leaves: torch.Tensor) -> torch.Tensor:
@@ -70,7 +70,7 @@ def _grad(probe: Probe) -> Wrong:
 
 
 def _vjp(probe: Probe) -> Wrong:
-    points = tuple(probe.inputs.points())
+    points = tuple(probe.point(0))  # copies: a forward may write to what it is given
     weights = probe.cotangents(probe.output_values())
     pull: Any = torch.func.vjp(probe.flat, *points)[1]
     return _first(probe, pull(tuple(weights)), probe.backward(points, weights))

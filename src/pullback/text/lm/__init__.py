@@ -1,8 +1,8 @@
 """Language models: one protocol, and what answers or wraps it.
 
 What is asked becomes a `Request` (of `Message`, `Tool` and a schema). It goes through each
-`Wrapper` to the `LM` that answers it with a `Completion`. While a `Run` is under way, its `Record` and
-`Budget` stand before that `LM`: one over a `Journal`, the other over an `Account`.
+`Wrapper` to the `LM` that answers it with a `Completion`. While a `Run` is under way, its `Record`
+and `Budget` stand before that `LM`: one over a `Journal`, the other over an `Account`.
 """
 
 from pullback.text.lm._account import Account, Spending

@@ -6,7 +6,7 @@ from pullback.errors import ArgumentError, BudgetError
 from pullback.text.lm._account import Account
 from pullback.text.lm._lm import active
 
-__all__ = ["Plan", "account_of", "check_plan", "describe_plan", "plan_training", "remark"]
+__all__ = ["Plan", "account_of", "check_plan", "plan_training", "remark"]
 
 ENOUGH = 8  # proposals: after fewer, the best of them is as likely luck as a better text
 
@@ -120,11 +120,6 @@ def check_plan(plan: Plan, account: Account | None) -> None:
             expected=f"at least {plan.start + plan.each} calls and 1 proposal",
             mend="Raise the budget, or train and measure on fewer samples.",
         )  # fmt: skip
-
-
-def describe_plan(plan: Plan, account: Account | None) -> str:
-    """The plan, what the budget buys of it, and whether that can mean anything."""
-    return plan.describe(account) + remark(plan.affords(account))
 
 
 def remark(proposals: int) -> str:

@@ -217,6 +217,11 @@ class Run:
             f"{self.journal.paid.usage.tokens:,} tokens, {self.journal.paid.cost}"
         )
 
+    def note(self, name: str, value: Any) -> None:
+        """Keep plain JSON in the journal; one that is replayed stays as it is."""
+        if not self.replays:
+            self.journal.note(name, value)
+
     def expect(self, plan: Plan) -> None:
         """Tell, before it spends, what the program is going to need.
 
@@ -224,8 +229,7 @@ class Run:
         """
         self.plans.append(plan)
         self.described.append(plan.describe(self.account, self.paid + self.recorded))
-        if not self.replays:
-            self.journal.note("plan", self.described)
+        self.note("plan", self.described)
         if self.watch is not None:
             self.watch(self)
 
@@ -236,9 +240,8 @@ class Run:
             roots: Variables with a history, or gradient edges.
             name: one graph is kept for each.
         """
-        if not self.replays:
-            whole = {"graph": graph.to_json(roots), "feedback": _feedback(roots)}
-            self.journal.note(f"graph:{name}", whole)
+        whole = {"graph": graph.to_json(roots), "feedback": _feedback(roots)}
+        self.note(f"graph:{name}", whole)
 
 
 def _feedback(roots: Any) -> list[dict[str, Any]]:

@@ -3,44 +3,17 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pullback.text.lm import Call, Message
 
-__all__ = ["Box", "Drawing", "draw"]
+__all__ = ["draw"]
 
 WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 210, 62, 60, 18, 12
 MOST = 400  # boxes; a page with more shows nothing to a reader
 
 
-@dataclass(frozen=True)
-class Box:
-    """A node of the graph: where it is, and what stands in it."""
-
-    x: int
-    y: int
-    title: str
-    role: str
-    text: str
-    leaf: bool
-    call: Call | None
-    notes: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """Boxes, the paths of arrows between them, and the size of all."""
-
-    name: str
-    boxes: tuple[Box, ...]
-    paths: tuple[str, ...]
-    width: int
-    height: int
-    left_out: int
-
-
-def draw(name: str, text: str, calls: Sequence[Call], feedback: Sequence[Any]) -> Drawing:
+def draw(name: str, text: str, calls: Sequence[Call], feedback: Sequence[Any]) -> dict[str, Any]:
     """Lay a graph out in columns, from the leaves on the left to the roots.
 
     Arguments:
@@ -48,6 +21,9 @@ def draw(name: str, text: str, calls: Sequence[Call], feedback: Sequence[Any]) -
         text: what `tape.graph.to_json` wrote: every node before those that it follows from.
         calls: those of the run; a node whose value is the answer of one is taken for its step.
         feedback: for leaves, what was said of them: mappings of ``role``, ``data`` and ``notes``.
+
+    Returns:
+        Boxes, the paths of arrows between them, the size of all, and how many are left out.
     """
     nodes = json.loads(text)["nodes"]
     followed = [[edge[0] for edge in node["next"] if edge is not None] for node in nodes]
@@ -76,12 +52,13 @@ def draw(name: str, text: str, calls: Sequence[Call], feedback: Sequence[Any]) -
     )  # fmt: skip
     width = 2 * MARGIN + (max(column[node] for node in shown) + 1) * (WIDTH + GAP_X) - GAP_X
     height = 2 * MARGIN + max(rows.values()) * (HEIGHT + GAP_Y) - GAP_Y
-    return Drawing(name, boxes, paths, width, height, len(order) - len(shown))
+    return {"name": name, "boxes": boxes, "paths": paths, "width": width, "height": height,
+            "left_out": len(order) - len(shown)}  # fmt: skip
 
 
 def _box(
     nodes: list[Any], number: int, place: tuple[int, int], free: list[Call], said: dict[Any, Any]
-) -> Box:
+) -> dict[str, Any]:
     node = nodes[number]
     data = next((each["data"] for each in node["outputs"] if each["data"] is not None), None)
     role = next((each["role"] for each in node["outputs"] if each["role"]), "")
@@ -95,7 +72,8 @@ def _box(
     if data is None and call is not None and call.answer is not None:
         asked = [f"{each.name}({each.arguments})" for each in call.answer.tool_calls]
         text = " ".join([call.answer.text, *asked]).strip()
-    return Box(*place, title, role, text, leaf, call, notes if leaf else ())
+    return {"x": place[0], "y": place[1], "title": title, "role": role, "text": text,
+            "leaf": leaf, "call": call, "notes": notes if leaf else ()}  # fmt: skip
 
 
 def _call(nodes: list[Any], node: Any, data: Any, free: list[Call]) -> Call | None:

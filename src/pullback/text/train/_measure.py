@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Any
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape._place import within
 from pullback.text._at_once import at_once
+from pullback.text._evaluation import mean
 from pullback.text._failure import tolerating
 from pullback.text._module import Module
 from pullback.text._sample import Scored, score_sample
@@ -86,7 +86,7 @@ class Measure:
 
     def __call__(self) -> float:
         """The mean score of the texts as they are."""
-        return math.fsum(scores := self.scores()) / len(scores)
+        return mean(self.scores())
 
     def scores(self, numbers: Sequence[int] | None = None) -> list[float]:
         """The score of each sample, or of those with these numbers, with the texts as they are.
@@ -140,4 +140,4 @@ class Measure:
     def _keep(self, state: str, number: int, found: Sequence[Scored]) -> None:
         with self._lock:
             self.failures += sum(bool(scored.failure) for scored in found)
-            self._scores[state, number] = math.fsum(each.score for each in found) / len(found)
+            self._scores[state, number] = mean([each.score for each in found])

@@ -63,12 +63,9 @@ def run_step(step: Any, batch: Any, number: int, learn: bool) -> dict[str, float
     return {"score": float(evaluation.score.data), **numbers}
 
 
-def evaluations_of(measure: Any, otherwise: int = 0, repeats: int | None = None) -> int:
+def evaluations_of(measure: Any) -> int:
     """How many runs of a module a measure makes, each sample as often as it repeats."""
-    samples = getattr(measure, "samples", None)
-    if samples is None:
-        return otherwise
-    return len(samples) * (getattr(measure, "repeats", 1) if repeats is None else repeats)
+    return len(getattr(measure, "samples", ())) * getattr(measure, "repeats", 1)
 
 
 def told(metrics: dict[str, float]) -> str:

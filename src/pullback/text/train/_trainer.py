@@ -19,8 +19,8 @@ from pullback.text._chat import count_calls
 from pullback.text._failure import SHARE, Failures, attempted, tolerate
 from pullback.text._module import Module, write_json
 from pullback.text.lm import Account, Plan, current_run
-from pullback.text.lm._plan import account_of, check_plan, describe_plan, plan_training, remark
-from pullback.text.optim._comparison import Comparison, check_items
+from pullback.text.lm._plan import account_of, check_plan, plan_training, remark
+from pullback.text.optim._comparison import Comparison
 from pullback.text.optim._validated import Outcome, Validated
 from pullback.text.train._data import DataLoader
 from pullback.text.train._progress import Progress
@@ -162,12 +162,9 @@ class Trainer:
         check_plan(plan, account)
         run = _Run(self, module, optimizer, Result(plan), Progress(self.progress, clients))
         run.account = account
-        if isinstance(optimizer, Validated) and optimizer.looks is None and plan.proposals:
-            optimizer.looks = plan.proposals
-            check_items(
-                evaluations_of(optimizer.measure, 2**31, 1), optimizer.risk, optimizer.looks
-            )
-        run.show(f"plan: {describe_plan(plan, account)}")
+        if isinstance(optimizer, Validated):
+            optimizer.expect(plan.proposals)
+        run.show(f"plan: {plan.describe(account)}{remark(plan.affords(account))}")
         if resume is not None:
             run.load(Path(resume))
         with tolerate(self.max_failures) as failures:
@@ -264,7 +261,7 @@ class _Run:
     def _tell_run(self) -> None:
         """Let the page of the run under way show what the search has found."""
         run = current_run()
-        if run is None or run.replays:
+        if run is None:
             return
         now = self.module.state_dict()
         texts = [
@@ -273,7 +270,7 @@ class _Run:
             if isinstance(before, str)
         ]
         steps = [asdict(outcome) for outcome in self.result.outcomes]
-        run.journal.note("search", {"steps": steps, "texts": texts, "stopped": str(self.result)})
+        run.note("search", {"steps": steps, "texts": texts, "stopped": str(self.result)})
 
     def _propose(self) -> str:
         """One step of the optimizer, which is a proposal; what became of it, in words."""

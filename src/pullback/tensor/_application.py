@@ -1,4 +1,4 @@
-"""An application at one level of transforms, where the engine holds what forward kept."""
+"""`Application`: one application of a Function, with the tensors it has where it is derived."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,19 +8,22 @@ import torch
 from pullback.tensor import _random
 from pullback.tensor._call import Call
 from pullback.tensor._context import Context
-from pullback.tensor._second_order import Application
 
-__all__ = ["OnCall"]
+__all__ = ["Application"]
 
 
-class OnCall(Application):
+class Application:
     """An application of which a `Call` tells what was kept where.
+
+    Outside of transforms torch's own node holds this: see `pullback.tensor._plain`.
 
     Arguments:
         call: the application.
         kept: by their places the inputs, and what else was kept.
         needs: for each input, whether its gradient is wanted.
     """
+
+    node: Any = None  # of the graph of autograd, if torch's own holds the context
 
     def __init__(
         self, call: Call, kept: dict[int, Any], needs: Sequence[bool] | None = None
@@ -43,35 +46,37 @@ class OnCall(Application):
             with torch.no_grad(), _random.replaying(self.call.generators):
                 self.call.forward([x.clone() for x in self.inputs()])
 
-    def at(self, saved: Sequence[torch.Tensor | None]) -> "OnCall":
+    def at(self, saved: Sequence[torch.Tensor | None]) -> "Application":
         """The same application, with the saved tensors of another level."""
-        return OnCall(self.call, dict(zip(self.kept, saved, strict=True)), self._needs)
+        return Application(self.call, dict(zip(self.kept, saved, strict=True)), self._needs)
 
     def saved(self) -> list[torch.Tensor]:
         """The tensors that were saved."""
         return list(self.kept.values())
 
     def inputs(self) -> list[torch.Tensor]:
-        """The inputs, with their history."""
+        """The inputs, with their history.
+
+        Raises:
+            UnsupportedError: one is gone, or was changed.
+        """
         return [self.kept[i] for i in range(len(self.call.needs))]
+
+    def reaches_inputs(self) -> bool:
+        """Whether the tensors that are left have a history that leads to each input."""
+        return True
 
     def outputs(self) -> list[torch.Tensor]:
         """The outputs, with the history that the author's rule gives them."""
-        call, first = self.call, len(self.call.needs)
-        if call.transformed:
-            return [self.kept[first + i] for i in range(call.count)]
-        again = Call(
-            call.definition, call.template, call.names, call.needs, call.autocast, transformed=False
-        )
-        again.enter = call.enter
-        return list(call.enter(again, *self.inputs())[: call.count])
+        first = len(self.call.needs)
+        return [self.kept[first + i] for i in range(self.call.count)]
 
     def answers(self) -> dict[int, bool]:
         """What tensors, by id, are to answer when asked whether they require a gradient."""
         return self.call.answers(self.kept)
 
     def attributes(self) -> dict[str, Any]:
-        """Nothing: the engine holds what forward put on the context."""
+        """What the context has now, that its author has put there since."""
         return {}
 
     def context(self, tangents: Sequence[Any]) -> Context:
