@@ -113,8 +113,7 @@ class Probe:
 
     def generator(self, label: object) -> torch.Generator:
         """A generator that depends on the seed and a label only."""
-        mixed = zlib.crc32(f"{self.seed}/{label}".encode())
-        return torch.Generator().manual_seed(mixed)
+        return torch.Generator().manual_seed(zlib.crc32(f"{self.seed}/{label}".encode()))
 
     def leaves(self, points: Sequence[torch.Tensor] | None = None) -> Tensors:
         """Fresh copies of the differentiated inputs that require a gradient."""
