@@ -9,13 +9,10 @@ import pytest
 MEMORY = Path("/dev/shm")  # where the system has it
 
 
-@pytest.fixture(autouse=True, scope="session")
-def in_memory():
-    before = tempfile.tempdir
+@pytest.fixture(autouse=True)
+def in_memory(monkeypatch):
     if os.access(MEMORY, os.W_OK):
-        tempfile.tempdir = str(MEMORY)
-    yield
-    tempfile.tempdir = before
+        monkeypatch.setattr(tempfile, "tempdir", str(MEMORY))
 
 
 @pytest.fixture

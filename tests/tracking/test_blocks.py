@@ -8,7 +8,7 @@ from tests.tracking.models import sequential
 from torch import nn
 
 from pullback.errors import ArgumentError, UnsupportedError
-from pullback.tracking import BlockErrors, Tracker, simulate_format
+from pullback.tracking import BlockErrors, Tracker, read_run, simulate_format
 from pullback.tracking.formats import (
     E4M3,
     ScaledFormat,
@@ -158,7 +158,9 @@ def test_the_page_and_the_recording_have_the_figures(tracker, tmp_path):
         '"kind":"noise","module":"head","role":"gradient"' in (tmp_path / "run.jsonl").read_text()
     )
     tracker.to_html(tmp_path / "run.html")
-    assert "Signal to quantisation noise" in (tmp_path / "run.html").read_text()
+    assert str(tracker.advise_blocks()) in (tmp_path / "run.html").read_text()
+    assert read_run(tmp_path / "run.jsonl").advice == str(tracker.advise_blocks())
+    assert tracker.table().endswith(str(tracker.advise_blocks()))
 
 
 def test_outliers_are_kept_where_a_sum_of_squares_does_not_show_them():

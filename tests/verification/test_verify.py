@@ -1,8 +1,10 @@
 """Wrong kernels are caught, right ones are not accused."""
 
+import math
 import os
 import signal
 
+import numba
 import pytest
 import torch
 from tests.fuzzing import examples, spread
@@ -123,3 +125,35 @@ def test_the_command(tmp_path, monkeypatch, capsys) -> None:
     [report], reruns, _ = read_reports([tmp_path / "found.json"])
     assert [f.clause for f in report.problems] == ["forbidden"]
     assert reruns[names[0]].startswith("pullback verify")
+
+
+def test_a_numba_kernel_is_not_accused() -> None:
+    @numba.njit
+    def rows(x, y):
+        for i in range(x.shape[0]):
+            largest, total = x[i].max(), 0.0
+            for j in range(x.shape[1]):
+                y[i, j] = math.exp(x[i, j] - largest)
+                total += y[i, j]
+            for j in range(x.shape[1]):
+                y[i, j] /= total
+
+    def kernel(x):
+        flat = x.detach().reshape(-1, x.shape[-1]).double().contiguous()
+        y = torch.empty_like(flat)
+        rows(flat.numpy(), y.numpy())
+        return y.view(x.shape).to(x.dtype)
+
+    inputs = (torch.randn(3, 8),)
+    report = verify(kernel, plain, inputs, forbid=["softmax"], isolate=False)
+    assert report.ok, str(report)
+    assert report["gradients"].verdict == "lacking"
+
+
+@pytest.mark.breadth
+@pytest.mark.skipif(examples(1) == 1, reason="compiling takes seconds: make fuzz")
+def test_a_compiled_kernel_is_not_accused() -> None:
+    compiled = torch.compile(RIGHT["traced"](BASES["softmax"]), backend="eager", dynamic=True)
+    torch.compiler.reset()
+    report = verify(compiled, plain, (torch.randn(3, 8),), isolate=False)
+    assert report.ok, str(report)

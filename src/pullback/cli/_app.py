@@ -131,7 +131,7 @@ def _verify(  # noqa: PLR0917 - typer reads the options off the parameters
     del debug
     options = Options(
         targets=kernels, seed=seed, isolate=isolate, json=json_path, html=html, junit=junit,
-        sarif=sarif, verbose=verbose, timeout=timeout,
+        sarif=sarif, verbose=verbose, timeout=timeout if isolate else None,
     )  # fmt: skip
     options.refuse_values()
     require_tensor("pullback verify")

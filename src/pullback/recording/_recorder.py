@@ -66,6 +66,7 @@ class Record:
     full: bool = False
     ignored: bool = False
     kept: int = 0
+    calls: list[Call] = field(default_factory=list)
     signatures: set[Any] = field(default_factory=set)
     reasons: dict[str, int] = field(default_factory=dict)
 
@@ -76,7 +77,8 @@ class Recorder:
     Arguments:
         copy: turns ``(args, kwargs, byte limit)`` into a `Call`, or raises an exception
             whose message is the reason why the call cannot be replayed; ``None`` is no call at all.
-        keep: receives the record of the Function and the call, once it has succeeded.
+        keep: receives the record of the Function and the call, once it has succeeded; the record
+            itself keeps the call where there is no other place.
         limits: how much to keep.
         changed: is told when a Function or a reason is new.
 
@@ -88,7 +90,7 @@ class Recorder:
     def __init__(
         self,
         copy: Callable[[tuple[Any, ...], dict[str, Any], int], Call | None],
-        keep: Callable[[Record, Call], None],
+        keep: Callable[[Record, Call], None] = lambda record, call: record.calls.append(call),
         limits: Limits | None = None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -226,30 +228,18 @@ def record_this_process(directory: str, limits: Limits, inside: str = "") -> Non
     Arguments:
         directory: where calls and counts are written.
         limits: how much is kept.
-        inside: a module whose ``finish(records, calls)`` is run when this process ends, on the
-            calls that its ``copy_call`` has kept here; an empty text to write the calls instead.
+        inside: a module whose ``finish(records)`` is run when this process ends, on the calls that
+            its ``copy_call`` has kept here; an empty text to write the calls instead.
     """
     spool = _sibling("_spool.py").Spool(directory, _paths, _plain)
 
-    def encode(args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Call | None:
-        import torch
-
-        _inside_torch()
-        codec = _sibling("codec/_encode.py")
-        encoder = codec.Encoder(limit)
-        with _plain_torch(torch):
-            try:
-                arguments = [encoder.encode(item) for item in args]
-                keywords = [(name, encoder.encode(item)) for name, item in kwargs.items()]
-            except codec.Traced:
-                return None
-        return Call(arguments, keywords, encoder.tensors, encoder.bytes)
-
-    copy, keep = _inside_program(inside) if inside else (encode, spool.keep)
-    recorder = spool.recorder = Recorder(copy, keep, limits, spool.describe)
-    spool.renew()
     if inside:
-        atexit.register(_finish, recorder, keep, inside)
+        recorder = Recorder(_copies_of(inside), limits=limits, changed=spool.describe)
+        atexit.register(_finish, recorder, inside)
+    else:
+        recorder = Recorder(_encode, spool.keep, limits, spool.describe)
+    spool.recorder = recorder
+    spool.renew()
 
     def install(part: Any) -> None:
         try:
@@ -270,31 +260,35 @@ def record_this_process(directory: str, limits: Limits, inside: str = "") -> Non
     when_imported(_OWN_BASE, install)
 
 
-class _Live:
-    """Keeps calls in this process."""
+def _encode(args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Call | None:
+    """A call as plain data, for a file."""
+    import torch
 
-    def __init__(self) -> None:
-        self.calls: dict[type, list[Call]] = {}
+    _inside_torch()
+    codec = _sibling("codec/_encode.py")
+    encoder = codec.Encoder(limit)
+    with _plain_torch(torch):
+        try:
+            arguments = [encoder.encode(item) for item in args]
+            keywords = [(name, encoder.encode(item)) for name, item in kwargs.items()]
+        except codec.Traced:
+            return None
+    return Call(arguments, keywords, encoder.tensors, encoder.bytes)
 
-    def __call__(self, record: Record, call: Call) -> None:
-        self.calls.setdefault(record.function, []).append(call)
 
-
-def _inside_program(module: str) -> tuple[Any, _Live]:
-    def copy(args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Call | None:
-        return importlib.import_module(module).copy_call(args, kwargs, limit)
-
+def _copies_of(module: str) -> Callable[[tuple[Any, ...], dict[str, Any], int], Call | None]:
+    """How a module keeps the calls of the program in the program's own process."""
     # The compiler needs them: once Python has begun to end, they cannot be imported.
     for name in ("concurrent.futures.process", "concurrent.futures.thread"):
         importlib.import_module(name)
-    return copy, _Live()
+    return lambda *call: importlib.import_module(module).copy_call(*call)
 
 
-def _finish(recorder: Recorder, kept: _Live, module: str) -> None:
+def _finish(recorder: Recorder, module: str) -> None:
     recorder.uninstall()
     os.environ.pop("PULLBACK_RECORD_DIRECTORY", None)  # what the check starts is not recorded
     if recorder.records:
-        importlib.import_module(module).finish(recorder.records, kept.calls)
+        importlib.import_module(module).finish(recorder.records)
 
 
 def _watch_training(directory: str) -> tuple[Any, Callable[[], None]] | None:

@@ -65,7 +65,7 @@ class Context:
         self._phase = "forward"
         self._saved: tuple[Any, ...] | None = None
         self._saved_for_forward: tuple[Any, ...] | None = None
-        self._versions: list[int] | None = None  # of saved values that are kept as they are
+        self._versions: tuple[int, ...] | None = None  # of saved values that are kept as they are
         self._dirty: tuple[Any, ...] = ()
         self._non_differentiable: tuple[Any, ...] = ()
         self._materialize = True
@@ -181,7 +181,7 @@ class Context:
 
     def _not_released(self) -> None:
         if self._phase == "released":
-            node = self._node()
+            node = None if self._node is None else self._node()
             raise GraphError(
                 "Trying to run backward through a graph a second time: its saved values were "
                 "freed after the first.",
@@ -216,7 +216,7 @@ class Context:
             given.difference_update([id(value) for value in raw])
             plain = [id(v) in given and type(v._data) in _IMMUTABLE for v in self._saved]
             if False not in plain:
-                self._versions = [value._version for value in self._saved]
+                self._versions = tuple([value._version for value in self._saved])
                 if self._saved_for_forward is None and not self.__dict__:
                     return
         self._node = weakref.ref(node)
@@ -238,9 +238,8 @@ class Context:
             self._attributes = {name: _rebuild(v, pack, True) for name, v in self.__dict__.items()}
             self.__dict__.clear()
 
-    def release(self, node: Node) -> None:
+    def release(self) -> None:
         """Forget the saved values."""
-        self._node = weakref.ref(node)
         self._versions = None
         if self._saved is not None:
             self._saved = ()

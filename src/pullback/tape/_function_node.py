@@ -1,6 +1,7 @@
 """`FunctionNode`: one application of a Function, and how its rules are called."""
 
 import functools
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ class FunctionNode(Node):
         spaces: the spaces of the input Variables.
     """
 
-    __slots__ = ("context", "definition", "layout", "outputs", "spaces")
+    __slots__ = ("context", "definition", "layout", "outputs", "spaces", "waits")
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class FunctionNode(Node):
         self._hooks = self._prehooks = self._retained = None
         self.sequence = next(count)
         self.definition = definition
+        self.waits = definition.waits
         self.context = context
         self.layout = layout
         self.spaces = spaces
@@ -54,12 +56,7 @@ class FunctionNode(Node):
 
     def released(self) -> None:
         """Forget the saved values after a backward pass that does not retain the graph."""
-        self.context.release(self)
-
-    @property
-    def waits(self) -> bool:
-        """Whether backward is a coroutine function, or blocks a thread."""
-        return self.definition.waits
+        self.context.release()
 
     @property
     def linear(self) -> str:  # type: ignore[bad-override]
@@ -123,6 +120,8 @@ class FunctionNode(Node):
                 f"{self.title()} has no backward.", mend="Define backward, or vjp, on the Function."
             )
         context = self.context
+        if context._phase == "released":  # its error names the node
+            context._node = weakref.ref(self)
         if needed is not None:
             context = context.with_needs(_layout.needs(self.layout, needed))
         if context._materialize and (len(gradients) > 1 or gradients[0] is None):
@@ -187,14 +186,13 @@ class FunctionNode(Node):
 
     def _sign(self, answers: Sequence[Variable], gradients: Sequence[Any]) -> None:
         """Say on new notes where they come from."""
-        new = {id(note): note for each in answers for note in notes_in(each) if not note.origin}
+        new = [note for each in answers for note in notes_in(each) if note.origin is None]
         if new:
-            for each in gradients:
-                for note in notes_in(each):
-                    new.pop(id(note), None)  # it is passed on
+            passed_on = {id(note) for each in gradients for note in notes_in(each)}
             origin = Origin(self._name, self.role, self.sequence)
-            for note in new.values():
-                note._more().origin = origin
+            for note in new:
+                if id(note) not in passed_on:
+                    note._more().origin = origin
 
     def push(self, tangents: Sequence[Any]) -> list[Any] | None:
         """Run jvp; None where there is none, so that it is to be derived.

@@ -24,10 +24,12 @@ class Text(Space):
         return Feedback()
 
     def total(self, gradients: Sequence[Any]) -> Any:
-        if len(gradients) == 1 and isinstance(gradients[0], Feedback):
-            return gradients[0]
-        if len(gradients) == 1 and not gradients[0]._requires_grad:
-            return gather((gradients[0],))
+        if len(gradients) == 1:
+            [only] = gradients
+            if isinstance(only, Feedback):
+                return only
+            if not only._requires_grad:
+                return gather((only,))
         return union(notes_of(list(gradients)) or ())
 
     def conform(self, gradient: Any, complain: Callable[[str], Exception]) -> Any:

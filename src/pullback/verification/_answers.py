@@ -9,7 +9,7 @@ import torch
 
 from pullback.conformance import Arguments, NoEnd, reseed
 
-__all__ = ["Answer", "Placing", "Runner", "Subject", "same_bits", "tensors_of"]
+__all__ = ["Answer", "Placing", "Runner", "Subject", "outputs_of", "same_bits"]
 
 Placing = Callable[[int, torch.Tensor], torch.Tensor]
 """Position and values -> the tensor that is handed over, without history."""
@@ -107,12 +107,10 @@ class Runner:
         self, function: Callable[..., Any], arguments: Arguments, tensors: Sequence[torch.Tensor]
     ) -> Answer:
         """The answer to these very tensors; what it raises is raised."""
-        every = arguments.with_differentiable(tuple(range(len(tensors))))
         points = [tensors[k] for k in arguments.differentiable]
         for point in points:
             point.requires_grad_(self.gradients)
-        args, kwargs = every.build(tensors)
-        outputs = tensors_of(function(*args, **kwargs))
+        outputs = outputs_of(function, arguments, tensors)
         history = any(output.requires_grad for output in outputs)
         found: tuple[torch.Tensor, ...] = ()
         if self.gradients and history:
@@ -145,14 +143,21 @@ class Runner:
         return replace(self, gradients=False)
 
 
-def tensors_of(value: Any) -> list[torch.Tensor]:
-    """The tensors in what a function returned."""
+def outputs_of(
+    function: Callable[..., Any], arguments: Arguments, tensors: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """The tensors that a function returns for these very tensors in the place of its arguments'."""
+    every = arguments.with_differentiable(tuple(range(len(tensors))))
+    args, kwargs = every.build(tensors)
+    return _tensors(function(*args, **kwargs))
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in tensors_of(item)]
+    items = value.values() if isinstance(value, dict) else value
+    if isinstance(value, (list, tuple, dict)):
+        return [tensor for item in items for tensor in _tensors(item)]
     return []
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 
 from pullback.conformance import Arguments
-from pullback.verification._answers import Answer, Placing, Runner, Subject, tensors_of
+from pullback.verification._answers import Answer, Placing, Runner, Subject, outputs_of
 
 __all__ = ["FACTOR", "Comparison", "Judge"]
 
@@ -171,10 +171,8 @@ class Judge:
         function = self.reference.of(torch.float64)
         points = [value.clone().requires_grad_() for value in wide.points()]
         given = dict(zip(wide.differentiable, points, strict=True))
-        tensors = [given.get(k, value.clone()) for k, value in enumerate(wide.values)]
-        every = wide.with_differentiable(tuple(range(len(tensors))))
-        args, kwargs = every.build(tensors)
-        outputs = [out for out in tensors_of(function(*args, **kwargs)) if out.requires_grad]
+        tensors = [given.get(k, value) for k, value in enumerate(wide.values)]
+        outputs = [out for out in outputs_of(function, wide, tensors) if out.requires_grad]
         longest = 1
         for output in outputs[:1]:
             if output.numel():

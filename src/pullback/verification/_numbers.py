@@ -1,13 +1,14 @@
 """The promises about numbers: right as given, and at other values, sizes, dtypes and strides."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 
 from pullback.conformance import Arguments, Resizing, resizings, together
 from pullback.report import Verdict
-from pullback.verification._answers import Placing, tensors_of
+from pullback.verification._answers import Placing, outputs_of
 from pullback.verification._error import Judge
 from pullback.verification._work import Result, Work, broken, holds, wrong
 
@@ -65,6 +66,8 @@ def gradients(work: Work) -> Result:
 
 def second(work: Work) -> Result:
     """The gradient of the gradient, where the kernel does not refuse it."""
+    if not work.judge.runner.gradients:
+        return Result(Verdict.SKIPPED, "it gives no gradient that is right")
     try:
         given = _second(work, work.judge.kernel.of(torch.float64))
     except Exception as error:
@@ -83,13 +86,12 @@ def second(work: Work) -> Result:
     return holds("agrees with the reference's")
 
 
-def _second(work: Work, function: object) -> list[torch.Tensor]:
+def _second(work: Work, function: Callable[..., Any]) -> list[torch.Tensor]:
     """The derivative of a weighted sum of the gradients, in float64."""
     wide = work.given.cast(torch.float64)
     tensors = [value.clone() for value in wide.values]
     points = [tensors[k].requires_grad_() for k in wide.differentiable]
-    args, kwargs = wide.with_differentiable(tuple(range(len(tensors)))).build(tensors)
-    roots = [out for out in tensors_of(function(*args, **kwargs)) if out.requires_grad]  # type: ignore[operator]
+    roots = [out for out in outputs_of(function, wide, tensors) if out.requires_grad]
     weights = [work.judge.runner.weights(root, k) for k, root in enumerate(roots)]
     first = torch.autograd.grad(roots, points, weights, create_graph=True, allow_unused=True)
     found = [g for g in first if g is not None and g.requires_grad]

@@ -10,6 +10,7 @@ from pullback.conformance import Arguments, NoEnd, guarded, limited
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.report import Finding, Report, Verdict
 from pullback.verification._answers import Runner, Subject
+from pullback.verification._conduct import load_modes
 from pullback.verification._error import Judge
 from pullback.verification._isolate import isolated
 from pullback.verification._promises import PROMISES
@@ -79,6 +80,7 @@ def verify(
             "The reference does not take the inputs in float64.", given=faulty,
             expected="plain torch, which computes in the dtype of its arguments",
         )  # fmt: skip
+    load_modes()
     found: dict[str, Finding] = {}
     named = {promise.id: promise for promise in PROMISES}
     ratio = ""

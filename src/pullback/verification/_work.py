@@ -9,7 +9,7 @@ import torch
 
 from pullback.conformance import Arguments, keep, outside
 from pullback.report import Verdict
-from pullback.verification._answers import Answer, Placing, tensors_of
+from pullback.verification._answers import Answer, Placing, outputs_of
 from pullback.verification._error import Comparison, Judge, dtype_of
 
 __all__ = ["Promise", "Result", "Work", "broken", "holds", "wrong"]
@@ -104,10 +104,8 @@ class Work:
 
     def raw(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """The kernel's own outputs for these very tensors, not copied."""
-        every = self.given.with_differentiable(tuple(range(len(tensors))))
-        args, kwargs = every.build(tensors)
-        from_kernel = self.judge.kernel.of(self.dtype)(*args, **kwargs)
-        return [out.detach() for out in tensors_of(from_kernel)]
+        kernel = self.judge.kernel.of(self.dtype)
+        return [out.detach() for out in outputs_of(kernel, self.given, tensors)]
 
     def copies(self, arguments: Arguments) -> list[torch.Tensor]:
         """Tensors of their own, with the values of the arguments."""

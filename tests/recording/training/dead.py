@@ -316,6 +316,15 @@ def dying_relu() -> None:
     fit(net)
 
 
+@dead(zero="Net.first.weight")
+def dying_relu_in_place() -> None:
+    def between(h: Any) -> Any:
+        opened = F.relu_(h * 1.0 - 1e3)  # cut
+        return opened.view(-1)._base.view(-1, 4) + 1.0
+
+    fit(Net(between))
+
+
 @dead(zero="Adapted.a Adapted.b")
 def lora_with_two_zeros() -> None:
     class Adapted(nn.Module):

@@ -47,6 +47,7 @@ def test_what_trains_no_more_is_named(name: str) -> None:
     places = {item.place.rpartition("/")[2] for item in found}
     if lines:
         assert places == lines
+    assert all(not item.operation.startswith("_") for item in found)
     assert not found
     assert all(item.name in str(found) for item in found)
 

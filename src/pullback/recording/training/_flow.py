@@ -37,6 +37,7 @@ _OWN = str(Path(__file__).resolve().parents[2]) + os.sep
 _CHECKPOINT = os.path.join(_TORCH, "utils", "checkpoint.py")
 # Of a tensor they take shape, dtype or the gradient that lies beside it, and no value.
 _VALUELESS = frozenset({"grad", "new_zeros", "new_ones", "new_empty", "new_full", "size", "shape"})
+_COMPUTED = frozenset({"data", "T", "mT", "H", "mH", "real", "imag"})  # attributes that compute
 _LEAVING = frozenset(
     {"item", "tolist", "numpy", "__float__", "__int__", "__complex__", "__index__", "__array__",
      "__dlpack__", "data_ptr"}
@@ -337,7 +338,8 @@ def _name(func: Any) -> str:
     """The name of a function; of an attribute that is read or set, its own."""
     name = getattr(func, "__name__", "") or str(func)
     if name in ("__get__", "__set__"):
-        return getattr(func.__self__, "__name__", name)
+        attribute = getattr(func.__self__, "__name__", name)
+        return attribute if attribute in _COMPUTED else "shape"
     return name.partition(".")[0]
 
 

@@ -240,8 +240,9 @@ class TrainingWatch:
     def _hold(self, optimizer: Any, place: int, parameter: Any) -> _Held:
         held = self._held.get(id(parameter))
         if held is None or held.parameter() is not parameter:
-            label, bit = _label(optimizer, place, parameter), self._flow.bit(parameter)
-            held = _Held(weakref.ref(parameter), label, bit, parameter.shape)
+            shape = parameter.shape
+            label = f"parameter {place} of {type(optimizer).__name__}, of shape {tuple(shape)}"
+            held = _Held(weakref.ref(parameter), label, self._flow.bit(parameter), shape)
             self._held[id(parameter)] = held
             self._every.append(held)
             self._free.pop(id(parameter), None)
@@ -306,6 +307,8 @@ class TrainingWatch:
         kind = "zero" if held.nothing < held.steps else "cut" if stop is not None else "unused"
         if held.steps < _STEPS[kind]:
             return
+        if not self._flow.roots or self._flow.fault:
+            detail += f" (what is computed was not followed: {self._flow.fault or 'not seen'})"
         taken = _successor(held, free) if kind == "unused" else None
         if taken is not None:
             free.remove(taken)
@@ -385,11 +388,6 @@ def _sample(parameter: Any) -> Any:
 
 def _pattern(name: str) -> str:
     return re.sub(r"(?<=\.)\d+(?=\.)", "*", name)
-
-
-def _label(optimizer: Any, place: int, parameter: Any) -> str:
-    shape = "x".join(map(str, parameter.shape)) or "scalar"
-    return f"parameter {place} of {type(optimizer).__name__} ({shape})"
 
 
 def _successor(held: _Held, free: list[_Free]) -> _Free | None:

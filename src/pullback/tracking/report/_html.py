@@ -72,6 +72,7 @@ def render_html(run: Run) -> str:
         subtitle=_subtitle(run, names),
         tiles=_tiles(run, names, findings),
         noise=_noise(run, numbers, aliases),
+        advice=run.advice,
         findings=[_finding(finding, numbers) for finding in findings[:SHOWN_FINDINGS]],
         more_findings=max(0, len(findings) - SHOWN_FINDINGS),
         formats=FORMATS,

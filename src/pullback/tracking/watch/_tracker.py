@@ -130,7 +130,13 @@ class Tracker(Recorder):
         patterns = (functions,) if isinstance(functions, str) else tuple(functions)
         self._functions = FunctionWatch(self._attachment.sightings, patterns) if patterns else None
         self._history.sinks += sinks
-        self._watch = StepWatch(model.parameters, self._store.advance, scaler)
+        self._watch = StepWatch(
+            model.parameters,
+            self._store.advance,
+            scaler,
+            began=self._parameters.keep,
+            stepped=self._parameters.measure,
+        )
         self._store.loss_scale = self._watch.loss_scale
         self._jsonl = jsonl
         self._reduced: dict[Key, Statistics] | None = None
@@ -157,8 +163,6 @@ class Tracker(Recorder):
             if self._functions is not None:
                 undo.callback(self._functions.detach)
                 self._functions.attach(self._model)
-            undo.callback(self._parameters.stop)
-            self._parameters.start()  # before the end of the step, which flushes
             undo.callback(self._watch.stop)
             self._watch.start()
             undo.pop_all()
@@ -376,6 +380,9 @@ class Tracker(Recorder):
     def _noise(self) -> tuple[QuantisationNoise, ...]:
         measured = () if self._blocks is None else self.advise_blocks().noise()
         return (*self._attachment.noise.result(), *measured)
+
+    def _advice(self) -> str:
+        return "" if self._blocks is None else str(self.advise_blocks())
 
 
 def _update_of(parameter: Key) -> Key:
