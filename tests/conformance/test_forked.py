@@ -77,6 +77,7 @@ def test_what_dies_of_a_fake_tensor_alone_is_still_compiled():
 
 def test_answers_and_deaths():
     assert forked(lambda: {"a": [1, 2]}) == {"a": [1, 2]}
+    assert forked(lambda: torch.arange(3)).tolist() == [0, 1, 2]
     with pytest.raises(ProcessDied, match="SIGKILL"):
         forked(lambda: os.kill(os.getpid(), 9))
     with pytest.raises(ProcessDied, match="without an answer"):

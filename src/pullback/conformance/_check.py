@@ -82,6 +82,7 @@ def check(
         ArgumentError: an unknown clause, intent or isolation, a timeout that is not a time, or
             inputs that the function does not take.
         ArgumentTypeError: the function cannot be called, or clauses are no ids.
+        PullbackError: a contract of another package cannot be loaded.
 
     Example:
         >>> import torch

@@ -9,12 +9,13 @@ to mend it. They are plain words: who offers a contract needs nothing of the che
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import torch
 
 from pullback.conformance._guard import environment
+from pullback.errors import PullbackError
 from pullback.report import Finding, Report, Verdict
 
 __all__ = ["contract_of", "judged_elsewhere"]
@@ -22,6 +23,9 @@ __all__ = ["contract_of", "judged_elsewhere"]
 
 def contract_of(function: Any) -> Any:
     """The contract that judges a function, or ``None`` for one of tensors.
+
+    Raises:
+        PullbackError: a contract that is installed cannot be loaded.
 
     Example:
         >>> contract_of(torch.sin) is None
@@ -37,7 +41,18 @@ def contract_of(function: Any) -> Any:
 def _contracts() -> list[Any]:
     """What is installed; read once, which takes as long as a clause."""
     found = sorted(entry_points(group="pullback.contracts"), key=lambda entry: entry.name)
-    return [entry.load() for entry in found]
+    return [_loaded(entry) for entry in found]
+
+
+def _loaded(entry: EntryPoint) -> Any:
+    try:
+        return entry.load()
+    except Exception as error:
+        raise PullbackError(
+            f"The contract of {entry.value} cannot be loaded.",
+            given=f"{type(error).__name__}: {error}",
+            mend="Mend or uninstall the package that offers it.",
+        ) from error
 
 
 def judged_elsewhere(judge: Callable[..., Any], clauses: Sequence[str], seed: int) -> Report:

@@ -227,8 +227,9 @@ def slopes(
     # logarithm of 1 + x^2 does near zero: by up to eps within the largest step that shows nothing.
     moves = torch.stack([c.abs() + bend for c, bend in zip(centrals, bends, strict=True)])
     still = (moves == 0).flip(0).cumprod(0).sum(0)  # at so many of the finest steps
-    unseen = torch.where(still >= _FINE, 2 * eps / step * _RATIO ** (_STEPS - still), 0.0)
-    return Slopes(value, error + unseen, settled, eps**0.5 * size + unseen, rounding)
+    reach = step / _RATIO ** (_STEPS - still)
+    unseen = torch.where((still >= _FINE) & (value == 0), 2 * eps / reach, 0.0)
+    return Slopes(value, error + unseen, settled, eps**0.5 * size + unseen, rounding + unseen)
 
 
 def _steps(step: float) -> list[float]:

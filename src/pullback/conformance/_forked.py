@@ -5,6 +5,7 @@ ten milliseconds, where a fresh process takes seconds to import torch.
 """
 
 import os
+import pickle
 import sys
 import weakref
 from collections.abc import Callable
@@ -50,8 +51,9 @@ class Copy:
 
         def answer() -> None:
             self._connection.close()  # so that the end of the original is heard
-            theirs.recv()
-            theirs.send(work())
+            theirs.recv_bytes()
+            # Not by `send`: torch would hand over tensors as memory that ends with the copy.
+            theirs.send_bytes(pickle.dumps(work()))
 
         self._child = start_copy(answer)
         theirs.close()
@@ -69,11 +71,11 @@ class Copy:
         """
         spent = WorkTime(self._child.pid)
         try:
-            self._connection.send("?")
+            self._connection.send_bytes(b"?")
             while not self._connection.poll(_POLL):
                 if spent.seconds > seconds:
                     raise Stuck
-            return self._connection.recv()
+            return pickle.loads(self._connection.recv_bytes())  # noqa: S301 - of our own copy
         except (EOFError, OSError):
             status = self._end()
             killed = status is not None and status < 0

@@ -130,20 +130,23 @@ def _unusual(value: torch.Tensor) -> str:
 
 
 def _settle(subject: Subject, arguments: Arguments, seed: int) -> Arguments:
-    """Arguments the function takes: copies that are not leaves if it changes one in place."""
+    """Arguments the function takes: copies that are not leaves, if it takes no leaves.
+
+    One that changes an input in place is refused a leaf, by torch and so with a RuntimeError.
+    """
+
+    def run(given: Arguments) -> Arguments:
+        Probe(subject, given, given, seed=seed).run(_leaves(given))
+        return given
+
     try:
-        Probe(subject, arguments, arguments, seed=seed).run(_leaves(arguments))
-    except RuntimeError as error:
-        if "leaf" not in str(error) or "place" not in str(error):
-            raise _misfit(subject, error) from error
-        arguments = arguments.with_differentiable(arguments.differentiable, detached=True)
         try:
-            Probe(subject, arguments, arguments, seed=seed).run(_leaves(arguments))
-        except (Exception, SystemExit) as again:
-            raise _misfit(subject, again) from again
+            return run(arguments)
+        except RuntimeError:
+            kept = arguments.differentiable
+            return run(arguments.with_differentiable(kept, detached=True))
     except (Exception, SystemExit) as error:
         raise _misfit(subject, error) from error
-    return arguments
 
 
 def _misfit(subject: Subject, error: BaseException) -> ArgumentError:

@@ -371,9 +371,8 @@ class Probe:
             hint: how to mend it.
             transform: whether a transform of torch was tried, not other data.
         """
-        if classify(error, transform=transform) is Verdict.LACKING:
-            return self.lacking(f"{doing}: {describe(error)}", hint)
-        return self.crashes(f"{doing}: {describe(error)}", hint)
+        refuses = classify(error, transform=transform) is Verdict.LACKING
+        return (self.lacking if refuses else self.crashes)(f"{doing}: {describe(error)}", hint)
 
     def path(self, position: int) -> str:
         """The path of a differentiated input."""
