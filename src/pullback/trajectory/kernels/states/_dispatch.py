@@ -16,7 +16,7 @@ from pullback.internal.kernels._backend import cpu_or_reference, implementation
 from pullback.internal.kernels._kernel import register_kernel
 from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.trajectory.kernels.states import _search
-from pullback.trajectory.kernels.states._program import Program, meet
+from pullback.trajectory.kernels.states._program import Program, meet, pick, whole
 
 __all__ = ["ROWS", "bound_rows", "find_rows", "meet_rows"]
 
@@ -33,7 +33,7 @@ ROWS = {
     "end velocity": (0.0, 1.0, 0.0, 0.0),
 }
 # Programs that are solved together: as many as a cache holds.
-_TOGETHER = 32
+_TOGETHER = 64
 # Passes for derivatives that are as exact as the motion.
 _PATIENCE = 2
 _CPU = torch.device("cpu")
@@ -54,7 +54,7 @@ def _tensor(array: np.ndarray, batch: torch.Size, device: torch.device) -> Tenso
 
 def _programs(
     scale: Tensor, place: Tensor, alpha: Tensor, energy: Tensor, order: int, kinds: str
-) -> Iterator[tuple[slice, Program]]:
+) -> Iterator[tuple[np.ndarray, Program]]:
     """The programs, several at once, and which they are."""
     batch, samples = scale.shape[:-2], scale.shape[-1]
     parts = (scale, 2), (alpha, 2), (place, 1), (energy, 0)
@@ -65,10 +65,12 @@ def _programs(
     cost = np.array([0, 0, h**6] if order == 3 else [h**4, h**5 / 2, h**6 / 3])[:, None]
     kernels = implementation("pullback.trajectory.kernels.states", cpu_or_reference(_CPU))
     for first in range(0, batch.numel(), _TOGETHER):
-        some = slice(first, first + _TOGETHER)
-        arrays = scales[..., some], form, alphas[..., some] * units[:, None], places[..., some]
-        arrays = *arrays, cost / energies[some]
-        yield some, Program(*map(np.ascontiguousarray, arrays), order, kernels)
+        some = whole(np.arange(first, min(first + _TOGETHER, batch.numel())))
+        conditions = pick(alphas, some) * units[:, None], pick(places, some)
+        yield (
+            some,
+            Program(pick(scales, some), form, *conditions, cost / energies[some], order, kernels),
+        )
 
 
 @register_kernel("pullback_trajectory::find_rows")
@@ -87,7 +89,7 @@ def find_rows(
     found, x = np.zeros(batch.numel(), bool), np.empty((4, *levels.shape[1:]))
     units = (1 / (levels.shape[1] - 1)) ** np.arange(4.0)[:, None, None]
     for some, program in _programs(scale.expand_as(level), place, alpha, energy, order, kinds):
-        own = _search.search(program, np.ascontiguousarray(levels[..., some]))
+        own = _search.search(program, pick(levels, some))
         active[..., some], kink[some], found[some] = own[:3]
         x[..., some] = own.x * units
     if strict and not found.all():
@@ -109,7 +111,7 @@ def bound_rows(
     levels = _numbers(level, batch, 2)
     low, high = np.zeros(batch.numel()), np.zeros(batch.numel())
     for some, program in _programs(scale.expand_as(level), place, alpha, one, 3, kinds):
-        own = np.ascontiguousarray(levels[..., some])
+        own = pick(levels, some)
         low[some], high[some] = _search.bound(program, own, precision)
     return torch.from_numpy(low).reshape(batch), torch.from_numpy(high).reshape(batch)
 
@@ -131,8 +133,8 @@ def meet_rows(
     found = np.empty(forces.shape), np.empty(rights.shape), np.empty(targets.shape)
     for some, program in _programs(scale, place, alpha, one, order, kinds):
         x, y, f, _ = meet(
-            program, actives[..., some] != 0, targets[..., some] * program.scale,
-            forces[..., some] * units, rights[..., some], patience=_PATIENCE,
+            program, pick(actives, some) != 0, pick(targets, some) * program.scale,
+            pick(forces, some) * units, pick(rights, some), patience=_PATIENCE,
         )  # fmt: skip
         for part, value in zip(found, (x * units, y, f * program.scale), strict=True):
             part[..., some] = value

@@ -17,20 +17,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Program", "System", "meet", "pick", "stiffness"]
+__all__ = ["Program", "System", "meet", "pick", "stiffness", "whole"]
 
 # Of the largest part of the matrix: what no row and no cost holds is held by this.
 _PROXIMAL = 1e-13
 # How much stiffer than the motion at its stiffest springs are, and passes at most.
-_SPRING = 1e8
+_SPRING = 1e4
 _STIFFEST = 1e13
 _PASSES, _CYCLE = 4, 10
 # Of what is aimed at, near enough.
 _CLOSE = 1e-14
+# How many joints a kernel takes together.
+_VECTOR = 8
 _TINY = float(np.finfo(float).tiny)
 # Rows beside a row for which springs are stiffer: with more, rounding would be too.
 _BESIDE = 2
-_PAIRS = np.triu_indices(4)
 
 
 class Program(NamedTuple):
@@ -62,8 +63,10 @@ class Program(NamedTuple):
 
     def at(self, some: Any) -> "Program":
         """Some of the joints."""
-        parts = ("scale", "alpha", "place", "cost")
-        return self._replace(**{part: pick(getattr(self, part), some) for part in parts})
+        return self._replace(
+            scale=pick(self.scale, some), alpha=pick(self.alpha, some),
+            place=pick(self.place, some), cost=pick(self.cost, some),
+        )  # fmt: skip
 
     def integrate(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The motions ``[columns, 4, samples, batch]`` of first states and jerks, and ``G x``."""
@@ -85,9 +88,17 @@ class Program(NamedTuple):
         return q
 
 
+def whole(index: np.ndarray) -> np.ndarray:
+    """Numbers of joints, the last one again and again up to whole vectors of them.
+
+    What is found of a joint more than once is the same each time.
+    """
+    return np.pad(index, (0, -len(index) % _VECTOR), mode="edge") if len(index) else index
+
+
 def pick(part: np.ndarray, some: np.ndarray) -> np.ndarray:
     """What belongs to some of the joints, without gaps, as kernels take it."""
-    return part.take(np.arange(part.shape[-1])[some], axis=-1)
+    return part.take(some, axis=-1)
 
 
 class System:
@@ -103,16 +114,11 @@ class System:
         held[2] += _PROXIMAL * here.max(0)
         # With conditions beside it the matrix is definite where it is not alone.
         self.weight = 100 * here.mean(0)
-        first, second = _PAIRS
-        squares = np.zeros((10, *springs.shape[1:]))
-        joints = np.arange(springs.shape[2])
-        for i, at in enumerate(place):
-            squares[:, at, joints] += alpha[i, first] * alpha[i, second]
-        kernels, h = program.kernels, program.h
-        gains, last = kernels.factorise(springs, form, held, squares, self.weight, h)
-        whole = last[[0, 1, 2, 1, 3, 4, 2, 4, 5]].T.reshape(-1, 3, 3)
-        sound = np.isfinite(whole).all((1, 2)) & (self.weight > 0) & (gains[3, :-1] > 0).all(0)
-        inverse = _inverted(whole, sound)
+        kernels, h, conditions = program.kernels, program.h, (alpha, place)
+        gains, last = kernels.factorise(springs, form, held, conditions, self.weight, h=h)
+        matrix = last[[0, 1, 2, 1, 3, 4, 2, 4, 5]].T.reshape(-1, 3, 3)
+        sound = np.isfinite(matrix).all((1, 2)) & (self.weight > 0) & (gains[3, :-1] > 0).all(0)
+        inverse = _inverted(matrix, sound)
         jerks, starts, met = kernels.spread(gains, inverse, alpha, place, h)
         schur = met.transpose(2, 0, 1)
         schur = _inverted((schur + schur.swapaxes(1, 2)) / 2, sound)
@@ -127,10 +133,8 @@ class System:
         """
         program = self.program
         conditions, rows = (program.alpha, program.place), (program.scale, program.form)
-        pull = self.weight * gap - y
-        return program.kernels.solve(
-            self.factor, conditions, rows, program.h, q, force, pull, gap
-        )
+        right = q, force, self.weight * gap - y, gap
+        return program.kernels.solve(self.factor, conditions, rows, right, program.h)
 
 
 def _inverted(matrices: np.ndarray, sound: np.ndarray) -> np.ndarray:
@@ -141,6 +145,7 @@ def _inverted(matrices: np.ndarray, sound: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(inverse.transpose(1, 2, 0))
 
 
+@np.errstate(all="ignore")
 def meet(
     program: Program,
     active: np.ndarray,
@@ -150,10 +155,11 @@ def meet(
     *,
     patience: int = 0,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """``P x + A' y + G' f = q`` with ``A x = b``, and ``G x = target`` where ``active``; and ``G x``.
+    """``P x + A' y + G' f = q`` with ``A x = b``, and ``G x = target`` where ``active``.
 
-    Active rows are ``[kinds, samples, batch]``, all else has columns, ``[columns, ..., batch]``. It
-    ends with so many passes that change no less than those before them, by rounding.
+    Returns ``x``, ``y``, ``f`` and ``G x``. Active rows are ``[kinds, samples, batch]``, all
+    else has columns, ``[columns, ..., batch]``. It ends with so many passes that change no less
+    than those before them, by rounding.
 
     By multipliers: springs hold the rows, and their forces are added to ``f`` until nothing is
     missed. What rows hardly give way to is found by conjugate gradients over these forces, and what
@@ -161,6 +167,7 @@ def meet(
 
     Source: Nocedal and Wright, Numerical Optimization, sections 5.1 and 17.3.
     """
+    # Long: two kinds of passes over one state.
     stiff = stiffness(program, active, _SPRING, _STIFFEST)
     system, columns = System(program, stiff), len(q)
     # Few rows are active: what is asked of them stands in lists, beside the joints they are of.
@@ -196,6 +203,8 @@ def meet(
             x, rows = program.integrate(x + dx)
             close = np.maximum(close, (_CLOSE * np.abs(rows).max((1, 2), initial=0.0)) ** 2)
             y, force, gone = y + dy, force + stiff * kept(moves) - wanted, aim - kept(rows)
+            size = np.abs(x[:, 3]).max(1).clip(_TINY)
+            moved = float((np.abs(dx[:, 3]).max(1) / size).max(initial=0.0))
         else:
             ratio = rest / np.maximum(before, _TINY)
             way = wanted + (ratio @ joint.T) * way if begun else wanted
@@ -205,8 +214,6 @@ def meet(
             part = np.where((bent > 0) & far, rest / np.where(bent > 0, bent, 1.0), 0.0)
             x, y, own = x + part[:, None, None] * dx, y + part[:, None] * dy, part @ joint.T
             gone, force = gone - own * change, force + own * (stiff * change - way)
-        size = np.abs(x[:, 3]).max(1).clip(_TINY)
-        moved = float((np.abs(dx[:, 3]).max(1) / size).max(initial=0.0))
     x, rows = program.integrate(x)
     return x, y, spread(force), rows
 

@@ -24,16 +24,17 @@ def _dynamics(h: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def factorise(
-    springs: np.ndarray, form: np.ndarray, cost: np.ndarray, squares: np.ndarray,
-    weight: np.ndarray, h: float,
+    springs: np.ndarray, form: np.ndarray, cost: np.ndarray, conditions: tuple[np.ndarray, ...],
+    weight: np.ndarray, *, h: float,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """The gains of each step and one over its pivot ``[4, samples, batch]``, and the last ``M``.
 
     Arguments:
-        springs: ``[kinds, samples, batch]``, how stiff rows of a ``form [kinds, 4]`` are.
+        springs: ``[kinds, samples, batch]``, how stiff rows are.
+        form: ``[kinds, 4]``, what a kind of row is of a state and a jerk.
         cost: ``[3, batch]`` of squared acceleration, acceleration times jerk and squared jerk.
-        squares: ``[10, samples, batch]``, of conditions, the upper triangle of each block row by
-            row, which count ``weight [batch]`` times.
+        conditions: ``alpha [few, 4, batch]`` and ``place [few, batch]``.
+        weight: ``[batch]``, how much the squares of these count.
         h: the step.
 
     Returns:
@@ -41,8 +42,10 @@ def factorise(
         a matrix that is not definite.
     """
     first, second = _PAIRS
-    blocks = np.tensordot((form[:, first] * form[:, second]).T, springs, 1) + weight * squares
-    blocks[7:, :-1] += cost[[0, 1, 2], None]
+    blocks = np.tensordot((form[:, first] * form[:, second]).T, springs, 1)
+    for alpha, place in zip(*conditions, strict=True):
+        blocks[:, place, np.arange(len(place))] += weight * alpha[first] * alpha[second]
+    blocks[7:, :-1] += cost[:, None]
     full = np.empty((springs.shape[2], springs.shape[1], 4, 4))
     full[..., first, second] = full[..., second, first] = blocks.T
     gains = np.empty((4, *springs.shape[1:]))
@@ -91,9 +94,7 @@ def _pulled(alpha: np.ndarray, place: np.ndarray, y: np.ndarray, samples: int) -
 def _met(alpha: np.ndarray, place: np.ndarray, x: np.ndarray) -> np.ndarray:
     """``A x [columns, few, batch]``."""
     joints = np.arange(x.shape[-1])
-    parts = [
-        (alpha[i] * x[:, :, at, joints]).sum(1) for i, at in enumerate(place)
-    ]
+    parts = [(alpha[i] * x[:, :, at, joints]).sum(1) for i, at in enumerate(place)]
     return np.stack(parts, 1) if parts else np.zeros((len(x), 0, x.shape[-1]))
 
 
@@ -112,24 +113,24 @@ def spread(
 
 
 def solve(
-    factor: tuple[np.ndarray, ...], conditions: tuple[np.ndarray, ...],
-    rows: tuple[np.ndarray, ...], h: float, q: np.ndarray, force: np.ndarray,
-    pull: np.ndarray, gap: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+    factor: tuple[np.ndarray, ...],
+    conditions: tuple[np.ndarray, ...],
+    rows: tuple[np.ndarray, ...],
+    right: tuple[np.ndarray, ...],
+    h: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """``x``, ``y`` and ``G x`` for forces ``q + G' force + A' pull`` and ``A x = gap``.
 
     Arguments:
         factor: gains, inverse, jerks and starts, as above, and the inverse of what is met.
         conditions: ``alpha`` and ``place``.
         rows: their scale ``[kinds, samples, batch]`` and form.
+        right: ``q [columns, 4, samples, batch]``, the force ``[columns, kinds, samples, batch]``,
+            the pull and the gap, each ``[columns, few, batch]``.
         h: the step.
-        q: ``[columns, 4, samples, batch]``.
-        force: ``[columns, kinds, samples, batch]``.
-        pull: ``[columns, few, batch]``.
-        gap: the same.
     """
     gains, inverse, jerks, starts, schur = factor
-    (alpha, place), (scale, form) = conditions, rows
+    (alpha, place), (scale, form), (q, force, pull, gap) = conditions, rows, right
     q = q + _pulled(alpha, place, pull, q.shape[2])
     q += np.einsum("kd,cksj->cdsj", form, force * scale)
     x = _sweep(gains, inverse, h, q)
