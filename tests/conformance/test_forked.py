@@ -92,7 +92,7 @@ def test_nothing_of_the_copy_stays():
 def test_a_copy_answers_from_how_it_was_made_and_is_gone_then():
     seen = [1]
     copies = [Copy(lambda: list(seen)) for _ in range(2)]
-    pids = [copy._child for copy in copies]
+    pids = [copy._child.pid for copy in copies]
     seen.append(2)
     assert copies.pop().ask() == [1]
     copies.clear()  # nobody asks the other

@@ -146,3 +146,38 @@ def test_a_missing_tangent_is_not_taken_for_zero():
     x = torch.ones(2)
     with pytest.raises(pullback.errors.DefinitionError, match="returned None"):
         torch.func.jvp(NoTangent.apply, (x,), (x,))
+
+
+class SavedInAnotherOrder(pullback.Function):
+    @staticmethod
+    def forward(x, y):
+        return x.exp() * y.sin()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, y = inputs
+        ctx.exponential = x.exp()  # a residual, so that forward runs again
+        ctx.save_for_backward(x, y)
+        ctx.save_for_forward(y, x)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        _, y = ctx.saved_tensors
+        return cotangent * ctx.exponential * y.sin(), cotangent * ctx.exponential * y.cos()
+
+    @staticmethod
+    def jvp(ctx, x, y):
+        angle, _ = ctx.saved_tensors
+        return ctx.exponential * (angle.sin() * x + angle.cos() * y)
+
+
+def test_a_tangent_that_is_differentiated_reads_what_was_saved_for_forward():
+    def slope(function):
+        def tangent(x):
+            return torch.func.jvp(lambda z: function(z, z + 1), (x,), (torch.ones_like(x),))[1]
+
+        return torch.func.grad(tangent)(torch.tensor(0.3, dtype=torch.float64))
+
+    torch.testing.assert_close(
+        slope(SavedInAnotherOrder.apply), slope(lambda x, y: x.exp() * y.sin())
+    )

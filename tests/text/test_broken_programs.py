@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+from contextvars import copy_context
 
 import hypothesis.strategies as st
 import pytest
@@ -115,12 +116,22 @@ def test_a_call_within_a_call_never_waits_for_it(room, awaited, tmp_path):
 
 def test_a_proposal_waits_for_no_call():
     account = Account(tokens=100, proposals=2)
-    held = account.reserve(Spending(1, 90))
-    waits = account.reserve(Spending(1, 50))
-    account.propose()
-    account.settle(held, Spending(1, 10))
-    assert waits.future.done()
-    assert account.spent == Spending(1, 10, 0.0, 1)
+
+    async def second():
+        async with account.holding(Spending(1, 50)) as spent:
+            spent.append(Spending(1, 20))
+
+    async def main():
+        beside = copy_context()
+        async with account.holding(Spending(1, 90)) as spent:
+            waits = asyncio.create_task(second(), context=beside)
+            await asyncio.sleep(0)
+            account.propose()
+            spent.append(Spending(1, 10))
+        await waits
+
+    asyncio.run(main())
+    assert account.spent == Spending(2, 30, 0.0, 1)
 
 
 def test_who_left_a_queue_that_is_refused_later_leaves_no_trace(caplog):
@@ -128,11 +139,11 @@ def test_who_left_a_queue_that_is_refused_later_leaves_no_trace(caplog):
     lm = Budget(Scripted(lambda request: "x"), account)
 
     async def main():
-        held = account.reserve(Spending(1))
-        task = asyncio.create_task(lm.acomplete("y"))
-        await asyncio.sleep(0)
-        task.cancel()
-        account.settle(held, Spending(1))  # refuses who waited, who is leaving at the same time
+        beside = copy_context()
+        async with account.holding(Spending(1)):  # its end refuses who waits
+            task = asyncio.create_task(lm.acomplete("y"), context=beside)
+            await asyncio.sleep(0)
+            task.cancel()  # who is leaving at the same time
         await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(main())

@@ -23,7 +23,7 @@ from pullback.cli._tasks import Loaded, Outcome, Task, positional
 from pullback.errors import ProgramError
 from pullback.internal._processes import STOP
 from pullback.internal._secrets import mask_secrets
-from pullback.recording import Call, Record, Recording, copy_call, record_program
+from pullback.recording import Call, Limits, Record, Recording, copy_call, record_program
 from pullback.report import Report, make_console
 
 __all__ = ["check_inside", "copy_call", "finish"]
@@ -49,7 +49,7 @@ def check_inside(options: Options) -> list[Outcome]:
         request = {"folder": folder, "only": options.only, "how": options.how}
         recording, failure = record_program(
             program,
-            options.limits,
+            Limits(**options.kept),
             eager=options.eager,
             environment={**os.environ, _REQUEST: json.dumps(request)},
             stdout=options.program_output,

@@ -58,7 +58,7 @@ def prepare(subject: Subject, arguments: Arguments, seed: int, *, fresh: bool = 
                 return _once_only(probe, error.given or error.what)
             said = f"Plain forward does not run: {error.given}"
             return replace(probe, fault=NoForward(said))
-        probe = replace(probe, inputs=arguments, original=arguments)
+        probe = probe.at(arguments)
         try:
             return _look(probe)
         except (Exception, SystemExit) as error:
@@ -168,7 +168,7 @@ def _widen(probe: Probe) -> Arguments:
     """The arguments in float64, unless the function refuses or computes in less."""
     arguments = probe.inputs
     wide = arguments.cast(torch.float64)
-    probe = replace(probe, inputs=wide, original=wide)
+    probe = probe.at(wide)
     try:
         outputs = probe.run(_leaves(wide))
         floating = [y for y in outputs if is_continuous(y)]

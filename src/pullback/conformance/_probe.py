@@ -97,6 +97,10 @@ class Probe:
         """Whether the function draws random numbers, from any generator it was given or not."""
         return self.random or bool(self.inputs.generators)
 
+    def at(self, inputs: Arguments) -> "Probe":
+        """The probe at other arguments, which take the place of those given."""
+        return replace(self, inputs=inputs, original=inputs)
+
     # Inputs -----------------------------------------------------------------------------------
 
     @property

@@ -240,7 +240,10 @@ def version_of(tensor: torch.Tensor | None) -> int:
 
 def versions_of(tensors: Iterable[torch.Tensor | None]) -> list[int]:
     """How often each tensor was changed in place."""
-    return [-1 if t is None or t.is_inference() else t._version for t in tensors]
+    try:
+        return [t._version for t in tensors]  # type: ignore[union-attr]
+    except (AttributeError, RuntimeError):  # one is None, or of inference mode
+        return [*map(version_of, tensors)]
 
 
 def base_of(tensor: torch.Tensor) -> torch.Tensor | None:

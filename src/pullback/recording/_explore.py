@@ -3,12 +3,13 @@
 import contextlib
 import importlib
 import inspect
+import itertools
 import json
 import os
 import pkgutil
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 from pullback.internal._operator import is_operator, registered_rules, resolve
 from pullback.internal._processes import die_with
 from pullback.internal.torch import OPERATORS, function_behind, pytree
+from pullback.recording._call_sites import call_sites, sources
 from pullback.recording._guess import guesses
 from pullback.recording.codec import Encoder, NotPlain
 from pullback.recording.locator import Locator
@@ -26,6 +28,7 @@ __all__ = ["main"]
 
 _CALL_BYTES = 32 * 2**20
 _TRIALS = 400
+_CALL_SITES = 4
 _KEEP = 2
 
 
@@ -44,6 +47,7 @@ def main(folder: Path) -> None:
         if only is None:
             _import_submodules(root, problems)
     (folder / "problems.json").write_text(json.dumps(problems), encoding="utf-8")
+    files = list(sources(root))
     for function in _functions(package, only):
         locator = Locator.of(function)
         name = locator.name
@@ -53,7 +57,7 @@ def main(folder: Path) -> None:
         # Counted before it is tried, so that a Function that ends the process is still listed.
         _count(folder, locator, {})
         with _quiet():
-            _count(folder, locator, _try(function, locator, folder))
+            _count(folder, locator, _try(function, locator, folder, files))
         (folder / "trying").unlink()
         with (folder / "done").open("a", encoding="utf-8") as done:
             done.write(f"{name}\n")
@@ -149,7 +153,7 @@ def _count(folder: Path, locator: Locator, reasons: dict[str, int]) -> None:
     )
 
 
-def _try(function: Any, locator: Locator, folder: Path) -> dict[str, int]:
+def _try(function: Any, locator: Locator, folder: Path, files: Sequence[Path]) -> dict[str, int]:
     """Spool the calls that work; returns the reason why there are none."""
     if is_operator(function) and registered_rules(resolve(function)).kind != "registered":
         return {"no gradient is registered for it": 1}
@@ -161,7 +165,9 @@ def _try(function: Any, locator: Locator, folder: Path) -> dict[str, int]:
         return {f"the arguments of its forward cannot be seen: {error}": 1}
     kept = 0
     last = "no inputs were thought of"
-    for number, args in enumerate(guesses(parameters)):
+    short = locator.qualname.rpartition(".")[2]
+    known = list(itertools.islice(call_sites(short, files), _CALL_SITES))
+    for number, args in enumerate(guesses(parameters, known)):
         if number >= _TRIALS:
             break
         fault = _fault(function, args)

@@ -261,7 +261,12 @@ def record_this_process(directory: str, limits: Limits, inside: str = "") -> Non
 
     # Only when all of torch is there: what it applies by itself is not of interest.
     when_imported = _sibling("../internal/_when_imported.py").WhenImported
-    when_imported("torch", lambda torch: install(torch.autograd))
+
+    def start(torch: Any) -> None:
+        install(torch.autograd)
+        _watch_to_the_end(directory)
+
+    when_imported("torch", start)
     when_imported(_OWN_BASE, install)
 
 
@@ -290,6 +295,39 @@ def _finish(recorder: Recorder, kept: _Live, module: str) -> None:
     os.environ.pop("PULLBACK_RECORD_DIRECTORY", None)  # what the check starts is not recorded
     if recorder.records:
         importlib.import_module(module).finish(recorder.records, kept.calls)
+
+
+def _watch_training(directory: str) -> tuple[Any, Callable[[], None]] | None:
+    """Watch how this process trains, and write it as it is known: its end may not come.
+
+    Returns:
+        The watch, and what writes; ``None`` where it cannot be watched.
+    """
+    training = _sibling("training/_finding.py").Training
+
+    def write() -> None:
+        if os.path.isdir(directory) and (watch.steps or watch.fault):
+            with contextlib.suppress(OSError):  # a full disk must not end the program
+                training(watch.findings, watch.steps, watch.fault).write(directory)
+
+    try:
+        _inside_torch()
+        for part in ("flow", "names", "stops"):
+            _sibling(f"training/_{part}.py")
+        watch = _sibling("training/_watch.py").TrainingWatch(looked=write)
+    except Exception as error:  # an unknown torch: the program runs, and the parent says why
+        training(fault=str(error)).write(directory)
+        return None
+    watch.__enter__()
+    return watch, write
+
+
+def _watch_to_the_end(directory: str) -> None:
+    watched = _watch_training(directory)
+    if watched is not None:
+        atexit.register(watched[1])
+        if hasattr(os, "register_at_fork"):  # a loader's worker trains nothing
+            os.register_at_fork(after_in_child=watched[0].leave)
 
 
 def _plain() -> Any:
@@ -322,28 +360,34 @@ def _script() -> str:
 @functools.cache
 def _sibling(file: str) -> Any:
     """Load a file by its path from this folder: pullback need not be installed in the program."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), file)
+    path = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), file))
     name = f"_pullback_{os.path.basename(file).strip('_').removesuffix('.py')}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses look their module up
-    # A file that imports this name gets the copy, whether the program has pullback or not.
-    with _named("pullback.internal.torch", sys.modules.get("_pullback_torch")):
+    # A file that imports another gets the copy, whether the program has pullback or not.
+    with _named(_LOADED):
         spec.loader.exec_module(module)
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    parts = os.path.relpath(path, package).removesuffix(".py").split(os.sep)
+    _LOADED[".".join(("pullback", *parts))] = module
     return module
 
 
+_LOADED: dict[str, ModuleType] = {}  # by the name that it has in pullback
+
+
 @contextlib.contextmanager
-def _named(name: str, module: ModuleType | None) -> Iterator[None]:
-    before = sys.modules.get(name)
-    if module is not None:
-        sys.modules[name] = module
+def _named(modules: dict[str, ModuleType]) -> Iterator[None]:
+    before = {name: sys.modules.get(name) for name in modules}
+    sys.modules.update(modules)
     try:
         yield
     finally:
-        if before is not None:
-            sys.modules[name] = before
-        elif module is not None:
-            del sys.modules[name]
+        for name, module in before.items():
+            if module is not None:
+                sys.modules[name] = module
+            else:
+                del sys.modules[name]

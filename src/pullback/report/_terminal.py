@@ -184,17 +184,8 @@ def _print_finding(finding: Finding, others: str, console: Console, *, verbose: 
     table.add_column(overflow="fold")
     head = Text(f"{finding.clause} {finding.verdict.value}", style=SIGNS[finding.verdict].style)
     table.add_row(Text(""), head)
-    for label, text in (
-        ("", finding.detail),
-        ("input", finding.input),
-        ("expected", finding.expected),
-        ("got", finding.got),
-        ("mend", finding.hint),
-        ("and", others),
-        ("source", finding.source),
-        ("entries", finding.entries if verbose else ""),
-        ("script", finding.repro if verbose else ""),
-    ):
+    more = [("entries", finding.entries), ("script", finding.repro)] if verbose else []
+    for label, text in [("", finding.detail), *finding.facts, ("and", others), *more]:
         if text:
             table.add_row(Text(label), Text(text))
     console.print(table)

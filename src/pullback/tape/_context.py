@@ -101,24 +101,25 @@ class Context:
         Raises:
             GraphError: the graph was freed, or a saved value was changed since.
         """
+        saved, versions = self._saved, self._versions
+        plain = self._phase == "backward" or self._saved_for_forward is None
+        if saved is not None and versions is not None and plain:
+            for value, version in zip(saved, versions, strict=True):
+                if value._version != version:
+                    _stale(value, version)
+            return saved
         if self._phase == "forward":
             raise DefinitionError(
                 f"{self._name} reads its saved values before they are saved.",
                 expected="ctx.saved_variables in backward or jvp only",
             )
-        saved, versions = self._saved, self._versions
         if self._phase == "jvp" and self._saved_for_forward is not None:
-            saved, versions = self._saved_for_forward, None
+            saved = self._saved_for_forward
         if saved is None:
             return ()
         if self._phase == "released":
             self._not_released()
-        if versions is None:
-            return tuple([self._unpack(entry) for entry in saved])
-        for value, version in zip(saved, versions, strict=True):
-            if value._version != version:
-                _stale(value, version)
-        return saved
+        return tuple([self._unpack(entry) for entry in saved])
 
     # torch's name of the same.
     saved_tensors = saved_variables

@@ -6,14 +6,13 @@ from typing import Any
 
 from pullback.errors import DefinitionError, UnsupportedError
 from pullback.tape import _layout
-from pullback.tape._concurrency import call_within_limit
+from pullback.tape._concurrency import call_within_limit, run
 from pullback.tape._context import Context
 from pullback.tape._definition import Definition
 from pullback.tape._extra import Origin
 from pullback.tape._feedback import notes_in
-from pullback.tape._mode import Mode, mode
+from pullback.tape._mode import Mode, mode, running
 from pullback.tape._node import Edge, Node, Output, count
-from pullback.tape._numbers import NUMBER
 from pullback.tape._place import within
 from pullback.tape._registry import Space
 from pullback.tape._second_order import settle
@@ -60,10 +59,7 @@ class FunctionNode(Node):
     @property
     def waits(self) -> bool:
         """Whether backward is a coroutine function, or blocks a thread."""
-        definition = self.definition
-        return definition.concurrent and (
-            definition.blocking or "backward" in definition.asynchronous
-        )
+        return self.definition.waits
 
     @property
     def linear(self) -> str:  # type: ignore[bad-override]
@@ -75,15 +71,12 @@ class FunctionNode(Node):
     ) -> Sequence[Any]:
         """Run backward."""
         rule, args = self.backward_call(gradients, needed)
-        watch = self._watch(create_graph)
+        watch = self._watch() if create_graph else None
         if watch is None:
             returned = rule(*args)
         else:
-            token = mode.set(watch)
-            try:
+            with running(watch):
                 returned = rule(*args)
-            finally:
-                mode.reset(token)
         return self._sent(returned, gradients, needed, watch)
 
     async def apull(
@@ -91,18 +84,14 @@ class FunctionNode(Node):
     ) -> Sequence[Any]:
         """Run backward where it waits, at its place, when there is one free."""
         rule, args = self.backward_call(gradients, needed)
-        watch = self._watch(create_graph)
+        watch = self._watch() if create_graph else None
         asynchronous = "backward" in self.definition.asynchronous
-        token = mode.set(mode.get() if watch is None else watch)
-        try:
-            with within((*self.context._place, "backward")):
-                returned = await call_within_limit(rule, args, asynchronous)
-        finally:
-            mode.reset(token)
+        with running(watch or mode.get()), within((*self.context._place, "backward")):
+            returned = await call_within_limit(rule, args, asynchronous)
         return self._sent(returned, gradients, needed, watch)
 
-    def _watch(self, create_graph: bool) -> Mode | None:
-        if not create_graph or self.definition.trusted:
+    def _watch(self) -> Mode | None:
+        if self.definition.trusted:
             return None
         # A rule that is not differentiable itself is not recorded either.
         return Mode(not self.definition.once, [])
@@ -112,7 +101,7 @@ class FunctionNode(Node):
     ) -> Sequence[Any]:
         sent = self.backward_answer(returned, gradients, needed)
         if watch is not None:
-            sent = settle(self, watch, gradients, sent)
+            sent = settle(self, "backward", watch.watch, sent, gradients)
         for hook in () if self._hooks is None else list(self._hooks.values()):
             answer = hook(tuple(sent), tuple(gradients))
             if answer is not None:
@@ -145,13 +134,15 @@ class FunctionNode(Node):
 
     def backward_answer(
         self, returned: Any, gradients: Sequence[Any], needed: Sequence[bool] | None
-    ) -> list[Any]:
+    ) -> Sequence[Any]:
         """One gradient an edge, each of the space of its input, from what the rule returned.
 
         Raises:
             DefinitionError: the number or kind of the gradients is wrong.
         """
         answers = returned if type(returned) is tuple else (returned,)
+        if self.layout is None and self.definition.trusted:
+            return answers
         if self.layout is not None or len(answers) != len(self._next):
             answers = self._matched(answers)
         result: list[Any] = []
@@ -161,10 +152,11 @@ class FunctionNode(Node):
             if answer is None or node is None or not (needed is None or needed[index]):
                 result.append(None)
                 continue
-            if space is NUMBER and type(answer) is Variable and type(answer._data) is float:
+            if type(answer) is Variable and type(answer._data) is space.settled:
                 result.append(answer)
-                continue
-            result.append(space.conform(answer, functools.partial(self._wrong_kind, index)))
+            else:
+                wrong = functools.partial(self._wrong_kind, index)
+                result.append(space.conform(answer, wrong))
             if space.textual:
                 texts.append(result[-1])
         if texts:
@@ -195,19 +187,20 @@ class FunctionNode(Node):
 
     def _sign(self, answers: Sequence[Variable], gradients: Sequence[Any]) -> None:
         """Say on new notes where they come from."""
-        new = [note for answer in answers for note in notes_in(answer) if note.origin is None]
+        new = {id(note): note for each in answers for note in notes_in(each) if not note.origin}
         if new:
-            passed_on = {id(note) for each in gradients for note in notes_in(each)}
+            for each in gradients:
+                for note in notes_in(each):
+                    new.pop(id(note), None)  # it is passed on
             origin = Origin(self._name, self.role, self.sequence)
-            for note in new:
-                if id(note) not in passed_on:
-                    note._more().origin = origin
+            for note in new.values():
+                note._more().origin = origin
 
-    def jvp_call(self, tangents: Sequence[Any]) -> tuple[Any, tuple[Any, ...]] | None:
-        """The jvp rule and what to call it with, or None if it is to be derived.
+    def push(self, tangents: Sequence[Any]) -> list[Any] | None:
+        """Run jvp; None where there is none, so that it is to be derived.
 
-        Arguments:
-            tangents: one an input Variable, None where there is no change.
+        Raises:
+            DefinitionError: the number or kind of the tangents that it gives is wrong.
         """
         rule = self.definition.jvp
         if rule is None:
@@ -222,14 +215,16 @@ class FunctionNode(Node):
         if self.layout is not None:
             blank = tuple(_blank(entry) for entry in self.layout)
             tangents = _layout.replace(self.layout, blank, tangents)
-        return rule, (context, *tangents)
+        now = mode.get().grad
+        watch = Mode(now, [] if now and not self.definition.trusted else None)
+        with running(watch):
+            returned = rule(context, *tangents)
+            if "jvp" in self.definition.asynchronous:
+                returned = run(returned)
+        return settle(self, "jvp", watch.watch, self._tangents(returned))
 
-    def jvp_answer(self, returned: Any) -> list[Any]:
-        """One tangent an output, each of the space of the output.
-
-        Raises:
-            DefinitionError: the number or kind of the tangents is wrong.
-        """
+    def _tangents(self, returned: Any) -> list[Any]:
+        """One tangent an output, each of the space of the output."""
         answers = returned if type(returned) is tuple else (returned,)
         if len(answers) != len(self.outputs):
             raise DefinitionError(

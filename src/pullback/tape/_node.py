@@ -210,8 +210,8 @@ class Node:
         """The same of a rule that waits."""
         self._refuse()
 
-    def push(self, tangents: Any) -> list[Any]:
-        """Push tangents through a node that is no application of a Function."""
+    def push(self, tangents: Any) -> list[Any] | None:
+        """Push tangents through, one an edge; None where that is to be derived from `pull`."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:

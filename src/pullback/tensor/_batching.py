@@ -55,7 +55,7 @@ def batch_by_rule(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: tor
     flat_dims = _flat_dims(out_dims, template, len(outputs))
 
     def capture(inside: list[torch.Tensor], results: list[torch.Tensor]) -> Any:
-        context = Context(call.needs, call.by_argument)
+        context = Context(call.by_argument(call.needs))
         result = unflatten(template, results)
         result = result[0] if single else result
         inputs = unflatten(call.template, inside)

@@ -14,12 +14,13 @@ from typing import Any
 import torch
 
 from pullback.errors import DefinitionError, UnsupportedError
-from pullback.internal.torch import are_functorch_transforms_active as _transforming
+from pullback.internal.torch import is_any_autocast_enabled as _autocasting
 from pullback.internal.torch import pytree, versions_of
 from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._items import record, refuse_another
+from pullback.tensor._kept import Kept
 from pullback.tensor._leniency import leniency
 from pullback.tensor._mutation import refuse_mutation
 from pullback.tensor._places import Place, Places, are_plain, fill, refuse_layouts, views_of
@@ -48,74 +49,37 @@ class Call:
     beside the outputs, so that autograd knows them and derivatives can flow through them.
     """
 
-    __slots__ = (
-        "attributes",
-        "autocast",
-        "count",
-        "definition",
-        "dirty",
-        "enter",
-        "generators",
-        "grad_enabled",
-        "inputs",
-        "looped",
-        "materialize",
-        "names",
-        "needed",
-        "needs",
-        "non_differentiable",
-        "output_grad_dtypes",
-        "outputs",
-        "plain",
-        "residuals",
-        "result",
-        "saved_for_backward",
-        "saved_for_forward",
-        "single",
-        "slots",
-        "template",
-        "transformed",
-    )
-
-    attributes: dict[str, Any] | None  # of the context, as the author set them
-    count: int  # of output tensors
-    dirty: list[int]
-    enter: Any  # applies the engine, outside of transforms
-    generators: Any  # the states of random generators before forward, if it draws
+    again: bool = False  # backward runs to be differentiated again
+    autocast: State = None  # that forward ran under
+    attributes: dict[str, Any] | None = None  # of the context, as the author set them
+    count: int = 1  # of output tensors
+    dirty: Sequence[int] = ()
+    enter: Any  # applies the Function once more, outside of transforms
+    grad_enabled: bool  # where it was applied
+    generators: Any = None  # the states of random generators before forward, if it draws
     inputs: list[Meta]
-    looped: bool  # forward ran item by item, under vmap
-    materialize: bool
+    kept: Kept  # where torch's own node is the context, the inputs for a second derivative
+    looped: bool = False  # forward ran item by item, under vmap
+    materialize: bool = True
+    names: tuple[str, ...] = ()  # of the last arguments
     needed: list[int]
-    non_differentiable: list[int]
+    needs: Sequence[bool]  # for each input tensor, whether its gradient is wanted
+    nested: bool = False  # the output is nested: see `pullback.tensor._plain`
+    non_differentiable: Sequence[int] = ()
     output_grad_dtypes: list[torch.dtype | None] | None  # as declared, for each output tensor
     outputs: list[Meta]
     plain: bool  # all tensors that reach backward are inputs or differentiated outputs
     residuals: int  # how many tensors were saved that are neither input nor output
-    result: Template
+    result: Template = ONE
     saved_for_backward: list[Place]
     saved_for_forward: list[Place]
-    single: bool
+    single: bool = True
     slots: dict[str, Any]  # attributes that hold tensors, with places instead
+    transformed: bool = False  # by torch.func or dual numbers, at some level
 
-    def __init__(
-        self,
-        definition: Definition,
-        template: Template,
-        names: tuple[str, ...],
-        needs: Sequence[bool],
-        autocast: State,
-        *,
-        transformed: bool,
-    ) -> None:
+    def __init__(self, definition: Definition, template: Template) -> None:
         self.definition = definition
         self.template = template
-        self.names = names
-        self.needs = needs
-        self.autocast = autocast
-        self.generators = self.attributes = None
-        self.looped = False
-        self.transformed = transformed  # by torch.func or dual numbers, at some level
-        self.grad_enabled = torch.is_grad_enabled()
 
     def by_argument(self, needs: Sequence[bool]) -> tuple[bool, ...]:
         """Group flags for tensors by argument of forward: true if any tensor in it is."""
@@ -133,37 +97,12 @@ class Call:
         """Run forward and record what it saved; returns its outputs and residuals."""
         definition = self.definition
         versions = None if definition.lenient else versions_of(tensors)
-        if self.transformed or _transforming():
-            asked = dict(zip(map(id, tensors), self.needs, strict=True))
-            with leniency(asked, name=definition.name):
-                context, output = self.forward(tensors)
-        else:
+        asked = dict(zip(map(id, tensors), self.needs, strict=True))
+        with leniency(asked, name=definition.name):
             context, output = self.forward(tensors)
-        self._refuse_undeclared(context, tensors, versions)
-        return self.capture(context, tensors, output)
-
-    def run_alone(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """Run forward where nothing is differentiated, so that nothing has to be kept."""
-        versions = None if self.definition.lenient else versions_of(tensors)
-        context, output = self.forward(tensors)
-        self._refuse_undeclared(context, tensors, versions)
-        dirty = Context.declared(context).dirty
-        if dirty:
-            places = Places(tensors, ())
-            for tensor in dirty:
-                places.dirty_place(tensor, self.definition.name)
-            return output
-        single = type(output) is not tuple
-        template, outputs = flatten((output,) if single else output)
-        entries = unflatten(template, views_of(outputs, tensors))
-        return entries[0] if single else entries
-
-    def _refuse_undeclared(
-        self, context: Context, tensors: Sequence[torch.Tensor], versions: list[int] | None
-    ) -> None:
         if versions is not None and versions != versions_of(tensors):
-            dirty = Context.declared(context).dirty
-            refuse_mutation(self.definition, self.template, tensors, versions, dirty)
+            refuse_mutation(definition, self.template, tensors, versions, context.dirty_tensors)
+        return self.capture(context, tensors, output)
 
     def forward(
         self,
@@ -177,7 +116,7 @@ class Call:
             returned: gives what `setup_context` is told that forward has returned.
         """
         definition = self.definition
-        context = Context(self.needs, self.by_argument)
+        context = Context(self.by_argument(self.needs))
         values = unflatten(self.template, tensors)
         if definition.setup_context is None:
             return context, definition.call(values, self.names, context)
@@ -190,40 +129,42 @@ class Call:
     ) -> tuple[torch.Tensor, ...]:
         """Record the structure of the output and the places of all saved tensors."""
         before = None if self.attributes is None else record(self)
-        if type(output) is torch.Tensor:
-            self.single, self.result, outputs = True, ONE, [output]
-        else:
-            self.single = not isinstance(output, tuple) or hasattr(output, "_fields")
-            self.result, outputs = flatten((output,) if self.single else output)
-        declared = Context.declared(context)
-        self.materialize = declared.materialize
-        self.output_grad_dtypes = self._dtypes_of(declared.output_grad_dtypes, output)
-        places = self.places(tensors, outputs)
-        self.saved_for_backward = [places.place(t) for t in declared.saved_for_backward]
-        self.saved_for_forward = [places.place(t) for t in declared.saved_for_forward]
-        attributes, slots = places.strip_each(vars(context))  # kept when all is known
+        outputs = self.read(output, context.non_differentiable)
+        self.materialize = context.materialize_grads
+        self.output_grad_dtypes = self._dtypes_of(context.output_grad_dtypes, output)
+        places = Places(tensors, outputs)
+        self.saved_for_backward = [places.place(t) for t in context.to_save]
+        self.saved_for_forward = [places.place(t) for t in context.saved_for_forward]
+        attributes, slots = places.strip_each(context.__dict__)  # kept when all is known
         refuse_layouts(self.definition.name, places.residuals)
-        self.dirty = [places.dirty_place(t, self.definition.name) for t in declared.dirty]
-        marked = set(map(id, declared.non_differentiable))
-        self.non_differentiable = [
-            i for i, t in enumerate(outputs) if not differentiable(t.dtype) or id(t) in marked
-        ]
-        self.attributes, self.slots, self.count = attributes, slots, len(outputs)
-        if marked:  # torch would give a view a history all the same
+        self.dirty = [places.dirty_place(t, self.definition.name) for t in context.dirty_tensors]
+        self.attributes, self.slots = attributes, slots
+        if marked := set(map(id, context.non_differentiable)):
+            # torch would give a view a history all the same
             outputs = [t.detach() if id(t) in marked else t for t in outputs]
-        if self.transformed:  # else they are kept aside, where a change in place does not matter
-            places.used.update(i for i in range(len(tensors)) if i not in self.dirty)
-            self.inputs = [_meta(t) for t in tensors]
-        if len(outputs) > 1 or self.transformed:
-            self.outputs = [_meta(t) for t in outputs]
+        places.used.update(i for i in range(len(tensors)) if i not in self.dirty)
+        self.inputs, self.outputs = list(map(_meta, tensors)), list(map(_meta, outputs))
         self.residuals = len(places.residuals)
         self.plain = self._is_plain(places, tensors, outputs)
-        if self.transformed and not self.dirty:  # it may run again
+        if not self.dirty:  # it may run again
             places.used.update(range(len(tensors), len(tensors) + len(outputs)))
         self.needed = sorted(places.used)
         if before is not None and self.looped:
             refuse_another(self, before)
         return (*(outputs if self.dirty else views_of(outputs, tensors)), *places.residuals)
+
+    def read(self, output: Any, marked: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Record the structure of the output, and which of its tensors have no derivative."""
+        if type(output) is torch.Tensor and not marked:
+            self.non_differentiable = () if differentiable(output.dtype) else (0,)
+            return [output]
+        self.single = not isinstance(output, tuple) or hasattr(output, "_fields")
+        self.result, outputs = flatten((output,) if self.single else output)
+        self.count, ids = len(outputs), set(map(id, marked))
+        self.non_differentiable = [
+            i for i, t in enumerate(outputs) if not differentiable(t.dtype) or id(t) in ids
+        ]
+        return outputs
 
     def _is_plain(
         self, places: Places, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
@@ -247,10 +188,6 @@ class Call:
     def entries(self, output: Any) -> tuple[Any, ...]:
         """What forward returned, as a tuple."""
         return (output,) if self.single else output
-
-    def places(self, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Places:
-        """Where the tensors that forward kept come from."""
-        return Places(tensors, outputs)
 
     def _dtypes_of(
         self, dtypes: Sequence[torch.dtype | None] | None, output: Any
@@ -295,8 +232,8 @@ class Call:
         if forward_mode and self.saved_for_forward:
             places = self.saved_for_forward
         found = tuple(saved[place] if isinstance(place, int) else place for place in places)
-        context = Context(needs, self.by_argument, found)
-        vars(context).update(self.attributes or {})
+        context = Context(self.by_argument(needs), found)
+        context.__dict__.update(self.attributes or {})
         for name, value in self.slots.items():
             setattr(context, name, fill(value, saved))
         return context
@@ -310,11 +247,8 @@ class Call:
         """Run the author's backward; returns one gradient or None per input tensor."""
         definition = self.definition
         given = self._filled(cotangents)
-        context, name = self.context(saved, needs), definition.name
-        if not (self.transformed or _transforming()):
-            return self.backward(definition.backward, context, given)
-        lenient = leniency(self.answers(saved), name=name)
-        with lenient:
+        context = self.context(saved, needs)
+        with leniency(self.answers(saved), name=definition.name):
             return self.backward(definition.backward, context, given)
 
     def answers(self, saved: dict[int, Any]) -> dict[int, bool]:
@@ -355,29 +289,34 @@ class Call:
         self, rule: Any, context: Context, given: Sequence[torch.Tensor | None]
     ) -> list[torch.Tensor | None]:
         """Run a backward on a context; returns one gradient or None per input tensor."""
-        definition = self.definition
-        versions = None if definition.lenient else versions_of(given)
         arguments = unflatten(without_values(self.result, None), given)
-        if definition.autocast == "ambient":
-            result = self._call_backward(rule, context, arguments)
-        else:
+        return self.matched(self.run_backward(rule, context, given, arguments))
+
+    def run_backward(
+        self, rule: Any, context: Any, cotangents: Sequence[Any], arguments: Sequence[Any]
+    ) -> Any:
+        """Run a backward on arguments made of cotangents, under the autocast of forward."""
+        definition = self.definition
+        # Where it is watched, a change in place is made pure.
+        versions = None if definition.lenient or self.again else versions_of(cotangents)
+        if definition.boxed:
+            arguments = (list(arguments),)
+        if definition.autocast != "ambient" and (self.autocast is not None or _autocasting()):
             with scope(self.autocast):
-                result = self._call_backward(rule, context, arguments)
-        if versions is not None and versions != versions_of(given):
+                result = rule(context, *arguments)
+        else:
+            result = rule(context, *arguments)
+        if versions is not None and versions != versions_of(cotangents):
             raise DefinitionError(
                 f"The backward of {definition.name} changes its cotangent in place.",
                 expected="cotangents are left as they are: other code holds them too",
                 mend="Compute out of place, or on cotangent.clone().",
             )
-        return self.matched(result)
+        return result
 
     def matched(self, result: Any) -> list[torch.Tensor | None]:
         """What a backward returned, as one gradient or None per input tensor."""
         return match(self.template, self._gradients(result), self._complain)
-
-    def _call_backward(self, backward: Any, context: Context, arguments: Any) -> Any:
-        given = (list(arguments),) if self.definition.boxed else arguments
-        return backward(context, *given)
 
     def _gradients(self, result: Any) -> tuple[Any, ...]:
         gradients = tuple(result) if isinstance(result, (tuple, list)) else (result,)

@@ -2,7 +2,8 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import torch
@@ -30,7 +31,8 @@ class CustomVjp(Generic[P, R]):
     def __init__(self, primal: Callable[P, R], static: tuple[str, ...], gradient: Intent) -> None:
         self._primal = primal
         self._signature = inspect.signature(primal)
-        self._parameters = tuple(self._signature.parameters.values())
+        kinds = {p.kind: name for name, p in self._signature.parameters.items()}
+        self._various = kinds.get(inspect.Parameter.VAR_POSITIONAL)  # the name of `*args`
         self._static = static
         self._gradient: Intent = gradient
         self._rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None
@@ -106,20 +108,21 @@ class CustomVjp(Generic[P, R]):
                     expected="a value that has no gradient",
                     mend=f"Drop {name!r} from static, or pass a number.",
                 )
-        return self.function.apply(*bound.arguments.values())[0]
+        return self.function.apply(*self._flat(bound.arguments))[0]
 
     def _build(self) -> None:
         if self._rules is None:
             return
         forward, backward = self._rules
-        primal, push, call = self._primal, self._push, self._call
+        primal, push = self._primal, self._push
 
-        def run(ctx: Any, *args: Any) -> tuple[Any]:
+        def run(ctx: Any, *flat: Any) -> tuple[Any]:
             if push is not None:
-                ctx.primals = self._flat(args)
+                ctx.primals = flat
+            bound = inspect.BoundArguments(self._signature, self._arguments(flat))
             if not any(ctx.needs_input_grad):
-                return (call(primal, args),)
-            result = call(forward, args)
+                return (primal(*bound.args, **bound.kwargs),)
+            result = forward(*bound.args, **bound.kwargs)
             if not isinstance(result, tuple) or len(result) != 2:
                 raise DefinitionError(
                     f"The forward rule of {primal.__name__} returned no pair.",
@@ -127,13 +130,13 @@ class CustomVjp(Generic[P, R]):
                     expected="(output, residuals)",
                 )
             output, ctx.residuals = result
-            ctx.unnamed = self._unnamed(args)
+            ctx.count = len(flat)
             return (output,)
 
         def pull(ctx: Any, cotangent: Any) -> tuple[Any, ...]:
             gradients = backward(ctx.residuals, cotangent)
-            listed = list(gradients) if isinstance(gradients, (tuple, list)) else [gradients]
-            return self._by_parameter(listed, ctx.unnamed)
+            listed = gradients if isinstance(gradients, (tuple, list)) else [gradients]
+            return self._by_argument(listed, self._names(ctx.count))
 
         body: dict[str, Any] = {
             "forward": staticmethod(run),
@@ -145,62 +148,42 @@ class CustomVjp(Generic[P, R]):
         }
         if push is not None:
             rule = push
-            body["jvp"] = staticmethod(
-                lambda ctx, *tangents: (rule(ctx.primals, self._flat(tangents))[1],)
-            )
+            body["jvp"] = staticmethod(lambda ctx, *tangents: (rule(ctx.primals, tangents)[1],))
         self._function = type(primal.__name__, (Function,), body)
 
-    # The Function takes one argument for each parameter: `*args` is a tuple, `**kwargs` a dict.
+    # The Function takes one argument for each of the call: those of `*args` one by one, and a dict
+    # for `**kwargs`. Every other parameter takes one, so their number tells which is whose.
 
-    def _call(self, function: Callable[..., Any], values: tuple[Any, ...]) -> Any:
-        """Call with one value for each parameter."""
-        positional: list[Any] = []
-        named: dict[str, Any] = {}
-        for parameter, value in zip(self._parameters, values, strict=True):
-            if parameter.kind is parameter.VAR_POSITIONAL:
-                positional.extend(value)
-            elif parameter.kind is parameter.VAR_KEYWORD:
-                named |= value
-            elif parameter.kind is parameter.KEYWORD_ONLY:
-                named[parameter.name] = value
-            else:
-                positional.append(value)
-        return function(*positional, **named)
+    def _flat(self, arguments: Mapping[str, Any]) -> list[Any]:
+        """The arguments of the Function, of those by parameter."""
+        listed = ([*v] if name == self._various else [v] for name, v in arguments.items())
+        return [value for values in listed for value in values]
 
-    def _flat(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """One value for each argument, of one for each parameter."""
-        flat: list[Any] = []
-        for parameter, value in zip(self._parameters, values, strict=True):
-            flat.extend(value if parameter.kind is parameter.VAR_POSITIONAL else [value])
-        return tuple(flat)
+    def _names(self, count: int) -> list[str]:
+        """The parameter that each of so many arguments of the Function belongs to."""
+        known = self._signature.parameters
+        various = count - len(known) + 1
+        return [n for n in known for _ in range(various if n == self._various else 1)]
 
-    def _unnamed(self, values: tuple[Any, ...]) -> int:
-        """The number of arguments that `*args` took."""
-        for parameter, value in zip(self._parameters, values, strict=True):
-            if parameter.kind is parameter.VAR_POSITIONAL:
-                return len(value)
-        return 0
+    def _arguments(self, flat: Sequence[Any]) -> OrderedDict[str, Any]:
+        """The arguments by parameter, of those of the Function."""
+        found: OrderedDict[str, Any] = OrderedDict((n, ()) for n in self._signature.parameters)
+        for name, value in zip(self._names(len(flat)), flat, strict=True):
+            found[name] = (*found[name], value) if name == self._various else value
+        return found
 
-    def _by_parameter(self, gradients: list[Any], unnamed: int) -> tuple[Any, ...]:
-        """One gradient for each parameter, of one for each argument that is not static."""
-        counts = [
-            0 if p.name in self._static else unnamed if p.kind is p.VAR_POSITIONAL else 1
-            for p in self._parameters
-        ]
-        if len(gradients) != sum(counts):
+    def _by_argument(self, gradients: Sequence[Any], names: list[str]) -> tuple[Any, ...]:
+        """One gradient for each argument of the Function, of those that are not static."""
+        count = sum(name not in self._static for name in names)
+        if len(gradients) != count:
             raise DefinitionError(
                 f"The backward rule of {self.__name__} returned a wrong number of gradients.",
                 given=f"{len(gradients)}",
-                expected=f"{sum(counts)}, one for each argument that is not static",
+                expected=f"{count}, one for each argument that is not static",
                 mend="Return None for arguments that have no gradient.",
             )
         following = iter(gradients)
-        ordered: list[Any] = []
-        for parameter, count in zip(self._parameters, counts, strict=True):
-            taken = tuple(next(following) for _ in range(count))
-            whole = parameter.kind is parameter.VAR_POSITIONAL and count
-            ordered.append(taken if whole else taken[0] if count else None)
-        return tuple(ordered)
+        return tuple(None if name in self._static else next(following) for name in names)
 
 
 @overload

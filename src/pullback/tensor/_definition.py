@@ -10,7 +10,7 @@ import torch
 from pullback.errors import ArgumentTypeError, DefinitionError
 from pullback.tensor._autocast import Policy
 
-__all__ = ["Definition", "define", "rules_of", "without_once"]
+__all__ = ["Definition", "define", "without_once"]
 
 _base = torch.autograd.Function
 
@@ -145,13 +145,8 @@ def define(cls: Any) -> Definition:
         random=cls.random,
         keep_inputs=cls.keep_inputs,
         direct=vars(cls).get("_direct", False),
-        rules=rules_of(cls),
+        rules=(cls.forward, cls.setup_context, cls.backward, cls.jvp, cls.vmap),
     )
-
-
-def rules_of(cls: Any) -> tuple[Any, ...]:
-    """The rules that a class has now; one that is replaced later makes another definition."""
-    return cls.forward, cls.setup_context, cls.backward, cls.jvp, cls.vmap
 
 
 def _mutates(cls: Any, signature: inspect.Signature) -> frozenset[int]:

@@ -13,7 +13,8 @@ transforms must carry. The rules that the author left out are derived:
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -26,27 +27,24 @@ from pullback.internal.torch import (
     is_any_autocast_enabled,
     is_batchedtensor,
     is_view,
-    len_torch_dispatch_stack,
     unwrap_if_dead,
 )
+from pullback.tensor._application import Application
 from pullback.tensor._autocast import cast_inputs, forward_state, scope
 from pullback.tensor._batching import batch_by_rule, batched, batching, share_batch
 from pullback.tensor._call import Call, differentiable, zeros
 from pullback.tensor._definition import Definition
 from pullback.tensor._forward_mode import push
-from pullback.tensor._kept import aside, reclaim
 from pullback.tensor._levels import alive, is_differentiated
-from pullback.tensor._on_call import OnCall
-from pullback.tensor._plain import Nested, is_flat, make_plain
+from pullback.tensor._plain import Nested, make_plain
 from pullback.tensor._second_order import differentiable_gradient
-from pullback.tensor._structure import ONE, flatten
+from pullback.tensor._structure import flatten, is_data
 from pullback.tensor._watch import watching
 
 __all__ = ["apply", "make_engine"]
 
 _transforming = are_functorch_transforms_active
 _autocasting = is_any_autocast_enabled
-_dispatch_modes = len_torch_dispatch_stack
 _is_batched = is_batchedtensor
 _unwrap_if_dead = unwrap_if_dead
 
@@ -62,39 +60,66 @@ def apply(
     values, names = args, ()
     if kwargs or not (count is None or count == len(args)):
         values, names = definition.bind(args, kwargs)
-    if not names and _is_plain(definition) and is_flat(values):
-        return _run_plain(engine, values)
-    template, tensors = flatten(values)
-    return _run(engine, definition, template, tensors, names)
+    if _transforming() or forward_level() >= 0:
+        return _transform(engine, definition, values, names)
+    flat = None if names or (engine.casts and _autocasting()) else _flat(values)
+    output = engine.plain(*flat) if flat is not None else _nested(engine, definition, values, names)
+    if type(output) is tuple and output and type(output[-1]) is Nested:
+        return output[-1].restore(output[:-1])
+    return output
 
 
-def _run(
-    engine: Any,
-    definition: Definition,
-    template: Any,
-    tensors: list[torch.Tensor],
-    names: tuple[str, ...],
+def _flat(args: Sequence[Any]) -> list[Any] | None:
+    """The arguments as torch takes them; ``None`` where one is nested."""
+    flat = []
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            flat.append(_unwrap_if_dead(arg))
+        elif type(arg) in _ATOMS or is_data(arg) or not isinstance(arg, _CONTAINERS):
+            flat.append(arg)
+        else:
+            return None
+    return flat
+
+
+_ATOMS = frozenset({float, int, bool, str, type(None)})
+_CONTAINERS = (list, tuple, dict)
+
+
+def _nested(
+    engine: Any, definition: Definition, values: tuple[Any, ...], names: tuple[str, ...]
 ) -> Any:
-    state = None
-    if _autocasting():
-        tensors = cast_inputs(definition.autocast, tensors)
-        state = forward_state(definition.autocast, tensors)
+    """Apply a Function to arguments that torch cannot take as they are, or cast by autocast."""
+    call, tensors = _call(definition, values, names)
+    with _scope(definition):
+        return engine.nested(call, *map(_unwrap_if_dead, tensors))
+
+
+def _transform(
+    engine: Any, definition: Definition, values: tuple[Any, ...], names: tuple[str, ...]
+) -> Any:
+    """Apply a Function below transforms of torch.func, or to dual numbers."""
+    call, tensors = _call(definition, values, names)
+    call.transformed, call.grad_enabled = True, torch.is_grad_enabled()
     if _transforming():
-        needs = [is_differentiated(tensor) for tensor in tensors]
-        call = Call(definition, template, names, needs, state, transformed=True)
+        call.needs = [is_differentiated(tensor) for tensor in tensors]
         results = custom_function_call(engine, call, *tensors)
     else:
-        tensors = [_unwrap_if_dead(tensor) for tensor in tensors]
-        dual = forward_level() >= 0
-        needs = [dual or tensor.requires_grad for tensor in tensors]
-        call = Call(definition, template, names, needs, state, transformed=dual)
-        if not (dual or (call.grad_enabled and True in needs)):
-            return _in_scope(definition, call.run_alone, tensors)
-        call.enter = engine.enter
-        results = engine.enter(call, *tensors)
-    if call.single and call.result is ONE:
-        return results[0]
+        call.needs = [True] * len(tensors)
+        results = engine.enter(call, *map(_unwrap_if_dead, tensors))
     return call.restore(results[: call.count])
+
+
+def _call(
+    definition: Definition, values: tuple[Any, ...], names: tuple[str, ...]
+) -> tuple[Call, list[torch.Tensor]]:
+    template, tensors = flatten(values)
+    call = Call(definition, template)
+    call.names = names
+    if _autocasting():
+        tensors = cast_inputs(definition.autocast, tensors)
+        call.autocast = forward_state(definition.autocast, tensors)
+    return call, tensors
 
 
 def make_engine(function: type, definition: Definition) -> Any:
@@ -106,37 +131,28 @@ def make_engine(function: type, definition: Definition) -> Any:
         body["vmap"] = staticmethod(batch_by_rule)
     engine: Any = type(name, (_Engine,), body)
     engine.function = weakref.ref(function)
-    engine.enter = _entry(engine)
+    engine.enter = super(torch.autograd.Function, engine).apply  # see `make_plain`
     engine.plain = make_plain(name, definition)
+    engine.nested = make_plain(name, definition, nested=True)
+    engine.casts = definition.autocast != ("inherit" if definition.direct else "ambient")
     return engine
 
 
-def _run_plain(engine: Any, args: tuple[Any, ...]) -> Any:
-    args = tuple([_unwrap_if_dead(x) if isinstance(x, torch.Tensor) else x for x in args])
-    output = engine.plain(*args)
-    if type(output) is tuple and output and type(output[-1]) is Nested:
-        return output[-1].restore(output[:-1])
-    return output
+def _flat(args: Sequence[Any]) -> list[Any] | None:
+    """The arguments as torch takes them; ``None`` where one is nested."""
+    flat = []
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            flat.append(_unwrap_if_dead(arg))
+        elif type(arg) in _ATOMS or is_data(arg) or not isinstance(arg, _CONTAINERS):
+            flat.append(arg)
+        else:
+            return None
+    return flat
 
 
-def _entry(function: Any) -> Any:
-    # The entry point in C++: torch's own `apply` binds the signature anew for each call.
-    return super(torch.autograd.Function, function).apply
-
-
-def _is_plain(definition: Definition) -> bool:
-    """Whether nothing is at work but reverse mode, of which torch alone takes care."""
-    return not (
-        _transforming()
-        or forward_level() >= 0
-        or (_autocasting() and not _heeds_autocast(definition))
-        or torch.compiler.is_compiling()
-        or _dispatch_modes()
-    )
-
-
-def _heeds_autocast(definition: Definition) -> bool:
-    return definition.autocast == ("inherit" if definition.direct else "ambient")
+_ATOMS = frozenset({float, int, bool, str, type(None)})
+_CONTAINERS = (list, tuple, dict)
 
 
 class _Engine(torch.autograd.Function):
@@ -145,7 +161,8 @@ class _Engine(torch.autograd.Function):
         run = call.run_forward
         if _transforming():
             run = batched(run, call)
-        results = _in_scope(call.definition, run, tensors)
+        with _scope(call.definition):
+            results = run(tensors)
         if call.dirty:
             if batching():
                 raise _refuse_batch(call.definition.name)
@@ -167,11 +184,7 @@ class _Engine(torch.autograd.Function):
         ctx.call = call
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*needed)
-        if call.transformed:
-            ctx.save_for_forward(*needed)
-        else:
-            unchanged = [t for i, t in enumerate(tensors) if i not in call.dirty]
-            ctx.__pullback__ = aside(call.definition, unchanged, needed)
+        ctx.save_for_forward(*needed)
         if call.dirty:
             if call.residuals and any(is_view(tensors[place]) for place in call.dirty):
                 raise _refuse_view(call.definition.name)
@@ -196,13 +209,9 @@ class _Engine(torch.autograd.Function):
         beyond = torch.is_grad_enabled() or forward_level() >= 0
         if not beyond and not _transforming():
             return (None, *call.pull(saved, given, needs))
-        if not call.transformed:
-            inputs = [i for i in range(len(needs)) if i not in call.dirty]
-            found = reclaim(call.definition, ctx.__pullback__, ctx.saved_tensors)
-            saved |= {inputs[k]: tensor for k, tensor in found.items()}
 
         def run(kept: Any, cotangents: Any) -> Any:
-            return differentiable_gradient(OnCall(call, kept, needs), cotangents, needs)
+            return differentiable_gradient(Application(call, kept, needs), cotangents, needs)
 
         if _transforming():
             run = batched(run, call)
@@ -226,12 +235,10 @@ class _Engine(torch.autograd.Function):
         return (*results, *map(_constant, residuals))
 
 
-def _in_scope(definition: Definition, run: Callable[[Any], Any], tensors: Any) -> Any:
-    """Run forward, under the caller's autocast or without any."""
-    if definition.autocast in ("inherit", "ambient"):
-        return run(tensors)
-    with scope(None):
-        return run(tensors)
+def _scope(definition: Definition) -> AbstractContextManager[Any]:
+    """Run forward under the caller's autocast, or without any."""
+    keep = definition.autocast in ("inherit", "ambient")
+    return nullcontext() if keep else scope(None)
 
 
 def _refuse_batch(name: str) -> UnsupportedError:

@@ -29,6 +29,7 @@ import torch
 
 from pullback.errors import DefinitionError, UnsupportedError
 from pullback.internal.torch import set_forward_mode
+from pullback.tensor._application import Application
 from pullback.tensor._autocast import scope
 from pullback.tensor._born import Born
 from pullback.tensor._call import Call, Meta, zeros
@@ -42,7 +43,6 @@ from pullback.tensor._levels import (
     primal,
     vjp,
 )
-from pullback.tensor._on_call import OnCall
 from pullback.tensor._refused import refused
 from pullback.tensor._second_order import (
     confirm_forward,
@@ -82,14 +82,14 @@ def push(call: Call, saved: dict[int, Any], tangents: Tangents) -> list[torch.Te
     # torch runs jvp with forward gradients switched off, which makes nested forward mode silently
     # zero. They are on here, so this level's own tangents are taken off first.
     with set_forward_mode(True), torch.set_grad_enabled(call.grad_enabled):
-        application = OnCall(call, {place: primal(tensor) for place, tensor in saved.items()})
+        application = Application(call, {place: primal(tensor) for place, tensor in saved.items()})
         given = [*application.kept.values(), *tangents]
         if are_differentiated_below(given):
             return _push_beyond(application, tangents)
         return _push_once(application, tangents)
 
 
-def _push_once(application: OnCall, tangents: Tangents) -> list[torch.Tensor | None]:
+def _push_once(application: Application, tangents: Tangents) -> list[torch.Tensor | None]:
     """The tangents, where nobody differentiates them: what else is read is a constant."""
     given = [*application.kept.values(), *tangents]
     try:
@@ -104,7 +104,7 @@ def _push_once(application: OnCall, tangents: Tangents) -> list[torch.Tensor | N
         return _push_again(application, tangents, detaches=False)
 
 
-def _push_beyond(application: OnCall, tangents: Tangents) -> list[torch.Tensor | None]:
+def _push_beyond(application: Application, tangents: Tangents) -> list[torch.Tensor | None]:
     """The tangents, where they can be differentiated in turn."""
     call = application.call
     given = [*application.kept.values(), *tangents]
@@ -127,14 +127,16 @@ def _push_beyond(application: OnCall, tangents: Tangents) -> list[torch.Tensor |
 
 
 def _push_again(
-    application: OnCall, tangents: Tangents, *, detaches: bool
+    application: Application, tangents: Tangents, *, detaches: bool
 ) -> list[torch.Tensor | None]:
     """The tangents, with what forward computes when it runs again."""
     call, inputs = application.call, application.inputs()
     with running_again(call, [*inputs, *tangents], _BEYOND, detaches=detaches) as watch:
         with named(f"{_BEYOND} of {call.definition.name} cannot be derived", _MEND):
             context = connected(application, inputs, watch)
-        Context.declared(context).needs = [tangent is not None for tangent in tangents]
+        context.needs_input_grad = call.by_argument([t is not None for t in tangents])
+        if call.definition.jvp is not None and context.saved_for_forward:
+            context.saved_tensors = context.saved_for_forward
         found = _compute(application, context, tangents, watch)
     refuse_remembered(watch, call.definition.name, _BEYOND)
     if watch.doubtful:
@@ -145,7 +147,9 @@ def _push_again(
     return found
 
 
-def _pulled(application: OnCall, tangents: Tangents) -> tuple[list[Any], list[bool], list[Any]]:
+def _pulled(
+    application: Application, tangents: Tangents
+) -> tuple[list[Any], list[bool], list[Any]]:
     """Cotangents, for which inputs a gradient is wanted, and these gradients."""
     call = application.call
     probes = [
@@ -154,11 +158,11 @@ def _pulled(application: OnCall, tangents: Tangents) -> tuple[list[Any], list[bo
     ]
     needs = [tangent is not None for tangent in tangents]
     kept = dict(zip(application.kept, apart(application.kept.values()), strict=True))
-    return probes, needs, OnCall(call, kept, needs).pull(probes)
+    return probes, needs, Application(call, kept, needs).pull(probes)
 
 
 def _compute(
-    application: OnCall, context: Context, tangents: Tangents, watch: Watch
+    application: Application, context: Context, tangents: Tangents, watch: Watch
 ) -> list[torch.Tensor | None]:
     call = application.call
     watch.answers.update(application.answers())
@@ -187,7 +191,7 @@ def _push_in_place(call: Call, saved: dict[int, Any], tangents: Tangents) -> lis
             mend="Compute out of place where a tangent is wanted, or write jvp(ctx, *tangents).",
         )
     with torch.set_grad_enabled(call.grad_enabled), scope(call.autocast):
-        return _tangents(call, OnCall(call, saved).context(tangents), tangents)
+        return _tangents(call, Application(call, saved).context(tangents), tangents)
 
 
 def _tangents(call: Call, context: Context, tangents: Tangents) -> list[Any]:

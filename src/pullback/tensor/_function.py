@@ -8,7 +8,7 @@ from pullback.errors import DefinitionError
 from pullback.internal.torch import never_compile
 from pullback.tensor import _autocast
 from pullback.tensor._compile import Traceable, follow, prepare
-from pullback.tensor._definition import Definition, define, rules_of
+from pullback.tensor._definition import Definition, define
 from pullback.tensor._engine import apply, make_engine
 from pullback.tensor._signature import CombinedForm, SplitForm
 
@@ -18,7 +18,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # What `Function.apply` calls where Dynamo has given its frame up.
-for _called in (rules_of, define, make_engine, apply):
+for _called in (define, make_engine, apply):
     never_compile(_called)
 
 
@@ -147,7 +147,8 @@ class Function(torch.autograd.Function, metaclass=Traceable):
         if torch.compiler.is_dynamo_compiling():  # never in eager: this very frame is compiled
             return follow(cls, args, kwargs)
         compiled: tuple[Any, Definition] | None = cls._compiled
-        if compiled is None or compiled[1].rules != rules_of(cls):
+        rules = cls.forward, cls.setup_context, cls.backward, cls.jvp, cls.vmap
+        if compiled is None or compiled[1].rules != rules:  # one may have been replaced since
             definition = define(cls)
             compiled = cls._compiled = (make_engine(cls, definition), definition)
         return apply(*compiled, args, kwargs)

@@ -17,7 +17,7 @@ from pullback.errors import UnsupportedError
 from pullback.internal.torch import saved_tensors_are_hooked, version_of
 from pullback.tensor._definition import Definition
 
-__all__ = ["aside", "forget", "reclaim"]
+__all__ = ["Kept", "aside", "forget", "reclaim"]
 
 # A place among the saved tensors, or a reference and the version of the tensor then.
 Kept = list[int | tuple[Any, int]]

@@ -18,40 +18,38 @@ from pullback.internal.torch import (
     graph_is_kept,
     is_any_autocast_enabled,
     is_legacy_batchedtensor,
+    len_torch_dispatch_stack,
     node_class,
     pytree,
     versions_of,
 )
 from pullback.tensor import _random
+from pullback.tensor._application import Application
 from pullback.tensor._autocast import scope
-from pullback.tensor._call import Call, differentiable
+from pullback.tensor._call import Call
 from pullback.tensor._definition import Definition
 from pullback.tensor._kept import aside, forget, reclaim
 from pullback.tensor._leniency import leniency
 from pullback.tensor._mutation import refuse_mutation
 from pullback.tensor._places import Places, views_of
-from pullback.tensor._second_order import Application, differentiable_gradient
+from pullback.tensor._second_order import differentiable_gradient
 from pullback.tensor._structure import (
     ONE,
     Template,
     flatten,
-    is_data,
     is_hole,
     is_plain,
     unflatten,
     without_values,
 )
 
-__all__ = ["Nested", "is_flat", "make_plain"]
+__all__ = ["Nested", "make_plain"]
 
-_CONTAINERS = (list, tuple, dict)
-_NONE: frozenset[int] = frozenset()
-_ATOMS = frozenset({float, int, bool, str, type(None)})
-_TENSORS = (torch.Tensor, torch.nn.Parameter)
-_FLAT = _ATOMS | set(_TENSORS)
 _transforming = are_functorch_transforms_active
 _autocasting = is_any_autocast_enabled
 _keeps_graph = graph_is_kept
+_dispatch_modes = len_torch_dispatch_stack
+_needs_of_torch: Any = torch.autograd.function.BackwardCFunction.needs_input_grad
 # torch 2.15: what backward may add its gradients to.
 _buffers: Any = getattr(torch.autograd.function.FunctionCtx, "input_grad_buffers", None)
 
@@ -71,68 +69,45 @@ class Nested:
         return entries[0] if self.single else entries
 
 
-class _Kept:
-    """What the node of a plain call keeps beside what its author keeps."""
+def make_plain(name: str, definition: Definition, *, nested: bool = False) -> Any:
+    """Make the entry of the torch Function that runs the rules of a definition.
 
-    __slots__ = (
-        "beyond",
-        "dirty",
-        "entry",
-        "generators",
-        "inputs",
-        "nested",
-        "non_differentiable",
-        "plain",
-        "result",
-        "single",
-        "template",
-    )
-
-    beyond: bool  # whether backward runs to be differentiated again
-    dirty: bool
-    entry: Callable[..., Any]  # applies the Function
-    generators: Any  # of random numbers before forward, if it drew
-    inputs: list[Any]  # for each input tensor, its place among the saved ones or a reference
-    nested: bool
-    non_differentiable: list[int]
-    plain: bool  # all that reaches backward is an input, a differentiated output or no number
-    result: Template
-    single: bool
-    template: Template
-
-
-def is_flat(args: Sequence[Any]) -> bool:
-    """Whether no argument holds a tensor inside of a structure."""
-    for arg in args:
-        if type(arg) not in _FLAT and isinstance(arg, _CONTAINERS) and not is_data(arg):
-            return False
-    return True
-
-
-def make_plain(name: str, definition: Definition) -> Any:
-    """Make the entry of the torch Function that runs the rules of a definition."""
+    It takes the arguments of forward. Where these are nested, given by name or cast by autocast,
+    which torch does not know of, it takes a `Call` and the tensors among them.
+    """
     # Long: two rules, as torch takes them, that share what is read off the definition once.
-    if definition.direct:
+    if definition.direct and not nested:
         return _make_direct(name, definition)
     split, check = definition.setup_context, not definition.lenient
 
     def forward(ctx: Any, *args: Any) -> Any:
-        before = _random.before(args)
-        kept = ctx.__pullback__ = _Kept()
-        kept.template, tensors = flatten(args)
+        call = None
+        if nested:
+            call, *tensors = args
+            ctx.__pullback__, template = call, call.template
+            args, names = unflatten(template, tensors), call.names
+        else:
+            template, tensors = flatten(args)
+            names = ()
+        before = None if _dispatch_modes() else _random.states(tensors)
         versions = versions_of(tensors) if check else None
         if split is None:
-            output = definition.forward(ctx, *args)
+            output = definition.call(args, names, ctx)
         else:
-            output = definition.forward(*args)
+            output = definition.call(args, names)
             split(ctx, args, output)
         if versions is not None and versions != versions_of(tensors):
-            refuse_mutation(definition, kept.template, tensors, versions, ctx.dirty_tensors or ())
-        kept.entry, kept.beyond, kept.nested = entry, False, False
-        result = _finish(definition, ctx, kept, tensors, output)
+            refuse_mutation(definition, template, tensors, versions, ctx.dirty_tensors or ())
+        if call is None:
+            call = Call(definition, template)
+        else:
+            del ctx.__pullback__
+        call.enter = again
+        result = _finish(call, ctx, tensors, output)
+        ctx.__pullback__ = call
         # What is plain never runs forward again.
-        drew = definition.random or (not kept.plain and _random.changed(before))
-        kept.generators = before if drew else None
+        if definition.random or not (call.plain or not _random.changed(before)):
+            call.generators = before
         return result
 
     def backward(ctx: Any, *cotangents: Any) -> Any:
@@ -143,10 +118,23 @@ def make_plain(name: str, definition: Definition) -> Any:
             )
         given = tuple(cotangents[0]) if definition.boxed else cotangents
         if torch.is_grad_enabled() or forward_level() >= 0 or _transforming():
-            return _beyond(definition, ctx, given)
+            call, gradients = ctx.__pullback__, _beyond(ctx, given)
+            return (
+                (None, *gradients)
+                if nested
+                else unflatten(without_values(call.template, None), gradients)
+            )
         if not _keeps_graph():
-            forget(ctx.__pullback__.inputs)
-        return _run_in_batch(definition, ctx, given, _run)
+            forget(ctx.__pullback__.kept)
+        result = _run_in_batch(definition, ctx, given, _run)
+        return (None, *ctx.__pullback__.matched(result)) if nested else result
+
+    def again(call: Call, tensors: Sequence[torch.Tensor]) -> Any:
+        if not nested:
+            return entry(*unflatten(call.template, tensors))
+        other = Call(definition, call.template)
+        other.names, other.autocast = call.names, call.autocast
+        return entry(other, *tensors)
 
     body = {
         "forward": staticmethod(forward),
@@ -157,9 +145,24 @@ def make_plain(name: str, definition: Definition) -> Any:
     plain: Any = type(name, (torch.autograd.Function,), body)
     if _buffers is not None:
         node_class(plain).input_grad_buffers = property(_input_grad_buffers)
+    if nested:
+        node_class(plain).needs_input_grad = property(_needs_by_argument)
     # The entry point in C++: torch's own `apply` binds the signature anew for each call.
     entry = super(torch.autograd.Function, plain).apply
     return entry
+
+
+def _needs(ctx: Any) -> Sequence[bool]:
+    """For each input tensor, whether its gradient is wanted."""
+    every = _needs_of_torch.__get__(ctx)
+    holes = ctx.__pullback__.template[0]
+    if type(ctx).needs_input_grad is not _needs_of_torch:
+        return every[1:]
+    return [need for need, hole in zip(every, holes, strict=True) if is_hole(hole)]
+
+
+def _needs_by_argument(ctx: Any) -> tuple[bool, ...]:
+    return ctx.__pullback__.by_argument(_needs(ctx))
 
 
 def _make_direct(name: str, definition: Definition) -> Any:
@@ -180,8 +183,9 @@ def _make_direct(name: str, definition: Definition) -> Any:
 
 
 def _run_direct(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
+    """Run the author's backward without the autocast that may be on where it runs."""
     rule: Any = definition.backward
-    if _autocasting() and definition.autocast != "ambient":
+    if _autocasting():
         with scope(None):
             return rule(ctx, *cotangents)
     return rule(ctx, *cotangents)
@@ -213,67 +217,55 @@ def _run_in_batch(
 
 
 def _input_grad_buffers(ctx: Any) -> tuple[torch.Tensor | None, ...]:
-    """Those of torch, but none where the gradient is differentiated again: it is returned then."""
-    beyond = ctx.__pullback__.beyond
-    return (None,) * len(ctx.needs_input_grad) if beyond else _buffers.__get__(ctx)
+    """Those of torch, but none where the gradient is nested, or differentiated again."""
+    needs = ctx.needs_input_grad
+    as_given = needs == _needs_of_torch.__get__(ctx) and not ctx.__pullback__.again
+    return _buffers.__get__(ctx) if as_given else (None,) * len(needs)
 
 
-def _finish(
-    definition: Definition, ctx: Any, kept: _Kept, tensors: Sequence[torch.Tensor], output: Any
-) -> Any:
+def _finish(call: Call, ctx: Any, tensors: Sequence[torch.Tensor], output: Any) -> Any:
     """Keep what a second derivative needs, and give torch an output that it can take."""
-    saved = ctx.to_save
-    kept.dirty = ctx.dirty_tensors is not None
-    if kept.dirty:
+    dirty, marked = ctx.dirty_tensors, ctx.non_differentiable
+    if dirty:
         places = Places(tensors, ())
-        for tensor in ctx.dirty_tensors:
-            places.dirty_place(tensor, definition.name)
-    marked = ctx.non_differentiable
-    one = type(output) is torch.Tensor and marked is None
-    if one:
-        kept.result, kept.single, outputs = ONE, True, [output]
-    else:
-        kept.single = not isinstance(output, tuple) or hasattr(output, "_fields")
-        kept.result, outputs = flatten((output,) if kept.single else output)
-    ids = set(map(id, marked)) if marked else _NONE
-    kept.non_differentiable = [
-        i for i, t in enumerate(outputs) if id(t) in ids or not differentiable(t.dtype)
-    ]
-    kept.plain = _is_all_plain(ctx, kept, tensors, outputs)
-    kept.inputs = aside(definition, tensors, saved, refused=kept.dirty, weak=kept.plain)
-    if not kept.plain and not kept.dirty:
+        call.dirty = [places.dirty_place(tensor, call.definition.name) for tensor in dirty]
+    outputs = call.read(output, marked or ())
+    call.plain = _is_all_plain(call, ctx, tensors, outputs)
+    call.kept = aside(
+        call.definition, tensors, ctx.to_save, refused=dirty is not None, weak=call.plain
+    )
+    if not call.plain and dirty is None:
         outputs = _apart(ctx, outputs)
-    if one:
+    if call.result is ONE and marked is None:
         return outputs[0]
     if marked is not None:  # torch would give a view a history all the same
+        ids = set(map(id, marked))
         fresh = {id(t): t.detach() for t in outputs if id(t) in ids}
         ctx.mark_non_differentiable(*fresh.values())
         outputs = [fresh.get(id(t), t) for t in outputs]
     outputs = views_of(outputs, ())
-    if kept.result[1] is not None or (kept.single and kept.result is not ONE and not outputs):
-        kept.nested = True
-        return (*outputs, Nested(kept.result, single=kept.single))
-    entries = unflatten(kept.result, outputs)
-    return entries[0] if kept.single else entries
+    if call.result[1] is not None or (call.single and call.result is not ONE and not outputs):
+        call.nested = True
+        return (*outputs, Nested(call.result, single=call.single))
+    return call.restore(outputs)
 
 
 def _is_all_plain(
-    ctx: Any, kept: _Kept, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+    call: Call, ctx: Any, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
 ) -> bool:
     """Whether all that can reach backward is seen there: inputs, outputs, and no other number."""
-    inputs = set(map(id, tensors))
-    beyond = [t for t in ctx.to_save or () if t is not None and id(t) not in inputs]
-    if beyond:
-        flowing = {id(t) for i, t in enumerate(outputs) if i not in kept.non_differentiable}
-        if not all(id(t) in flowing for t in beyond):
-            return False
-    given = kept.template[0]
-    for name, value in ctx.__dict__.items():
-        if name == "__pullback__" or id(value) in inputs or is_plain(value, given):
-            continue
-        known = [leaf for leaf in pytree.tree_leaves(value) if id(leaf) not in inputs]
-        if not all(is_plain(leaf, given) for leaf in known):
-            return False
+    known = set(map(id, tensors))
+    given = call.template[0]
+    for value in ctx.__dict__.values():
+        if id(value) not in known and not is_plain(value, given):
+            leaves = (leaf for leaf in pytree.tree_leaves(value) if id(leaf) not in known)
+            if not all(is_plain(leaf, given) for leaf in leaves):
+                return False
+    for tensor in ctx.to_save or ():
+        if tensor is not None and id(tensor) not in known:
+            same = (i for i, output in enumerate(outputs) if output is tensor)
+            if next(same, -1) in (-1, *call.non_differentiable):
+                return False
     return True
 
 
@@ -285,62 +277,32 @@ def _apart(ctx: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
 
 def _run(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
     """Run the author's backward on torch's context."""
-    kept = ctx.__pullback__
-    # Where it is watched, a change in place is made pure.
-    check = not (definition.lenient or kept.beyond)
-    versions = versions_of(cotangents) if check else None
-    given = cotangents
-    if kept.nested:
-        given = unflatten(without_values(kept.result, None), cotangents[:-1])
-    given = (list(given),) if definition.boxed else given
-    rule: Any = definition.backward
-    if _autocasting() and definition.autocast != "ambient":
-        with scope(None):
-            result = rule(ctx, *given)
-    else:
-        result = rule(ctx, *given)
-    if versions is not None and versions != versions_of(cotangents):
-        raise DefinitionError(
-            f"The backward of {definition.name} changes its cotangent in place.",
-            expected="cotangents are left as they are: other code holds them too",
-            mend="Compute out of place, or on cotangent.clone().",
-        )
-    return result
+    call, given = ctx.__pullback__, cotangents
+    if call.nested:
+        given = unflatten(without_values(call.result, None), cotangents[:-1])
+    return call.run_backward(definition.backward, ctx, cotangents, given)
 
 
-def _beyond(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
+def _beyond(ctx: Any, cotangents: Sequence[Any]) -> list[torch.Tensor | None]:
     """The gradients where they can be differentiated in turn."""
-    kept = ctx.__pullback__
-    places = [i for i, hole in enumerate(kept.template[0]) if is_hole(hole)]
-    needs = [ctx.needs_input_grad[i] for i in places]
-    application = _OnNode(definition, ctx, needs, cotangents)
-    kept.beyond = True
+    call = ctx.__pullback__
+    call.needs = _needs(ctx)
+    application = _OnNode(call, ctx, cotangents)
+    call.again = True
     try:
-        gradients = differentiable_gradient(application, application.given, needs)
+        return differentiable_gradient(application, application.given, call.needs)
     finally:
-        kept.beyond = False
-    every: list[Any] = [None] * len(kept.template[0])
-    for place, gradient in zip(places, gradients, strict=True):
-        every[place] = gradient
-    return tuple(every)
+        call.again = False
 
 
 class _OnNode(Application):
     """An application whose context is torch's own node."""
 
-    def __init__(
-        self, definition: Definition, ctx: Any, needs: Sequence[bool], cotangents: Sequence[Any]
-    ) -> None:
-        kept = ctx.__pullback__
-        self.node = ctx
-        self.call = call = Call(definition, kept.template, (), needs, None, transformed=False)
-        call.result, call.single, call.plain = kept.result, kept.single, kept.plain
-        call.count = sum(map(is_hole, kept.result[0]))
-        call.generators, call.materialize = kept.generators, False
-        call.dirty, call.non_differentiable = [0] if kept.dirty else [], kept.non_differentiable
-        last = cotangents[:-1] if kept.nested else cotangents
-        mixed = not kept.nested and len(kept.result[0]) == len(last)
-        holes = [i for i, hole in enumerate(kept.result[0]) if is_hole(hole)]
+    def __init__(self, call: Call, ctx: Any, cotangents: Sequence[Any]) -> None:
+        self.node, self.call = ctx, call
+        last = cotangents[:-1] if call.nested else cotangents
+        mixed = not call.nested and len(call.result[0]) == len(last)
+        holes = [i for i, hole in enumerate(call.result[0]) if is_hole(hole)]
         self._places = holes if mixed else list(range(len(last)))  # of the output tensors
         self._cotangents = cotangents
         self.given = [last[i] for i in self._places]
@@ -353,16 +315,23 @@ class _OnNode(Application):
         result = _run_in_batch(self.call.definition, self.node, every, _run)
         return self.call.matched(result)
 
+    def at(self, saved: Sequence[torch.Tensor | None]) -> Application:
+        """The same: a node is of one level."""
+        return self
+
+    def answers(self) -> dict[int, bool]:
+        """Nothing: tensors answer themselves."""
+        return {}
+
     def saved(self) -> list[torch.Tensor]:
-        """The tensors that were saved."""
-        kept = [entry[0] for entry in self.node.__pullback__.inputs if isinstance(entry, tuple)]
+        """The tensors that were saved, and the inputs that were kept aside."""
+        kept = [entry[0] for entry in self.call.kept if isinstance(entry, tuple)]
         found = [*self.node.saved_tensors, *(map(_behind, kept))]
         return [tensor for tensor in found if tensor is not None]
 
     def inputs(self) -> list[torch.Tensor]:
         """The inputs, with their history."""
-        kept = self.node.__pullback__
-        found = reclaim(self.call.definition, kept.inputs, self.node.saved_tensors)
+        found = reclaim(self.call.definition, self.call.kept, self.node.saved_tensors)
         return list(found.values())
 
     def reaches_inputs(self) -> bool:
@@ -370,13 +339,13 @@ class _OnNode(Application):
         saved = [tensor for tensor in self.node.saved_tensors if tensor is not None]
         if any(tensor.grad_fn is self.node for tensor in saved):
             return True
-        kept = zip(self.node.__pullback__.inputs, self.call.needs, strict=True)
+        kept = zip(self.call.kept, self.call.needs, strict=True)
         held = (isinstance(k, int) or _behind(k[0]) is not None for k, need in kept if need)
         return all(held)
 
     def outputs(self) -> list[torch.Tensor]:
         """The outputs of one more application: the node holds none that its author did not save."""
-        output = self.node.__pullback__.entry(*unflatten(self.call.template, self.inputs()))
+        output = self.call.enter(self.call, self.inputs())
         if type(output) is tuple and output and type(output[-1]) is Nested:
             return list(output[:-1])
         return flatten(self.call.entries(output))[1]

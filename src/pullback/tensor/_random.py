@@ -5,26 +5,20 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-__all__ = ["before", "changed", "kept", "replaying", "states"]
+__all__ = ["changed", "replaying", "states"]
 
-# (device, state) of each default generator that a call can draw from.
-States = tuple[tuple[torch.device, torch.Tensor], ...] | None
+# Of each default generator that a call can draw from, by its device.
+States = dict[torch.device, torch.Tensor] | None
 
 
-def states(values: Sequence[object]) -> States:
+def states(tensors: Sequence[torch.Tensor | None]) -> States:
     """The states of the default generators of the CPU and of the tensors' devices."""
-    devices = {v.device for v in values if isinstance(v, torch.Tensor)}
-    devices = {device for device in devices if device.type not in ("cpu", "meta")}
-    devices = {torch.device("cpu"), *devices}
-    return tuple((device, _get(device)) for device in sorted(devices, key=str))
-
-
-def before(values: Sequence[object]) -> States:
-    """The same at the start of each call: of the CPU alone where all tensors are there."""
-    for value in values:
-        if isinstance(value, torch.Tensor) and not value.is_cpu:
-            return states(values)
-    return ((_CPU, torch.default_generator.get_state()),)
+    found = {_CPU: torch.default_generator.get_state()}
+    for tensor in tensors:
+        if tensor is None or tensor.is_cpu or tensor.is_meta or tensor.device in found:
+            continue
+        found[tensor.device] = _get(tensor.device)
+    return found
 
 
 _CPU = torch.device("cpu")
@@ -32,29 +26,19 @@ _CPU = torch.device("cpu")
 
 def changed(before: States) -> bool:
     """Whether random numbers have been drawn since."""
-    return any(not torch.equal(_get(device), state) for device, state in before or ())
+    return any(not torch.equal(_get(device), state) for device, state in (before or {}).items())
 
 
 @contextlib.contextmanager
 def replaying(before: States) -> Iterator[None]:
     """Draw the same random numbers again, then go on as if nothing had been drawn."""
-    if before is None:
-        yield
-        return
-    with kept(before):
-        for device, state in before:
+    now = {device: _get(device) for device in before or ()}
+    try:
+        for device, state in (before or {}).items():
             _set(device, state)
         yield
-
-
-@contextlib.contextmanager
-def kept(like: States) -> Iterator[None]:
-    """Leave generators as they are found."""
-    now = [(device, _get(device)) for device, _ in like or ()]
-    try:
-        yield
     finally:
-        for device, state in now:
+        for device, state in now.items():
             _set(device, state)
 
 

@@ -19,7 +19,6 @@ of the rules, so that a parameter that is no argument keeps its share, and a thi
 that of the graph.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -29,6 +28,7 @@ import torch
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal._generators import rewind_shared
 from pullback.tensor import _random
+from pullback.tensor._application import Application
 from pullback.tensor._autocast import scope
 from pullback.tensor._born import Born
 from pullback.tensor._call import Call, differentiable
@@ -44,7 +44,6 @@ from pullback.tensor._structure import flatten, replaced, unflatten
 from pullback.tensor._watch import Outside, Watch, refusal
 
 __all__ = [
-    "Application",
     "confirm_forward",
     "connected",
     "differentiable_gradient",
@@ -54,49 +53,6 @@ __all__ = [
 
 Tensors = Sequence[torch.Tensor | None]
 _PURPOSE = "The second derivative"
-
-
-class Application(ABC):
-    """One application of a Function at one level of transforms, with the tensors it has there."""
-
-    call: Call
-    node: Any = None  # of the graph of autograd, if torch's own holds the context
-
-    @abstractmethod
-    def pull(self, cotangents: Tensors) -> list[torch.Tensor | None]:
-        """Run the author's backward on what forward kept."""
-
-    def at(self, saved: Sequence[torch.Tensor | None]) -> "Application":
-        """The same application, with the saved tensors of another level."""
-        return self
-
-    @abstractmethod
-    def saved(self) -> list[torch.Tensor]:
-        """The tensors that were saved."""
-
-    @abstractmethod
-    def inputs(self) -> list[torch.Tensor]:
-        """The inputs, with their history.
-
-        Raises:
-            UnsupportedError: one is gone, or was changed.
-        """
-
-    def reaches_inputs(self) -> bool:
-        """Whether the tensors that are left have a history that leads to each input."""
-        return True
-
-    @abstractmethod
-    def outputs(self) -> list[torch.Tensor]:
-        """The outputs, with the history that the author's rule gives them."""
-
-    def answers(self) -> dict[int, bool]:
-        """What tensors, by id, are to answer when asked whether they require a gradient."""
-        return {}
-
-    @abstractmethod
-    def attributes(self) -> dict[str, Any]:
-        """What the context has now, that its author has put there."""
 
 
 def differentiable_gradient(
@@ -222,7 +178,7 @@ def _again(
     call, inputs = application.call, application.inputs()
     with running_again(call, (*inputs, *cotangents), _PURPOSE) as watch:
         context = connected(application, inputs, watch)
-        Context.declared(context).needs = needs
+        context.needs_input_grad = call.by_argument(needs)
         given = fill_in(call, cotangents, application)
         with watch:
             gradients = call.backward(call.definition.transposable, context, given)
@@ -290,18 +246,17 @@ def connected(application: Application, inputs: Sequence[torch.Tensor], watch: W
             watch.answers.update(application.answers())
         return known[places[id(tensor)]]
 
-    declared = Context.declared(context)
-    declared.saved_for_backward = replaced(declared.saved_for_backward, as_returned)
-    declared.saved_for_forward = replaced(declared.saved_for_forward, as_returned)
-    for name, value in list(vars(context).items()):
-        vars(context)[name] = replaced(value, as_returned)
+    context.saved_tensors = replaced(context.to_save, as_returned)
+    context.saved_for_forward = replaced(context.saved_for_forward, as_returned)
+    for name, value in list(context.__dict__.items()):
+        context.__dict__[name] = replaced(value, as_returned)
     if watch.left_in_forward is not None:
-        refuse_values(call, vars(context), watch.left_in_forward, _PURPOSE)
+        refuse_values(call, context.__dict__, watch.left_in_forward, _PURPOSE)
     if watch.outputs_left:
         what = "what forward has computed of its output leaves torch"
         raise refusal(_PURPOSE, call.definition.name, what)
     for name, value in application.attributes().items():  # put there since
-        vars(context).setdefault(name, value)
+        context.__dict__.setdefault(name, value)
     return context
 
 

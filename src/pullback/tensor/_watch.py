@@ -66,18 +66,24 @@ from pullback.tensor._operations import (
 )
 from pullback.tensor._origins import Origins
 from pullback.tensor._pieces import CUTS, pieces
+from pullback.tensor._structure import replaced
 
 __all__ = ["Outside", "Watch", "refusal", "watching"]
 
 _tensor: Any = torch.Tensor
 _STOP = "it detaches a value, which stops the gradient there"
 
-_local = threading.local()
+
+class _Thread(threading.local):
+    stack: "tuple[Watch, ...]" = ()
+
+
+_thread = _Thread()
 
 
 def watching() -> "Watch | None":
     """The innermost watch of this thread that is not paused."""
-    stack = getattr(_local, "stack", None)
+    stack = _thread.stack
     return stack[-1] if stack and not stack[-1].paused else None
 
 
@@ -190,13 +196,11 @@ class Watch(TorchFunctionMode):
         return [self._known[number] for number in self._dependent - self._given]
 
     def __enter__(self) -> "Watch":
-        if not hasattr(_local, "stack"):
-            _local.stack = []
-        _local.stack.append(self)
+        _thread.stack = (*_thread.stack, self)
         return super().__enter__()
 
     def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None:
-        _local.stack.pop()
+        _thread.stack = _thread.stack[:-1]
         super().__exit__(exc_type, exc_val, exc_tb)
 
     @contextmanager
@@ -584,13 +588,7 @@ def _all_levels(tensors: Sequence[torch.Tensor]) -> set[int]:
 
 
 def _swap(value: Any, swapped: dict[int, torch.Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
-        return swapped.get(id(value), value)
-    if isinstance(value, dict):
-        return {key: _swap(entry, swapped) for key, entry in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_swap(entry, swapped) for entry in value)
-    return value
+    return replaced(value, lambda tensor: swapped.get(id(tensor), tensor)) if swapped else value
 
 
 def refusal(purpose: str, name: str, why: str) -> UnsupportedError:

@@ -1,0 +1,87 @@
+"""`Application`: one application of a Function, with the tensors it has where it is derived."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from pullback.tensor import _random
+from pullback.tensor._call import Call
+from pullback.tensor._context import Context
+
+__all__ = ["Application"]
+
+
+class Application:
+    """An application of which a `Call` tells what was kept where.
+
+    Outside of transforms torch's own node holds this: see `pullback.tensor._plain`.
+
+    Arguments:
+        call: the application.
+        kept: by their places the inputs, and what else was kept.
+        needs: for each input, whether its gradient is wanted.
+    """
+
+    node: Any = None  # of the graph of autograd, if torch's own holds the context
+
+    def __init__(
+        self, call: Call, kept: dict[int, Any], needs: Sequence[bool] | None = None
+    ) -> None:
+        self.call = call
+        self.kept = kept
+        self._needs = call.needs if needs is None else needs
+
+    def pull(self, cotangents: Sequence[Any]) -> list[torch.Tensor | None]:
+        """Run the author's backward on what forward kept."""
+        self.run_before()
+        return self.call.pull(self.kept, cotangents, self._needs)
+
+    def run_before(self) -> None:
+        """Run forward right before backward, where the items of a batch run one after the other.
+
+        What it writes to memory outside of torch is of this item then.
+        """
+        if self.call.looped:
+            with torch.no_grad(), _random.replaying(self.call.generators):
+                self.call.forward([x.clone() for x in self.inputs()])
+
+    def at(self, saved: Sequence[torch.Tensor | None]) -> "Application":
+        """The same application, with the saved tensors of another level."""
+        return Application(self.call, dict(zip(self.kept, saved, strict=True)), self._needs)
+
+    def saved(self) -> list[torch.Tensor]:
+        """The tensors that were saved."""
+        return list(self.kept.values())
+
+    def inputs(self) -> list[torch.Tensor]:
+        """The inputs, with their history.
+
+        Raises:
+            UnsupportedError: one is gone, or was changed.
+        """
+        return [self.kept[i] for i in range(len(self.call.needs))]
+
+    def reaches_inputs(self) -> bool:
+        """Whether the tensors that are left have a history that leads to each input."""
+        return True
+
+    def outputs(self) -> list[torch.Tensor]:
+        """The outputs, with the history that the author's rule gives them."""
+        first = len(self.call.needs)
+        return [self.kept[first + i] for i in range(self.call.count)]
+
+    def answers(self) -> dict[int, bool]:
+        """What tensors, by id, are to answer when asked whether they require a gradient."""
+        return self.call.answers(self.kept)
+
+    def attributes(self) -> dict[str, Any]:
+        """What the context has now, that its author has put there since."""
+        return {}
+
+    def context(self, tangents: Sequence[Any]) -> Context:
+        """The context of forward again, for tangents of some inputs."""
+        needs = [tangent is not None for tangent in tangents]
+        return self.call.context(
+            self.kept, needs, forward_mode=self.call.definition.jvp is not None
+        )
