@@ -121,8 +121,8 @@ def _balance(program: Program, q: np.ndarray, x: np.ndarray) -> tuple[np.ndarray
 def _step(
     program: Program, point: _Point, missed: np.ndarray, least: np.ndarray,
     surplus: np.ndarray | None,
-) -> tuple[_Point, np.ndarray, np.ndarray]:  # fmt: skip
-    """A predictor and a corrector: the next point, the length of the step, what it adds to a bound.
+) -> tuple[_Point, np.ndarray]:  # fmt: skip
+    """A predictor and a corrector: the next point, and what the step adds to a bound.
 
     With ``t`` the part by which the predictor changes a slack ``s``, a multiplier ``z`` changes by
     ``-(1 + t)`` of itself, so that ``s z`` loses ``t (1 + t)`` of itself to the second order, which
@@ -172,24 +172,24 @@ def _step(
         a = b = np.minimum(a, b)
     (x,), (g,) = program.integrate((point.x + a * x)[None])
     following = _Point(x, point.y + b * y, g, slack + a * of_slack, push + b * of_push)
-    return following, a, a * change
+    return following, a * change
 
 
 def interior(program: Program, level: np.ndarray, point: _Point) -> tuple[_Point, np.ndarray]:
     """The least cost with a gap, and for which joints it was found."""
     result, found = _Point(*(part.copy() for part in point)), np.zeros(level.shape[-1], bool)
     left, ones = np.arange(len(found)), np.ones(len(found))
-    pull = _forces(program, point) + program.pull_cost(point.x[None])[0]
-    # All equations but that of the gap are linear: a step leaves of what they miss as it is short.
-    unbalanced, _ = _balance(program, pull, point.x)
-    missed = _missed(program, level, point, ones)
-    worst = np.abs(missed).max((0, 1, 2))
+    missed, unbalanced = _missed(program, level, point, ones), ones
     for _ in range(_ITERATIONS):
         rows = 2 * np.maximum((program.scale != 0).sum((0, 1)), 1)
         mean = (point.slack * point.push).sum((0, 1, 2)) / rows
         force = point.push.max((0, 1, 2))
-        gap = _GAP * force.clip(1)
-        done = (mean <= 1.5 * gap) & (worst < 1e-9) & (unbalanced < 1e-4 * force)
+        gap, worst = _GAP * force.clip(1), np.abs(missed).max((0, 1, 2))
+        done = (mean <= 1.5 * gap) & (worst < 1e-9)
+        if done.any():
+            pull = _forces(program, point) + program.pull_cost(point.x[None])[0]
+            unbalanced, _ = _balance(program, pull, point.x)
+            done &= unbalanced < 1e-4 * force
         going = ~done & np.isfinite(mean) & np.isfinite(unbalanced)
         if not going.all():
             for part, value in zip(result, point, strict=True):
@@ -198,12 +198,11 @@ def interior(program: Program, level: np.ndarray, point: _Point) -> tuple[_Point
             some = those(going)
             left, program, level = left[some], program.at(some), pick(level, some)
             point, missed, gap = point.at(some), pick(missed, some), gap[some]
-            unbalanced, worst = unbalanced[some], worst[some]
+            unbalanced = unbalanced[some]
         if not left.size:
             break
-        point, length, _ = _step(program, point, missed, gap, None)
+        point, _ = _step(program, point, missed, gap, None)
         missed = _missed(program, level, point, ones[: len(left)])
-        unbalanced, worst = (1 - length) * unbalanced, (1 - length) * worst
     return result, found
 
 
@@ -242,7 +241,7 @@ def _least_bound(
         left, program, level = left[going], program.at(going), pick(level, going)
         point, most, begun = point.at(going), most[going], begun[going]
         missed = _missed(program, level, point, most)
-        point, _, change = _step(program, point, missed, 0.0 * begun, total[going] - 1)
+        point, change = _step(program, point, missed, 0.0 * begun, total[going] - 1)
         most = most + change
     return (lows, highs), result
 

@@ -19,7 +19,7 @@ import numpy as np
 
 __all__ = ["Program", "System", "meet", "pick", "stiffness", "whole"]
 
-# Of the largest part of the matrix: what no row and no cost holds is held by this.
+# Of the largest part of the matrix: without a cost, what no row holds is held by this.
 _PROXIMAL = 1e-13
 # How much stiffer than the motion at its stiffest springs are, and passes at most.
 _SPRING = 1e4
@@ -111,7 +111,7 @@ class System:
         # What it costs to move by one within one: the unit of time is the whole duration.
         here = np.tensordot((form**2).sum(1), springs, 1)[:-1] + program.cost[0] + program.cost[2]
         held = program.cost.copy()
-        held[2] += _PROXIMAL * here.max(0)
+        held[2] = np.where(held[2] > 0, held[2], _PROXIMAL * here.max(0))
         # With conditions beside it the matrix is definite where it is not alone.
         self.weight = 100 * here.mean(0)
         kernels, h, conditions = program.kernels, program.h, (alpha, place)

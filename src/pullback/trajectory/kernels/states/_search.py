@@ -116,12 +116,9 @@ def _settle(
         _, _, (force,), (moved,) = meet(some, now != 0, (now - own)[None], x, y)
         reached, live, give = own + moved, some.scale != 0, stiffness(some, now != 0)
         over = np.where((now == 0) & live, np.abs(reached) - 1, 0.0)
-        # By how much a row would leave its limit inwards if nothing held it there: what multipliers
-        # of neighbours are is rounding where jerks of one step decide it.
-        # So only the ends of a run may leave it.
-        sides = np.pad(now, ((0, 0), (1, 1), (0, 0)))
-        ends = (now != 0) & ((sides[:, 2:] != now) | (sides[:, :-2] != now))
-        under = np.where(ends, -force * now / np.where(ends, give, 1.0), 0.0)
+        # By how much a row would leave its limit inwards if nothing held it there: multipliers of
+        # stiff rows beside one another are large, and what is rounding of them moves nothing.
+        under = np.where(now != 0, -force * now / np.where(now != 0, give, 1.0), 0.0)
         wrong = np.maximum(over, under)
         worst = wrong.max((0, 1))
         missed = (np.abs(now * reached - 1) * (now != 0)).max((0, 1))
