@@ -6,11 +6,11 @@ import torch
 from torch import Generator, Tensor
 
 from pullback.tensor import Case
+from pullback.trajectory._limits import Limits
 from pullback.trajectory._state import State, rest
 from pullback.trajectory.curves._bspline import bspline
 from pullback.trajectory.curves._quintic import quintic
 from pullback.trajectory.kernels.banded import BandedSolve, TriangularSolve
-from pullback.trajectory.plans._limits import Limits
 from pullback.trajectory.plans._minimum_jerk import minimum_acceleration, minimum_jerk
 from pullback.trajectory.plans._minimum_time import minimum_time
 

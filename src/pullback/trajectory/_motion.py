@@ -10,7 +10,9 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory._arguments import check_device
+from pullback.trajectory._between import excess_between
 from pullback.trajectory._knots import concrete
+from pullback.trajectory._limits import Limits, check_limits
 from pullback.trajectory._motion_checks import (
     check_dtype,
     check_parts,
@@ -123,6 +125,34 @@ class Motion:
         dt = self.dt[..., first : last - 1] if self.dt.ndim else self.dt
         since = self.start_time if not first else self.times[..., first]
         return Motion(*parts, dt=dt, start_time=since)
+
+    def violations(self, limits: Limits) -> dict[str, Tensor]:
+        """How far the motion goes beyond each limit, at samples and between them.
+
+        Between samples it is the polynomial that `minimum_jerk` and its kin have there, whose jerk
+        is that of the sample before: the extremes of a cubic are found, not looked for.
+
+        Arguments:
+            limits: for the joints of the motion.
+
+        Returns:
+            by kind, those that ``limits`` gives, ``[..., dof]`` in float64 and in the unit of the
+            kind: positive where the range is left, else minus the room that is left.
+
+        Raises:
+            ArgumentError: limits that do not fit the motion.
+            ArgumentTypeError: not a `Limits`.
+
+        Example:
+            >>> import torch
+            >>> from pullback.trajectory import Limits, minimum_jerk
+            >>> motion = minimum_jerk(torch.tensor([[0.0], [1.0]]), 1.0)
+            >>> beyond = motion.violations(Limits(velocity=1.5, position=(-1.0, 1.0)))
+            >>> {kind: round(excess.item(), 3) for kind, excess in beyond.items()}
+            {'velocity': 0.375, 'position': 0.0}
+        """
+        check_limits(limits, self.position)
+        return excess_between([getattr(self, name) for name in PARTS], self.dt, limits)
 
     def to(
         self,

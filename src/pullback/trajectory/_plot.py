@@ -8,8 +8,8 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._extras import require
+from pullback.trajectory._limits import Limits, check_limits, range_of
 from pullback.trajectory._motion import Motion
-from pullback.trajectory.plans._limits import Limits, check_limits, range_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,6 +26,8 @@ _FORBIDDEN = "#c0392b"
 # Room beyond the widest limit, in parts of it, for the shade and its words.
 _BEYOND = 0.2
 _LEGEND_COLUMNS = 8
+# Of the height of a panel: a limit so near is met.
+_MET = 1e-4
 
 
 def plot(
@@ -41,7 +43,8 @@ def plot(
 
     What lies beyond a limit is shaded, with the size of the limit in the shade. Where joints have
     different limits, the shade begins at the widest one, and each narrower limit is a dashed line
-    in the colour of its joint. The jerk is drawn in steps, as `minimum_jerk` holds it, from each
+    in the colour of its joint. Where a joint is at a limit, that is a thick line of its colour. The
+    jerk is drawn in steps, as `minimum_jerk` holds it, from each
     sample to the next.
 
     Arguments:
@@ -89,7 +92,7 @@ def plot(
                 drawstyle=style,
             )
         if limits is not None and kind in limits.given:
-            _shade(axes, range_of(limits, kind, motion.position), values)
+            _shade(axes, seconds, range_of(limits, kind, motion.position), values)
         _dress(axes, kind, float(seconds[-1]))
     if points is not None:
         _mark(panels[0], points, times)
@@ -119,7 +122,7 @@ def _dress(axes: Any, kind: str, end: float) -> None:
         axes.spines[side].set_visible(False)
 
 
-def _shade(axes: Any, ends: tuple[Tensor, Tensor], values: Tensor) -> None:
+def _shade(axes: Any, seconds: Tensor, ends: tuple[Tensor, Tensor], values: Tensor) -> None:
     lower, upper = (end.detach().cpu().double().expand(values.shape[-1]) for end in ends)
     widest = float(lower.min()), float(upper.max())
     low, high = min(widest[0], float(values.min())), max(widest[1], float(values.max()))
@@ -133,6 +136,11 @@ def _shade(axes: Any, ends: tuple[Tensor, Tensor], values: Tensor) -> None:
             if bound != outer:
                 narrow = True
                 axes.axhline(bound, color=_colour(joint), linewidth=0.9, linestyle="--", alpha=0.7)
+            met = (values[:, joint] - bound).abs() < _MET * (high - low)
+            if bool(met.any()):
+                line = torch.where(met, bound, torch.nan)
+                axes.plot(seconds, line, color=_colour(joint), linewidth=5, alpha=0.45, zorder=1,
+                          label="active")  # fmt: skip
     axes.set_ylim(low, high)
     axes.annotate(
         f"{'widest limit' if narrow else 'limit'} {widest[1]:.6g}",

@@ -17,6 +17,7 @@ F64 = {"dtype": torch.float64}
 KINDS = [("velocity",), ("acceleration",), ("jerk",), ("velocity", "jerk"), ("position",)]
 ORDERS = (2, 3)
 FEW = 6
+BATCH = 8  # a vector of joints
 
 
 def motions(samples):
@@ -37,41 +38,39 @@ def cost_of(order, samples):
     return h * np.array([0, 0, 1] if order == 3 else [1, h / 2, h**2 / 3])
 
 
-def program(kinds, order, *, samples=16, batch=3, tight=0.8, seed=0, kernels=_cpu):
+def program(kinds, order, *, samples=16, tight=0.8, seed=0, kernels=_cpu):
     """Programs, the levels of their least motions without limits, and dense matrices of them."""
-    random, h = np.random.default_rng(seed), 1 / (samples - 1)
+    random, h, batch = np.random.default_rng(seed), 1 / (samples - 1), BATCH
     s = 0.4 * h
     place = np.array([0, 0, samples // 3, samples - 1, samples - 1, samples - 1])
     alpha = np.eye(4)[[0, 1, 0, 0, 1, 2]]
     alpha[2] = 1, s, s**2 / 2, s**3 / 6
-    conditions = np.zeros((FEW, 4, samples))
-    conditions[range(FEW), :, place] = alpha
     form = np.array([ROWS[kind] for kind in kinds]) * h ** np.arange(4)
-    scale = np.ones((batch, len(kinds), samples))
-    scale[:, [kind in ("velocity", "jerk") for kind in kinds], -1] = 0
+    scale = np.ones((len(kinds), samples, batch))
+    scale[[kind in ("velocity", "jerk") for kind in kinds], -1] = 0
     if "position" in kinds:  # given at both ends
-        scale[:, kinds.index("position"), [0, -1]] = 0
-    cost = np.tile(cost_of(order, samples), (batch, 1))
-    flat = conditions.reshape(1, FEW, 4 * samples)
-    plain = Program(scale, form, flat, cost, order, kernels)
-    right = np.zeros((batch, 1, FEW))
-    right[:, 0, [2, 3]] = random.normal(size=(batch, 2))
-    nothing = np.zeros((batch, 1, 4, samples)), np.zeros((batch, 1, *scale.shape[1:]))
-    x = meet(plain, scale < 0, nothing[1], nothing[0], right)[0][:, 0]
-    rows = plain.rows(x)
-    scale = scale / (tight * np.abs(rows).max(-1, keepdims=True))
+        scale[kinds.index("position"), [0, -1]] = 0
+    given = alpha, place, cost_of(order, samples)
+    alpha, place, cost = (np.repeat(part[..., None], batch, -1) for part in given)
+    plain = Program(scale, form, alpha, place, cost, order, kernels)
+    right = np.zeros((1, FEW, batch))
+    right[0, [2, 3]] = random.normal(size=(2, batch))
+    nothing = np.zeros((1, 4, samples, batch)), np.zeros((1, *scale.shape))
+    _, _, _, (rows,) = meet(plain, scale < 0, nothing[1], nothing[0], right)
+    scale = scale / (tight * np.abs(rows).max(1, keepdims=True))
     return plain._replace(scale=scale), scale * rows
 
 
 def dense(asked, item):
     """``P``, ``A`` and ``G`` of the first state and the jerks."""
-    samples = asked.scale.shape[-1]
+    samples = asked.scale.shape[1]
     states = motions(samples)
     _, _, a, j = (part[:-1] for part in states)
-    aa, au, uu = asked.cost[item]
+    aa, au, uu = asked.cost[:, item]
     metric = aa * a.T @ a + au * (a.T @ j + j.T @ a) + uu * j.T @ j
-    conditions = asked.conditions[0] @ states.reshape(4 * samples, -1)
-    rows = asked.scale[item][..., None] * np.einsum("cd,dkn->ckn", asked.form, states)
+    at = states[:, asked.place[:, item]]
+    conditions = np.einsum("fd,dfn->fn", asked.alpha[..., item], at)
+    rows = asked.scale[..., item, None] * np.einsum("cd,dkn->ckn", asked.form, states)
     return metric, conditions, rows
 
 
@@ -80,19 +79,23 @@ def test_both_recursions_solve_the_dense_system(order):
     for kernels in (_reference, _cpu):
         asked, _ = program(("velocity", "jerk"), order, kernels=kernels)
         random = np.random.default_rng(1)
-        stiff, q = random.uniform(size=asked.scale.shape), random.normal(size=(3, 4, 16))
+        stiff, q = random.uniform(size=asked.scale.shape), random.normal(size=(1, 4, 16, BATCH))
         q[:, 3, -1] = 0
-        gap = random.normal(size=(3, FEW))
-        x, y = System(asked, stiff).solve(q, gap)
-        for item in range(3):
+        gap, force = random.normal(size=(1, FEW, BATCH)), random.normal(size=(1, 2, 16, BATCH))
+        (x,), (y,), (reached,) = System(asked, stiff).solve(q.copy(), force, 0 * gap, gap)
+        for item in range(BATCH):
             metric, conditions, rows = dense(asked, item)
-            held = np.einsum("ckm,ck,ckn->mn", rows, stiff[item], rows)
+            held = np.einsum("ckm,ck,ckn->mn", rows, stiff[..., item], rows)
             saddle = np.block([[metric + held, conditions.T], [conditions, np.zeros((FEW, FEW))]])
-            pull = np.einsum("dkn,dk->n", motions(16), q[item])
-            wanted = np.linalg.solve(saddle, np.concatenate([pull, gap[item]]))
-            found = np.concatenate([x[item, :3, 0], x[item, 3, :-1]])
+            pull = np.einsum("dkn,dk->n", motions(16), q[0, ..., item])
+            pull += np.einsum("ckn,ck->n", rows, force[0, ..., item])
+            wanted = np.linalg.solve(saddle, np.concatenate([pull, gap[0, :, item]]))
+            found = np.concatenate([x[:3, 0, item], x[3, :-1, item]])
             np.testing.assert_allclose(found, wanted[:-FEW], atol=1e-8 * np.abs(wanted).max())
-            np.testing.assert_allclose(y[item], wanted[-FEW:], rtol=1e-6)
+            np.testing.assert_allclose(y[:, item], wanted[-FEW:], rtol=1e-6, atol=1e-6)
+            np.testing.assert_allclose(
+                reached[..., item], rows @ found, atol=1e-8 * np.abs(wanted).max()
+            )
 
 
 @pytest.mark.parametrize(
@@ -102,36 +105,36 @@ def test_least_squares_find_the_same(kinds, order, tight):
     """Source: Lawson and Hanson, Solving Least Squares Problems, chapter 23."""
     asked, level = program(kinds, order, tight=tight)
     found = search(asked, level)
-    aims = np.where(found.active != 0, found.active - level, 0.0)[:, None]
-    zeros = np.zeros((3, 1, 4, 16)), np.zeros((3, 1, FEW))
-    x = meet(asked, found.active != 0, aims, *zeros)[0][:, 0]
+    aims = np.where(found.active != 0, found.active - level, 0.0)[None]
+    zeros = np.zeros((1, 4, 16, BATCH)), np.zeros((1, FEW, BATCH))
+    (x,), _, _, _ = meet(asked, found.active != 0, aims, *zeros)
     for item in range(3):
         metric, conditions, rows = dense(asked, item)
         basis = np.linalg.svd(conditions)[2][FEW:].T
         basis = basis @ np.linalg.inv(np.linalg.cholesky(basis.T @ metric @ basis)).T
-        live = asked.scale[item] != 0
-        sides, own = rows[live] @ basis, level[item][live]
+        live = asked.scale[..., item] != 0
+        sides, own = rows[live] @ basis, level[..., item][live]
         stacked = np.vstack([np.hstack([-sides.T, sides.T]), np.concatenate([own - 1, -own - 1])])
         pushes, distance = scipy.optimize.nnls(stacked, np.eye(len(stacked))[-1], maxiter=10_000)
         assert bool(found.found[item]) == (distance > 1e-6)
         if found.found[item]:
             missed = stacked @ pushes - np.eye(len(stacked))[-1]
             wanted = basis @ (-missed[:-1] / missed[-1])
-            got = np.concatenate([x[item, :3, 0], x[item, 3, :-1]])
+            got = np.concatenate([x[:3, 0, item], x[3, :-1, item]])
             np.testing.assert_allclose(got, wanted, atol=1e-6 * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("kinds", KINDS)
 def test_bounds_hold_the_answer_of_a_linear_program(kinds):
     for seed in range(examples(1)):
-        asked, level = program(kinds, 3, batch=4, tight=0.6, seed=seed)
+        asked, level = program(kinds, 3, tight=0.6, seed=seed)
         low, high = bound(asked, level, 1e-4)
         decided = bound(asked, level, None)
         kept = search(asked, level).found
         for item in range(4):
             _, conditions, rows = dense(asked, item)
-            live = asked.scale[item] != 0
-            sides, own = rows[live], level[item][live]
+            live = asked.scale[..., item] != 0
+            sides, own = rows[live], level[..., item][live]
             ones = -np.ones((len(own), 1))
             peak = scipy.optimize.linprog(
                 np.eye(sides.shape[1] + 1)[-1],
@@ -151,15 +154,15 @@ def test_bounds_hold_the_answer_of_a_linear_program(kinds):
 
 
 def test_what_is_not_a_number_or_cannot_be_kept_harms_no_other():
-    asked, level = program(("velocity",), 3, batch=4, tight=0.9)
+    asked, level = program(("velocity",), 3, tight=0.9)
     alone = search(asked, level)
     scale = asked.scale.copy()
-    scale[1] *= 50
+    scale[..., 1] *= 50
     wrong = level * scale / np.where(asked.scale == 0, 1, asked.scale)
-    wrong[3, 0, 3] = np.nan
+    wrong[0, 3, 3] = np.nan
     mixed = search(asked._replace(scale=scale), wrong)
-    assert mixed.found.tolist() == [True, False, True, False]
-    np.testing.assert_array_equal(mixed.active[[0, 2]], alone.active[[0, 2]])
+    assert mixed.found.tolist() == [True, False, True, False] + [True] * 4
+    np.testing.assert_array_equal(mixed.active[..., [0, 2]], alone.active[..., [0, 2]])
 
 
 def least_motion(kink=False):

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from pullback.trajectory.plans._limits import Limits, range_of
+from pullback.trajectory._limits import Limits, range_of
 from pullback.trajectory.plans._plan import Plan
 
 __all__ = ["aim_of"]

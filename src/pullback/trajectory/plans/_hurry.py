@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pullback.trajectory._limits import Limits, range_of
 from pullback.trajectory._state import State
-from pullback.trajectory.plans._limits import Limits, range_of
 from pullback.trajectory.plans._plan import Plan, make_plan
 from pullback.trajectory.plans._rows import keep_limits, miss_limits
 from pullback.trajectory.plans._within import combine

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, UnsupportedError
 from pullback.internal.torch import are_functorch_transforms_active, run_eagerly
+from pullback.trajectory._limits import Limits, check_limits, range_of
 from pullback.trajectory._motion import Motion
 from pullback.trajectory._state import State, rest
 from pullback.trajectory.curves._quintic import quintic
 from pullback.trajectory.curves._spline import Spline
 from pullback.trajectory.plans._hurry import Hurry, moved_apart, shares_of
-from pullback.trajectory.plans._limits import Limits, check_limits, range_of
 from pullback.trajectory.plans._minimum_jerk import minimum_jerk
 from pullback.trajectory.plans._minimum_time import check_duration
 from pullback.trajectory.plans._plan import POWERS, SAMPLES, make_plan

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from pullback.trajectory._limits import Limits, check_limits
 from pullback.trajectory._motion import Motion
 from pullback.trajectory._state import State, rest
-from pullback.trajectory.plans._limits import Limits, check_limits
 from pullback.trajectory.plans._plan import SAMPLES, make_plan, to_motion
 from pullback.trajectory.plans._within import least_motion
 

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.trajectory._knots import check_span, concrete
+from pullback.trajectory._limits import Limits, check_limits
 from pullback.trajectory._motion import Motion
 from pullback.trajectory._state import State, rest
 from pullback.trajectory.plans._aim import aim_of
 from pullback.trajectory.plans._decided import inner_rows
-from pullback.trajectory.plans._limits import Limits, check_limits
 from pullback.trajectory.plans._plan import POWERS, SAMPLES, Plan, make_plan, to_motion
 from pullback.trajectory.plans._rows import (
     check_decided,

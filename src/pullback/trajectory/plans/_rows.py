@@ -9,9 +9,9 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.trajectory._knots import concrete
+from pullback.trajectory._limits import Limits, range_of
 from pullback.trajectory.kernels.states import ROWS, LeastMotion, bound_rows, find_rows
 from pullback.trajectory.plans._aim import aim_of
-from pullback.trajectory.plans._limits import Limits, range_of
 from pullback.trajectory.plans._plan import POWERS, Plan
 
 __all__ = [

@@ -13,10 +13,10 @@ from pullback.errors import ArgumentError
 from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.internal.torch import forward_level, is_functorch_wrapped_tensor
 from pullback.trajectory._knots import concrete
+from pullback.trajectory._limits import Limits
 from pullback.trajectory._state import State
 from pullback.trajectory.plans._aim import aim_of
 from pullback.trajectory.plans._decided import Decided
-from pullback.trajectory.plans._limits import Limits
 from pullback.trajectory.plans._plan import POWERS, Plan
 from pullback.trajectory.plans._polynomials import SolvePolynomial, first_kept
 from pullback.trajectory.plans._rows import limit_of, row_kinds, row_values, whole_ranges

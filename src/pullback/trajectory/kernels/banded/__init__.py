@@ -4,7 +4,6 @@ from pullback.trajectory.kernels.banded._product import banded_product
 from pullback.trajectory.kernels.banded._solve import BandedSolve, banded_solve
 from pullback.trajectory.kernels.banded._triangular import (
     TriangularSolve,
-    banded_factor,
     triangular_product,
     triangular_solve,
 )
@@ -12,7 +11,6 @@ from pullback.trajectory.kernels.banded._triangular import (
 __all__ = [
     "BandedSolve",
     "TriangularSolve",
-    "banded_factor",
     "banded_product",
     "banded_solve",
     "triangular_product",

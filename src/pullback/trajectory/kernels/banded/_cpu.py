@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pullback.internal.kernels._cpu import compile_kernel, compile_part
 
-__all__ = ["factorise", "solve", "substitute"]
+__all__ = ["solve", "substitute"]
 
 _kernel, _part = compile_kernel(nogil=True), compile_part(nogil=True)
 
@@ -65,12 +65,6 @@ def _solve_batch(band: np.ndarray, x: np.ndarray) -> None:
 
 
 @_kernel
-def _factorise_batch(band: np.ndarray, factor: np.ndarray) -> None:
-    for item in range(band.shape[0]):
-        _factorise(band[item], factor[item])
-
-
-@_kernel
 def _substitute_batch(factor: np.ndarray, x: np.ndarray, transposed: bool) -> None:
     for item in range(factor.shape[0]):
         if transposed:
@@ -85,13 +79,6 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 def _copy(tensor: Tensor) -> Tensor:
     return tensor.detach().clone(memory_format=torch.contiguous_format)
-
-
-def factorise(band: Tensor) -> Tensor:
-    """`pullback.trajectory.kernels.banded._reference.factorise` on the CPU."""
-    factor = torch.zeros_like(band, memory_format=torch.contiguous_format)
-    _factorise_batch(_array(band), factor.numpy())
-    return factor
 
 
 def solve(band: Tensor, right: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from pullback.internal.kernels._backend import cpu_or_reference, implementation
 from pullback.internal.kernels._kernel import register_kernel
 from pullback.internal.kernels._shapes import broadcast_shapes
 
-__all__ = ["factor_operator", "solve_operator", "substitute_operator"]
+__all__ = ["solve_operator", "substitute_operator"]
 
 _PACKAGE = "pullback.trajectory.kernels.banded"
 
@@ -56,13 +56,6 @@ def _fold(
     return x.reshape(*batch, size, columns).contiguous()
 
 
-@register_kernel("pullback_trajectory::banded_factor")
-def factor_operator(band: Tensor) -> Tensor:
-    """The Cholesky factor of ``band [..., n, width + 1]``; NaN where it is not definite."""
-    bands = band.detach().reshape(band.shape[:-2].numel(), *band.shape[-2:])
-    return _kernels(band).factorise(bands).reshape(band.shape)
-
-
 @register_kernel("pullback_trajectory::banded_substitute")
 def substitute_operator(factor: Tensor, right: Tensor, transposed: bool) -> Tensor:
     """Solve ``L X = B``, or ``L' X = B`` if transposed; batch dimensions are broadcast."""
@@ -82,16 +75,6 @@ def _complain(band: Tensor, right: Tensor) -> None:
             expected="a symmetric positive definite matrix, its lower diagonals in band[i, d]",
             mend="Add a positive number to band[..., 0], or check the storage of the band.",
         )
-
-
-@factor_operator.register_fake
-def _(band: Tensor) -> Tensor:
-    return torch.empty_like(band, memory_format=torch.contiguous_format)
-
-
-@factor_operator.register_vmap
-def _(info: Any, in_dims: Any, band: Tensor) -> tuple[Tensor, int]:
-    return factor_operator(band.movedim(in_dims[0], 0)), 0
 
 
 # The two solves have the same shapes: the last argument is a flag of each.

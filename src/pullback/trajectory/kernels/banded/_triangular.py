@@ -5,44 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError
 from pullback.tensor import Function
-from pullback.trajectory.kernels.banded._dispatch import factor_operator, substitute_operator
+from pullback.trajectory.kernels.banded._dispatch import substitute_operator
 from pullback.trajectory.kernels.banded._product import shift_rows
 
-__all__ = ["TriangularSolve", "banded_factor", "triangular_product", "triangular_solve"]
-
-
-def banded_factor(band: Tensor) -> Tensor:
-    """The lower Cholesky factor of a symmetric positive definite banded matrix, as a constant.
-
-    Arguments:
-        band: ``[..., n, width + 1]``, the lower diagonals, without gradient.
-
-    Returns:
-        the factor in the same storage.
-
-    Raises:
-        ArgumentError: a matrix is not positive definite, or requires a gradient.
-
-    Example:
-        >>> import torch
-        >>> banded_factor(torch.tensor([[4.0, 0.0], [5.0, 2.0]])).tolist()
-        [[2.0, 0.0], [2.0, 1.0]]
-    """
-    if band.requires_grad:
-        raise ArgumentError(
-            "The factor is a constant, and its matrix requires a gradient.",
-            mend="Pass band.detach(), or differentiate banded_solve.",
-        )
-    factor = factor_operator(band)
-    if not bool(torch.isfinite(factor).all()):
-        raise ArgumentError(
-            "The banded matrix is not positive definite.",
-            given=f"a band of shape {tuple(band.shape)}",
-            expected="a symmetric positive definite matrix, its lower diagonals in band[i, d]",
-        )
-    return factor
+__all__ = ["TriangularSolve", "triangular_product", "triangular_solve"]
 
 
 def triangular_product(factor: Tensor, x: Tensor, *, transposed: bool) -> Tensor:
@@ -56,11 +23,12 @@ def triangular_product(factor: Tensor, x: Tensor, *, transposed: bool) -> Tensor
 
 
 def triangular_solve(factor: Tensor, right: Tensor, *, transposed: bool) -> Tensor:
-    """``L^-1 B [..., n, columns]`` for a `banded_factor`, or ``L^-T B``, with every derivative.
+    """``L^-1 B [..., n, columns]`` for a banded factor, or ``L^-T B``, with every derivative.
 
     Example:
         >>> import torch
-        >>> factor = banded_factor(torch.tensor([[4.0, 0.0], [5.0, 2.0]]))
+        >>> import torch
+        >>> factor = torch.tensor([[2.0, 0.0], [2.0, 1.0]])  # of [[4, 2], [2, 5]]
         >>> triangular_solve(factor, torch.tensor([[2.0], [3.0]]), transposed=False).tolist()
         [[1.0], [1.0]]
     """

@@ -16,7 +16,7 @@ from pullback.internal.kernels._backend import cpu_or_reference, implementation
 from pullback.internal.kernels._kernel import register_kernel
 from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.trajectory.kernels.states import _search
-from pullback.trajectory.kernels.states._program import Program, meet
+from pullback.trajectory.kernels.states._program import Program, meet, pick, whole
 
 __all__ = ["ROWS", "bound_rows", "find_rows", "meet_rows"]
 
@@ -33,44 +33,44 @@ ROWS = {
     "end velocity": (0.0, 1.0, 0.0, 0.0),
 }
 # Programs that are solved together: as many as a cache holds.
-_TOGETHER = 32
+_TOGETHER = 64
 # Passes for derivatives that are as exact as the motion.
 _PATIENCE = 2
 _CPU = torch.device("cpu")
 
 
 def _numbers(tensor: Tensor, batch: torch.Size, rank: int) -> np.ndarray:
-    """A tensor ``[..., rank dimensions]`` as an array with one batch dimension."""
+    """A tensor ``[..., rank dimensions]`` as an array with one batch dimension, the last one."""
     wide = tensor.detach().expand((*batch, *tensor.shape[tensor.dim() - rank :]))
-    return wide.reshape((batch.numel(), *wide.shape[len(batch) :])).cpu().numpy()
+    wide = wide.reshape((batch.numel(), *wide.shape[len(batch) :])).cpu().numpy()
+    return wide.transpose(*range(1, wide.ndim), 0)
+
+
+def _tensor(array: np.ndarray, batch: torch.Size, device: torch.device) -> Tensor:
+    """The inverse of it."""
+    whole = torch.from_numpy(np.moveaxis(array, -1, 0).copy()).to(device)
+    return whole.reshape((*batch, *whole.shape[1:]))
 
 
 def _programs(
     scale: Tensor, place: Tensor, alpha: Tensor, energy: Tensor, order: int, kinds: str
-) -> Iterator[tuple[slice, Program]]:
+) -> Iterator[tuple[np.ndarray, Program]]:
     """The programs, several at once, and which they are."""
     batch, samples = scale.shape[:-2], scale.shape[-1]
-    few = alpha.shape[-2]
-    shared = alpha.shape[:-2].numel() == 1 and place.shape[:-1].numel() == 1
-    own = torch.Size((1,)) if shared else batch
-    if shared:
-        place, alpha = place.reshape(1, few), alpha.reshape(1, few, 4)
-    places, alphas = _numbers(place, own, 1), _numbers(alpha, own, 2)
-    scales, energies = _numbers(scale, batch, 2), _numbers(energy, batch, 0)
+    parts = (scale, 2), (alpha, 2), (place, 1), (energy, 0)
+    scales, alphas, places, energies = (_numbers(part, batch, rank) for part, rank in parts)
     h = 1 / (samples - 1)
     units = h ** np.arange(4)
     form = np.array([ROWS[kind] for kind in kinds.split(",") if kind]).reshape(-1, 4) * units
-    cost = np.array([0, 0, h**6] if order == 3 else [h**4, h**5 / 2, h**6 / 3])
+    cost = np.array([0, 0, h**6] if order == 3 else [h**4, h**5 / 2, h**6 / 3])[:, None]
     kernels = implementation("pullback.trajectory.kernels.states", cpu_or_reference(_CPU))
     for first in range(0, batch.numel(), _TOGETHER):
-        some = slice(first, first + _TOGETHER)
-        chosen = slice(None) if shared else some
-        conditions = np.zeros((len(places[chosen]), few, 4, samples))
-        index = np.arange(len(conditions))[:, None], np.arange(few)[None], slice(None)
-        conditions[*index, places[chosen]] = alphas[chosen] * units
-        flat = conditions.reshape(len(conditions), few, 4 * samples)
-        costs = cost / energies[some, None]
-        yield some, Program(scales[some], form, flat, costs, order, kernels)
+        some = whole(np.arange(first, min(first + _TOGETHER, batch.numel())))
+        conditions = pick(alphas, some) * units[:, None], pick(places, some)
+        yield (
+            some,
+            Program(pick(scales, some), form, *conditions, cost / energies[some], order, kernels),
+        )
 
 
 @register_kernel("pullback_trajectory::find_rows")
@@ -85,20 +85,22 @@ def find_rows(
     """
     batch = level.shape[:-2]
     levels = _numbers(level, batch, 2)
-    active, kink = np.zeros(levels.shape, np.int8), np.zeros(len(levels), bool)
-    found, x = np.zeros(len(levels), bool), np.empty((len(levels), 4, levels.shape[-1]))
-    units = (1 / (levels.shape[-1] - 1)) ** np.arange(4.0)[:, None]
+    active, kink = np.zeros(levels.shape, np.int8), np.zeros(batch.numel(), bool)
+    found, x = np.zeros(batch.numel(), bool), np.empty((4, *levels.shape[1:]))
+    units = (1 / (levels.shape[1] - 1)) ** np.arange(4.0)[:, None, None]
     for some, program in _programs(scale.expand_as(level), place, alpha, energy, order, kinds):
-        own = _search.search(program, levels[some])
-        active[some], kink[some], found[some], x[some] = own._replace(x=own.x * units)
+        own = _search.search(program, pick(levels, some))
+        active[..., some], kink[some], found[some] = own[:3]
+        x[..., some] = own.x * units
     if strict and not found.all():
         raise ArgumentError(
             f"The limits on {kinds.replace(',', ', ')} cannot be met in the given time.",
             mend="Call it outside torch.compile to be told which limit, and the least duration.",
         )
-    tensors = [torch.from_numpy(part).to(level.device) for part in (active, kink, found, x)]
-    shaped = [part.reshape((*batch, *part.shape[1:])) for part in tensors]
-    return shaped[0], shaped[1], shaped[2], shaped[3]
+    first, second, third, fourth = (
+        _tensor(part, batch, level.device) for part in (active, kink, found, x)
+    )
+    return first, second, third, fourth
 
 
 def bound_rows(
@@ -107,9 +109,10 @@ def bound_rows(
     """`_search.bound`, each ``[...]`` on the CPU."""
     batch, one = level.shape[:-2], torch.ones((), dtype=torch.float64, device=level.device)
     levels = _numbers(level, batch, 2)
-    low, high = np.zeros(len(levels)), np.zeros(len(levels))
+    low, high = np.zeros(batch.numel()), np.zeros(batch.numel())
     for some, program in _programs(scale.expand_as(level), place, alpha, one, 3, kinds):
-        low[some], high[some] = _search.bound(program, levels[some], precision)
+        own = pick(levels, some)
+        low[some], high[some] = _search.bound(program, own, precision)
     return torch.from_numpy(low).reshape(batch), torch.from_numpy(high).reshape(batch)
 
 
@@ -124,18 +127,18 @@ def meet_rows(
     )
     samples, one = q.shape[-1], torch.ones((), dtype=torch.float64, device=q.device)
     scale = scale.expand((*batch, *scale.shape[-2:]))
-    units = (1 / (samples - 1)) ** np.arange(4.0)[:, None]
-    actives, forces = _numbers(active, batch, 2) != 0, _numbers(q, batch, 3) * units
-    rights, targets = _numbers(b, batch, 2), _numbers(target, batch, 3)
-    scales = _numbers(scale, batch, 2)[:, None]
+    units = (1 / (samples - 1)) ** np.arange(4.0)[:, None, None]
+    given = (active, 2), (q, 3), (b, 2), (target, 3)
+    actives, forces, rights, targets = (_numbers(part, batch, rank) for part, rank in given)
     found = np.empty(forces.shape), np.empty(rights.shape), np.empty(targets.shape)
     for some, program in _programs(scale, place, alpha, one, order, kinds):
-        aims = targets[some] * scales[some]
-        x, y, f = meet(program, actives[some], aims, forces[some], rights[some], patience=_PATIENCE)
-        for part, value in zip(found, (x * units, y, f * scales[some]), strict=True):
-            part[some] = value
-    tensors = (torch.from_numpy(part).to(q.device) for part in found)
-    x, y, f = (part.reshape((*batch, *part.shape[1:])) for part in tensors)
+        x, y, f, _ = meet(
+            program, pick(actives, some) != 0, pick(targets, some) * program.scale,
+            pick(forces, some) * units, pick(rights, some), patience=_PATIENCE,
+        )  # fmt: skip
+        for part, value in zip(found, (x * units, y, f * program.scale), strict=True):
+            part[..., some] = value
+    x, y, f = (_tensor(part, batch, q.device) for part in found)
     return x, y, f
 
 
