@@ -299,6 +299,7 @@ class Watch(TorchFunctionMode):
     def _detach(self, tensor: torch.Tensor) -> torch.Tensor:
         tensor = self._seen(tensor)
         if not self._tracks(tensor):
+            self._use(tensor)
             alone = tensor.detach()
             self._keep(alone, [tensor])
             self._linearity.share(tensor, alone)
@@ -321,6 +322,8 @@ class Watch(TorchFunctionMode):
 
     def _leave(self, func: Any, args: Any, kwargs: Any, given: Sequence[torch.Tensor]) -> Any:
         tensors = [tensor for tensor in given if is_differentiable(tensor)]
+        for tensor in tensors:
+            self._use(tensor)
         if any(id(tensor) in self._cuts or self._tracks(tensor) for tensor in tensors):
             self.left = f"it leaves torch through {LEAVING[func]}"
         self._gone += [id(t) for t in tensors if id(t) in self._dependent]
@@ -409,6 +412,8 @@ class Watch(TorchFunctionMode):
 
     def _use(self, tensor: torch.Tensor) -> None:
         """Note that backward uses a tensor that forward has computed."""
+        if self.in_forward:
+            return
         doubts, vouched = self._origins.use(tensor)
         self.doubtful = self.doubtful or bool(doubts)
         if not vouched:
@@ -419,7 +424,7 @@ class Watch(TorchFunctionMode):
         """Follow what was given to a function to what it has made or written."""
         _, _, constant, custom = facts(done.func)
         read = () if constant else done.read(name)
-        for each in read if self._origins and not self.in_forward else ():
+        for each in read if self._origins else ():
             self._use(each)
         if isinstance(done.result, (float, complex)) and any(map(self._tracks, read)):
             self.left = f"it makes a number of a tensor ({name})"
