@@ -303,7 +303,7 @@ def bisected(x):
     return y
 
 
-@pytest.mark.parametrize("leave", [torch.Tensor.detach, lambda y: torch.tensor(y.tolist())])
+@pytest.mark.parametrize("leave", [torch.Tensor.detach, lambda y: y.new_tensor(y.tolist())])
 def test_a_root_that_forward_found_by_steps_is_not_taken_for_a_constant(leave):
     class Root(pullback.Function):
         @staticmethod
