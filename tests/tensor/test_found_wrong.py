@@ -323,3 +323,28 @@ def test_a_root_that_forward_found_by_steps_is_not_taken_for_a_constant(leave):
     agree(first, 1 / (1 + 3 * y**2))
     with pytest.raises(PullbackError):
         torch.autograd.grad((first**2).sum(), x)
+
+
+@pytest.mark.parametrize("write", [lambda a, b: a.copy_(b), lambda a, b: a.add_(1).mul_(b)])
+def test_what_forward_writes_when_it_runs_again_is_written_where_it_was_kept(write):
+    kept = []
+
+    class Cubed(pullback.Function):
+        @staticmethod
+        def forward(ctx, x):
+            slope = torch.zeros_like(x)
+            write(slope, 3 * x * x)
+            kept[:] = [slope]
+            return x**3
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return kept[0] * cotangent
+
+    def ask(function):
+        x = X.clone().requires_grad_()
+        y = function(x)  # the cotangent depends on it, so that its node runs once more
+        (first,) = torch.autograd.grad((y * y).sum() / 2, x, create_graph=True)
+        return torch.autograd.grad(first.sum(), x)
+
+    right_or_refused(ask, Cubed.apply, lambda x: x**3)
