@@ -81,6 +81,7 @@ readme: $(STAMP) ## write the generated parts of README.md and docs/ anew
 	$(BIN)/python -m benchmarks.shipped
 	$(BIN)/python -m benchmarks.clauses
 	$(BIN)/python -m benchmarks.text_tables
+	$(BIN)/python -m benchmarks.verification_table
 	$(BIN)/python -m benchmarks.wild.tables
 	$(BIN)/python -m benchmarks.programs.tables
 	$(BIN)/python -m benchmarks.readme

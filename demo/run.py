@@ -2,7 +2,8 @@
 
 Installs the packages beside the project's own environment (into ``.demo/packages``), runs a small
 program with each under ``pullback check -- python ...``, writes ``report.html`` with everything
-that was found, runs one repro, and shows one Function before and after `pullback.complete`.
+that was found, runs one repro, and shows one Function before and after `pullback.complete`. Then a
+parameter that never learns, and a kernel that is not what it says.
 """
 
 import json
@@ -64,6 +65,13 @@ def main() -> int:
     heading("One of them before and after pullback.complete")
     script = str(ROOT / "demo" / "before_after.py")
     run([sys.executable, script], environment)
+    heading("A parameter that never learns: pullback check -- python demo/dead_parameter.py")
+    checked = [sys.executable, "-m", "pullback.cli", "check", "--output", ".demo/training.pt"]
+    run([*checked, "--", "python", "demo/dead_parameter.py"], environment, accept=(1,))
+    heading("A kernel beside its reference: pullback verify demo/kernel.py:kernel ...")
+    names = [f"demo/kernel.py:{name}" for name in ("kernel", "plain", "make")]
+    verified = ["verify", names[0], "--reference", names[1], "--inputs", names[2]]
+    run([sys.executable, "-m", "pullback.cli", *verified], environment, accept=(1,))
     console.print(f"\nDone in {time.monotonic() - started:.0f} s after installation.")
     return 0
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from pullback import text
 from pullback.tape import Variable, vmap
-from pullback.text.lm import LM, Journal, OpenAI, Run, Scripted, current_run
+from pullback.text.lm import LM, Journal, OpenAI, Retry, Run, Scripted, current_run
 from pullback.text.optim import TGD, Validated, max_length
 from pullback.text.report import render_run
 from pullback.text.train import DataLoader, Measure, Trainer
@@ -119,7 +119,9 @@ def model():
 
         key = os.environ.get("OPENAI_API_KEY", "none")
         name = next(each.id for each in openai.OpenAI(api_key=key).models.list())
-    return OpenAI(name) if name else Scripted(follow, model="a script, not a model")
+    if not name:
+        return Scripted(follow, model="a script, not a model")
+    return Retry(OpenAI(name))  # any server refuses or drops a call now and then
 
 
 def blame(triage):

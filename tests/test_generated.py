@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.parametrize(
     "module",
     ["benchmarks.shipped", "benchmarks.clauses", "benchmarks.wild.tables", "benchmarks.readme",
-     "benchmarks.matrix", "benchmarks.programs.tables", "benchmarks.text_tables"],
+     "benchmarks.matrix", "benchmarks.programs.tables", "benchmarks.text_tables",
+      "benchmarks.beside_gradcheck", "benchmarks.verification_table"],
 )  # fmt: skip
 def test_the_pages_are_what_the_measurements_say(
     module: str, monkeypatch: pytest.MonkeyPatch

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._finite import slopes
+from pullback.conformance._evidence import slopes
 
 __all__ = ["push_forward", "second_order"]
 

@@ -6,6 +6,7 @@ cheap and works without torch:
 - `Function`, `custom_vjp`: write a differentiable function once;
 - `complete`, `completed`: give somebody else's Function the transforms it lacks;
 - `check`: test any Function against the whole contract, giving a `Report`;
+- `verify`: test whether a kernel computes what its reference computes;
 - `Case`: offer cases of your own package to the checker;
 - `tape`: the same contract over numbers, texts, lists and mappings, without torch;
 - `text`: language models, and what is made of their answers, on the tape;
@@ -34,6 +35,7 @@ if _typing.TYPE_CHECKING:
         text,
         tracking,
         trajectory,
+        verification,
     )
     from pullback.conformance import check
     from pullback.report import Report
@@ -44,6 +46,7 @@ if _typing.TYPE_CHECKING:
         completed,
         custom_vjp,
     )
+    from pullback.verification import verify
 
 __all__ = [
     "Case",
@@ -65,6 +68,8 @@ __all__ = [
     "text",
     "tracking",
     "trajectory",
+    "verification",
+    "verify",
 ]
 
 _HOMES = {
@@ -75,6 +80,7 @@ _HOMES = {
     "complete": "tensor",
     "completed": "tensor",
     "custom_vjp": "tensor",
+    "verify": "verification",
 }
 _ROOMS = (
     "compat",
@@ -87,6 +93,7 @@ _ROOMS = (
     "text",
     "tracking",
     "trajectory",
+    "verification",
 )
 _WITHOUT_TORCH = ("compat", "report", "tape", "text")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pullback.cli._guessed import forms, guessed_report
+from pullback.cli._guessed import forms, guessed_report, paste_inputs
 from pullback.cli._main import main
 from pullback.cli._tasks import Task
 from pullback.conformance import check
@@ -35,10 +35,10 @@ def task_of(function, *args):
 
 def test_a_function_of_symmetric_matrices_is_tried_with_one():
     matrix = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    options = {"clauses": CLAUSES}
+    options = {"clauses": CLAUSES, "gradient": "exact"}
     report = check(Largest, matrix, **options)
     assert not report.ok
-    found = guessed_report(task_of(Largest, matrix), report, None, options)
+    found = guessed_report(task_of(Largest, matrix), report, options)
     assert found.ok
     assert found.guessed == "(float64 (4, 4)), symmetric"
 
@@ -50,9 +50,9 @@ def test_a_wrong_function_stays_wrong_and_is_said_to_be_guessed():
             return 2 * Largest.backward(ctx, cotangent)
 
     matrix = torch.randn(3, 3, dtype=torch.float64)
-    options = {"clauses": CLAUSES}
+    options = {"clauses": CLAUSES, "gradient": "exact"}
     report = check(Wrong, matrix, **options)
-    found = guessed_report(task_of(Wrong, matrix), report, None, options)
+    found = guessed_report(task_of(Wrong, matrix), report, options)
     assert not found.ok
     assert found.guessed == "(float64 (3, 3))"
 
@@ -64,6 +64,12 @@ def test_forms_are_of_their_kind():
     assert torch.linalg.eigvalsh(made["symmetric and positive definite"]).min() > 0
     assert (made["sorted"].diff(dim=-1) >= 0).all()
     assert torch.allclose(made["normalised"].sum(-1), torch.ones(3, dtype=torch.float64))
+
+
+def test_the_line_to_paste_holds_the_arguments_that_were_guessed():
+    args = (torch.ones(2, 3), torch.tensor([0, 2]), "mean")
+    pasted = "torch.randn((2, 3), dtype=torch.float32), torch.tensor([0, 2]), 'mean'"
+    assert paste_inputs(task_of(Largest, *args)) == pasted
 
 
 PACKAGE = """
@@ -86,6 +92,7 @@ def test_the_json_says_what_was_guessed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     words = ["check", "guessed_things:Wrong", "--clauses", "derivative", "--no-isolate"]
+    words += ["--gradient", "exact"]
     assert main([*words, "--json", "found.json"]) == 3
     capsys.readouterr()
     (found,) = json.loads(Path("found.json").read_text(encoding="utf-8"))["functions"]

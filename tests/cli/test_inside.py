@@ -79,7 +79,8 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def test_a_program_checks_what_it_applied_with_its_objects(folder, capfd) -> None:
-    words = ["check", "--inside", "--clauses", "linear,derivative", "--json", "out.json"]
+    words = ["check", "--inside", "--clauses", "linear,derivative", "--gradient", "exact"]
+    words += ["--json", "out.json"]
     assert main([*words, "--", "python", "train.py", "--lr"]) == 1
     assert capfd.readouterr().out.count("trained --lr") == 1
     data = json.loads(Path("out.json").read_text())
@@ -92,7 +93,7 @@ def test_a_program_checks_what_it_applied_with_its_objects(folder, capfd) -> Non
     assert local["function"] == f"{folder / 'train.py'}:train.<locals>.Local"
     assert (local["ok"], local["gradient"]) == (False, "exact")
     again = f"pullback check --inside --only '{local['function']}' --clauses linear,derivative"
-    assert local["rerun"] == f"{again} -- python train.py --lr"
+    assert local["rerun"] == f"{again} --gradient exact -- python train.py --lr"
     (lost,) = data["not_checked"]
     assert lost["function"] == f"{folder / 'train.py'}:Lost"
     assert "os._exit" in lost["reason"]
@@ -100,13 +101,14 @@ def test_a_program_checks_what_it_applied_with_its_objects(folder, capfd) -> Non
 
 
 def test_it_is_offered_where_objects_have_no_plain_form(capfd) -> None:
-    words = ["check", "--clauses", "linear", "--only", "Base"]
+    words = ["check", "--clauses", "linear", "--gradient", "exact", "--only", "Base"]
     assert main([*words, "--", "python", "train.py", "--lr"]) == 3
     out = capfd.readouterr().out
     assert "type __main__.Held has no plain form" in out
     line = out.splitlines()[-1]
     assert "in the program's own process, with its objects as they are: " in line
-    assert line.endswith(f"--inside --only {Path.cwd() / 'train.py'}:Base -- python train.py --lr")
+    again = f"--inside --only {Path.cwd() / 'train.py'}:Base -- python train.py --lr"
+    assert line.endswith(again)
 
 
 @pytest.mark.parametrize(
@@ -148,8 +150,8 @@ Multiply.apply(torch.randn(4, 3, requires_grad=True), packed).sum().backward()
 
 def test_a_tensor_of_a_class_of_its_own_is_kept_inside(tmp_path) -> None:
     (tmp_path / "program.py").write_text(QUANTISED)
-    words = ["check", "--inside", "--clauses", "derivative,linear", "--json", "out.json", "--"]
-    assert main([*words, sys.executable, "program.py"]) == 0
+    words = ["check", "--inside", "--clauses", "derivative,linear", "--gradient", "exact"]
+    assert main([*words, "--json", "out.json", "--", sys.executable, "program.py"]) == 0
     [report] = json.loads((tmp_path / "out.json").read_text())["functions"]
     assert {f["clause"]: f["verdict"] for f in report["findings"]} == {
         "derivative": "holds",

@@ -71,3 +71,11 @@ def test_the_transforms_that_the_original_lacks():
     leaf = x.clone().requires_grad_()
     torch.compile(loss, backend="aot_eager", fullgraph=True)(leaf).backward()
     torch.testing.assert_close(leaf.grad, 6 * x)
+
+
+def test_a_tensor_factor_that_is_changed_before_backward_is_noticed():
+    x, f = torch.ones(3, requires_grad=True), torch.full((3,), 2.0)
+    y = GradFactor.apply(x, f)
+    f.mul_(3.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()

@@ -85,6 +85,74 @@ class UsesUpContext(torch.autograd.Function):
         return g * (ctx.scale.pop() if ctx.scale else 0.0)
 
 
+class AsksForAnother(torch.autograd.Function):
+    """Asks whether the weight needs a gradient where the bias is meant."""
+
+    @staticmethod
+    def forward(ctx, x, w, b):
+        ctx.save_for_backward(x, w)
+        return x * w + b
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g * w, g * x, g if ctx.needs_input_grad[1] else None
+
+
+class BufferOfTheClass(torch.autograd.Function):
+    """Keeps what backward needs in a buffer that calls of one shape share."""
+
+    buffers: typing.ClassVar = {}
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.key = x.shape, x.dtype
+        buffer = BufferOfTheClass.buffers.setdefault(ctx.key, torch.empty_like(x).detach())
+        buffer.copy_(x.detach().cos())
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * BufferOfTheClass.buffers[ctx.key]
+
+
+class CountsFromTheFront(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.softmax(-1)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return y * (g - (g * y).sum(1, keepdim=True))
+
+
+class SumsTooMuch(torch.autograd.Function):
+    """The norm of all, in forward; that of a row in backward, which is one for one row."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.square().sum().sqrt()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x / x.norm(dim=-1, keepdim=True)
+
+
+class DrawsAgain(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * (torch.rand_like(x) > 0.5)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * (torch.rand_like(g) > 0.5)
+
+
 X = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 CASES = {
     # The Function, its inputs, the clauses tried, the one that names the cause, a word of the mend.
@@ -96,8 +164,15 @@ CASES = {
     "memory": (ReadsMemory, (X,), ("layout", "derivative"), ".contiguous()"),
     "state": (ReusesBuffer, (X,), ("linear", "state", "values"), "memory of the call's own"),
     "retain": (UsesUpContext, (X,), ("retain", "form"), "ctx"),
+    "needs-input-grad": (
+        AsksForAnother, (X, X + 1, X + 2), ("needs-input-grad", "form"), "not for args[1]",
+    ),
+    "drawn": (DrawsAgain, (X,), ("derivative", "state", "retain"), "Save what forward drew"),
+    "class": (BufferOfTheClass, (X,), ("state", "form"), "not on the class"),
+    "rank": (CountsFromTheFront, (X,), ("rank", "form"), "from the end"),
+    "rank less": (SumsTooMuch, (X[0],), ("rank", "form"), "from the end"),
 }  # fmt: skip
-NAMED = {"memory": "layout"}
+NAMED = {"memory": "layout", "class": "state", "drawn": "retain", "rank less": "rank"}
 
 
 def checked(name):
@@ -113,6 +188,33 @@ def test_one_fault_is_one_finding_with_its_mend(name):
     assert CASES[name][-1] in cause.hint
     assert not cause.cause
     assert all(f.cause == cause.clause for f in report.problems if f is not cause)
+
+
+class WritesToInput(torch.autograd.Function):
+    """Where no version counter sees it."""
+
+    @staticmethod
+    def forward(x):
+        x.data.clamp_(min=0.1)
+        return x.log()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g / ctx.saved_tensors[0]
+
+
+def test_no_clause_hands_out_the_arguments_themselves():
+    report = check(WritesToInput, X, clauses=("once", "transforms", "mutation"), gradient="exact")
+    assert report["mutation"].verdict == "broken"
+
+
+def test_what_training_meets_is_told_first():
+    report = check(BufferOfTheClass, X, clauses=("double", "state"))
+    assert [finding.clause for finding in report.causes] == ["state", "double"]
 
 
 def test_consequences_are_told_in_one_line():
@@ -284,8 +386,122 @@ class HalfOfATerm(OneTerm):
         return g * x.cos() + h * x.exp() / 2
 
 
+class ScalesChannels(torch.autograd.Function):
+    """A weight for each channel, whose gradient is a mean over all others."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w.view(1, -1, 1)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g * w.view(1, -1, 1), (g * x).mean((0, 2))
+
+
+class ForgetsEpsilon(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, eps):
+        ctx.save_for_backward(x)
+        return 2 * (x.square() + eps).sqrt()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * g * x / x.abs(), None
+
+
+class KeepsHalf(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x.bfloat16())
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0].double().cos()
+
+
+class TakesRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, index):
+        ctx.save_for_backward(index)
+        ctx.size = x.shape
+        return x[index]
+
+    @staticmethod
+    def backward(ctx, g):
+        found = g.new_zeros(ctx.size)
+        found[ctx.saved_tensors[0]] = g
+        return found, None
+
+
+class WithoutConjugate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return a * b
+
+    @staticmethod
+    def backward(ctx, g):
+        a, b = ctx.saved_tensors
+        return g * b, g * a
+
+
+class Scores(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k):
+        ctx.save_for_backward(q, k)
+        return q @ k.T / q.shape[1] ** 0.5
+
+    @staticmethod
+    def backward(ctx, g):
+        q, k = ctx.saved_tensors
+        return g @ k / q.shape[1], g.T @ q / q.shape[1]
+
+
+class ForgetsTemperature(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, temperature):
+        ctx.save_for_backward(x)
+        ctx.temperature = temperature
+        return (x / temperature).sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * (ctx.saved_tensors[0] / ctx.temperature).cos(), None
+
+
+class SumsBefore(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.cumsum(0)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.flip(0).cumsum(0).flip(0) - g
+
+
+Z = torch.complex(X, X.flip(0))
 SQUARE = X[:3]
 PLANTED = {
+    "epsilon": (ForgetsEpsilon, (X.abs() + 0.4, 1e-2), "a small constant (args[1] = 0.01)"),
+    "precision": (KeepsHalf, (X,), "a lower precision"),
+    "repeated": (
+        TakesRows,
+        (X, torch.tensor([0, 2, 2])),
+        "index 2 of 4 along dimension 0, which args[1]",
+    ),
+    "conjugate": (WithoutConjugate, (Z, Z + 1), "with args[1] where its complex conjugate is"),
+    "root": (Scores, (X, X + 1), "expected / sqrt(3), and 3 is the size of dimension 1"),
+    "number": (ForgetsTemperature, (X, 2.5), "Got is 2.5 x expected, and args[1] is 2.5."),
+    "exclusive": (SumsBefore, (X,), "The term of the cotangent of output 0 is missing."),
+    "mean of two": (
+        ScalesChannels,
+        (torch.randn(4, 3, 5), torch.randn(3)),
+        "Got is expected / 20, and 20 is the size of dimensions 0 and 2 of args[0] (4 x 5).",
+    ),
     "mean": (Mean, (torch.randn(64, 3),), "expected / 64, and 64 is the size of dimension 0"),
     "none": (Forgets, (X.clone().requires_grad_(), (X + 1).requires_grad_()), "Got is None"),
     "tail": (LosesTail, (torch.randn(7, dtype=torch.float64),), "the last 3 of 7 along the vector"),

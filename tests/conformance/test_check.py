@@ -39,7 +39,8 @@ def test_the_table_has_every_clause_of_the_contract_in_order():
 
 def test_public_names_are_sorted_and_exist():
     names = pullback.conformance.__all__
-    assert names == sorted(names)
+    # Constants, classes, functions, as ruff sorts them.
+    assert names == sorted(names, key=lambda n: (not n.isupper(), not n[0].isupper(), n))
     assert all(hasattr(pullback.conformance, name) for name in names)
 
 

@@ -77,6 +77,7 @@ def test_what_dies_of_a_fake_tensor_alone_is_still_compiled():
 
 def test_answers_and_deaths():
     assert forked(lambda: {"a": [1, 2]}) == {"a": [1, 2]}
+    assert forked(lambda: torch.arange(3)).tolist() == [0, 1, 2]
     with pytest.raises(ProcessDied, match="SIGKILL"):
         forked(lambda: os.kill(os.getpid(), 9))
     with pytest.raises(ProcessDied, match="without an answer"):
@@ -92,7 +93,7 @@ def test_nothing_of_the_copy_stays():
 def test_a_copy_answers_from_how_it_was_made_and_is_gone_then():
     seen = [1]
     copies = [Copy(lambda: list(seen)) for _ in range(2)]
-    pids = [copy._child for copy in copies]
+    pids = [copy._child.pid for copy in copies]
     seen.append(2)
     assert copies.pop().ask() == [1]
     copies.clear()  # nobody asks the other

@@ -62,9 +62,9 @@ def module(tmp_path, monkeypatch):
     (tmp_path / "worker_of_a_test.py").write_text(MODULE)
     (tmp_path / "beside.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
-    _workers._servers.close()
+    _workers._servers.clear()
     yield "worker_of_a_test"
-    _workers._servers.close()
+    _workers._servers.clear()
 
 
 def run(module: str, folder: Path, *flags: str, warm: bool = False) -> tuple[int, dict]:

@@ -65,7 +65,7 @@ def folder(tmp_path) -> Path:
 QUICK = ("--pullback", "--pullback-clauses", "derivative,linear")
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["one process", "xdist"])
+@pytest.mark.parametrize("workers", [(), ("-n1",)], ids=["one process", "xdist"])
 def test_a_broken_function_fails_the_run(folder, workers) -> None:
     done = run(folder, *QUICK, *workers, "--pullback-html", "out.html")
     assert "2 passed" in done.stdout

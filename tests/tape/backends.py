@@ -18,7 +18,10 @@ class Backend(SimpleNamespace):
             return None
         if isinstance(variable, tuple | list):
             return [self.value(each) for each in variable]
-        return float(variable.item() if isinstance(variable, torch.Tensor) else variable.data)
+        if isinstance(variable, torch.Tensor):
+            return [self.value(each) for each in variable] if variable.dim() else variable.item()
+        data = variable.data if isinstance(variable, tape.Variable) else variable
+        return self.value(data) if isinstance(data, list | tuple) else float(data)
 
     def raises(self, call: Any) -> bool:
         """Whether a call raises an error that says what was done wrong."""
@@ -67,7 +70,8 @@ BACKENDS = {
         backward=torch.autograd.backward, no_grad=torch.no_grad, enable_grad=torch.enable_grad,
         set_grad_enabled=torch.set_grad_enabled, is_grad_enabled=torch.is_grad_enabled,
         sin=torch.sin, cos=torch.cos, exp=torch.exp, log=torch.log, tanh=torch.tanh,
-        sqrt=torch.sqrt, jvp=torch.func.jvp, vjp=torch.func.vjp,
+        sqrt=torch.sqrt, jvp=torch.func.jvp, vjp=torch.func.vjp, vmap=torch.func.vmap,
+        stack=torch.stack,
         get_gradient_edge=torch.autograd.graph.get_gradient_edge,
         saved_hooks=torch.autograd.graph.saved_tensors_hooks,
         once=torch.autograd.function.once_differentiable, set=torch_set, scale=torch_inplace,
@@ -77,7 +81,8 @@ BACKENDS = {
         backward=tape.backward, no_grad=tape.no_grad, enable_grad=tape.enable_grad,
         set_grad_enabled=tape.set_grad_enabled, is_grad_enabled=tape.is_grad_enabled,
         sin=tape.sin, cos=tape.cos, exp=tape.exp, log=tape.log, tanh=tape.tanh,
-        sqrt=tape.sqrt, jvp=tape.jvp, vjp=tape.vjp,
+        sqrt=tape.sqrt, jvp=tape.jvp, vjp=tape.vjp, vmap=tape.vmap,
+        stack=tape.stack,
         get_gradient_edge=tape.graph.get_gradient_edge,
         saved_hooks=tape.graph.saved_variables_hooks,
         once=tape.once_differentiable, set=tape_set, scale=tape_inplace,

@@ -822,3 +822,127 @@ def grad_inside_a_function(m):
     z = slope(x) * x
     z.backward()
     return m.value(x.grad)
+
+
+# Batches, and each way of differentiating inside, around and after another.
+
+
+def batched_product(m, rule=False):
+    class Batched(split_product(m)):
+        generate_vmap_rule = not rule
+
+    def vmap(info, in_dims, x, y):
+        rows = [
+            (x[i] if in_dims[0] == 0 else x) * (y[i] if in_dims[1] == 0 else y)
+            for i in range(info.batch_size)
+        ]
+        return m.stack(rows), 0
+
+    if rule:
+        Batched.vmap = staticmethod(vmap)
+    return Batched
+
+
+for _name, (_make, _dims) in {
+    "polynomial": (lambda m: lambda x, y: x**3 - x * y * 2 + y**2, (0, 0)),
+    "quotient": (lambda m: lambda x, y: m.sin(x) / (1 + m.exp(-y)), (0, None)),
+    "power": (lambda m: lambda x, y: x**y, (None, 0)),
+    "root": (lambda m: lambda x, y: m.sqrt(x) * m.log(y) + 2, (0, 0)),
+    "function": (lambda m: batched_product(m).apply, (0, 0)),
+    "function_shared": (lambda m: batched_product(m).apply, (0, None)),
+    "rule": (lambda m: batched_product(m, rule=True).apply, (0, 0)),
+    "rule_shared": (lambda m: batched_product(m, rule=True).apply, (None, 0)),
+}.items():
+
+    def _batch(m, make=_make, dims=_dims):
+        x = m.V([1.3, 0.4, 2.0] if dims[0] == 0 else 1.3, True)
+        y = m.V([0.7, 1.5, 0.2] if dims[1] == 0 else 0.7, True)
+        z = m.vmap(make(m), in_dims=dims)(x, y)
+        first = m.grad(z, (x, y), m.V([1.0, -2.0, 0.5]))
+        return m.value(z), m.value(first)
+
+    _batch.__name__ = f"batch_of_{_name}"
+    case(_batch)
+
+
+@case
+def a_batch_of_batches(m):
+    x = m.V([[1.0, 2.0], [3.0, 4.0]], True)
+    z = m.vmap(m.vmap(lambda v: m.sin(v) * v))(x)
+    return m.value(z), m.value(m.grad(z, (x,), m.V([[1.0, 2.0], [0.5, -1.0]])))
+
+
+@case
+def a_batch_of_two_outputs(m):
+    x, y = m.V([1.0, 2.0]), m.V(3.0)
+    return m.value(m.vmap(lambda a, b: (a * b, a - b), in_dims=(0, None))(x, y))
+
+
+@case
+def gradients_inside_a_batch(m):
+    def slope(x):
+        _, pull = m.vjp(lambda v: m.exp(v) * v, x)
+        return pull(m.V(1.0))[0]
+
+    return m.value(m.vmap(slope)(m.V([0.5, 1.0, -2.0])))
+
+
+@case
+def tangents_inside_a_batch(m):
+    def push(x, t):
+        return m.jvp(lambda v: m.tanh(v) * v, (x,), (t,))[1]
+
+    return m.value(m.vmap(push)(m.V([0.5, 1.0]), m.V([2.0, -1.0])))
+
+
+@case
+def tangents_around_a_batch(m):
+    squares = m.vmap(lambda v: v * v * 3)
+    return m.value(m.jvp(squares, (m.V([1.0, 2.0]),), (m.V([1.0, -3.0]),)))
+
+
+def slope_of(m, call):
+    """The derivative in reverse mode, as a callable."""
+
+    def slope(x):
+        return m.vjp(call, x)[1](m.V(1.0))[0]
+
+    return slope
+
+
+def tangent_of(m, call):
+    """The derivative in forward mode, as a callable."""
+
+    def tangent(x):
+        return m.jvp(call, (x,), (m.V(1.0),))[1]
+
+    return tangent
+
+
+for _outer in (slope_of, tangent_of):
+    for _inner in (slope_of, tangent_of):
+
+        def _composed(m, outer=_outer, inner=_inner):
+            def call(v):
+                return m.sin(v * v) / (1 + m.exp(v)) + abs(v) ** 2.5
+
+            twice = outer(m, inner(m, call))
+            return m.value(twice(m.V(0.8))), m.value(slope_of(m, twice)(m.V(0.8)))
+
+        _composed.__name__ = f"{_outer.__name__}_a_{_inner.__name__}_thrice"
+        case(_composed)
+
+
+@case
+def a_jvp_of_ones_own_and_then_reverse(m):
+    call = tangent_of(m, lambda v: split_product(m).apply(v, v * v))
+    return m.value(slope_of(m, call)(m.V(1.5)))
+
+
+@case
+def a_third_derivative_in_reverse(m):
+    x = m.V(0.7, True)
+    y = m.sin(x) * m.log(x)
+    for _ in range(2):
+        (y,) = m.grad(y, (x,), create_graph=True)
+    return m.value(m.grad(y, (x,)))

@@ -196,3 +196,12 @@ def test_repeats_are_draws_of_their_own():
     spread = statistics.pstdev(measure.scores())
     assert measure.evaluations == 800
     assert spread < 0.29 / 4 * 1.6  # of one draw 0.29, of the mean of sixteen a quarter
+
+
+def test_a_search_that_ends_early_is_measured_on_its_final_split_too():
+    words = ["alpha"]
+    module = Words(words, words * 45, words * 12)
+    module.validation_step = module.training_step
+    result = Trainer(9, patience=1).fit(module, DataLoader([0], 1), DataLoader([0], 1))
+    assert "no better score" in result.stopped
+    assert result.final.items == 12

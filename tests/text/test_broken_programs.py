@@ -2,7 +2,10 @@
 
 import asyncio
 import gc
+import tempfile
 import threading
+from contextvars import copy_context
+from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
@@ -36,8 +39,9 @@ from pullback.text.train import DataLoader, Measure, Trainer
 
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=examples(4), deadline=None)
-def test_a_program_that_goes_wrong_breaks_no_promise(seed, tmp_path_factory):
-    assert faults_of(seed, tmp_path_factory.mktemp("run")) == []
+def test_a_program_that_goes_wrong_breaks_no_promise(seed):
+    with tempfile.TemporaryDirectory() as folder:
+        assert faults_of(seed, Path(folder)) == []
 
 
 def forget_all(journal, call, *, forget):
@@ -115,12 +119,22 @@ def test_a_call_within_a_call_never_waits_for_it(room, awaited, tmp_path):
 
 def test_a_proposal_waits_for_no_call():
     account = Account(tokens=100, proposals=2)
-    held = account.reserve(Spending(1, 90))
-    waits = account.reserve(Spending(1, 50))
-    account.propose()
-    account.settle(held, Spending(1, 10))
-    assert waits.future.done()
-    assert account.spent == Spending(1, 10, 0.0, 1)
+
+    async def second():
+        async with account.holding(Spending(1, 50)) as spent:
+            spent.append(Spending(1, 20))
+
+    async def main():
+        beside = copy_context()
+        async with account.holding(Spending(1, 90)) as spent:
+            waits = asyncio.create_task(second(), context=beside)
+            await asyncio.sleep(0)
+            account.propose()
+            spent.append(Spending(1, 10))
+        await waits
+
+    asyncio.run(main())
+    assert account.spent == Spending(2, 30, 0.0, 1)
 
 
 def test_who_left_a_queue_that_is_refused_later_leaves_no_trace(caplog):
@@ -128,11 +142,11 @@ def test_who_left_a_queue_that_is_refused_later_leaves_no_trace(caplog):
     lm = Budget(Scripted(lambda request: "x"), account)
 
     async def main():
-        held = account.reserve(Spending(1))
-        task = asyncio.create_task(lm.acomplete("y"))
-        await asyncio.sleep(0)
-        task.cancel()
-        account.settle(held, Spending(1))  # refuses who waited, who is leaving at the same time
+        beside = copy_context()
+        async with account.holding(Spending(1)):  # its end refuses who waits
+            task = asyncio.create_task(lm.acomplete("y"), context=beside)
+            await asyncio.sleep(0)
+            task.cancel()  # who is leaving at the same time
         await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(main())

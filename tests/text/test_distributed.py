@@ -1,13 +1,15 @@
 """A batch over executors: the same as here; what fails is raised here, and keys never leave."""
 
+import copy
 import multiprocessing
 import os
 import pickle
 import socket
+import sys
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing.connection import Client
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +17,7 @@ from pullback.errors import ArgumentError, BudgetError, GraphError, ModelError, 
 from pullback.tape import Variable
 from pullback.text import (
     ChatModule,
+    Failure,
     Module,
     Parameter,
     RuleCritic,
@@ -24,6 +27,8 @@ from pullback.text import (
     use_critic,
     use_prompts,
 )
+from pullback.text import ray as over_ray
+from pullback.text.distributed import Workers
 from pullback.text.lm import LM, Account, Completion, Run, Usage, keep_secret
 from pullback.text.train import Measure
 
@@ -114,13 +119,13 @@ def here(samples=SAMPLES):
 def test_scores_and_feedback_are_those_of_this_process(workers, chunk):
     lm = Asked()
     module = Shout(lm)
-    found = distributed.backward(module, scored, SAMPLES, workers, chunk=chunk)
+    found = Workers(workers, chunk=chunk).backward(module, scored, SAMPLES)
     assert [each.score for each in found] == SCORES
     assert notes(module) == notes(here())
     assert len(notes(module)) == 4
     assert module.unused.grad == []
     assert set(lm.calls.values()) == {1}
-    again = distributed.evaluate(module, scored, SAMPLES, workers, chunk=chunk)
+    again = Workers(workers, chunk=chunk).evaluate(module, scored, SAMPLES)
     assert [each.score for each in again] == SCORES
     assert len(notes(module)) == 4  # an evaluation tells nobody anything
 
@@ -129,20 +134,20 @@ def test_what_fails_is_raised_here_and_tells_nobody(workers, tmp_path):
     module = Shout(Asked())
     bad = [*SAMPLES[:3], (Variable("refuse", "mail"), "x")]
     with pytest.raises(ModelError, match="refused") as caught:
-        distributed.backward(module, scored, bad, workers)
+        Workers(workers).backward(module, scored, bad)
     assert KEY not in str(caught.value)
     assert caught.value.status == 400
     with pytest.raises(ProgramError, match="ZeroDivisionError"):
-        distributed.backward(module, divide, SAMPLES, workers)
+        Workers(workers).backward(module, divide, SAMPLES)
     account = Account(calls=2)
     with Run(tmp_path / "run.sqlite", account=account), pytest.raises(BudgetError, match="calls"):
-        distributed.backward(module, scored, SAMPLES, workers)
+        Workers(workers).backward(module, scored, SAMPLES)
     assert notes(module) == []
 
 
 def test_a_step_that_fails_scores_nothing_and_is_told(workers):
     module = Reads()
-    found = distributed.backward(module, read, [7], workers)
+    found = Workers(workers).backward(module, read, [7])
     assert (found[0].score, "invalid literal" in found[0].failure) == (0.0, True)
     assert "invalid literal" in module.word.grad[0].data
 
@@ -153,17 +158,17 @@ def test_what_is_chosen_for_all_inside_reaches_the_workers(workers, tmp_path):
     )
     lm = Asked()
     with use_prompts(tmp_path):
-        distributed.backward(Shout(lm), scored, SAMPLES[:1], workers)
+        Workers(workers).backward(Shout(lm), scored, SAMPLES[:1])
     assert any(asked.startswith("REPLACED") for asked in lm.calls)
     relayed = Shout(Asked())
     with use_critic(RuleCritic([])):
-        distributed.backward(relayed, scored, SAMPLES[:1], workers)
+        Workers(workers).backward(relayed, scored, SAMPLES[:1])
     assert "Expected: OTHER" in relayed.answer.system.grad[0].data
 
 
 def test_a_measure_pays_for_no_sample_twice(workers):
     lm = Asked()
-    elsewhere = partial(distributed.evaluate, executor=workers)
+    elsewhere = Workers(workers).evaluate
     score = Measure(Shout(lm), scored, SAMPLES, evaluate=elsewhere)
     assert (score(), score(), score.evaluations) == (8 / 12, 8 / 12, 12)
     assert set(lm.calls.values()) == {1}
@@ -174,16 +179,16 @@ def test_bad_arguments_are_refused():
         module = Shout(Asked())
         for samples, more in ((SAMPLES, {"chunk": 0}), ([], {})):
             with pytest.raises(ArgumentError, match="one or more"):
-                distributed.evaluate(module, scored, samples, threads, **more)
+                Workers(threads, **more).evaluate(module, scored, samples)
         with pytest.raises(ArgumentError, match="Module"):
-            distributed.evaluate(len, scored, SAMPLES, threads)
+            Workers(threads).evaluate(len, scored, SAMPLES)
         with pytest.raises(ArgumentError, match="no text"):
-            distributed.backward(Shout(Asked()).requires_grad_(False), scored, SAMPLES, threads)
+            Workers(threads).backward(Shout(Asked()).requires_grad_(False), scored, SAMPLES)
         old = module.answer.system + "!"
         with pytest.raises(GraphError, match="history"):
-            distributed.evaluate(module, scored, [(old, "x")], threads)
+            Workers(threads).evaluate(module, scored, [(old, "x")])
         with pytest.raises(ArgumentError, match="sent to a worker"):
-            distributed.evaluate(module, lambda m, s: 1.0, SAMPLES, threads, pickler=pickle.Pickler)
+            Workers(threads, pickler=pickle.Pickler).evaluate(module, lambda m, s: 1.0, SAMPLES)
 
 
 def die(module, sample):
@@ -195,7 +200,7 @@ def test_a_worker_that_dies_is_named():
         ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as processes,
         pytest.raises(ProgramError, match="worker died"),
     ):
-        distributed.evaluate(Shout(Asked()), die, SAMPLES[:1], processes)
+        Workers(processes).evaluate(Shout(Asked()), die, SAMPLES[:1])
 
 
 def test_a_stranger_is_turned_away_and_the_batch_goes_on():
@@ -210,3 +215,68 @@ def test_a_stranger_is_turned_away_and_the_batch_goes_on():
         assert told("Hello").text == "hello"
         distributed._asked.reset(token)
     assert lm.calls == {"Hello": 1}
+
+
+class Cluster:
+    """What `RayExecutor` asks of Ray, with threads for workers; `make fuzz` starts a real one."""
+
+    exceptions = SimpleNamespace(RayTaskError=type("RayTaskError", (Exception,), {}))
+    util = SimpleNamespace(get_node_ip_address=lambda: "localhost")
+    cloudpickle = SimpleNamespace(CloudPickler=pickle.Pickler)
+
+    def __init__(self):
+        self.started, self.cancelled = False, []
+
+    def is_initialized(self):
+        return self.started
+
+    def cancel(self, reference, force):
+        self.cancelled.append(reference)
+
+    def remote(self, max_retries):
+        def wrapped(function):
+            def submit(*args):
+                future = Future()
+                try:
+                    future.set_result(function(*args))
+                except SystemExit as error:
+                    future.set_exception(RuntimeError(f"the worker died: {error}"))
+                except Exception as error:
+                    failed = self.exceptions.RayTaskError(str(error))
+                    failed.cause = error
+                    future.set_exception(failed)
+                return SimpleNamespace(future=lambda: future)
+
+            return SimpleNamespace(remote=submit)
+
+        return wrapped
+
+
+def test_ray_is_an_executor_like_any_other(monkeypatch):
+    cluster = Cluster()
+    monkeypatch.setitem(sys.modules, "ray", cluster)
+    with pytest.raises(ArgumentError, match="not started"):
+        over_ray.workers()
+    cluster.started = True
+    with pytest.raises(ArgumentError, match="one or more"):
+        over_ray.workers(attempts=0)
+    with over_ray.RayExecutor(attempts=1) as executor:
+        assert list(executor.map(lambda n: n * n, range(3))) == [0, 1, 4]
+        with pytest.raises(ZeroDivisionError):
+            executor.submit(lambda: 1 / 0).result()
+    module = Shout(Asked())
+    found = over_ray.workers(chunk=5).backward(module, scored, SAMPLES)
+    assert [each.score for each in found] == SCORES
+    assert notes(module) == notes(here())
+    with pytest.raises(ProgramError, match="worker died"):
+        over_ray.workers(attempts=2).backward(module, lost, SAMPLES[:1])
+
+
+def lost(module, sample):
+    sys.exit(1)
+
+
+def test_a_failure_that_is_copied_or_sent_is_the_same():
+    failure = Failure("The answer was cut off.")
+    for copied in (copy.copy(failure), pickle.loads(pickle.dumps(failure))):
+        assert (copied, copied.cause) == (failure, failure.cause)

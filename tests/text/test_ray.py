@@ -4,6 +4,7 @@ import os
 import signal
 
 import pytest
+from tests.fuzzing import examples
 from tests.text.test_distributed import SAMPLES, SCORES, Asked, here, notes
 
 from pullback.errors import ArgumentError, ProgramError
@@ -12,6 +13,10 @@ from pullback.text.lm import Account, Journal, Run
 
 ray = pytest.importorskip("ray", reason="pip install 'pullback[ray]'")
 from pullback.text import ray as over_ray  # noqa: E402 - after ray is known to be there
+
+pytestmark = pytest.mark.skipif(
+    examples(1) == 1, reason="make fuzz starts a cluster, which takes ten seconds"
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,7 +59,7 @@ def test_a_worker_killed_mid_batch_costs_nothing_twice(tmp_path):
         return evaluation
 
     with Run(tmp_path / "run.sqlite", account=Account(calls=16)) as run:
-        found = over_ray.backward(module, dies_once, SAMPLES, chunk=3)
+        found = over_ray.workers(chunk=3).backward(module, dies_once, SAMPLES)
     assert {"3", "8"} <= set(os.listdir(marks))  # two workers died
     assert [each.score for each in found] == SCORES
     assert notes(module) == notes(here())
@@ -67,8 +72,8 @@ def test_a_worker_killed_mid_batch_costs_nothing_twice(tmp_path):
 def test_a_worker_that_dies_each_time_is_given_up():
     module = pipeline(Asked())
     with pytest.raises(ProgramError, match="worker died"):
-        over_ray.backward(
-            module, lambda m, s: os.kill(os.getpid(), signal.SIGKILL), SAMPLES[:1], attempts=2
+        over_ray.workers(attempts=2).backward(
+            module, lambda m, s: os.kill(os.getpid(), signal.SIGKILL), SAMPLES[:1]
         )
     assert notes(module) == []
 

@@ -21,8 +21,8 @@ from pullback.text import (
     map_python,
     use_critic,
 )
-from pullback.text._plan import describe_plan
 from pullback.text.lm import Account, Run, Scripted
+from pullback.text.lm._plan import remark
 from pullback.text.optim import TGD, Validated
 from pullback.text.train import (
     DataLoader,
@@ -167,7 +167,7 @@ def test_a_plan_never_promises_more_than_the_budget(counts, budget):
     assert 0 <= affordable <= plan.proposals
     if budget is not None and affordable:
         assert plan.start + affordable * plan.each <= budget or not plan.each
-    assert ("luck" in describe_plan(plan, account)) == (affordable < 8)
+    assert ("luck" in remark(affordable)) == (affordable < 8)
 
 
 def test_proposals_are_counted_against_the_budget():

@@ -263,3 +263,20 @@ def test_what_a_forward_assigns_is_put_back(branches):
     assert not any(buffer.any() for buffer in model.buffers())
     assert model[0].seen == []
     torch.save(model.state_dict(), io.BytesIO())
+
+
+def test_a_model_that_holds_what_an_earlier_forward_gave():
+    class Holds(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, x):
+            self.last = self.layer(x)
+            return self.last.relu()
+
+    model, x = Holds(), torch.randn(3, 2)
+    model(x)
+    last = model.last
+    assert "relu" in annotate(model, x)
+    assert model.last is last

@@ -1,6 +1,7 @@
 """Two ranks together equal the data concatenated; a rank that dies is named."""
 
 import datetime
+import multiprocessing
 import os
 import socket
 from pathlib import Path
@@ -70,7 +71,14 @@ def die_or_reduce(rank: int, folder: str) -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two ranks left, until one died: to start them takes longer than all the rest."""
     folder = tmp_path_factory.mktemp("ranks")
-    context = mp.spawn(reduce_on_a_rank, (free_port(), str(folder)), nprocs=2, join=False)
+    multiprocessing.set_forkserver_preload(["torch", "pullback.tracking"])  # once for both ranks
+    context = mp.start_processes(
+        reduce_on_a_rank,
+        (free_port(), str(folder)),
+        nprocs=2,
+        join=False,
+        start_method="forkserver",
+    )
     for process in context.processes:
         process.join(120)
     with pytest.raises(mp.ProcessExitedException):

@@ -1,7 +1,10 @@
 """Rounding to number formats equals a brute-force search of each format's values."""
 
 import json
+import re
+from fractions import Fraction
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -266,3 +269,24 @@ def test_what_is_no_format_is_refused_by_name():
         round_values(torch.ones(2), "E4M3")
     with pytest.raises(ArgumentTypeError, match="element"):
         ScaledFormat("x", "E4M3")
+
+
+def test_the_documented_table_is_that_of_the_code():
+    page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+    rows = dict(re.findall(r"^\| `([^`]+)`[^|]*\| (.+) \|$", page, re.MULTILINE))
+    superscripts = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
+
+    def number(text):
+        power = re.fullmatch(r"2(⁻\S+)", text)
+        return 2.0 ** int(power[1].translate(superscripts)) if power else float(Fraction(text))
+
+    for known in FORMATS:
+        bits, largest, normal, smallest, has, _ = rows[known.name].split(" | ")
+        assert int(bits) == known.bits
+        assert number(largest) == pytest.approx(known.largest, rel=1e-3)
+        assert (number(normal), number(smallest)) == (known.smallest_normal, known.smallest)
+        assert ("infinities" in has, "no negative zero" in has) == (
+            known.infinite,
+            not known.signed_zero,
+        )
+    assert all(f"`{known.name}`" in page for known in SCALED_FORMATS)

@@ -1,5 +1,6 @@
 """`pullback track -- python train.py`, on a program that knows nothing of it."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from pullback.cli import main
 from pullback.cli._track import _OUR_PAGE, _OUR_RECORDING, _say_replaced
 from pullback.tracking import read_run
+from pullback.tracking.watch._program import main as track_in_this_process
 
 PROGRAM = """
 import sys, torch
@@ -39,18 +41,13 @@ def program(tmp_path: Path) -> Path:
     return path
 
 
-def run(program: Path, name: str, *arguments: str) -> tuple[int, Path]:
-    folder = program.parent
-    recording = folder / f"{name}.jsonl"
-    command = ["--every", "2", "--jsonl", str(recording), "--html", str(folder / f"{name}.html")]
-    return main(["track", *command, "--", sys.executable, str(program), *arguments]), recording
-
-
 def test_a_program_is_tracked_and_two_runs_compared(
     program: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As it is written in a shell, and into the files that it is given nothing of.
     monkeypatch.chdir(program.parent)
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
+    monkeypatch.setattr(sys, "path", [*sys.path])
     assert main(["track", "--every", "2", "--", sys.executable, "train.py", "1.0"]) == 0
     assert "10 tensors" in capsys.readouterr().out
     one = program.parent / "scales.jsonl"
@@ -69,10 +66,10 @@ def test_a_program_is_tracked_and_two_runs_compared(
         assert main(["track", f"--{name[7:]}", "other", "--", "python", "train.py"]) == 2
         assert "is not overwritten" in capsys.readouterr().err
         assert (program.parent / "other").read_text() == "of somebody else"
-    code, other = run(program, "compiled", "32.0", "compile")
-    assert code == 0
+    other = program.parent / "compiled.jsonl"
+    options = {"every": 2, "names": [], "history": 100, "jsonl": str(other), "title": "train.py"}
+    track_in_this_process([json.dumps(options), str(program), "32.0", "compile"])
     assert len(read_run(other).series) == 10
-    assert "Sequential.0" in (program.parent / "compiled.html").read_text()
     assert main(["track", "diff", str(one), str(one)]) == 0
     capsys.readouterr()
     assert main(["track", "diff", str(one), str(other)]) == 1
@@ -81,8 +78,10 @@ def test_a_program_is_tracked_and_two_runs_compared(
 
 
 def test_a_program_that_dies_keeps_its_code_and_its_steps(program: Path) -> None:
-    code, recording = run(program, "dead", "1.0", "die")
-    assert code == 7
+    recording = program.parent / "dead.jsonl"
+    command = ["track", "--every", "2", "--jsonl", str(recording)]
+    command += ["--html", str(program.parent / "dead.html"), "--"]
+    assert main([*command, sys.executable, str(program), "1.0", "die"]) == 7
     (series,) = [
         s for s in read_run(recording).series if str(s.key) == "MSELoss" and not s.key.order
     ]

@@ -1,11 +1,12 @@
 """The commands and their options. Nothing heavy is imported until a command runs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from pullback.cli import _state
+from pullback.cli._options import Options, options_signature
 from pullback.cli._text import app as text
 from pullback.cli._track import app as track
 from pullback.cli._words import refuse_misread
@@ -22,8 +23,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-_INTENTS = ("exact", "surrogate", "nonlinear")
 
 
 def _version(show: bool) -> None:
@@ -47,124 +46,7 @@ def _root(
     del version  # its callback has acted
 
 
-@app.command("check")
-def _check(  # noqa: PLR0917 - typer reads the options off the parameters
-    targets: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="package.module:Function, script.py:Function, package, or a recording (calls.pt). "
-            "Nothing: what pullback ships. After --: a program to run and record.",
-            show_default=False,
-        ),
-    ] = None,
-    inputs: Annotated[
-        str | None,
-        typer.Option(
-            "--input",
-            "-i",
-            help="Positional arguments as a Python expression; torch and math are known.",
-        ),
-    ] = None,
-    clauses: Annotated[
-        str | None, typer.Option(help="Only these clauses, separated by commas.")
-    ] = None,
-    without: Annotated[
-        str | None,
-        typer.Option(help="Leave these clauses out, for example compile, which takes longest."),
-    ] = None,
-    thorough: Annotated[
-        bool,
-        typer.Option("--thorough", help="Compile with inductor and with shapes that change too."),
-    ] = False,
-    gradient: Annotated[
-        str | None, typer.Option(help="The intent: exact, surrogate or nonlinear.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="The seed of every random choice.")] = 0,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            help="Seconds of work (CPU time, or sleep) that a Function may take, and the search "
-            "for its inputs.  [default: 60]",
-            show_default=False,
-        ),
-    ] = None,
-    isolate: Annotated[
-        bool | None,
-        typer.Option(
-            "--isolate/--no-isolate",
-            help="Survive crashes and hangs; the default but for what pullback ships.",
-            show_default=False,
-        ),
-    ] = None,
-    only: Annotated[
-        str | None, typer.Option(help="Only Functions whose name contains this.")
-    ] = None,
-    json_path: Annotated[
-        str | None, typer.Option("--json", help="Write the reports as JSON; - for stdout.")
-    ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write one self-contained HTML page.")] = None,
-    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML.")] = None,
-    sarif: Annotated[Path | None, typer.Option(help="Write SARIF, for code scanning.")] = None,
-    annotations: Annotated[
-        bool, typer.Option("--annotations", help="Print a GitHub annotation for each finding.")
-    ] = False,
-    baseline: Annotated[
-        Path | None, typer.Option(help="Accept the findings that this TOML file lists.")
-    ] = None,
-    update_baseline: Annotated[
-        bool, typer.Option("--update-baseline", help="Accept what is found now, in that file.")
-    ] = False,
-    allow_unchecked: Annotated[
-        bool,
-        typer.Option(
-            "--allow-unchecked", help="Exit with 0 also where a Function could not be checked."
-        ),
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Where the calls of a program are kept.  [default: .pullback/calls.pt]",
-            show_default=False,
-        ),
-    ] = None,
-    calls: Annotated[int, typer.Option(min=1, help="Calls kept for each Function.")] = 3,
-    max_mebibytes: Annotated[
-        float, typer.Option(min=0.001, help="Tensors kept for one call, in MiB.")
-    ] = 32.0,
-    eager: Annotated[
-        bool,
-        typer.Option("--eager", help="Run the program without torch.compile, to see inside it."),
-    ] = False,
-    inside: Annotated[
-        bool,
-        typer.Option(
-            "--inside", help="Check in the program's own process at its end, with its objects."
-        ),
-    ] = False,
-    script: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--script",
-            help="A program of yours: a recording may load what it and its folder define.",
-            show_default=False,
-        ),
-    ] = None,
-    trust: Annotated[
-        bool,
-        typer.Option(
-            "--trust", help="Load whatever a recording names; only for one that you made."
-        ),
-    ] = False,
-    verbose: Annotated[
-        bool,
-        typer.Option(
-            "--verbose", help="Print every finding, with a table of entries and its script."
-        ),
-    ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
-) -> int:
+def _check(**given: Any) -> int:
     """Check Functions against the contract and print the table Function x clause.
 
     pullback check package.module:Function --input "torch.randn(3, 4), 0.5"
@@ -175,59 +57,87 @@ def _check(  # noqa: PLR0917 - typer reads the options off the parameters
 
     pullback check calls.pt --script train.py
     """
-    del debug  # read by main before the options are parsed
-    _refuse_values(gradient, timeout)
-    refuse_misread(targets or ())
-    _prepare_check(isolate, without or "")
-    from pullback.cli._check import Options, run_check  # imports torch
+    told = {name: value for name, value in given.items() if value is not None}
+    options = Options(program=_state.program, **told)
+    options.refuse_values()
+    refuse_misread(options.targets)
+    options.refuse_conflicts()
+    _prepare_check(options)
+    from pullback.cli._check import run_check  # imports torch
 
-    return run_check(
-        Options(
-            targets=tuple(targets or ()),
-            program=_state.program,
-            inputs=inputs,
-            clauses=clauses,
-            without=without,
-            thorough=thorough,
-            gradient=gradient,
-            seed=seed,
-            timeout=timeout,
-            isolate=isolate,
-            only=only,
-            json=json_path,
-            html=html,
-            junit=junit,
-            sarif=sarif,
-            annotations=annotations,
-            baseline=baseline,
-            update_baseline=update_baseline,
-            allow_unchecked=allow_unchecked,
-            output=output,
-            calls=calls,
-            call_bytes=round(max_mebibytes * 2**20),
-            eager=eager,
-            inside=inside,
-            scripts=tuple(script or ()),
-            trust=trust,
-            verbose=verbose,
-        )
-    )
+    return run_check(options)
 
 
-def _refuse_values(gradient: str | None, timeout: float | None) -> None:
-    if gradient is not None and gradient not in _INTENTS:
-        raise ArgumentError(
-            "The gradient intent is unknown.", given=gradient, expected=", ".join(_INTENTS)
-        )
-    if timeout is not None and timeout <= 0:
-        raise ArgumentError("The timeout is not positive.", given=f"{timeout:g} s")
+# typer reads the options off the parameters: those are the fields.
+_check.__signature__ = options_signature(Options)  # type: ignore[attr-defined]
+app.command("check")(_check)
 
 
-def _prepare_check(isolate: bool | None, without: str) -> None:
+def _prepare_check(options: Options) -> None:
     require_tensor("pullback check")
-    if isolate is not False:
+    if options.isolate is not False:
+        chosen = options.clauses
+        named = None if chosen is None else tuple(sorted(chosen.replace(" ", "").split(",")))
+        compiling = "compile" in (named or ("compile",)) and "compile" not in (
+            options.without or ""
+        )
         # Both import torch at the same time.
-        prepare_worker("pullback.conformance._worker", "compile" not in without)
+        prepare_worker("pullback.conformance._worker", compiling, named)
+
+
+@app.command("verify")
+def _verify(  # noqa: PLR0917 - typer reads the options off the parameters
+    kernels: Annotated[
+        list[str], typer.Argument(help="package.module:kernel, or script.py:kernel; several.")
+    ],
+    reference: Annotated[
+        str, typer.Option("--reference", "-r", help="module:plain, of plain torch.")
+    ],
+    inputs: Annotated[
+        str,
+        typer.Option(
+            "--inputs",
+            "-i",
+            help="module:make, a function that makes positional arguments, or they themselves as "
+            "a Python expression; torch and math are known.",
+        ),
+    ],
+    forbid: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A function or operator that a kernel must not call.", show_default=False
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The seed of every random choice.")] = 0,
+    timeout: Annotated[float, typer.Option(help="Seconds of work for each promise.")] = 60.0,
+    isolate: Annotated[
+        bool, typer.Option("--isolate/--no-isolate", help="Survive crashes and hangs.")
+    ] = True,
+    json_path: Annotated[
+        str | None, typer.Option("--json", help="Write the reports as JSON; - for stdout.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one self-contained HTML page.")] = None,
+    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML.")] = None,
+    sarif: Annotated[Path | None, typer.Option(help="Write SARIF, for code scanning.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print every finding.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> int:
+    """Test whether kernels compute what a reference computes, and do nothing else.
+
+    pullback verify kernels:softmax --reference kernels:plain --inputs kernels:make
+
+    pullback verify kernels.py:softmax -r kernels.py:plain -i "torch.randn(4, 8)" --forbid softmax
+    """
+    del debug
+    options = Options(
+        targets=kernels, seed=seed, isolate=isolate, json=json_path, html=html, junit=junit,
+        sarif=sarif, verbose=verbose, timeout=timeout if isolate else None,
+    )  # fmt: skip
+    options.refuse_values()
+    require_tensor("pullback verify")
+    from pullback.cli._verify import run_verify  # imports torch
+
+    return run_verify(kernels, reference, inputs, options, forbid=forbid or (), timeout=timeout)
 
 
 @app.command("record", options_metavar="[OPTIONS] -- PROGRAM [ARGUMENTS]...")

@@ -20,17 +20,18 @@ from pullback.cli._show import show
 from pullback.cli._signals import Ended, ended_by, note, stopping_gently
 from pullback.cli._targets import (
     function_task,
-    is_recording,
     package_tasks,
     recording_tasks,
     shipped_tasks,
 )
 from pullback.cli._tasks import Outcome, Task, tasks_of_recording
+from pullback.cli._training import training_outcome
+from pullback.cli._words import is_recording
 from pullback.conformance import select_clauses
 from pullback.errors import ArgumentError
 from pullback.internal._processes import STOP, Stopped
 from pullback.internal._secrets import mask_secrets
-from pullback.recording import record_program
+from pullback.recording import Limits, record_program
 from pullback.report import Baseline, make_console
 
 __all__ = ["Options", "run_check"]
@@ -51,7 +52,6 @@ def run_check(options: Options) -> int:
     Raises:
         PullbackError: what was asked for cannot be done; nothing is checked then.
     """
-    options.refuse_conflicts()
     select_clauses(options.clauses, options.without or ())  # refused before anything runs
     baseline = None if options.baseline is None else Baseline.read(options.baseline)
     # With the JSON on stdout, everything for people goes to stderr.
@@ -74,12 +74,19 @@ def _outcomes(options: Options, console: Console) -> tuple[list[Outcome], list[s
     started = time.perf_counter()
     if options.inside:
         return check_inside(options), [], time.perf_counter() - started
+    known: list[Outcome] = []
     try:
-        tasks, problems = _find_tasks(options, console)
+        if options.program is not None:
+            tasks, known = _program_tasks(options, console)
+            problems: list[str] = []
+        else:
+            tasks, problems = _find_tasks(options, console)
     except Stopped:
         return [], [], 0.0
     started = time.perf_counter()
-    outcomes = [] if STOP.is_set() else _run(tasks, problems, options, console)
+    outcomes = known
+    if not STOP.is_set() and (tasks or not known):
+        outcomes = [*known, *_run(tasks, problems, options, console)]
     return outcomes, problems, time.perf_counter() - started  # two may be checked at a time
 
 
@@ -185,8 +192,6 @@ def _status(outcomes: Sequence[Outcome], problems: Sequence[str], options: Optio
 
 
 def _find_tasks(options: Options, console: Console) -> tuple[list[Task], list[str]]:
-    if options.program is not None:
-        return _program_tasks(options, console), []
     if not options.targets:
         return shipped_tasks(), []
     timeout = options.how["timeout"]
@@ -206,17 +211,23 @@ def _find_tasks(options: Options, console: Console) -> tuple[list[Task], list[st
     return tasks, problems
 
 
-def _program_tasks(options: Options, console: Console) -> list[Task]:
+def _program_tasks(options: Options, console: Console) -> tuple[list[Task], list[Outcome]]:
+    """The Functions that a program applied, and what is known of its training already."""
     path = options.output or KEPT
     recording, failure = record_program(
-        options.program or [], options.limits, eager=options.eager, stdout=options.program_output
+        options.program or [],
+        Limits(**options.kept),
+        eager=options.eager,
+        stdout=options.program_output,
     )
     interrupted = failure is not None and failure.interrupted and len(recording) > 0
-    keep(recording, path, None if interrupted else failure)
+    known = training_outcome(recording.training, options.program or [])
+    if len(recording) or failure is not None or not known:
+        keep(recording, path, None if interrupted else failure)
     if interrupted:
         note(signal.SIGINT)
         console.print(f"[bold yellow]{_INTERRUPTED}[/]")
     if STOP.is_set():  # we were asked to end, and the program has ended as it would
         raise Ended
     say_recorded(recording, console)
-    return tasks_of_recording(recording, str(path))
+    return tasks_of_recording(recording, str(path)), known

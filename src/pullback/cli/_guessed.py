@@ -7,28 +7,26 @@ with symmetric, positive definite, sorted and normalised ones before it is told.
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from pullback.cli._tasks import Task
 from pullback.conformance import check
 from pullback.errors import PullbackError
-from pullback.report import Report
-from pullback.tensor import Intent
+from pullback.report import Finding, Report
 
-__all__ = ["describe_arguments", "forms", "guessed_report"]
+__all__ = ["describe_arguments", "forms", "guessed_report", "paste_inputs"]
+
+_SHORT = 12  # entries that are written out
 
 
-def guessed_report(
-    task: Task, report: Report, gradient: str | None, options: Mapping[str, Any]
-) -> Report:
+def guessed_report(task: Task, report: Report, options: Mapping[str, Any]) -> Report:
     """The report of a Function whose arguments were guessed, with the form in which it is right.
 
     Arguments:
         task: the Function.
         report: what was found with the arguments as they were guessed.
-        gradient: the declared intent, or ``None``.
         options: those of `pullback.check`.
 
     Returns:
@@ -40,18 +38,30 @@ def guessed_report(
     args = calls[0]
     if report.ok:
         return replace(report, guessed=describe_arguments(args))
-    once: dict[str, Any] = {**options, "clauses": [item.clause for item in report.problems]}
+    # What was inferred goes for every form: to infer it takes longer than all that follows.
+    how: dict[str, Any] = {**options, "gradient": report.gradient, "on_finding": _refuse}
+    once: dict[str, Any] = {"clauses": [item.clause for item in report.problems]}
     for name, made in forms(args):
-        try:
-            again = check(function, *made, gradient=cast(Intent | None, gradient), **once)
-            if not again.ok or again.unchecked:
-                continue
-            whole = check(function, *made, gradient=cast(Intent | None, gradient), **options)
-        except PullbackError:  # not accepted
-            continue
-        if whole.ok:
-            return replace(whole, guessed=f"{describe_arguments(made)}, {name}")
+        for more in (once, {}):
+            try:
+                whole = check(function, *made, **{**how, **more})
+            except (_Wrong, PullbackError):  # an error: not accepted
+                break
+            if whole.unchecked:
+                break
+        else:
+            said = f"{describe_arguments(made)}, {name}"
+            return replace(whole, guessed=said, inferred=report.inferred)
     return replace(report, guessed=describe_arguments(args))
+
+
+class _Wrong(Exception):
+    """The Function is wrong with this form too, and why need not be found out."""
+
+
+def _refuse(finding: Finding) -> None:
+    if finding.verdict.is_bad:
+        raise _Wrong
 
 
 def describe_arguments(args: Sequence[Any]) -> str:
@@ -69,6 +79,24 @@ def _describe(value: Any) -> str:
         return f"{value.dtype} {tuple(value.shape)}".replace("torch.", "")
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def paste_inputs(task: Task) -> str:
+    """The guessed arguments as an expression for ``--input``; an example where there are none."""
+    try:
+        return ", ".join(_expression(value) for value in task.load()[1][0])
+    except (PullbackError, IndexError):
+        return "torch.randn(3, 4), ..."
+
+
+def _expression(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    if value.is_floating_point() or value.is_complex():
+        return f"torch.randn({tuple(value.shape)}, dtype={value.dtype})"
+    if value.numel() <= _SHORT:
+        return f"torch.tensor({value.tolist()})"
+    return f"torch.randint(0, {int(value.max()) + 1}, {tuple(value.shape)}, dtype={value.dtype})"
 
 
 def forms(args: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:

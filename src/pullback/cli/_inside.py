@@ -23,7 +23,7 @@ from pullback.cli._tasks import Loaded, Outcome, Task, positional
 from pullback.errors import ProgramError
 from pullback.internal._processes import STOP
 from pullback.internal._secrets import mask_secrets
-from pullback.recording import Call, Record, Recording, copy_call, record_program
+from pullback.recording import Limits, Record, Recording, copy_call, record_program
 from pullback.report import Report, make_console
 
 __all__ = ["check_inside", "copy_call", "finish"]
@@ -49,7 +49,7 @@ def check_inside(options: Options) -> list[Outcome]:
         request = {"folder": folder, "only": options.only, "how": options.how}
         recording, failure = record_program(
             program,
-            options.limits,
+            Limits(**options.kept),
             eager=options.eager,
             environment={**os.environ, _REQUEST: json.dumps(request)},
             stdout=options.program_output,
@@ -83,12 +83,11 @@ def _outcomes(
     return outcomes
 
 
-def finish(records: dict[type, Record], calls: dict[type, list[Call]]) -> None:
+def finish(records: dict[type, Record]) -> None:
     """Check what this process has applied, and write down what was found.
 
     Arguments:
-        records: what was seen of each Function.
-        calls: the kept calls, with live arguments.
+        records: what was seen of each Function, with its calls and their live arguments.
     """
     request = json.loads(os.environ[_REQUEST])
     folder, only = Path(request["folder"]), request["only"] or ""
@@ -98,7 +97,7 @@ def finish(records: dict[type, Record], calls: dict[type, list[Call]]) -> None:
     for record in records.values():
         name = record.locator.name
         if not record.ignored and only in name and _claim(folder, name):
-            task = _task(record, calls.get(record.function, []))
+            task = _task(record)
             _answer(folder, name, _check(task, request, console))
 
 
@@ -111,7 +110,8 @@ def _claim(folder: Path, name: str) -> bool:
     return True
 
 
-def _task(record: Record, calls: list[Call]) -> Task:
+def _task(record: Record) -> Task:
+    calls = record.calls
     reason = "" if calls else "; ".join(record.reasons) or "no call of it succeeded"
     if sys.version_info[:2] == (3, 12):
         reason = "Python 3.12 starts no process while it ends, as --inside needs"

@@ -1,17 +1,21 @@
 """The options of ``pullback check``, and which of them cannot go together."""
 
+import inspect
 import sys
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_origin, get_type_hints
+
+import typer
 
 from pullback.cli._files import KEPT, refuse_recording
-from pullback.cli._targets import is_recording
+from pullback.cli._words import is_recording
 from pullback.errors import ArgumentError
 from pullback.internal._files import refuse_unwritable
-from pullback.recording import Limits
 
-__all__ = ["TIMEOUT", "Options"]
+__all__ = ["TIMEOUT", "Options", "options_signature"]
+
+_INTENTS = ("exact", "surrogate", "nonlinear")
 
 TIMEOUT = 60.0
 """Seconds that a Function may take unless another time is asked for."""
@@ -19,35 +23,124 @@ TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class Options:
-    """The options of ``pullback check``, as they were given."""
+    """The options of ``pullback check``: their defaults, and what the command line says of them."""
 
-    targets: tuple[str, ...] = ()
     program: list[str] | None = None
-    inputs: str | None = None
-    clauses: str | None = None
-    without: str | None = None
-    thorough: bool = False
-    gradient: str | None = None
-    seed: int = 0
-    timeout: float | None = None
-    isolate: bool | None = None
-    only: str | None = None
-    json: str | None = None
-    html: Path | None = None
-    junit: Path | None = None
-    sarif: Path | None = None
-    annotations: bool = False
-    baseline: Path | None = None
-    update_baseline: bool = False
-    allow_unchecked: bool = False
-    output: Path | None = None
-    calls: int = 3
-    call_bytes: int = 32 * 2**20
-    eager: bool = False
-    inside: bool = False
-    scripts: tuple[Path, ...] = ()
-    trust: bool = False
-    verbose: bool = False
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            help="package.module:Function, script.py:Function, package, or a recording (calls.pt). "
+            "Nothing: what pullback ships. After --: a program to run and record.",
+            show_default=False,
+        ),
+    ] = field(default_factory=list)
+    inputs: Annotated[
+        str | None,
+        typer.Option(
+            "--input",
+            "-i",
+            help="Positional arguments as a Python expression; torch and math are known.",
+        ),
+    ] = None
+    clauses: Annotated[
+        str | None, typer.Option(help="Only these clauses, separated by commas.")
+    ] = None
+    without: Annotated[
+        str | None,
+        typer.Option(help="Leave these clauses out, for example compile, which takes longest."),
+    ] = None
+    thorough: Annotated[
+        bool,
+        typer.Option("--thorough", help="Compile with inductor and with shapes that change too."),
+    ] = False
+    gradient: Annotated[
+        str | None, typer.Option(help="The intent: exact, surrogate or nonlinear.")
+    ] = None
+    seed: Annotated[int, typer.Option(help="The seed of every random choice.")] = 0
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds of work (CPU time, or sleep) that a Function may take, and the search "
+            "for its inputs.  [default: 60]",
+            show_default=False,
+        ),
+    ] = None
+    isolate: Annotated[
+        bool | None,
+        typer.Option(
+            "--isolate/--no-isolate",
+            help="Survive crashes and hangs; the default but for what pullback ships.",
+            show_default=False,
+        ),
+    ] = None
+    only: Annotated[str | None, typer.Option(help="Only Functions whose name contains this.")] = (
+        None
+    )
+    json: Annotated[
+        str | None, typer.Option("--json", help="Write the reports as JSON; - for stdout.")
+    ] = None
+    html: Annotated[Path | None, typer.Option(help="Write one self-contained HTML page.")] = None
+    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML.")] = None
+    sarif: Annotated[Path | None, typer.Option(help="Write SARIF, for code scanning.")] = None
+    annotations: Annotated[
+        bool, typer.Option("--annotations", help="Print a GitHub annotation for each finding.")
+    ] = False
+    baseline: Annotated[
+        Path | None, typer.Option(help="Accept the findings that this TOML file lists.")
+    ] = None
+    update_baseline: Annotated[
+        bool, typer.Option("--update-baseline", help="Accept what is found now, in that file.")
+    ] = False
+    allow_unchecked: Annotated[
+        bool,
+        typer.Option(
+            "--allow-unchecked", help="Exit with 0 also where a Function could not be checked."
+        ),
+    ] = False
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Where the calls of a program are kept.  [default: .pullback/calls.pt]",
+            show_default=False,
+        ),
+    ] = None
+    calls: Annotated[int, typer.Option(min=1, help="Calls kept for each Function.")] = 3
+    max_mebibytes: Annotated[
+        float, typer.Option(min=0.001, help="Tensors kept for one call, in MiB.")
+    ] = 32.0
+    eager: Annotated[
+        bool,
+        typer.Option("--eager", help="Run the program without torch.compile, to see inside it."),
+    ] = False
+    inside: Annotated[
+        bool,
+        typer.Option(
+            "--inside", help="Check in the program's own process at its end, with its objects."
+        ),
+    ] = False
+    scripts: Annotated[
+        list[Path],
+        typer.Option(
+            "--script",
+            help="A program of yours: a recording may load what it and its folder define.",
+            show_default=False,
+        ),
+    ] = field(default_factory=list)
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust", help="Load whatever a recording names; only for one that you made."
+        ),
+    ] = False
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", help="Print every finding, with a table of entries and its script."
+        ),
+    ] = False
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False
 
     @property
     def given(self) -> str:
@@ -56,9 +149,9 @@ class Options:
         return " ".join(words) or "no target"
 
     @property
-    def limits(self) -> Limits:
-        """How much of a program is recorded."""
-        return Limits(calls=self.calls, call_bytes=self.call_bytes)
+    def kept(self) -> dict[str, int]:
+        """How much of a program is recorded: the arguments of `pullback.recording.Limits`."""
+        return {"calls": self.calls, "call_bytes": round(self.max_mebibytes * 2**20)}
 
     @property
     def program_output(self) -> int | None:
@@ -92,6 +185,20 @@ class Options:
         if self.isolate is not None:
             words.append("--isolate" if self.isolate else "--no-isolate")
         return tuple(words)
+
+    def refuse_values(self) -> None:
+        """Refuse a value that no option takes.
+
+        Raises:
+            ArgumentError: the intent is unknown, or the time is none.
+        """
+        if self.gradient not in (None, *_INTENTS):
+            raise ArgumentError(
+                "The gradient intent is unknown.",
+                given=self.gradient, expected=", ".join(_INTENTS),
+            )  # fmt: skip
+        if self.timeout is not None and self.timeout <= 0:
+            raise ArgumentError("The timeout is not positive.", given=f"{self.timeout:g} s")
 
     def refuse_conflicts(self) -> None:
         """Refuse, before anything is run, what cannot be done.
@@ -160,3 +267,17 @@ class Options:
             )
         if self.program is not None and not self.inside:
             refuse_recording(self.output or KEPT)
+
+
+def options_signature(kind: type) -> inspect.Signature:
+    """A parameter for each field that has something to say to typer."""
+    hints = get_type_hints(kind, include_extras=True)
+    return inspect.Signature([
+        inspect.Parameter(
+            item.name, inspect.Parameter.KEYWORD_ONLY,
+            default=None if item.default is MISSING else item.default,
+            annotation=hints[item.name],
+        )
+        for item in fields(kind)
+        if get_origin(hints[item.name]) is Annotated
+    ])  # fmt: skip

@@ -64,7 +64,7 @@ def run_tasks(
             options = {**how, **limits, "on_start": started}
             report, outcome.reason = _check_task(task, intent, options)
             if report is not None and task.guessed:
-                report = guessed_report(task, report, intent, options)
+                report = guessed_report(task, report, options)
             if report is not None:  # a broken report is false
                 outcome.report = replace(report, function=task.name)
         doing.end(task.name)

@@ -1,10 +1,12 @@
 """Everything that ``pullback check`` prints at its end."""
 
+import shlex
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
 
+from pullback.cli._guessed import paste_inputs
 from pullback.cli._tasks import Outcome
 from pullback.report import Report, Verdict, clean, print_problems, print_table
 
@@ -67,8 +69,11 @@ def show(
 
 
 def _ask_for_inputs(outcome: Outcome, console: Console) -> None:
-    """One line to paste, with the arguments to fill in."""
-    line = f'{outcome.rerun} --input "torch.randn(3, 4), ..."'
+    """One line to paste, with the arguments that were guessed, to be put right."""
+    line = f"{outcome.rerun} --input {shlex.quote(paste_inputs(outcome.task))}"
+    if "<locals>" in outcome.name:  # nobody but a program that makes it can hand it over
+        line = shlex.join(["pullback", "check", "--inside", "--only", outcome.name])
+        line += " -- python a_program_that_applies_it.py"
     console.print(f"  [dim]with yours:[/] {escape(line)}", soft_wrap=True)
 
 

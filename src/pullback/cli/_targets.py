@@ -17,7 +17,14 @@ from pullback.errors import ArgumentError, ArgumentTypeError, PullbackError
 from pullback.recording import Locator, Recording, discover, find
 from pullback.tensor import Case
 
-__all__ = ["function_task", "is_recording", "package_tasks", "recording_tasks", "shipped_tasks"]
+__all__ = [
+    "evaluate",
+    "find_target",
+    "function_task",
+    "package_tasks",
+    "recording_tasks",
+    "shipped_tasks",
+]
 
 
 def recording_tasks(path: str, scripts: Sequence[Path] = (), *, trust: bool = False) -> list[Task]:
@@ -46,7 +53,7 @@ def function_task(target: str, inputs: str | None, timeout: float) -> Task:
         ArgumentError: the module or name does not exist, or the expression cannot be evaluated.
         ArgumentTypeError: the name is not a Function and not a callable.
     """
-    function = _find(target)
+    function = find_target(target)
     if inputs is None:
         if not (isinstance(function, type) and issubclass(function, torch.autograd.Function)):
             raise ArgumentError(
@@ -66,7 +73,7 @@ def function_task(target: str, inputs: str | None, timeout: float) -> Task:
                 target, lambda: (function, []), (target,), reason="it has no forward and backward"
             )
         )
-    args = _evaluate(inputs)
+    args = evaluate(inputs)
     return Task(target, lambda: (function, [args]), (target, "--input", inputs))
 
 
@@ -125,7 +132,16 @@ def _named_again(task: Task, rerun: tuple[str, ...]) -> Task:
     return replace(task, rerun=rerun, guessed=True)
 
 
-def _find(target: str) -> Any:
+def find_target(target: str) -> Any:
+    """What ``package.module:name`` or ``script.py:name`` names.
+
+    Arguments:
+        target: module or script, and qualified name, with a colon between.
+
+    Raises:
+        ArgumentError: the module or name does not exist.
+        ArgumentTypeError: it is neither a Function nor a callable.
+    """
     # As `python -m` does: modules of the folder one stands in are found.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -150,7 +166,7 @@ def _is_function(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, torch.autograd.Function)
 
 
-def _evaluate(text: str) -> tuple[Any, ...]:
+def evaluate(text: str) -> tuple[Any, ...]:
     """Evaluate the expression of ``--input``, which the user typed for this very purpose."""
     names: dict[str, Any] = {"torch": torch, "math": math}
     if importlib.util.find_spec("numpy") is not None:
@@ -173,10 +189,3 @@ def _evaluate(text: str) -> tuple[Any, ...]:
             given=f"{text}  ({type(error).__name__}: {error})",
             expected='positional arguments, such as "torch.randn(3, 4, dtype=torch.float64), 0.5"',
         ) from error
-
-
-def is_recording(word: str) -> bool:
-    """Whether a word of the command line is meant as a file."""
-    if ".py:" in word:
-        return False
-    return word.endswith(".pt") or (os.sep in word) or Path(word).is_file()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pullback.errors import ArgumentError
 
-__all__ = ["refuse_misread", "refuse_program", "say"]
+__all__ = ["is_recording", "refuse_misread", "refuse_program", "say"]
 
 
 def refuse_program(words: Sequence[str]) -> None:
@@ -110,6 +110,13 @@ def _functions(path: Path) -> list[str]:
         if isinstance(node, ast.ClassDef)
         and any(ast.unparse(base).rpartition(".")[2].endswith("Function") for base in node.bases)
     ]
+
+
+def is_recording(word: str) -> bool:
+    """Whether a word of the command line is meant as a file."""
+    if ".py:" in word:
+        return False
+    return word.endswith(".pt") or (os.sep in word) or Path(word).is_file()
 
 
 def say(text: str) -> None:

@@ -4,21 +4,36 @@ from pullback.internal._extras import require_tensor as _require_tensor
 
 _require_tensor("pullback.conformance")
 
+from pullback.conformance._arguments import Arguments
 from pullback.conformance._check import check, select_clauses
 from pullback.conformance._clause import Clause
-from pullback.conformance._isolate import can_copy
+from pullback.conformance._forked import can_copy
+from pullback.conformance._guard import guarded, reseed
+from pullback.conformance._limits import NoEnd, limited
+from pullback.conformance._resize import Resizing, resizings, together
+from pullback.conformance._structure import keep, outside
 from pullback.conformance.clauses import CLAUSES, ClauseId
 from pullback.report import Finding, Report, Verdict
 
 __all__ = [
     "CLAUSES",
+    "Arguments",
     "Clause",
     "ClauseId",
     "Finding",
+    "NoEnd",
     "Report",
+    "Resizing",
     "Verdict",
     "can_copy",
     "check",
+    "guarded",
+    "keep",
+    "limited",
+    "outside",
+    "reseed",
+    "resizings",
     "select_clauses",
+    "together",
 ]
 __dir__ = __all__.copy  # completion offers these names, and no module inside

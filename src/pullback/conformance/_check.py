@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pullback.conformance._arguments import Arguments
@@ -14,15 +15,14 @@ from pullback.conformance._clause import (
     run_clauses,
     teller,
 )
-from pullback.conformance._environment import environment
-from pullback.conformance._guard import guarded, unpatched
+from pullback.conformance._contracts import contract_of, judged_elsewhere
+from pullback.conformance._guard import environment, guarded, unpatched
 from pullback.conformance._intent import infer_intent
 from pullback.conformance._isolate import Isolation, check_isolated
 from pullback.conformance._not_a_number import without_nan
 from pullback.conformance._own_generators import own_generators
 from pullback.conformance._prepare import prepare, refuse_data
 from pullback.conformance._subject import Subject
-from pullback.conformance._tape import check_tape, is_tape
 from pullback.conformance.clauses import CLAUSES, ClauseId
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.report import Finding, Report
@@ -48,8 +48,9 @@ def check(
     """Check a Function against every clause of the contract, without knowing its maths.
 
     Arguments:
-        function: a `torch.autograd.Function` subclass, a completed one, or any callable; or a
-            `pullback.tape.Function`, for which the clauses that make sense for any value are run.
+        function: a `torch.autograd.Function` subclass, a completed one, or any callable; or what a
+            package brings a contract of its own for, as `pullback.tape` does for its Functions:
+            the clauses that make sense for any value are run.
         inputs: its positional arguments, nested or not. Tensors that require a gradient are
             differentiated; when none does, every floating tensor that backward answers for.
             Where the function allows it the check runs in float64.
@@ -81,6 +82,7 @@ def check(
         ArgumentError: an unknown clause, intent or isolation, a timeout that is not a time, or
             inputs that the function does not take.
         ArgumentTypeError: the function cannot be called, or clauses are no ids.
+        PullbackError: a contract of another package cannot be loaded.
 
     Example:
         >>> import torch
@@ -100,9 +102,11 @@ def check(
     left_out = tuple(item.id for item in select_clauses(clauses) if item not in chosen)
     _check_options(isolate, seed)
     check_timeout(timeout, isolate is not False)
-    if is_tape(function):
-        _check_tape_options(isolate, timeout, kwargs)
-        report = check_tape(function, inputs, gradient, [clause.id for clause in chosen], seed)
+    contract = contract_of(function)
+    if contract is not None:
+        _check_few_options(isolate, timeout, kwargs)
+        judge = partial(contract.judge, function, inputs, gradient)
+        report = judged_elsewhere(judge, [clause.id for clause in chosen], seed)
         return replace(report, without=left_out)
     subject = Subject.of(function, gradient)
     arguments = Arguments.of(inputs, kwargs)
@@ -135,10 +139,11 @@ def check(
     )  # fmt: skip
 
 
-def _check_tape_options(isolate: object, timeout: object, kwargs: object) -> None:
+def _check_few_options(isolate: object, timeout: object, kwargs: object) -> None:
     if isolate or timeout or kwargs:
         raise ArgumentError(
-            "A Function of the tape is checked here, by its positional arguments.",
+            "A Function of other values than tensors is checked in this process, by its positional "
+            "arguments.",
             given=f"isolate={isolate}, timeout={timeout}, kwargs={kwargs}",
         )
 

@@ -229,7 +229,7 @@ def _other_size(probe: Probe) -> Probe | None:
             inputs = resizing.at(size)
             if inputs is None:
                 continue
-            other = replace(probe, inputs=inputs, original=inputs)
+            other = probe.at(inputs)
             try:
                 _both(other, other.subject.call)
             except Exception:  # noqa: S112 - that size is refused

@@ -11,7 +11,16 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from pullback.conformance._finite import Estimate, Match, Slopes, compare, slopes
+from pullback.conformance._evidence import (
+    FARTHER_STEP,
+    FIRST_STEP,
+    OTHER_STEP,
+    Estimate,
+    Match,
+    Slopes,
+    compare,
+    slopes,
+)
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._spans import has_basis, spans
 from pullback.conformance._structure import keep_step
@@ -21,16 +30,11 @@ __all__ = [
     "Trial",
     "aligned",
     "decide",
-    "is_wrong",
     "second_estimate",
     "second_slopes",
     "try_derivative",
     "try_second",
 ]
-
-# The first of the steps, and another at none of whose quarters it takes differences too.
-_STEP = 2.0**-6
-_OTHER_STEP = 0.7 * 2.0**-6
 
 
 @dataclass(frozen=True)
@@ -131,10 +135,10 @@ def try_derivative(
 
 def _witnessed(compare: Callable[[float], Trial]) -> Trial:
     """A comparison by steps of a size; a mismatch only where another size agrees on it."""
-    trial = compare(_STEP)
+    trial = compare(FIRST_STEP)
     if trial.match != "mismatch":
         return trial
-    other = compare(_OTHER_STEP)
+    other = compare(OTHER_STEP)
     return trial if other.match == "mismatch" else other
 
 
@@ -157,16 +161,6 @@ def _compare(
         noisy = apart > _ITSELF * abs(trial.value - trial.estimate.value)
         return replace(trial, match="unclear") if noisy else trial
     return trial
-
-
-def is_wrong(probe: Probe) -> bool:
-    """Whether backward is wrong where it is asked, of all inputs at once or of one alone."""
-    count = len(probe.inputs.differentiable)
-    for only in (None, *range(min(count, 8))) if count > 1 else (None,):
-        trial = decide(lambda number, only=only: try_derivative(probe, number, only))
-        if trial is not None and trial.match == "mismatch":
-            return True
-    return False
 
 
 def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:
@@ -231,7 +225,7 @@ def _second(probe: Probe, start: Tensors, weights: Tensors) -> Tensors:
 
 def second_slopes(
     probe: Probe, start: Sequence[torch.Tensor], step: Sequence[torch.Tensor],
-    first: float = _STEP,
+    first: float = FIRST_STEP,
 ) -> Slopes | None:  # fmt: skip
     """How the Function's own backward changes along a direction, by finite differences alone.
 
@@ -276,13 +270,11 @@ def second_estimate(probe: Probe, only: int) -> Estimate:
 
 # How far a backward may be from itself, beside how far it is from the truth.
 _ITSELF = 0.25
-# A first step for float32: rounding is an eighth of what it is at the usual one.
-_FARTHER = 2.0**-3
 _UNCLEAR = Trial("unclear", 0.0, Estimate(0.0, math.inf, 0.0, False))
 
 
 def _slopes(
-    function: Callable[[float], torch.Tensor], grain: float = 0.0, step: float = _STEP
+    function: Callable[[float], torch.Tensor], grain: float = 0.0, step: float = FIRST_STEP
 ) -> Slopes | None:
     """Finite differences of ``function``, or ``None`` where it is undefined beside the point."""
     try:
@@ -290,7 +282,7 @@ def _slopes(
         if found.settled.any() or (function(0.0).dtype == torch.float64 and not grain):
             return found
         # Rounding to float32 hides the slope of what is nearly saturated: not so farther apart.
-        return slopes(function, _FARTHER, grain)
+        return slopes(function, FARTHER_STEP, grain)
     except Exception:  # refused or undefined there: then nothing is learnt here
         return None
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from pullback.conformance._derivative import try_derivative
-from pullback.conformance._finite import inner
+from pullback.conformance._evidence import inner
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._steps import Scan, is_flat, jump, jumps_along, scan_line
 from pullback.conformance._vectors import flatten, unflatten

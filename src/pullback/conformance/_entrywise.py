@@ -4,6 +4,7 @@ A directional derivative tells that a backward is wrong. Which entries are, and 
 moving one entry at a time; of a large input some entries, spread out and at both ends.
 """
 
+import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -12,13 +13,15 @@ from typing import NamedTuple
 
 import torch
 
+from pullback.conformance._arguments import Arguments
 from pullback.conformance._derivative import aligned
 from pullback.conformance._directions import scale
+from pullback.conformance._evidence import inner
 from pullback.conformance._explain import Difference, explain
-from pullback.conformance._finite import inner
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._shown import window
 from pullback.conformance._structure import keep_step
+from pullback.conformance._tree import walk
 
 __all__ = ["Entrywise", "compare_entries"]
 
@@ -281,6 +284,9 @@ def _difference(at: _At, only: int, found: _Found) -> Difference:
     if pushed is not None:
         others["the derivative times the cotangent, where its transpose is asked for"] = pushed
     cotangents = {f"cotangent of output {k}": w for k, w in enumerate(at.weights)}
+    parts |= {f"the {name}": w for name, w in cotangents.items()}
+    arguments = zip(at.probe.inputs.paths, at.probe.inputs.values, strict=True)
+    indices = {path: v for path, v in arguments if v.dtype == torch.int64 and v.numel()}
     return Difference(
         *found,
         sizes=_sizes(names, at.points, at.weights),
@@ -288,8 +294,25 @@ def _difference(at: _At, only: int, found: _Found) -> Difference:
         parts=parts,
         reduced=cotangents,
         factors={**cotangents, **dict(zip(names, at.points, strict=True))},
+        numbers=_numbers(at.probe.inputs.with_points(at.points)),
+        indices=indices,
         close=3e-2 if at.probe.rough or at.probe.grain else 1e-3,
     )
+
+
+def _numbers(inputs: Arguments) -> dict[str, float]:
+    """The numbers among the arguments, those in tensors of one entry too."""
+    plain = [*walk(inputs.args, "args"), *walk(dict(inputs.kwargs), "kwargs")]
+    single = [
+        (path, value.item())
+        for path, value in zip(inputs.paths, inputs.values, strict=True)
+        if value.numel() == 1 and value.is_floating_point()
+    ]
+    return {
+        path: float(value)
+        for path, value in [*plain, *single]
+        if type(value) in (int, float) and value not in (0, 1, -1) and math.isfinite(value)
+    }
 
 
 def _sizes(names: list[str], points: Tensors, weights: Tensors) -> dict[str, int]:
@@ -299,6 +322,11 @@ def _sizes(names: list[str], points: Tensors, weights: Tensors) -> dict[str, int
     for name, tensor in zip([*names, *outputs], [*points, *weights], strict=True):
         for dim, size in enumerate(tensor.shape):
             found[f"dimension {dim} of {name}"] = size
+        for count in range(2, tensor.ndim):
+            for dims in itertools.combinations(range(tensor.ndim), count):
+                sizes = [tensor.shape[dim] for dim in dims]
+                shown = f"dimensions {' and '.join(map(str, dims))} of {name}"
+                found[f"{shown} ({' x '.join(map(str, sizes))})"] = math.prod(sizes)
     for name, tensor in zip([*names, *outputs], [*points, *weights], strict=True):
         if tensor.ndim > 1:
             found[f"{name} in all ({tensor.numel()} entries)"] = tensor.numel()

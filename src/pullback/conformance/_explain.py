@@ -9,6 +9,8 @@ import torch
 __all__ = ["Difference", "explain"]
 
 _CLOSE = 1e-3
+_LITTLE = 0.05
+_NOTHING = 1e-5
 _WIDE = {True: torch.complex128, False: torch.float64}
 # Whole factors that are told as such, also as divisors.
 _WHOLE = range(2, 13)
@@ -27,6 +29,8 @@ class Difference:
         parts: the terms that what is expected is the sum of.
         reduced: tensors that what is expected may be the sum of, along a dimension.
         factors: tensors of the same shape that may be missing as a factor, or one too many.
+        numbers: numbers among the arguments, that may be such factors too.
+        indices: tensors of indices among the arguments.
         close: how far apart equal numbers may be, beside the largest.
     """
 
@@ -38,6 +42,8 @@ class Difference:
     parts: Mapping[str, torch.Tensor] = field(default_factory=dict)
     reduced: Mapping[str, torch.Tensor] = field(default_factory=dict)
     factors: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    indices: Mapping[str, torch.Tensor] = field(default_factory=dict)
     close: float = _CLOSE
 
 
@@ -143,15 +149,16 @@ def _factor(pair: _Pair) -> Iterator[str]:
     if factor is None or abs(complex(factor).imag) > pair.difference.close * abs(complex(factor)):
         return
     ratio = complex(factor).real
-    if not ratio or not pair.equal(pair.got / ratio) or int(pair.known.sum()) < 1:
+    if not ratio or not pair.equal(pair.got / ratio) or abs(ratio - 1) < _LITTLE / 5:
         return
     if _near(ratio, -1.0):
         yield "Got is expected with the other sign."
         return
-    yield from _named_factor(ratio, pair.difference.sizes)
+    yield from _named_factor(ratio, pair.difference)
 
 
-def _named_factor(ratio: float, sizes: Mapping[str, int]) -> Iterator[str]:
+def _named_factor(ratio: float, difference: Difference) -> Iterator[str]:
+    sizes = difference.sizes
     sign = "-" if ratio < 0 else ""
     large = [(name, size) for name, size in sizes.items() if size > 2]
     for name, size in large:
@@ -164,6 +171,16 @@ def _named_factor(ratio: float, sizes: Mapping[str, int]) -> Iterator[str]:
             yield f"Got is {whole} x {sign}expected."
         if _near(abs(ratio) * whole, 1.0):
             yield f"Got is {sign}expected / {whole}."
+    for name, number in difference.numbers.items():
+        if _near(abs(ratio), abs(number)):
+            yield f"Got is {abs(number):.4g} x {sign}expected, and {name} is {number:.4g}."
+        if _near(abs(ratio) * abs(number), 1.0):
+            yield f"Got is {sign}expected / {abs(number):.4g}, and {name} is {number:.4g}."
+    for name, size in large:
+        if _near(ratio**2 * size, 1.0):
+            yield f"Got is {sign}expected / sqrt({size}), and {size} is the size of {name}."
+        if _near(ratio**2, size):
+            yield f"Got is sqrt({size}) x {sign}expected, and {size} is the size of {name}."
     yield f"Got is {ratio:.4g} x expected."
 
 
@@ -217,6 +234,11 @@ def _terms(pair: _Pair) -> Iterator[str]:
 
 def _factors(pair: _Pair) -> Iterator[str]:
     """A tensor that is missing as a factor, or is one too many, up to a number."""
+    for name, factor in pair.takes(pair.difference.factors):
+        if factor.is_complex() and factor[pair.known].all():
+            turned = pair.got * factor.conj() / factor
+            if pair.equal(turned):
+                yield f"Got is expected with {name} where its complex conjugate is meant."
     for name, factor in pair.takes(pair.difference.factors):
         if not factor[pair.known].all() or _is_constant(factor[pair.known]):
             continue
@@ -313,7 +335,8 @@ def _blocks(pair: _Pair) -> Iterator[str]:
             yield f"Right but for the first {places[-1] + 1} of {size} along {along}{tail}."
         elif len(places) <= max(1, size // 4):
             named = ", ".join(map(str, places[:4])) + (", ..." if len(places) > 4 else "")
-            yield f"Right but for index {named} of {size} along {along}{tail}."
+            where = _repeated(pair, places, right)
+            yield f"Right but for index {named} of {size} along {along}{tail}{where}."
 
 
 def _what(pair: _Pair, touched: torch.Tensor, dim: int) -> str:
@@ -328,6 +351,28 @@ def _what(pair: _Pair, touched: torch.Tensor, dim: int) -> str:
     return f", where {said[0].lower()}{said[1:-1]}" if said else ""
 
 
+def _repeated(pair: _Pair, places: list[int], right: list[int]) -> str:
+    """Whether the wrong places are those that a tensor of indices names more than once."""
+    for name, index in pair.difference.indices.items():
+        count = torch.bincount(index.reshape(-1).clamp(min=0), minlength=max(*places, *right) + 1)
+        if all(count[k] > 1 for k in places) and not any(count[k] > 1 for k in right):
+            return f", which {name} names more than once: all of its terms are to be added"
+    return ""
+
+
+def _nearly(pair: _Pair) -> Iterator[str]:
+    """Off by little at most entries."""
+    gaps = (pair.got - pair.expected)[pair.known].abs() / pair.size
+    gap, off = float(gaps.max()), int((gaps > _NOTHING).sum())
+    if pair.difference.close < _LITTLE / 2 and gap < _LITTLE and 2 * off > len(gaps):
+        small = [f"{name} = {n:.4g}" for name, n in pair.difference.numbers.items() if 0 < n < 0.1]
+        what = f" ({small[0]})" if small else ""
+        yield (
+            f"Got is off by {100 * gap:.2g} % of the largest entry at most: a small constant{what} "
+            "that is left out of one of the two, a lower precision, or a tolerance."
+        )
+
+
 def _offset(pair: _Pair) -> Iterator[str]:
     gap = (pair.got - pair.expected)[pair.known]
     if len(gap) > 2 and _is_constant(gap):
@@ -335,5 +380,5 @@ def _offset(pair: _Pair) -> Iterator[str]:
 
 
 _RULES: tuple[Callable[[_Pair], Iterator[str]], ...] = (
-    _zero, _factor, _arranged, _terms, _factors, _reduced, _rows, _blocks, _signs, _offset,
+    _zero, _factor, _arranged, _terms, _factors, _reduced, _rows, _nearly, _blocks, _signs, _offset,
 )  # fmt: skip

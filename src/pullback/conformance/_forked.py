@@ -4,21 +4,21 @@ A compiled kernel that is handed a fake tensor reads memory that is not there. A
 ten milliseconds, where a fresh process takes seconds to import torch.
 """
 
-import faulthandler
 import os
 import pickle
-import select
-import signal
 import sys
 import weakref
 from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
+from pullback.internal._processes import Child, describe_end, start_copy
 from pullback.internal._work_time import WorkTime
 
-__all__ = ["Copy", "ProcessDied", "Stuck", "can_fork", "forked"]
+__all__ = ["Copy", "ProcessDied", "Stuck", "can_copy", "forked"]
 
 _SECONDS = 20.0
 _POLL = 0.2
@@ -47,19 +47,17 @@ class Copy:
     """
 
     def __init__(self, work: Callable[[], Any]) -> None:
-        waiting, ask = os.pipe()
-        self._reader, writer = os.pipe()
-        self._child = os.fork()
-        if self._child == 0:
-            os.close(ask)
-            os.close(self._reader)
-            if not os.read(waiting, 1):
-                os._exit(0)
-            _answer(work, writer)
-        os.close(waiting)
-        os.close(writer)
-        self._ask = ask
-        self._end = weakref.finalize(self, _dismiss, os.getpid(), self._child, ask, self._reader)
+        self._connection, theirs = Pipe()
+
+        def answer() -> None:
+            self._connection.close()  # so that the end of the original is heard
+            theirs.recv_bytes()
+            # Not by `send`: torch would hand over tensors as memory that ends with the copy.
+            theirs.send_bytes(pickle.dumps(work()))
+
+        self._child = start_copy(answer)
+        theirs.close()
+        self._end = weakref.finalize(self, _end, os.getpid(), self._child, self._connection)
 
     def ask(self, seconds: float = _SECONDS) -> Any:
         """What the work returns; asked once.
@@ -71,32 +69,28 @@ class Copy:
             ProcessDied: the copy was killed, or ended without an answer.
             Stuck: it has given none in time.
         """
-        os.write(self._ask, b"?")
+        spent = WorkTime(self._child.pid)
         try:
-            answer = _listen(self._reader, self._child, seconds)
-            _, status = os.waitpid(self._child, 0)
-        except BaseException:
+            self._connection.send_bytes(b"?")
+            while not self._connection.poll(_POLL):
+                if spent.seconds > seconds:
+                    raise Stuck
+            return pickle.loads(self._connection.recv_bytes())  # noqa: S301 - of our own copy
+        except (EOFError, OSError):
+            status = self._end()
+            killed = status is not None and status < 0
+            said = describe_end(status) if killed else "The process ended without an answer."
+            raise ProcessDied(said) from None
+        finally:
             self._end()
-            raise
-        self._end.detach()
-        os.close(self._ask)
-        os.close(self._reader)
-        if os.WIFSIGNALED(status):
-            name = signal.Signals(os.WTERMSIG(status)).name
-            raise ProcessDied(f"The process was killed by {name}.")
-        if not answer:
-            raise ProcessDied("The process ended without an answer.")
-        return pickle.loads(answer)  # noqa: S301 - what our own copy wrote
 
 
-def _dismiss(owner: int, child: int, *pipes: int) -> None:
-    """End a copy that nobody asks; a further copy of its owner leaves it alone."""
+def _end(owner: int, child: Child, connection: Connection) -> int | None:
+    """End a copy; a further copy of its owner leaves it alone."""
     if os.getpid() != owner:
-        return
-    for pipe in pipes:
-        os.close(pipe)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+        return None
+    connection.close()
+    return child.end()
 
 
 def forked(work: Callable[[], Any], seconds: float = _SECONDS) -> Any:
@@ -117,7 +111,7 @@ def forked(work: Callable[[], Any], seconds: float = _SECONDS) -> Any:
         >>> forked(lambda: [1, 2])
         [1, 2]
     """
-    if not can_fork():
+    if not can_copy():
         return work()
     try:
         return Copy(work).ask(seconds)
@@ -125,35 +119,11 @@ def forked(work: Callable[[], Any], seconds: float = _SECONDS) -> Any:
         return work()
 
 
-def can_fork() -> bool:
-    """Whether a copy can go on: no device is in use, which no copy shares.
+def can_copy() -> bool:
+    """Whether a copy of this process can compute: it shares no device, and no lock of a thread.
 
     Example:
-        >>> isinstance(can_fork(), bool)
+        >>> isinstance(can_copy(), bool)
         True
     """
     return sys.platform == "linux" and not torch.cuda.is_initialized()
-
-
-def _answer(work: Callable[[], Any], writer: int) -> None:
-    """In the copy: work, write the answer, and end without any clean-up of the original's."""
-    faulthandler.disable()  # the death of the copy is told by its verdict
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        with os.fdopen(writer, "wb") as stream:
-            stream.write(pickle.dumps(work()))
-    except BaseException:
-        os._exit(1)
-    os._exit(0)
-
-
-def _listen(reader: int, child: int, seconds: float) -> bytes:
-    """Every byte the copy writes, until it ends."""
-    parts: list[bytes] = []
-    work = WorkTime(child)
-    while not parts or parts[-1]:
-        while not select.select([reader], [], [], _POLL)[0]:
-            if work.seconds > seconds:
-                raise Stuck
-        parts.append(os.read(reader, 2**16))
-    return b"".join(parts)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
-from pullback.conformance._forked import Copy, can_fork
+from pullback.conformance._forked import Copy, can_copy
 from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import resizings, together
@@ -46,8 +46,8 @@ class Fresh:
     def of(cls, probe: Probe) -> "Fresh":
         """Make the copy, and then the first call."""
         arguments = replace(probe.inputs, detached=True)  # forward may change them in place
-        made = cls(replace(probe, inputs=arguments, original=arguments))
-        copy = Copy(made._apart) if can_fork() else None
+        made = cls(probe.at(arguments))
+        copy = Copy(made._apart) if can_copy() else None
         first = None
         with suppress(NoEnd):
             first = made._answer(arguments)
@@ -93,7 +93,7 @@ class Fresh:
 
     def _answer(self, arguments: Arguments) -> Tensors | None:
         """Outputs and gradients; ``None`` where forward refuses."""
-        there = replace(self.probe, inputs=arguments, original=arguments)
+        there = self.probe.at(arguments)
         leaves = there.leaves()
         try:
             every = there.run(leaves)

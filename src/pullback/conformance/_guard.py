@@ -1,8 +1,9 @@
-"""Keep the checked code and the process apart: seeds, defaults, modes, warnings."""
+"""The process that a check runs in: what it is, and how it is kept as it was."""
 
 import gc
 import logging
 import os
+import platform
 import random
 import signal
 import sys
@@ -10,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ import torch
 from pullback.internal._generators import rewind_shared
 from pullback.internal.torch import LOGGERS, PRINT_OPTIONS
 
-__all__ = ["guarded", "reseed", "unpatched"]
+__all__ = ["environment", "guarded", "reseed", "unpatched"]
 
 
 def reseed(seed: int) -> None:
@@ -262,3 +264,25 @@ def _loggers() -> Iterator[None]:
 def _set_level(logger: logging.Logger, level: int) -> None:
     if logger.level != level:  # to set it makes every logger of the process forget what it keeps
         logger.setLevel(level)
+
+
+def environment() -> dict[str, str]:
+    """Versions of Python, torch, numpy and pullback, and the devices.
+
+    Returns:
+        Name to text.
+
+    Example:
+        >>> "torch" in environment()
+        True
+    """
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    for name in ("pullback", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    found["platform"] = f"{platform.system()} {platform.machine()}"
+    cuda = torch.cuda.is_available()
+    found["device"] = torch.cuda.get_device_name() if cuda else "cpu"
+    return found

@@ -5,37 +5,34 @@ a copy of this one, which has both as they are.
 """
 
 import json
-import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import COMPILING, Clause, bearer, teller
-from pullback.conformance._environment import environment
+from pullback.conformance._forked import can_copy
+from pullback.conformance._guard import environment
 from pullback.conformance._subject import Subject
 from pullback.conformance._transfer import locate, pack
 from pullback.conformance._worker import answer
 from pullback.errors import ArgumentError
-from pullback.internal._processes import Child, Stopped, start_copy, supervise, tail
+from pullback.internal._processes import Child, Stopped, describe_end, start_copy, supervise
 from pullback.internal._work_time import WorkTime
 from pullback.internal._workers import prepare_worker, start_worker
 from pullback.report import Finding, Report, Verdict
 
-__all__ = ["Isolation", "can_copy", "check_isolated"]
+__all__ = ["Isolation", "check_isolated"]
 
 Isolation = bool | Literal["copy"]
 
 _WORKER = "pullback.conformance._worker"
 # Importing torch in a new process takes seconds; no part of a Function's time.
 _STARTUP = 120.0
+_FEW = 20  # clauses: of more, all are loaded beforehand
 
 
 @dataclass
@@ -73,16 +70,6 @@ class _State:
 
 def _no_answer(seconds: float) -> str:
     return f"It gave no answer within {seconds:g} s, the time that it may take."
-
-
-def can_copy() -> bool:
-    """Whether a copy of this process can compute: it shares no device, and no lock of a thread.
-
-    Example:
-        >>> isinstance(can_copy(), bool)
-        True
-    """
-    return sys.platform == "linux" and not torch.cuda.is_initialized()
 
 
 def check_isolated(
@@ -127,8 +114,7 @@ def check_isolated(
     )
     with tempfile.TemporaryDirectory(prefix="pullback-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        compiling = any(clause.id in COMPILING for clause in clauses)
-        start = _starter(subject, arguments, folder, isolate, compiling=compiling)
+        start = _starter(subject, arguments, folder, isolate, [clause.id for clause in clauses])
         while not state.unfinished and (left := _left(clauses, state)):
             request: dict[str, Any] = {
                 "gradient": subject.gradient, "seed": seed,
@@ -165,8 +151,7 @@ def _starter(
     arguments: Arguments,
     folder: Path,
     isolate: Isolation,
-    *,
-    compiling: bool,
+    asked: Sequence[str],
 ) -> Callable[..., Child]:
     """How a worker is started on a request."""
 
@@ -193,8 +178,9 @@ def _starter(
     def fresh(request: dict[str, Any], *, warm: bool) -> Child:
         (folder / "request.json").write_text(json.dumps({**request, "target": where}))
         child = start_worker(_WORKER, folder, warm=warm)
-        if compiling:  # while this one works
-            prepare_worker(_WORKER, True)
+        if set(asked).intersection(COMPILING):  # while this one works
+            named = tuple(sorted(asked)) if len(asked) <= _FEW else None
+            prepare_worker(_WORKER, True, named)
         return child
 
     return fresh
@@ -213,7 +199,7 @@ def _run_worker(child: Child, folder: Path, state: _State) -> str:
     if reason:
         return reason
     _read_answers(folder, state)
-    return _describe_end(status, child.log)
+    return describe_end(status, child.log)
 
 
 def _read_answers(folder: Path, state: _State) -> None:
@@ -244,18 +230,6 @@ def _read_answers(folder: Path, state: _State) -> None:
             raise ArgumentError(
                 message["misfit"], given=message["given"], expected="inputs the function accepts"
             )
-
-
-def _describe_end(code: int, log: Path) -> str:
-    """How a process ended, in words; empty for a clean end."""
-    if code == 0:
-        return ""
-    if code < 0:
-        name = str(-code)
-        with suppress(ValueError):  # a real-time signal has no name
-            name = signal.Signals(-code).name
-        return f"The process was killed by {name}."
-    return f"The process ended with status {code}: {tail(log) or 'no message'}"
 
 
 def _judge_end(

@@ -5,7 +5,6 @@ many rows as the first output; where nothing else is known, every tensor may be,
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import torch
 
@@ -13,7 +12,7 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._probe import Probe
 from pullback.conformance._structure import ties_matrices
 
-__all__ = ["changed", "data", "sharings", "there"]
+__all__ = ["changed", "data", "sharings"]
 
 
 def data(probe: Probe) -> tuple[int, ...]:
@@ -43,8 +42,3 @@ def changed(
     return inputs.with_values(
         [change(v) if k in chosen else v for k, v in enumerate(inputs.values)]
     )
-
-
-def there(probe: Probe, inputs: Arguments) -> Probe:
-    """The probe at other arguments, which take the place of those given."""
-    return replace(probe, inputs=inputs, original=inputs)

@@ -152,7 +152,9 @@ def _restored(kind: _Kind) -> dict[str, Any]:
 def _copied(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().clone() if not value.requires_grad else value
-    return type(value)(value) if type(value) in (list, dict, set) else value
+    if type(value) in (list, dict):
+        return _each(_copied, value)
+    return set(value) if type(value) is set else value
 
 
 class _Stand:
@@ -244,6 +246,32 @@ def _of_the_call(kind: _Kind) -> dict[str, Any]:
     return {**_wrapped(kind, _context(kind), keep), **_wrapped(kind, _backward(kind), restore)}
 
 
+def _drawn_again(kind: _Kind) -> dict[str, Any]:
+    """Backward draws the random numbers that forward of the same call drew."""
+    states: list[torch.Tensor] = []
+
+    def forward(method: Any, *args: Any, **kwargs: Any) -> Any:
+        states[:] = [torch.get_rng_state()]
+        found = method(*args, **kwargs)
+        if _context(kind) == "forward":
+            object.__setattr__(args[0], "_drawn", states[0])
+        return found
+
+    def setup(method: Any, ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        object.__setattr__(ctx, "_drawn", states[0])
+        return method(ctx, *args, **kwargs)
+
+    def backward(method: Any, ctx: Any, *cotangents: Any) -> Any:
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(vars(ctx)["_drawn"])
+            return method(ctx, *cotangents)
+
+    made = {**_wrapped(kind, "forward", forward), **_wrapped(kind, _backward(kind), backward)}
+    if _context(kind) == "setup_context":
+        made |= _wrapped(kind, "setup_context", setup)
+    return made
+
+
 def _without_jvp(kind: _Kind) -> dict[str, Any]:
     return {"jvp": staticmethod(torch.autograd.Function.jvp)}
 
@@ -300,6 +328,9 @@ MENDS: Sequence[Mend] = (
     Mend("cotangent", [_given_to_backward(torch.clone)]),
     Mend("saved", [_saving]),
     Mend("retain", [_restored]),
+    Mend("retain", [_drawn_again],
+         "Save what forward drew (ctx.save_for_backward(mask)); backward draws other numbers.",
+         "Backward draws random numbers of its own."),
     Mend("mutation", [_given_to_forward(torch.clone)]),
     Mend("mutation", [_given_to_forward(torch.clone), _restored],
          "Change nothing that backward reads from ctx: save_for_backward saves the input itself, "

@@ -58,7 +58,7 @@ def prepare(subject: Subject, arguments: Arguments, seed: int, *, fresh: bool = 
                 return _once_only(probe, error.given or error.what)
             said = f"Plain forward does not run: {error.given}"
             return replace(probe, fault=NoForward(said))
-        probe = replace(probe, inputs=arguments, original=arguments)
+        probe = probe.at(arguments)
         try:
             return _look(probe)
         except (Exception, SystemExit) as error:
@@ -130,20 +130,23 @@ def _unusual(value: torch.Tensor) -> str:
 
 
 def _settle(subject: Subject, arguments: Arguments, seed: int) -> Arguments:
-    """Arguments the function takes: copies that are not leaves if it changes one in place."""
+    """Arguments the function takes: copies that are not leaves, if it takes no leaves.
+
+    One that changes an input in place is refused a leaf, by torch and so with a RuntimeError.
+    """
+
+    def run(given: Arguments) -> Arguments:
+        Probe(subject, given, given, seed=seed).run(_leaves(given))
+        return given
+
     try:
-        Probe(subject, arguments, arguments, seed=seed).run(_leaves(arguments))
-    except RuntimeError as error:
-        if "leaf" not in str(error) or "place" not in str(error):
-            raise _misfit(subject, error) from error
-        arguments = arguments.with_differentiable(arguments.differentiable, detached=True)
         try:
-            Probe(subject, arguments, arguments, seed=seed).run(_leaves(arguments))
-        except (Exception, SystemExit) as again:
-            raise _misfit(subject, again) from again
+            return run(arguments)
+        except RuntimeError:
+            kept = arguments.differentiable
+            return run(arguments.with_differentiable(kept, detached=True))
     except (Exception, SystemExit) as error:
         raise _misfit(subject, error) from error
-    return arguments
 
 
 def _misfit(subject: Subject, error: BaseException) -> ArgumentError:
@@ -168,7 +171,7 @@ def _widen(probe: Probe) -> Arguments:
     """The arguments in float64, unless the function refuses or computes in less."""
     arguments = probe.inputs
     wide = arguments.cast(torch.float64)
-    probe = replace(probe, inputs=wide, original=wide)
+    probe = probe.at(wide)
     try:
         outputs = probe.run(_leaves(wide))
         floating = [y for y in outputs if is_continuous(y)]

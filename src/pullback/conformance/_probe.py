@@ -11,12 +11,11 @@ import torch
 from pullback.conformance._accumulated import accumulated
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._directions import KINDS, normal, scale, spread
-from pullback.conformance._explain import Difference, explain
 from pullback.conformance._failure import classify, describe
 from pullback.conformance._guard import reseed
 from pullback.conformance._limits import limited
 from pullback.conformance._repro import Given, write_repro
-from pullback.conformance._shown import is_plain, show_pair, table
+from pullback.conformance._shown import compared
 from pullback.conformance._structure import keep, keep_step
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import tensors
@@ -97,6 +96,10 @@ class Probe:
         """Whether the function draws random numbers, from any generator it was given or not."""
         return self.random or bool(self.inputs.generators)
 
+    def at(self, inputs: Arguments) -> "Probe":
+        """The probe at other arguments, which take the place of those given."""
+        return replace(self, inputs=inputs, original=inputs)
+
     # Inputs -----------------------------------------------------------------------------------
 
     @property
@@ -109,8 +112,7 @@ class Probe:
 
     def generator(self, label: object) -> torch.Generator:
         """A generator that depends on the seed and a label only."""
-        mixed = zlib.crc32(f"{self.seed}/{label}".encode())
-        return torch.Generator().manual_seed(mixed)
+        return torch.Generator().manual_seed(zlib.crc32(f"{self.seed}/{label}".encode()))
 
     def leaves(self, points: Sequence[torch.Tensor] | None = None) -> Tensors:
         """Fresh copies of the differentiated inputs that require a gradient."""
@@ -334,16 +336,10 @@ class Probe:
             said: how the two differ, in words; found from the numbers where it is not given.
         """
         script = self._script(repro, given or {})
-        texts = show_pair(expected, got)
-        entries = ""
-        if isinstance(expected, torch.Tensor) and got is None:
-            said = explain(Difference(expected, None))
-        elif is_plain(expected) and is_plain(got) and expected.shape == got.shape:
-            said = explain(Difference(expected, got)) if said is None else said
-            entries = table(expected, got)
+        shown, said, entries = compared(expected, got, said)
         return replace(
             self._finding(Verdict.BROKEN, f"{detail} {said}" if said else detail),
-            expected=texts[0], got=texts[1], input=place, hint=hint, repro=script, entries=entries,
+            expected=shown[0], got=shown[1], input=place, hint=hint, repro=script, entries=entries,
         )  # fmt: skip
 
     def _script(self, body: Sequence[str], given: Given | None = None) -> str:
@@ -375,9 +371,8 @@ class Probe:
             hint: how to mend it.
             transform: whether a transform of torch was tried, not other data.
         """
-        if classify(error, transform=transform) is Verdict.LACKING:
-            return self.lacking(f"{doing}: {describe(error)}", hint)
-        return self.crashes(f"{doing}: {describe(error)}", hint)
+        refuses = classify(error, transform=transform) is Verdict.LACKING
+        return (self.lacking if refuses else self.crashes)(f"{doing}: {describe(error)}", hint)
 
     def path(self, position: int) -> str:
         """The path of a differentiated input."""

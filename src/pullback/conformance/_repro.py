@@ -2,6 +2,7 @@
 
 import ast
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,14 +11,22 @@ import torch
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._literal import Literals
 from pullback.conformance._prompt import typed_source
-from pullback.conformance._script import lay_out
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import walk
+from pullback.internal.torch import pytree
 from pullback.recording.codec import EXPRESSION
 
 __all__ = ["Given", "write_repro"]
 
 Given = Mapping[str, Sequence[torch.Tensor] | torch.Tensor]
+
+_COLUMNS = 100
+_INDENT = "    "
+# What scripts use without an import.
+_NAMES = dict.fromkeys(("tree_leaves", "tree_map"), pytree.__name__)
+# How an expression gets at what a module holds.
+_IMPORT = "__import__('importlib').import_module('{}')"
+_IMPORTED = re.compile(re.escape(_IMPORT).replace(r"\{\}", r"([\w.]+)") + r"\.(\w+)")
 
 # For a function that refuses `torch.autograd.grad`.
 _ACCUMULATE = """
@@ -105,7 +114,7 @@ def write_repro(
     ]
     text = _adapted("\n".join(shown), subject, named=bool(kwargs), accumulates=accumulates)
     source = "\n".join(["import torch", *head, *literals.head, *made, text])
-    return literals.finish(lay_out(source))
+    return literals.finish(_laid_out(source))
 
 
 def _adapted(text: str, subject: Subject, *, named: bool, accumulates: bool) -> str:
@@ -224,3 +233,52 @@ def _callable(value: Any) -> str:
 
 def _refuse(value: Any) -> str:
     raise ValueError(f"no source for {value!r}")
+
+
+def _laid_out(source: str) -> str:
+    """The same program: imports first, one statement a line, room around what is indented."""
+    places = {n: place for n, place in _NAMES.items() if re.search(rf"(?<![\w.]){n}\(", source)}
+    for module, short in dict.fromkeys(_IMPORTED.findall(source)):
+        if not re.search(rf"(?<![\w.]){short}\b", source) and short not in places:
+            source = source.replace(f"{_IMPORT.format(module)}.{short}", short)
+            places[short] = module
+    statements = ast.parse(source).body
+    imports = [node for node in statements if isinstance(node, (ast.Import, ast.ImportFrom))]
+    lines = []
+    for node in imports:
+        if isinstance(node, ast.ImportFrom) and node.module and not node.names[0].asname:
+            places |= {name.name: node.module for name in node.names}
+        else:
+            lines.append(ast.unparse(node))
+    for module in sorted(set(places.values())):
+        names = sorted(short for short, place in places.items() if place == module)
+        lines.append(f"from {module} import {', '.join(names)}")
+    lines = list(dict.fromkeys(lines))
+    before: ast.stmt | None = None
+    for node in statements:
+        if node in imports:
+            continue
+        if before is None or "body" in node._fields or "body" in before._fields:
+            lines.append("")
+        lines += _lines(node)
+        before = node
+    return "\n".join(lines) + "\n"
+
+
+def _lines(node: ast.stmt) -> list[str]:
+    """A statement; what is wide is broken at spaces, where it then says the same."""
+    plain = ast.unparse(node).splitlines()
+    lines = [part for line in plain for part in _broken(line)]
+    try:
+        same = ast.dump(ast.parse("\n".join(lines))) == ast.dump(ast.parse("\n".join(plain)))
+    except SyntaxError:
+        same = False
+    return lines if same else plain
+
+
+def _broken(line: str) -> list[str]:
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.wrap(
+        line.lstrip(), _COLUMNS, initial_indent=indent, subsequent_indent=f"{indent}{_INDENT}",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from pullback.conformance._evidence import agreement
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._vectors import flatten, products
 
@@ -25,18 +26,27 @@ class Run:
     gradients: Tensors
 
     @classmethod
-    def of(cls, probe: Probe, cotangents: Tensors | None = None) -> "Run":
+    def of(
+        cls, probe: Probe, cotangents: Tensors | None = None, leaves: Tensors | None = None
+    ) -> "Run":
         """Run forward and backward.
 
         Arguments:
             probe: the subject with its inputs.
             cotangents: for backward; random ones if ``None``.
+            leaves: the inputs, handed over as they lie in memory; the probe's if ``None``.
         """
-        leaves = probe.leaves()
-        outputs = probe.evaluate(leaves)
+        handed = probe.leaves() if leaves is None else leaves
+        outputs = probe.evaluate(handed)
         given = probe.cotangents(outputs) if cotangents is None else cotangents
-        gradients = probe.pull(leaves, given, outputs)
-        return cls([y.detach() for y in outputs], given, [g.detach() for g in gradients])
+        found = [y.detach().clone() for y in outputs]  # backward may write into them
+        gradients = probe.pull(handed, given, outputs)
+        return cls(found, given, [g.detach() for g in gradients])
+
+    @property
+    def every(self) -> Tensors:
+        """The outputs, then the gradients."""
+        return [*self.outputs, *self.gradients]
 
 
 def agrees(probe: Probe, run: Run, step: Tensors) -> bool:
@@ -72,5 +82,5 @@ def agrees(probe: Probe, run: Run, step: Tensors) -> bool:
         return False
     value, magnitude = products(probe.backward(points, given), step)
     slope, size = (float(torch.cat(parts).sum()) for parts in (terms, [t.abs() for t in terms]))
-    tolerance = max(5e-3 if rough else 1e-5, 16 * probe.grain)
-    return abs(value - slope) <= tolerance * max(magnitude, size)
+    dtype = torch.float32 if rough else torch.float64
+    return abs(value - slope) <= agreement(dtype, probe.grain) * max(magnitude, size)

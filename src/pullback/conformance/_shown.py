@@ -4,13 +4,31 @@ from typing import TypeGuard
 
 import torch
 
+from pullback.conformance._explain import Difference, explain
 from pullback.conformance._values import is_freed, show
 
-__all__ = ["is_plain", "show_pair", "table", "window"]
+__all__ = ["compared", "is_plain", "show_pair", "table", "window"]
 
 _SHOWN = 6
 _ROWS = 64
 _DIGITS = (6, 9, 12, 17)
+
+
+def compared(expected: object, got: object, said: str | None) -> tuple[tuple[str, str], str, str]:
+    """Both for a report, how they differ in words, and a table of their entries.
+
+    Arguments:
+        expected: what is right.
+        got: what was seen.
+        said: how they differ, where that is known; ``None`` to find it from the numbers.
+    """
+    entries = ""
+    if isinstance(expected, torch.Tensor) and got is None:
+        said = explain(Difference(expected, None))
+    elif is_plain(expected) and is_plain(got) and expected.shape == got.shape:
+        said = explain(Difference(expected, got)) if said is None else said
+        entries = table(expected, got)
+    return show_pair(expected, got), said or "", entries
 
 
 def window(expected: torch.Tensor, got: torch.Tensor) -> range:

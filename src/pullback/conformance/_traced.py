@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from pullback.conformance._failure import classify, describe
-from pullback.conformance._forked import ProcessDied, can_fork, forked
+from pullback.conformance._forked import ProcessDied, can_copy, forked
 from pullback.conformance._probe import Probe
 from pullback.internal.torch import FakeTensorMode, compile_in_one_thread
 from pullback.report import Finding, Verdict
@@ -54,7 +54,7 @@ def survived(probe: Probe, test: Callable[[Probe], Finding]) -> Finding:
         probe: the subject with its inputs.
         test: looks at the probe and gives a finding.
     """
-    if not (can_fork() and _ends(probe)):
+    if not (can_copy() and _ends(probe)):
         return test(probe)
     try:
         return forked(lambda: _alone(probe, test), _SECONDS)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from pullback.conformance._finite import inner
+from pullback.conformance._evidence import inner
 
 __all__ = ["Tensors", "flatten", "products", "unflatten"]
 

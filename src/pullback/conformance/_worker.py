@@ -90,11 +90,12 @@ class _Sine(torch.autograd.Function):
         return cotangents[0] * x.cos()
 
 
-def warm(compiling: bool) -> Iterator[None]:
+def warm(compiling: bool, named: tuple[str, ...] | None = None) -> Iterator[None]:
     """Check a small Function, so that copies of this process have loaded what a check loads.
 
-    Clause by clause: between two of them the process may be copied. Not where there is a device: to
-    differentiate starts a thread for each, which no copy has.
+    Every clause, or those that are named: others will not be asked for. Clause by clause: between
+    two of them the process may be copied. Not where there is a device: to differentiate starts a
+    thread for each, which no copy has.
     """
     if torch.cuda.device_count():
         return
@@ -104,7 +105,11 @@ def warm(compiling: bool) -> Iterator[None]:
         tqdm.monitor_interval = 0  # a thread, which no copy has
     arguments = Arguments.of((torch.ones(2, dtype=torch.float64),), {})
     probe = infer_intent(prepare(Subject.of(_Sine), arguments, 0))
-    chosen = [clause for clause in CLAUSES if compiling or clause.id not in COMPILING]
+    chosen = [
+        clause
+        for clause in CLAUSES
+        if (compiling or clause.id not in COMPILING) and (named is None or clause.id in named)
+    ]
     for _ in run_clauses(chosen, probe, bearing="", teller=""):
         yield
 

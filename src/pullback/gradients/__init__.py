@@ -4,44 +4,60 @@ from pullback.internal._extras import require_tensor as _require_tensor
 
 _require_tensor("pullback.gradients")
 
-from pullback.gradients._clip_gradient import ClipGradient, ClipGradientFunction, clip_gradient
-from pullback.gradients._dtype_gradient import DtypeGradient, DtypeGradientFunction, dtype_gradient
-from pullback.gradients._noise_gradient import NoiseGradient, NoiseGradientFunction, noise_gradient
-from pullback.gradients._normalise_gradient import (
+from pullback.gradients._norm import (
+    ClipGradient,
+    ClipGradientFunction,
     NormaliseGradient,
     NormaliseGradientFunction,
+    clip_gradient,
     normalise_gradient,
 )
-from pullback.gradients._replace_gradient import (
+from pullback.gradients._round import (
+    DtypeGradient,
+    DtypeGradientFunction,
+    NoiseGradient,
+    NoiseGradientFunction,
+    dtype_gradient,
+    noise_gradient,
+)
+from pullback.gradients._route import (
     ReplaceGradient,
     ReplaceGradientFunction,
+    StopGradient,
+    StopGradientFunction,
+    WhereGradient,
+    WhereGradientFunction,
     replace_gradient,
+    stop_gradient,
+    where_gradient,
 )
-from pullback.gradients._reverse_gradient import (
+from pullback.gradients._scale import (
     ReverseGradient,
     ReverseGradientFunction,
+    ScaleBoth,
+    ScaleBothFunction,
+    ScaleForward,
+    ScaleForwardFunction,
+    ScaleGradient,
+    ScaleGradientFunction,
     reverse_gradient,
+    scale_both,
+    scale_forward,
+    scale_gradient,
 )
-from pullback.gradients._scale_both import ScaleBoth, ScaleBothFunction, scale_both
-from pullback.gradients._scale_forward import ScaleForward, ScaleForwardFunction, scale_forward
-from pullback.gradients._scale_gradient import ScaleGradient, ScaleGradientFunction, scale_gradient
-from pullback.gradients._stop_gradient import StopGradient, StopGradientFunction, stop_gradient
 from pullback.gradients._straight_through import (
     StraightThrough,
     StraightThroughFunction,
-    straight_through,
-)
-from pullback.gradients._straight_through_one_hot import (
     StraightThroughOneHot,
-    straight_through_one_hot,
-)
-from pullback.gradients._straight_through_round import StraightThroughRound, straight_through_round
-from pullback.gradients._straight_through_sign import StraightThroughSign, straight_through_sign
-from pullback.gradients._straight_through_threshold import (
+    StraightThroughRound,
+    StraightThroughSign,
     StraightThroughThreshold,
+    straight_through,
+    straight_through_one_hot,
+    straight_through_round,
+    straight_through_sign,
     straight_through_threshold,
 )
-from pullback.gradients._where_gradient import WhereGradient, WhereGradientFunction, where_gradient
 
 __all__ = [
     "ClipGradient",

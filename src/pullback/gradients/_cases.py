@@ -7,22 +7,17 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from pullback.gradients._clip_gradient import clip_gradient
-from pullback.gradients._dtype_gradient import dtype_gradient
-from pullback.gradients._noise_gradient import NoiseGradientFunction
-from pullback.gradients._normalise_gradient import normalise_gradient
-from pullback.gradients._replace_gradient import replace_gradient
-from pullback.gradients._reverse_gradient import reverse_gradient
-from pullback.gradients._scale_both import scale_both
-from pullback.gradients._scale_forward import scale_forward
-from pullback.gradients._scale_gradient import scale_gradient
-from pullback.gradients._stop_gradient import stop_gradient
-from pullback.gradients._straight_through import straight_through
-from pullback.gradients._straight_through_one_hot import straight_through_one_hot
-from pullback.gradients._straight_through_round import straight_through_round
-from pullback.gradients._straight_through_sign import straight_through_sign
-from pullback.gradients._straight_through_threshold import straight_through_threshold
-from pullback.gradients._where_gradient import where_gradient
+from pullback.gradients._norm import clip_gradient, normalise_gradient
+from pullback.gradients._round import NoiseGradientFunction, dtype_gradient
+from pullback.gradients._route import replace_gradient, stop_gradient, where_gradient
+from pullback.gradients._scale import reverse_gradient, scale_both, scale_forward, scale_gradient
+from pullback.gradients._straight_through import (
+    straight_through,
+    straight_through_one_hot,
+    straight_through_round,
+    straight_through_sign,
+    straight_through_threshold,
+)
 from pullback.tensor import Case
 
 __all__ = ["cases"]

@@ -1,4 +1,4 @@
-"""`straight_through`: the value of a hard decision, the gradient of a soft one."""
+"""`straight_through` and its ready decisions: a hard value with the gradient of a soft one."""
 
 from typing import Any
 
@@ -6,11 +6,26 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.gradients._check import check_device, check_tensor
+from pullback.gradients._check import check_device, check_real, check_tensor
+from pullback.gradients._factor import Factor, check_factor, widen
 from pullback.gradients._module import module_of
+from pullback.gradients._norm import check_positive
+from pullback.gradients._route import WhereGradientFunction
 from pullback.tensor import Function
 
-__all__ = ["StraightThrough", "StraightThroughFunction", "straight_through"]
+__all__ = [
+    "StraightThrough",
+    "StraightThroughFunction",
+    "StraightThroughOneHot",
+    "StraightThroughRound",
+    "StraightThroughSign",
+    "StraightThroughThreshold",
+    "straight_through",
+    "straight_through_one_hot",
+    "straight_through_round",
+    "straight_through_sign",
+    "straight_through_threshold",
+]
 
 
 class StraightThroughFunction(Function):
@@ -105,4 +120,197 @@ StraightThrough = module_of(
     straight_through,
     ">>> StraightThrough()(torch.ones(1), torch.zeros(1))\ntensor([1.])",
     inputs=2,
+)
+
+
+def straight_through_round(x: Tensor) -> Tensor:
+    r"""Return ``x`` rounded to whole numbers, ties to even, with the gradient of ``x``.
+
+    .. math:: y = \operatorname{round}(x), \qquad \bar x = \bar y
+
+    Arguments:
+        x: shape (...), any floating dtype. NaN and infinities stay as they are.
+
+    Returns:
+        Shape (...), the dtype of ``x``.
+
+    Raises:
+        ArgumentTypeError: ``x`` is no floating tensor.
+        UnsupportedError: a sparse or nested tensor, or torch.export with gradients.
+
+    Example:
+        >>> import torch
+        >>> from pullback.gradients import straight_through_round
+        >>> x = torch.tensor([0.4, 1.5], requires_grad=True)
+        >>> y = straight_through_round(x)
+        >>> y.sum().backward()
+        >>> y.detach(), x.grad
+        (tensor([0., 2.]), tensor([1., 1.]))
+    """
+    check_tensor(x, "straight_through_round")
+    check_real(x, "straight_through_round", "torch does not round complex numbers")
+    return StraightThroughFunction.apply(torch.round(widen(x.detach())).to(x.dtype), x)
+
+
+StraightThroughRound = module_of(
+    straight_through_round,
+    ">>> StraightThroughRound()(torch.tensor([0.6]))\ntensor([1.])",
+)
+
+
+def straight_through_sign(x: Tensor, *, window: float | None = None) -> Tensor:
+    r"""Return the sign of ``x``, with the gradient of ``x``, inside of a window if one is given.
+
+    .. math:: y = \operatorname{sign}(x), \qquad \bar x = \bar y \, [\,\lvert x \rvert \le w\,]
+
+    With ``window=1`` the gradient is that of the hard tanh, as in Courbariaux et al.,
+    "Binarized Neural Networks" (2016, https://arxiv.org/abs/1602.02830).
+
+    Arguments:
+        x: shape (...), any floating dtype. The sign of 0 is 0, that of NaN is NaN.
+        window: the largest magnitude that lets its gradient through, > 0; ``None`` lets all.
+
+    Returns:
+        Shape (...), the dtype of ``x``.
+
+    Raises:
+        ArgumentTypeError: ``x`` is no floating tensor, or the window no number.
+        ArgumentError: the window is not positive.
+        UnsupportedError: a sparse or nested tensor, or torch.export with gradients.
+
+    Example:
+        >>> import torch
+        >>> from pullback.gradients import straight_through_sign
+        >>> x = torch.tensor([0.4, -1.5], requires_grad=True)
+        >>> y = straight_through_sign(x, window=1.0)
+        >>> y.sum().backward()
+        >>> y.detach(), x.grad
+        (tensor([ 1., -1.]), tensor([1., 0.]))
+    """
+    check_tensor(x, "straight_through_sign")
+    check_real(x, "straight_through_sign", "complex numbers have no sign")
+    value = widen(x.detach())
+    hard = torch.where(torch.isnan(value), value, torch.sign(value)).to(x.dtype)
+    if window is not None:
+        bound = check_positive(window, "straight_through_sign", "window")
+        x = WhereGradientFunction.apply(x, value.abs() <= bound)
+    return StraightThroughFunction.apply(hard, x)
+
+
+StraightThroughSign = module_of(
+    straight_through_sign,
+    ">>> StraightThroughSign()(torch.tensor([0.6]))\ntensor([1.])",
+    lambda window, function: window is None or check_positive(window, function, "window"),
+)
+
+
+def straight_through_threshold(x: Tensor, threshold: Factor = 0.0) -> Tensor:
+    r"""Return 1 where ``x`` is above a threshold and 0 elsewhere, with the gradient of ``x``.
+
+    .. math:: y = [\,x > t\,], \qquad \bar x = \bar y
+
+    Arguments:
+        x: shape (...), any floating dtype. NaN stays NaN.
+        threshold: a number or a tensor that broadcasts to ``x``; it gets no gradient. The
+            comparison is made in float32 or wider.
+
+    Returns:
+        Shape (...), the dtype of ``x``: 0 and 1.
+
+    Raises:
+        ArgumentTypeError: an argument has no usable type.
+        ArgumentError: the threshold is NaN or infinite, or does not broadcast.
+        UnsupportedError: a sparse or nested tensor, or torch.export with gradients.
+
+    Example:
+        >>> import torch
+        >>> from pullback.gradients import straight_through_threshold
+        >>> x = torch.tensor([0.4, 0.6], requires_grad=True)
+        >>> y = straight_through_threshold(x, 0.5)
+        >>> y.sum().backward()
+        >>> y.detach(), x.grad
+        (tensor([0., 1.]), tensor([1., 1.]))
+    """
+    check_tensor(x, "straight_through_threshold")
+    check_real(x, "straight_through_threshold", "complex numbers have no order")
+    level = check_factor(threshold, x, "straight_through_threshold", name="threshold")
+    if isinstance(level, Tensor):
+        level = level.detach()
+    value = widen(x.detach())
+    hard = torch.where(torch.isnan(value), value, (value > level).to(value.dtype))
+    return StraightThroughFunction.apply(hard.to(x.dtype), x)
+
+
+StraightThroughThreshold = module_of(
+    straight_through_threshold,
+    ">>> StraightThroughThreshold(0.5)(torch.tensor([0.6]))\ntensor([1.])",
+    lambda threshold, function: check_factor(threshold, None, function, name="threshold"),
+)
+
+
+def straight_through_one_hot(x: Tensor, *, dim: int = -1) -> Tensor:
+    r"""Return the one-hot vector of the largest entry along ``dim``, with the gradient of ``x``.
+
+    .. math:: y_i = [\,i = \operatorname{argmax}_j x_j\,], \qquad \bar x = \bar y
+
+    For the straight-through Gumbel-softmax of Jang, Gu and Poole (2016,
+    https://arxiv.org/abs/1611.01144), pass the softmax of the perturbed logits.
+
+    Arguments:
+        x: shape (..., n, ...), any floating dtype. Of equal entries one is chosen, as by
+            torch.argmax; a slice with a NaN becomes NaN.
+        dim: the dimension of size n >= 1 to choose along.
+
+    Returns:
+        The shape and dtype of ``x``: one 1 along ``dim``, else 0.
+
+    Raises:
+        ArgumentTypeError: ``x`` is no floating tensor, or ``dim`` no integer.
+        ArgumentError: ``x`` has no such dimension, or nothing to choose from along it.
+        UnsupportedError: a sparse or nested tensor, or torch.export with gradients.
+
+    Example:
+        >>> import torch
+        >>> from pullback.gradients import straight_through_one_hot
+        >>> x = torch.tensor([0.2, 0.7, 0.1], requires_grad=True)
+        >>> straight_through_one_hot(x).detach()
+        tensor([0., 1., 0.])
+    """
+    check_tensor(x, "straight_through_one_hot")
+    check_real(x, "straight_through_one_hot", "complex numbers have no order")
+    _check_dim(dim, x)
+    value = widen(x.detach())
+    if x.numel() == 0:
+        hard = value
+    else:
+        best = value.argmax(dim, keepdim=True)
+        places = torch.arange(x.shape[dim], device=x.device)
+        places = places.reshape([-1 if axis == dim % x.ndim else 1 for axis in range(x.ndim)])
+        hard = (places == best).to(value.dtype)
+        hard = torch.where(torch.isnan(value).any(dim, keepdim=True), torch.nan, hard)
+    return StraightThroughFunction.apply(hard.to(x.dtype), x)
+
+
+def _check_dim(dim: int, x: Tensor) -> None:
+    if not isinstance(dim, int) or isinstance(dim, bool):
+        raise ArgumentTypeError(
+            "straight_through_one_hot: dim is not an integer.", given=f"dim={dim!r}"
+        )
+    if x.ndim == 0 or not -x.ndim <= dim < x.ndim:
+        raise ArgumentError(
+            "straight_through_one_hot: x does not have this dimension.",
+            given=f"dim={dim} for x of shape {tuple(x.shape)}",
+            expected="at least one dimension, and -x.ndim <= dim < x.ndim",
+        )
+    if x.shape[dim] == 0:
+        raise ArgumentError(
+            "straight_through_one_hot: there is nothing to choose from.",
+            given=f"x of shape {tuple(x.shape)} along dim={dim}",
+            expected="at least one entry along dim",
+        )
+
+
+StraightThroughOneHot = module_of(
+    straight_through_one_hot,
+    ">>> StraightThroughOneHot()(torch.tensor([0.2, 0.8]))\ntensor([0., 1.])",
 )

@@ -7,6 +7,7 @@ it has forked is killed before its number can be given to anybody else.
 
 import contextlib
 import ctypes
+import faulthandler
 import getpass
 import os
 import re
@@ -24,6 +25,7 @@ __all__ = [
     "STOP",
     "Child",
     "Stopped",
+    "describe_end",
     "die_with",
     "import_path",
     "start_copy",
@@ -122,14 +124,14 @@ def temporary_place(folder: Path) -> str:
     return str(place)
 
 
-def start_copy(work: Callable[[], object], folder: Path) -> Child:
+def start_copy(work: Callable[[], object], folder: Path | None = None) -> Child:
     """Run ``work`` in a copy of this process, which then ends without its clean-ups.
 
     Arguments:
         work: what the copy does; its answer is lost.
-        folder: takes what the copy prints as errors.
+        folder: takes what the copy prints as errors; nobody does where there is none.
     """
-    log = folder / "errors.txt"
+    log = Path(os.devnull) if folder is None else folder / "errors.txt"
     log.touch()
     parent = os.getpid()
     with warnings.catch_warnings():
@@ -150,6 +152,7 @@ def start_copy(work: Callable[[], object], folder: Path) -> Child:
 def _be_copy(work: Callable[[], object], log: Path, parent: int) -> None:
     status = 1
     try:
+        faulthandler.disable()  # how the copy ends is told by who made it
         die_with(parent)
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
@@ -199,6 +202,22 @@ def tail(log: Path) -> str:
         stream.seek(max(0, log.stat().st_size - _TAIL))
         lines = stream.read().decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""
+
+
+def describe_end(status: int, log: Path | None = None) -> str:
+    """How a process ended, in words; empty for a clean end.
+
+    Example:
+        >>> describe_end(-9)
+        'The process was killed by SIGKILL.'
+    """
+    if status >= 0:
+        told = (tail(log) if log else "") or "no message"
+        return f"The process ended with status {status}: {told}" if status else ""
+    name = str(-status)
+    with contextlib.suppress(ValueError):  # a real-time signal has no name
+        name = signal.Signals(-status).name
+    return f"The process was killed by {name}."
 
 
 def die_with(parent: int) -> None:

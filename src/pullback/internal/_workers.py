@@ -1,6 +1,9 @@
 """Start a worker as a copy of a process that has imported torch already: see `_forkserver`.
 
-Importing torch takes a second or more, and a check starts several workers.
+Importing torch takes a second or more, and a check starts several workers. The fork server of
+`multiprocessing` would do so too, but its workers run the program that asks once more (its
+``__main__``), which checks again; they keep the variables that it once had; and one that is killed
+leaves what it has started.
 """
 
 import atexit
@@ -11,7 +14,9 @@ import signal
 import sys
 import tempfile
 import threading
+import weakref
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +34,6 @@ __all__ = ["prepare_worker", "start_worker"]
 
 # Seconds of work: to import torch takes some.
 _START_SECONDS = 120.0
-_END_SECONDS = 60.0
 _POLL = 0.02
 _SERVER = "pullback.internal._forkserver"
 
@@ -49,8 +53,8 @@ def start_worker(module: str, folder: Path, *, warm: bool = False) -> Child:
         Stopped: `STOP` was set meanwhile.
     """
     if sys.platform == "linux":
-        with contextlib.suppress(_Gone), _servers.lock:
-            return _servers.current().start(module, folder, warm=warm)
+        with contextlib.suppress(_Gone), _lock:
+            return _current().start(module, folder, warm=warm)
     return start_module(module, folder)
 
 
@@ -61,8 +65,8 @@ def prepare_worker(module: str, *arguments: object) -> None:
     it loads what the first call loads, so that no worker does.
     """
     if sys.platform == "linux":
-        with contextlib.suppress(_Gone), _servers.lock:
-            _servers.current().tell({"prepare": module, "with": arguments})
+        with contextlib.suppress(_Gone), _lock:
+            _current().tell({"prepare": module, "with": arguments})
 
 
 class _Gone(Exception):
@@ -70,17 +74,19 @@ class _Gone(Exception):
 
 
 class _Server:
-    """The server as this process sees it."""
+    """The server as this process sees it. It ends when nothing here refers to it any more."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         self.environment = environment
         self._connection, theirs = Pipe()
+        folder = Path(tempfile.mkdtemp(prefix="pullback-"))
         with theirs:
-            self._folder = Path(tempfile.mkdtemp(prefix="pullback-"))
-            self._process = start_module(_SERVER, self._folder, stdin=theirs.fileno())
+            self._process = start_module(_SERVER, folder, stdin=theirs.fileno())
         self._asking = threading.RLock()
-        self._living: set[int] = set()
-        self._retired = False
+        self._copies: set[int] = set()
+        self.close = weakref.finalize(
+            self, _close, os.getpid(), self._connection, self._process, self._copies, folder
+        )
 
     def start(self, module: str, folder: Path, *, warm: bool) -> Child:
         """A copy of the server that runs the module."""
@@ -94,84 +100,67 @@ class _Server:
         }
         log = folder / "errors.txt"
         with self._asking:
-            self.tell(request)
-            if not self._answer(_START_SECONDS, stop=True):
+            if not self._ask(request, stop=True):
                 raise _Gone
             try:
-                pid = self._answer(_END_SECONDS)
+                pid = self._answer()
             except _Gone:
                 # What the copy runs may have killed the server: it is not run a second time.
                 return Child(self._process.pid, log, lambda: True, lambda: -signal.SIGKILL)
-            self._living.add(pid)
+            self._copies.add(pid)
         return Child(pid, log, lambda: _has_ended(pid), lambda: self._end(pid))
 
     def tell(self, request: dict[str, Any]) -> None:
         """Send a request."""
-        if self._connection.closed:
-            raise _Gone
         try:
             self._connection.send(request)
-        except OSError:
+        except OSError:  # closed, or at its other end
             self.close()
             raise _Gone from None
 
-    def retire(self) -> None:
-        """Close it when its last copy has ended."""
-        with self._asking:
-            self._retired = True
-            if not self._living:
-                self.close()
-
-    def gone(self) -> bool:
+    def is_gone(self) -> bool:
         """Whether it has ended."""
-        if not self._connection.closed and self._process.has_ended():
-            self.close()
-        return self._connection.closed
+        return self._connection.closed or self._process.has_ended()
 
-    def close(self) -> None:
-        """End it and its copies."""
-        if self._connection.closed:
-            return
-        self._connection.close()
-        for pid in self._living:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
-        self._process.end()
-        shutil.rmtree(self._folder, ignore_errors=True)  # it may not have come so far
+    def _ask(self, request: dict[str, Any], *, stop: bool = False) -> Any:
+        self.tell(request)
+        return self._answer(stop=stop)
 
-    def forget(self) -> None:
-        """Be no more than a copy of what another process owns."""
-        self._connection.close()
-
-    def _answer(self, limit: float, *, stop: bool = False) -> Any:
+    def _answer(self, *, stop: bool = False) -> Any:
         work = WorkTime(self._process.pid)
         try:
             while not self._connection.poll(_POLL):
                 if stop and STOP.is_set():
                     self.close()  # its answer would be taken for that of the next question
                     raise Stopped
-                if work.seconds > limit:
+                if work.seconds > _START_SECONDS:
                     raise EOFError
             return self._connection.recv()
         except (EOFError, OSError):
             self.close()
             raise _Gone from None
 
-    def _ask(self, request: dict[str, Any]) -> Any:
-        with self._asking:
-            self.tell(request)
-            return self._answer(_END_SECONDS)
-
     def _end(self, pid: int) -> int:
         try:
-            return self._ask({"end": pid})
+            with self._asking:
+                return self._ask({"end": pid})
         except _Gone:
             return -signal.SIGKILL  # its copies end with it
         finally:
-            with self._asking:
-                self._living.discard(pid)
-                if self._retired and not self._living:
-                    self.close()
+            self._copies.discard(pid)
+
+
+def _close(
+    owner: int, connection: Connection, process: Child, copies: set[int], folder: Path
+) -> None:
+    """End a server and its copies; a copy of its owner leaves them alone."""
+    connection.close()
+    if os.getpid() == owner:
+        for pid in copies:  # with what they have started
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+        process.end()
+        shutil.rmtree(folder, ignore_errors=True)  # it may not have come so far
 
 
 def _has_ended(pid: int) -> bool:
@@ -183,38 +172,32 @@ def _has_ended(pid: int) -> bool:
         return True
 
 
-class _Servers:
-    """The server of this process; there is another where variables have changed."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self._server: _Server | None = None
-
-    def current(self) -> _Server:
-        """The server that knows the variables of this process; torch reads some at its import."""
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
-        }
-        server = self._server
-        if server is not None and (server.environment != environment or server.gone()):
-            server.retire()
-            server = None
-        self._server = server or _Server(environment)
-        return self._server
-
-    def close(self) -> None:
-        """End the server."""
-        if self._server is not None:
-            self._server.close()
-
-    def forget(self) -> None:
-        """Be those of a copy of this process, which has none."""
-        if self._server is not None:
-            self._server.forget()
-        self.lock, self._server = threading.Lock(), None
+_lock = threading.Lock()
+_servers: list[_Server] = []  # one, or none yet
 
 
-_servers = _Servers()
-atexit.register(_servers.close)
+def _current() -> _Server:
+    """The server that knows the variables of this process; torch reads some at its import.
+
+    Where they have changed there is another; the one before ends with its last copy.
+    """
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
+    }
+    if not _servers or _servers[0].environment != environment or _servers[0].is_gone():
+        _servers[:] = [_Server(environment)]
+    return _servers[0]
+
+
+def _forget() -> None:
+    """Be a copy of this process, which has no server."""
+    global _lock  # noqa: PLW0603 - another thread of the original may hold it
+    _lock = threading.Lock()
+    for server in _servers:
+        server.close()
+    _servers.clear()
+
+
+atexit.register(_servers.clear)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_servers.forget)
+    os.register_at_fork(after_in_child=_forget)

@@ -18,7 +18,7 @@ from rich.console import Console
 from pullback.conformance import can_copy, check, select_clauses
 from pullback.errors import PullbackError
 from pullback.internal._files import refuse_unwritable, write_whole
-from pullback.recording import Call, Limits, Record, Recorder, copy_call
+from pullback.recording import Call, Limits, Recorder, copy_call
 from pullback.report import Report, clean, merge_reports, print_problems, print_table, render_page
 from pullback.tensor import Function
 
@@ -57,17 +57,13 @@ class Session:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._calls: dict[type, list[Call]] = {}
-        self._recorder = Recorder(copy_call, self._keep, Limits(calls=2))
+        self._recorder = Recorder(copy_call, limits=Limits(calls=2))
         for base in (torch.autograd.Function, Function):
             self._recorder.install(base, torch.Tensor)
         self.reports: list[Report] = []
         self.missing: dict[str, str] = {}
         clauses = config.getoption("--pullback-clauses")
         self._clauses = clauses.split(",") if clauses else None
-
-    def _keep(self, record: Record, call: Call) -> None:
-        self._calls.setdefault(record.function, []).append(call)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -90,12 +86,11 @@ class Session:
             name = record.locator.name
             if record.ignored or only not in name:
                 continue
-            calls = self._calls.get(record.function, [])
-            if not calls:
+            if not record.calls:
                 self.missing[name] = "; ".join(record.reasons) or "no call of it succeeded"
                 continue
             try:
-                reports = [self._check(record.function, call) for call in calls]
+                reports = [self._check(record.function, call) for call in record.calls]
             except PullbackError as error:
                 self.missing[name] = " ".join(filter(None, (error.what, error.given)))
                 continue

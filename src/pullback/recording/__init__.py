@@ -10,22 +10,34 @@ from pullback.recording._live import copy_call
 from pullback.recording._recorder import Call, Limits, Record, Recorder
 from pullback.recording._recording import RecordedCall, RecordedFunction, Recording, load_call
 from pullback.recording.locator import Locator, find, load_script
+from pullback.recording.training import (
+    KINDS,
+    ParameterFinding,
+    Training,
+    TrainingWatch,
+    watch_training,
+)
 
 __all__ = [
+    "KINDS",
     "Call",
     "Discovery",
     "Limits",
     "Locator",
+    "ParameterFinding",
     "Record",
     "RecordedCall",
     "RecordedFunction",
     "Recorder",
     "Recording",
+    "Training",
+    "TrainingWatch",
     "copy_call",
     "discover",
     "find",
     "load_call",
     "load_script",
     "record_program",
+    "watch_training",
 ]
 __dir__ = __all__.copy  # completion offers these names, and no module inside

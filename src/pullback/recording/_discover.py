@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,37 +56,49 @@ def discover(package: str, only: str | None = None, timeout: float = 60.0) -> Di
     _must_exist(package)
     with tempfile.TemporaryDirectory(prefix="pullback-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        trying, done = folder / "trying", folder / "done"
-        done.touch()
-        killed: dict[str, str] = {}
+        said = folder / "said.jsonl"
+        said.touch()
         while True:
-            tried = [*killed, *done.read_text(encoding="utf-8").splitlines()]
-            end = _run_explorer(folder, {"package": package, "only": only, "skip": tried}, timeout)
-            if not end or not trying.exists():
+            heads, tried = _functions_in(said)
+            end = _run_explorer(
+                folder, {"package": package, "only": only, "skip": [*tried]}, timeout
+            )
+            heads, tried = _functions_in(said)
+            ended = [name for name in heads if name not in tried]  # the process, by its calls
+            if not (end and ended):
                 break
-            killed[trying.read_text(encoding="utf-8")] = f"its trial calls {end}"
-            trying.unlink()
-        _refuse_faults(package, folder, end)
-        recording = Recording.collect(folder, ["trial", package])
-        for item in recording:
-            if item.name in killed:
-                item.reasons[killed[item.name]] = 1
-        problems = folder / "problems.json"
-        lines = json.loads(problems.read_text(encoding="utf-8")) if problems.exists() else []
-        return Discovery(recording, lines)
+            with said.open("a", encoding="utf-8") as stream:
+                lost = {"tried": ended[0], "reasons": {f"its trial calls {end}": 1}}
+                stream.write(f"{json.dumps(lost)}\n")
+        _refuse_faults(package, said, end)
+        counts = [{**heads[name], "reasons": reasons} for name, reasons in tried.items()]
+        (folder / "counts-0.json").write_text(json.dumps(counts), encoding="utf-8")
+        problems = dict.fromkeys(m["problem"] for m in _messages(said) if "problem" in m)
+        return Discovery(Recording.collect(folder, ["trial", package]), [*problems])
 
 
-def _refuse_faults(package: str, folder: Path, end: str) -> None:
+def _messages(said: Path) -> list[dict[str, Any]]:
+    """What the process has said so far, in whole lines."""
+    text = said.read_text(encoding="utf-8")
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def _functions_in(said: Path) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, int]]]:
+    """Name to what a recording holds of each Function begun, and to the reasons of each tried."""
+    messages = _messages(said)
+    heads = {m["trying"]: m["head"] for m in messages if "trying" in m}
+    return heads, {m["tried"]: m["reasons"] for m in messages if "tried" in m}
+
+
+def _refuse_faults(package: str, said: Path, end: str) -> None:
     """Say what kept the package from being imported."""
-    path = folder / "fault"
-    if not (path.exists() or end):
+    faults = [m for m in _messages(said) if "fault" in m]
+    if not (faults or end):
         return
-    fault = {"said": f"its import {end}", "missing": ""}
-    if path.exists():
-        fault = json.loads(path.read_text(encoding="utf-8"))
+    fault = faults[0] if faults else {"fault": f"its import {end}", "missing": ""}
     raise ArgumentError(
         f"{package} cannot be imported.",
-        given=fault["said"],
+        given=fault["fault"],
         mend=f"pip install {fault['missing']}, where it is published under that name."
         if fault["missing"]
         else f'Mend its import first: python -c "import {package}" shows all of it.',
@@ -116,18 +127,16 @@ def _run_explorer(folder: Path, request: dict[str, Any], timeout: float) -> str:
     """Run the process once; how it died, or an empty text."""
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
     child = start_worker("pullback.recording._explore", folder)
-    trying = folder / "trying"
     work = WorkTime(child.pid)
-    seen, since = "", 0.0
+    seen, since = 0, 0.0
 
     def give_up() -> str:
         nonlocal seen, since
-        now = ""
-        with suppress(FileNotFoundError):  # the explorer may take it away at any moment
-            now = trying.read_text(encoding="utf-8")
-        if now != seen:
-            seen, since = now, work.seconds
-        limit = timeout if seen else max(timeout, _IMPORT_SECONDS)
+        messages = _messages(folder / "said.jsonl")
+        if len(messages) != seen:
+            seen, since = len(messages), work.seconds
+        begun = bool(messages) and "trying" in messages[-1]
+        limit = timeout if begun else max(timeout, _IMPORT_SECONDS)
         late = work.seconds - since > limit
         return f"gave no answer within {limit:g} s" if late else ""
 

@@ -3,12 +3,13 @@
 import contextlib
 import importlib
 import inspect
+import itertools
 import json
 import os
 import pkgutil
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 from pullback.internal._operator import is_operator, registered_rules, resolve
 from pullback.internal._processes import die_with
 from pullback.internal.torch import OPERATORS, function_behind, pytree
+from pullback.recording._call_sites import call_sites, sources
 from pullback.recording._guess import guesses
 from pullback.recording.codec import Encoder, NotPlain
 from pullback.recording.locator import Locator
@@ -26,37 +28,37 @@ __all__ = ["main"]
 
 _CALL_BYTES = 32 * 2**20
 _TRIALS = 400
+_CALL_SITES = 4
 _KEEP = 2
 
 
 def main(folder: Path) -> None:
-    """Answer the request in ``folder`` by spooling counts and calls into it."""
+    """Answer the request in ``folder``: lines of what is found, and a file for each call."""
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     package, only = request["package"], request["only"]
-    problems: list[str] = []
+
+    def say(**message: Any) -> None:
+        with (folder / "said.jsonl").open("a", encoding="utf-8") as stream:
+            stream.write(f"{json.dumps(message)}\n")
+
     with _quiet():
         try:
             root = importlib.import_module(package)
         except BaseException as error:
-            fault = {"said": _describe(error), "missing": _missing(error)}
-            (folder / "fault").write_text(json.dumps(fault), encoding="utf-8")
+            say(fault=_describe(error), missing=_missing(error))
             return
-        if only is None:
-            _import_submodules(root, problems)
-    (folder / "problems.json").write_text(json.dumps(problems), encoding="utf-8")
+        for problem in _import_submodules(root) if only is None else ():
+            say(problem=problem)
+    files = list(sources(root))
     for function in _functions(package, only):
         locator = Locator.of(function)
-        name = locator.name
-        if name in request["skip"]:
+        if locator.name in request["skip"]:
             continue
-        _write(folder / "trying", name)
-        # Counted before it is tried, so that a Function that ends the process is still listed.
-        _count(folder, locator, {})
+        # Said before it is tried, so that a Function that ends the process is still listed.
+        say(trying=locator.name, head=_head(locator))
         with _quiet():
-            _count(folder, locator, _try(function, locator, folder))
-        (folder / "trying").unlink()
-        with (folder / "done").open("a", encoding="utf-8") as done:
-            done.write(f"{name}\n")
+            reasons = _try(function, locator, folder, files)
+        say(tried=locator.name, reasons=reasons)
 
 
 @contextlib.contextmanager
@@ -65,14 +67,8 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a file at once: whoever reads it meanwhile sees all of it or nothing."""
-    part = path.with_suffix(".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
-
-
-def _import_submodules(root: ModuleType, problems: list[str]) -> None:
+def _import_submodules(root: ModuleType) -> Iterator[str]:
+    """Import what lies in a package; a line for each module that cannot be."""
     for found in pkgutil.walk_packages(
         getattr(root, "__path__", []), f"{root.__name__}.", onerror=lambda _: None
     ):
@@ -83,7 +79,7 @@ def _import_submodules(root: ModuleType, problems: list[str]) -> None:
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # SystemExit too: scripts inside packages leave that way
-            problems.append(f"{found.name}: {_describe(error)}")
+            yield f"{found.name}: {_describe(error)}"
 
 
 def _describe(error: BaseException) -> str:
@@ -142,14 +138,7 @@ def _head(locator: Locator) -> dict[str, Any]:
     return {"locator": locator.to_data(), "paths": [], "script": ""}
 
 
-def _count(folder: Path, locator: Locator, reasons: dict[str, int]) -> None:
-    name = f"counts-{locator.module}.{locator.qualname}.json".replace(os.sep, "_")
-    (folder / name).write_text(
-        json.dumps([{**_head(locator), "reasons": reasons}]), encoding="utf-8"
-    )
-
-
-def _try(function: Any, locator: Locator, folder: Path) -> dict[str, int]:
+def _try(function: Any, locator: Locator, folder: Path, files: Sequence[Path]) -> dict[str, int]:
     """Spool the calls that work; returns the reason why there are none."""
     if is_operator(function) and registered_rules(resolve(function)).kind != "registered":
         return {"no gradient is registered for it": 1}
@@ -161,7 +150,9 @@ def _try(function: Any, locator: Locator, folder: Path) -> dict[str, int]:
         return {f"the arguments of its forward cannot be seen: {error}": 1}
     kept = 0
     last = "no inputs were thought of"
-    for number, args in enumerate(guesses(parameters)):
+    short = locator.qualname.rpartition(".")[2]
+    known = list(itertools.islice(call_sites(short, files), _CALL_SITES))
+    for number, args in enumerate(guesses(parameters, known)):
         if number >= _TRIALS:
             break
         fault = _fault(function, args)

@@ -2,7 +2,7 @@
 
 import inspect
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,11 +34,14 @@ _SHAPES = ((3, 4), (4, 4), (4,), (2, 3, 4), (2, 3, 3), (2, 3, 6, 6), (3, 1), ())
 _LINEAR = {"weight": (4, 4), "w": (4, 4), "bias": (4,), "b": (4,), "running_mean": (4,)}
 
 
-def guesses(parameters: Sequence[inspect.Parameter]) -> Iterator[tuple[Any, ...]]:
+def guesses(
+    parameters: Sequence[inspect.Parameter], known: Sequence[Mapping[int, Any]] = ()
+) -> Iterator[tuple[Any, ...]]:
     """Yield argument tuples to try, the likeliest first.
 
     Arguments:
         parameters: the parameters of a forward, without the context.
+        known: what calls of it hand over, position to value; the others are guessed.
 
     Yields:
         Positional arguments; floating tensors are float64. Which of them are differentiated is
@@ -51,21 +54,38 @@ def guesses(parameters: Sequence[inspect.Parameter]) -> Iterator[tuple[Any, ...]
         ((3, 4), 0.5)
     """
     positional = [item for item in parameters if item.kind is not item.KEYWORD_ONLY]
+    for told in known:
+        yield from _fitting(positional[: max(told) + 1], told, positional[max(told) + 1 :])
     required = [
         item
         for item in positional
         if item.default is item.empty or _words(item.name) & {"weight", "bias"}
     ]
-    defaults = [item.default for item in positional[len(required) :]]
-    if any(item.default is item.empty for item in positional[len(required) :]):
-        required, defaults = positional, []
+    rest = positional[len(required) :]
+    if any(item.default is item.empty for item in rest):
+        required, rest = positional, []
+    yield from _fitting(required, {}, rest)
+
+
+def _fitting(
+    required: Sequence[inspect.Parameter],
+    known: Mapping[int, Any],
+    rest: Sequence[inspect.Parameter],
+) -> Iterator[tuple[Any, ...]]:
+    """Arguments for the parameters that are required, and the defaults of the rest."""
     generator = torch.Generator().manual_seed(0)
+    tail = [item.default for item in rest]
+    if any(value is inspect.Parameter.empty for value in tail):
+        return
     for shape in _SHAPES:
-        choices = [_choices(item, shape, generator) for item in required]
+        choices = [
+            [known[k]] if k in known else _choices(item, shape, generator)
+            for k, item in enumerate(required)
+        ]
         for chosen in itertools.islice(itertools.product(*choices), 60):
-            args = [item for value in chosen for item in _spread(value)]
-            tail = [value for value in defaults if value is not inspect.Parameter.empty]
-            yield (*args, *tail)
+            yield (*(item for value in chosen for item in _spread(value)), *tail)
+        if len(known) == len(required):
+            return  # the shape changes nothing
 
 
 class _Many(tuple[Any, ...]):

@@ -39,8 +39,8 @@ def record_program(
         eager: ask torch not to compile, so that Functions inside ``torch.compile`` are seen.
         environment: in place of ``os.environ``.
         stdout: the descriptor for the program's standard output; that of this process if ``None``.
-        inside: the name of a module with a ``copy_call``, as here, and a ``finish(records, calls)``
-            which each process of the program runs at its end; the recording then holds no calls.
+        inside: the name of a module with a ``copy_call``, as here, and a ``finish(records)`` which
+            each process of the program runs at its end; the recording then holds no calls.
 
     Returns:
         The recording, and the failure of the program if it ended with another status than 0.

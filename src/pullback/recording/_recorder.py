@@ -66,6 +66,7 @@ class Record:
     full: bool = False
     ignored: bool = False
     kept: int = 0
+    calls: list[Call] = field(default_factory=list)
     signatures: set[Any] = field(default_factory=set)
     reasons: dict[str, int] = field(default_factory=dict)
 
@@ -76,7 +77,8 @@ class Recorder:
     Arguments:
         copy: turns ``(args, kwargs, byte limit)`` into a `Call`, or raises an exception
             whose message is the reason why the call cannot be replayed; ``None`` is no call at all.
-        keep: receives the record of the Function and the call, once it has succeeded.
+        keep: receives the record of the Function and the call, once it has succeeded; the record
+            itself keeps the call where there is no other place.
         limits: how much to keep.
         changed: is told when a Function or a reason is new.
 
@@ -88,7 +90,7 @@ class Recorder:
     def __init__(
         self,
         copy: Callable[[tuple[Any, ...], dict[str, Any], int], Call | None],
-        keep: Callable[[Record, Call], None],
+        keep: Callable[[Record, Call], None] = lambda record, call: record.calls.append(call),
         limits: Limits | None = None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -226,30 +228,18 @@ def record_this_process(directory: str, limits: Limits, inside: str = "") -> Non
     Arguments:
         directory: where calls and counts are written.
         limits: how much is kept.
-        inside: a module whose ``finish(records, calls)`` is run when this process ends, on the
-            calls that its ``copy_call`` has kept here; an empty text to write the calls instead.
+        inside: a module whose ``finish(records)`` is run when this process ends, on the calls that
+            its ``copy_call`` has kept here; an empty text to write the calls instead.
     """
     spool = _sibling("_spool.py").Spool(directory, _paths, _plain)
 
-    def encode(args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Call | None:
-        import torch
-
-        _inside_torch()
-        codec = _sibling("codec/_encode.py")
-        encoder = codec.Encoder(limit)
-        with _plain_torch(torch):
-            try:
-                arguments = [encoder.encode(item) for item in args]
-                keywords = [(name, encoder.encode(item)) for name, item in kwargs.items()]
-            except codec.Traced:
-                return None
-        return Call(arguments, keywords, encoder.tensors, encoder.bytes)
-
-    copy, keep = _inside_program(inside) if inside else (encode, spool.keep)
-    recorder = spool.recorder = Recorder(copy, keep, limits, spool.describe)
-    spool.renew()
     if inside:
-        atexit.register(_finish, recorder, keep, inside)
+        recorder = Recorder(_copies_of(inside), limits=limits, changed=spool.describe)
+        atexit.register(_finish, recorder, inside)
+    else:
+        recorder = Recorder(_encode, spool.keep, limits, spool.describe)
+    spool.recorder = recorder
+    spool.renew()
 
     def install(part: Any) -> None:
         try:
@@ -261,35 +251,77 @@ def record_this_process(directory: str, limits: Limits, inside: str = "") -> Non
 
     # Only when all of torch is there: what it applies by itself is not of interest.
     when_imported = _sibling("../internal/_when_imported.py").WhenImported
-    when_imported("torch", lambda torch: install(torch.autograd))
+
+    def start(torch: Any) -> None:
+        install(torch.autograd)
+        _watch_to_the_end(directory)
+
+    when_imported("torch", start)
     when_imported(_OWN_BASE, install)
 
 
-class _Live:
-    """Keeps calls in this process."""
+def _encode(args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Call | None:
+    """A call as plain data, for a file."""
+    import torch
 
-    def __init__(self) -> None:
-        self.calls: dict[type, list[Call]] = {}
+    _inside_torch()
+    codec = _sibling("codec/_encode.py")
+    encoder = codec.Encoder(limit)
+    with _plain_torch(torch):
+        try:
+            arguments = [encoder.encode(item) for item in args]
+            keywords = [(name, encoder.encode(item)) for name, item in kwargs.items()]
+        except codec.Traced:
+            return None
+    return Call(arguments, keywords, encoder.tensors, encoder.bytes)
 
-    def __call__(self, record: Record, call: Call) -> None:
-        self.calls.setdefault(record.function, []).append(call)
 
-
-def _inside_program(module: str) -> tuple[Any, _Live]:
-    def copy(args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Call | None:
-        return importlib.import_module(module).copy_call(args, kwargs, limit)
-
+def _copies_of(module: str) -> Callable[[tuple[Any, ...], dict[str, Any], int], Call | None]:
+    """How a module keeps the calls of the program in the program's own process."""
     # The compiler needs them: once Python has begun to end, they cannot be imported.
     for name in ("concurrent.futures.process", "concurrent.futures.thread"):
         importlib.import_module(name)
-    return copy, _Live()
+    return lambda *call: importlib.import_module(module).copy_call(*call)
 
 
-def _finish(recorder: Recorder, kept: _Live, module: str) -> None:
+def _finish(recorder: Recorder, module: str) -> None:
     recorder.uninstall()
     os.environ.pop("PULLBACK_RECORD_DIRECTORY", None)  # what the check starts is not recorded
     if recorder.records:
-        importlib.import_module(module).finish(recorder.records, kept.calls)
+        importlib.import_module(module).finish(recorder.records)
+
+
+def _watch_training(directory: str) -> tuple[Any, Callable[[], None]] | None:
+    """Watch how this process trains, and write it as it is known: its end may not come.
+
+    Returns:
+        The watch, and what writes; ``None`` where it cannot be watched.
+    """
+    training = _sibling("training/_finding.py").Training
+
+    def write() -> None:
+        if os.path.isdir(directory) and (watch.steps or watch.fault):
+            with contextlib.suppress(OSError):  # a full disk must not end the program
+                training(watch.findings, watch.steps, watch.fault).write(directory)
+
+    try:
+        _inside_torch()
+        for part in ("flow", "names", "stops"):
+            _sibling(f"training/_{part}.py")
+        watch = _sibling("training/_watch.py").TrainingWatch(looked=write)
+    except Exception as error:  # an unknown torch: the program runs, and the parent says why
+        training(fault=str(error)).write(directory)
+        return None
+    watch.__enter__()
+    return watch, write
+
+
+def _watch_to_the_end(directory: str) -> None:
+    watched = _watch_training(directory)
+    if watched is not None:
+        atexit.register(watched[1])
+        if hasattr(os, "register_at_fork"):  # a loader's worker trains nothing
+            os.register_at_fork(after_in_child=watched[0].leave)
 
 
 def _plain() -> Any:
@@ -322,28 +354,34 @@ def _script() -> str:
 @functools.cache
 def _sibling(file: str) -> Any:
     """Load a file by its path from this folder: pullback need not be installed in the program."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), file)
+    path = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), file))
     name = f"_pullback_{os.path.basename(file).strip('_').removesuffix('.py')}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses look their module up
-    # A file that imports this name gets the copy, whether the program has pullback or not.
-    with _named("pullback.internal.torch", sys.modules.get("_pullback_torch")):
+    # A file that imports another gets the copy, whether the program has pullback or not.
+    with _named(_LOADED):
         spec.loader.exec_module(module)
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    parts = os.path.relpath(path, package).removesuffix(".py").split(os.sep)
+    _LOADED[".".join(("pullback", *parts))] = module
     return module
 
 
+_LOADED: dict[str, ModuleType] = {}  # by the name that it has in pullback
+
+
 @contextlib.contextmanager
-def _named(name: str, module: ModuleType | None) -> Iterator[None]:
-    before = sys.modules.get(name)
-    if module is not None:
-        sys.modules[name] = module
+def _named(modules: dict[str, ModuleType]) -> Iterator[None]:
+    before = {name: sys.modules.get(name) for name in modules}
+    sys.modules.update(modules)
     try:
         yield
     finally:
-        if before is not None:
-            sys.modules[name] = before
-        elif module is not None:
-            del sys.modules[name]
+        for name, module in before.items():
+            if module is not None:
+                sys.modules[name] = module
+            else:
+                del sys.modules[name]

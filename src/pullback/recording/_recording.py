@@ -21,6 +21,7 @@ from pullback.errors import ArgumentError, RecordingError
 from pullback.internal._files import write_whole
 from pullback.recording.codec import EXPRESSION, Loader, StrictLoader, decode, describe_fault
 from pullback.recording.locator import Locator
+from pullback.recording.training import Training
 
 __all__ = ["RecordedCall", "RecordedFunction", "Recording", "load_call"]
 
@@ -122,10 +123,12 @@ class Recording:
     Attributes:
         program: the command line that was recorded.
         functions: the Functions, in the order of their names.
+        training: what was seen of its training; it is not kept in a file.
     """
 
     program: list[str] = field(default_factory=list)
     functions: list[RecordedFunction] = field(default_factory=list)
+    training: Training = field(default_factory=Training)
 
     def __iter__(self) -> Iterator[RecordedFunction]:
         return iter(self.functions)
@@ -241,7 +244,7 @@ class Recording:
         for entry in functions.values():
             del entry.calls[len(entry.calls) if calls is None else calls :]
         ordered = sorted(functions.values(), key=lambda item: item.name)
-        return cls(list(program), ordered)
+        return cls(list(program), ordered, Training.collect(str(directory)))
 
 
 def load_call(

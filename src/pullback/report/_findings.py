@@ -1,5 +1,6 @@
 """`Finding` and `Findings`: what was found about one Function, as data without a face."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
@@ -7,6 +8,9 @@ from pullback.internal._text import clean
 from pullback.report._verdict import Verdict
 
 __all__ = ["Finding", "Findings"]
+
+_BEYOND_TRAINING = ("double", "once", "forward", "forward-over-forward", "transforms", "vmap",
+                    "compositions")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,19 +67,17 @@ class Finding:
         """Whether the finding is neither ``broken`` nor ``crashes``, or is accepted."""
         return not self.verdict.is_bad or bool(self.accepted)
 
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """What there is to show beside the detail: a label and a text each."""
+        facts = (("input", self.input), ("expected", self.expected), ("got", self.got),
+                 ("mend", self.hint), ("source", "" if self.ok else self.source))  # fmt: skip
+        return [(label, text) for label, text in facts if text]
+
     def __str__(self) -> str:
-        lines = [f"{self.clause}: {self.verdict.value}. {self.detail}"]
-        for label, text in (
-            ("input:", self.input),
-            ("expected:", self.expected),
-            ("got:", self.got),
-            ("seed:", "" if self.ok else str(self.seed)),
-            ("mend:", self.hint),
-            ("source:", "" if self.ok else self.source),
-        ):
-            if text:
-                lines.append(f"  {label:<9} {text}")
-        return "\n".join(lines)
+        seed = [] if self.ok else [("seed", str(self.seed))]
+        lines = [f"  {f'{label}:':<9} {text}" for label, text in [*self.facts, *seed]]
+        return "\n".join([f"{self.clause}: {self.verdict.value}. {self.detail}", *lines])
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class Findings:
 
     Arguments:
         function: where the Function is found, for example ``"package.module:Name"``.
-        gradient: the gradient intent it was checked against.
+        gradient: the gradient intent it was checked against, or an empty text where no rule was.
         inferred: whether that intent was inferred rather than declared.
         findings: one finding for each clause that was run, in the order of the contract.
         seed: the seed of every random choice.
@@ -134,14 +136,28 @@ class Findings:
         return f"nothing was shown: {said}"
 
     @property
+    def intent(self) -> str:
+        """The gradient intent in words, or an empty text where no rule was judged."""
+        how = "inferred" if self.inferred else "declared"
+        return f"gradient {self.gradient} ({how})" if self.gradient else ""
+
+    @property
     def problems(self) -> tuple[Finding, ...]:
         """The findings that are ``broken`` or ``crashes`` and that no baseline accepts."""
         return tuple(finding for finding in self.findings if not finding.ok)
 
     @property
     def causes(self) -> tuple[Finding, ...]:
-        """The problems but for those that have the cause of another one."""
-        return tuple(f for f in self.problems if not (f.cause and self._is_told(f.cause)))
+        """The problems but for those that have the cause of another one, the gravest first.
+
+        What is silent comes before what is loud, plain training before other uses of gradients,
+        and what has most consequences before the others.
+        """
+        own = [f for f in self.problems if not (f.cause and self._is_told(f.cause))]
+        counts = Counter(f.cause for f in self.problems)
+        return tuple(sorted(own, key=lambda f: (
+            f.verdict is not Verdict.BROKEN, f.clause in _BEYOND_TRAINING, -counts[f.clause]
+        )))  # fmt: skip
 
     def _is_told(self, clause: str) -> bool:
         return any(f.clause == clause and not f.cause for f in self.problems)

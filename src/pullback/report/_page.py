@@ -1,16 +1,16 @@
-"""`render_page`: reports as one self-contained HTML page, without any outside resource."""
+"""Reports as one self-contained HTML page, and one as the value of a notebook's cell."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from pullback.internal._text import clean
 from pullback.report._findings import Finding, Findings
 from pullback.report._verdict import SIGNS, Verdict
 
-__all__ = ["render_page"]
+__all__ = ["render_notebook", "render_page"]
 
 _MOST = 5  # Functions whose fault the first lines say
 
@@ -83,13 +83,6 @@ def render_page(
     ordered = sorted(reports, key=lambda report: report.rank)
     clauses = _columns(reports)
     rows = [_row(k, report, clauses, reruns or {}) for k, report in enumerate(ordered)]
-    environment = Environment(
-        loader=PackageLoader("pullback.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     facts: dict[str, Any] = {
         "rows": rows,
         "clauses": clauses,
@@ -111,7 +104,36 @@ def render_page(
         "seconds": sum(r.seconds for r in reports) if seconds is None else seconds,
         "seed": ordered[0].seed if ordered else 0,
     }
-    return environment.get_template("report.html.jinja").render(facts)
+    return _template("report.html.jinja").render(facts)
+
+
+def render_notebook(report: Findings) -> str:
+    """Return a piece of HTML with the colours and the font of the notebook around it.
+
+    Arguments:
+        report: what was found.
+
+    Returns:
+        HTML without scripts; everything from the report is escaped.
+
+    Example:
+        >>> "a:F" in render_notebook(Findings("a:F", "exact", False, (), 0))
+        True
+    """
+    found = {name: n for name, n in _counts([report]).items() if n and name in list(Verdict)}
+    return _template("notebook.html.jinja").render(
+        report=report, signs=SIGNS,
+        counts=", ".join(f"{count} {name}" for name, count in found.items()),
+        state="ok" if report.ok else f"{len(report.problems)} problem(s)",
+    )  # fmt: skip
+
+
+def _template(name: str) -> Template:
+    environment = Environment(
+        loader=PackageLoader("pullback.report", "templates"), autoescape=True,
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    return environment.get_template(name)
 
 
 def _columns(reports: Sequence[Findings]) -> list[str]:

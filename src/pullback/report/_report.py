@@ -2,18 +2,12 @@
 
 import json
 from dataclasses import asdict, dataclass
-from io import StringIO
 from textwrap import fill, indent
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from pullback.errors import ArgumentError, BrokenContractError
 from pullback.report._findings import Finding, Findings
-from pullback.report._notebook import render_notebook
-from pullback.report._page import render_page
+from pullback.report._page import render_notebook, render_page
 from pullback.report._verdict import Verdict
 
 __all__ = ["Report"]
@@ -168,33 +162,20 @@ class Report(Findings):
         return "\n".join(parts)
 
     def _in_full(self) -> str:
-        buffer = StringIO()
-        console = Console(
-            file=buffer, width=100, emoji=False, force_terminal=False, color_system=None
-        )
-        console.print(self._heading(), markup=False, highlight=False)
-        table = Table(show_edge=False, pad_edge=False)
-        for name in ("clause", "verdict", "detail"):
-            table.add_column(name, no_wrap=name != "detail", overflow="fold")
+        wide = max((len(finding.clause) for finding in self.findings), default=0) + 2
+        parts = [self._heading(), ""]
         for finding in self.findings:
-            table.add_row(finding.clause, finding.verdict.value, Text(finding.detail))
-        console.print(table, highlight=False)
+            head = f"{finding.clause:<{wide}}{finding.verdict.value:<9}{finding.detail}"
+            parts.append(fill(head, 100, subsequent_indent=" " * (wide + 9)))
         for finding in self.problems:
-            console.print(f"\n{finding}", markup=False, highlight=False, soft_wrap=True)
-            if finding.entries:
-                entries = indent(finding.entries, "    ")
-                console.print(
-                    f"  entries:\n{entries}", markup=False, highlight=False, soft_wrap=True
-                )
-            if finding.repro:
-                script = indent(finding.repro.rstrip(), "    ")
-                console.print(f"  script:\n{script}", markup=False, highlight=False, soft_wrap=True)
-        return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
+            parts += ["", str(finding)]
+            for label, text in (("entries", finding.entries), ("script", finding.repro.rstrip())):
+                parts += [f"  {label}:", indent(text, "    ")] if text else []
+        return "\n".join(parts)
 
     def _heading(self) -> str:
         state = "ok" if self.ok else f"{len(self.problems)} problem(s)"
-        intent = f"{self.gradient} ({'inferred' if self.inferred else 'declared'})"
-        parts = [f"{self.function}: {state}", f"gradient {intent}", f"seed {self.seed}"]
+        parts = [f"{self.function}: {state}", *filter(None, [self.intent]), f"seed {self.seed}"]
         if self.constants:
             parts.append(f"constants {', '.join(self.constants)}")
         if self.without:

@@ -119,13 +119,11 @@ def render_annotations(reports: Sequence[Findings], root: Path | None = None) ->
 
 
 def _message(report: Findings, finding: Finding) -> str:
-    parts = [
-        f"{report.function}: {finding.clause} {SIGNS[finding.verdict].label}. {finding.detail}",
-        f"Expected: {finding.expected}" if finding.expected else "",
-        f"Got: {finding.got}" if finding.got else "",
-        f"Mend: {finding.hint}" if finding.hint else "",
-    ]
-    return "\n".join(part for part in parts if part)
+    said = SIGNS[finding.verdict].label
+    lines = [f"{report.function}: {finding.clause} {said}. {finding.detail}"]
+    told = ("expected", "got", "mend")
+    lines += [f"{label.title()}: {text}" for label, text in finding.facts if label in told]
+    return "\n".join(lines)
 
 
 def _place(finding: Finding) -> tuple[str, int]:

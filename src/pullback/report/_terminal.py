@@ -170,7 +170,8 @@ def print_problems(
         console: where to print.
         verbose: print each finding, with the table of its entries and its script.
     """
-    console.print(f"[bold]{escape(report.function)}[/]  (gradient: {report.gradient})")
+    intent = f"  (gradient: {report.gradient})" if report.gradient else ""
+    console.print(f"[bold]{escape(report.function)}[/]{intent}")
     for finding in report.problems if verbose else report.causes:
         _print_finding(finding, report.same_cause(finding), console, verbose=verbose)
     if rerun:
@@ -184,17 +185,8 @@ def _print_finding(finding: Finding, others: str, console: Console, *, verbose: 
     table.add_column(overflow="fold")
     head = Text(f"{finding.clause} {finding.verdict.value}", style=SIGNS[finding.verdict].style)
     table.add_row(Text(""), head)
-    for label, text in (
-        ("", finding.detail),
-        ("input", finding.input),
-        ("expected", finding.expected),
-        ("got", finding.got),
-        ("mend", finding.hint),
-        ("and", others),
-        ("source", finding.source),
-        ("entries", finding.entries if verbose else ""),
-        ("script", finding.repro if verbose else ""),
-    ):
+    more = [("entries", finding.entries), ("script", finding.repro)] if verbose else []
+    for label, text in [("", finding.detail), *finding.facts, ("and", others), *more]:
         if text:
             table.add_row(Text(label), Text(text))
     console.print(table)

@@ -1,7 +1,5 @@
 """Apply a Function: run forward, and record what backward will need."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 from pullback.errors import DefinitionError, GraphError
@@ -11,7 +9,7 @@ from pullback.tape._context import Context, stamp_of
 from pullback.tape._definition import Definition
 from pullback.tape._feedback import Feedback
 from pullback.tape._function_node import FunctionNode
-from pullback.tape._mode import Mode, mode
+from pullback.tape._mode import Mode, mode, running
 from pullback.tape._node import Output, edge_of
 from pullback.tape._place import advance, within
 from pullback.tape._registry import space_of
@@ -79,14 +77,6 @@ class Application:
         if not definition.trusted:
             self.versions = [(value._version, stamp_of(value._data)) for value in self.inputs]
 
-    @contextlib.contextmanager
-    def _forward_mode(self) -> Iterator[None]:
-        token = mode.set(Mode(False, self.watch))
-        try:
-            yield
-        finally:
-            mode.reset(token)
-
     def forward(self) -> Any:
         """Run forward here; of an operation that waits, at its place."""
         if not self.definition.concurrent:
@@ -100,9 +90,7 @@ class Application:
         try:
             if definition.setup_context is None:
                 return definition.forward(context, *self.args)
-            raw = definition.forward(*self.args)
-            definition.setup_context(context, self.args, raw)
-            return raw
+            return self.set_up(definition.forward(*self.args))
         finally:
             mode.reset(token)
 
@@ -114,14 +102,14 @@ class Application:
         asynchronous = "forward" in definition.asynchronous
         if not (asynchronous or definition.blocking):
             return self.forward()
-        with self._forward_mode(), within(self.context._place):
+        with running(Mode(False, self.watch)), within(self.context._place):
             raw = await call_within_limit(rule, args, asynchronous)
             return self.set_up(raw)
 
     def set_up(self, raw: Any) -> Any:
         """Run setup_context, in the split form, on what forward gave."""
         if self.definition.setup_context is not None:
-            with self._forward_mode():
+            with running(Mode(False, self.watch)):
                 self.definition.setup_context(self.context, self.args, raw)
         return raw
 

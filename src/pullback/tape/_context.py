@@ -65,7 +65,7 @@ class Context:
         self._phase = "forward"
         self._saved: tuple[Any, ...] | None = None
         self._saved_for_forward: tuple[Any, ...] | None = None
-        self._versions: list[int] | None = None  # of saved values that are kept as they are
+        self._versions: tuple[int, ...] | None = None  # of saved values that are kept as they are
         self._dirty: tuple[Any, ...] = ()
         self._non_differentiable: tuple[Any, ...] = ()
         self._materialize = True
@@ -101,24 +101,25 @@ class Context:
         Raises:
             GraphError: the graph was freed, or a saved value was changed since.
         """
+        saved, versions = self._saved, self._versions
+        plain = self._phase == "backward" or self._saved_for_forward is None
+        if saved is not None and versions is not None and plain:
+            for value, version in zip(saved, versions, strict=True):
+                if value._version != version:
+                    _stale(value, version)
+            return saved
         if self._phase == "forward":
             raise DefinitionError(
                 f"{self._name} reads its saved values before they are saved.",
                 expected="ctx.saved_variables in backward or jvp only",
             )
-        saved, versions = self._saved, self._versions
         if self._phase == "jvp" and self._saved_for_forward is not None:
-            saved, versions = self._saved_for_forward, None
+            saved = self._saved_for_forward
         if saved is None:
             return ()
         if self._phase == "released":
             self._not_released()
-        if versions is None:
-            return tuple([self._unpack(entry) for entry in saved])
-        for value, version in zip(saved, versions, strict=True):
-            if value._version != version:
-                _stale(value, version)
-        return saved
+        return tuple([self._unpack(entry) for entry in saved])
 
     # torch's name of the same.
     saved_tensors = saved_variables
@@ -180,7 +181,7 @@ class Context:
 
     def _not_released(self) -> None:
         if self._phase == "released":
-            node = self._node()
+            node = None if self._node is None else self._node()
             raise GraphError(
                 "Trying to run backward through a graph a second time: its saved values were "
                 "freed after the first.",
@@ -215,7 +216,7 @@ class Context:
             given.difference_update([id(value) for value in raw])
             plain = [id(v) in given and type(v._data) in _IMMUTABLE for v in self._saved]
             if False not in plain:
-                self._versions = [value._version for value in self._saved]
+                self._versions = tuple([value._version for value in self._saved])
                 if self._saved_for_forward is None and not self.__dict__:
                     return
         self._node = weakref.ref(node)
@@ -237,9 +238,8 @@ class Context:
             self._attributes = {name: _rebuild(v, pack, True) for name, v in self.__dict__.items()}
             self.__dict__.clear()
 
-    def release(self, node: Node) -> None:
+    def release(self) -> None:
         """Forget the saved values."""
-        self._node = weakref.ref(node)
         self._versions = None
         if self._saved is not None:
             self._saved = ()

@@ -23,6 +23,7 @@ class Definition:
         split: whether forward has no ``ctx`` and setup_context is written.
         concurrent: whether the rules wait for something, so that they run beside others.
         blocking: whether those that are no coroutine functions wait in threads.
+        waits: whether backward does.
         asynchronous: the names of the rules that are coroutine functions.
         once: whether backward is declared `once_differentiable`.
         trusted: one of the tape's own Functions, whose rules need no watching.
@@ -42,6 +43,7 @@ class Definition:
     split: bool
     concurrent: bool
     blocking: bool
+    waits: bool
     asynchronous: frozenset[str]
     once: bool
     gradient: str
@@ -126,12 +128,10 @@ def define(cls: Any, base: Any) -> Definition:
         "jvp": None if cls.jvp is base.jvp else cls.jvp,
         "vmap": None if cls.vmap is base.vmap else cls.vmap,
     }
-    _check_vmap(cls, rules["vmap"], split)
+    _check(cls, rules["vmap"], split)
     asynchronous = frozenset(
         rule for rule, written in rules.items() if inspect.iscoroutinefunction(written)
     )
-    if split and inspect.iscoroutinefunction(cls.setup_context):
-        raise DefinitionError(f"{name}.setup_context is a coroutine function, and only saves.")
     signature = _signature(cls.forward, split)
     return Definition(
         name=name,
@@ -141,6 +141,7 @@ def define(cls: Any, base: Any) -> Definition:
         split=split,
         concurrent=bool(asynchronous) or cls.blocking,
         blocking=cls.blocking,
+        waits=cls.blocking or "backward" in asynchronous,
         asynchronous=asynchronous,
         once=getattr(rules["backward"], "_pullback_once", False),
         gradient=cls.gradient,
@@ -181,7 +182,11 @@ def _is_filled(cell: Any) -> bool:
     return True
 
 
-def _check_vmap(cls: Any, vmap: Callable[..., Any] | None, split: bool) -> None:
+def _check(cls: Any, vmap: Callable[..., Any] | None, split: bool) -> None:
+    if split and inspect.iscoroutinefunction(cls.setup_context):
+        raise DefinitionError(
+            f"{cls.__name__}.setup_context is a coroutine function, and only saves."
+        )
     if vmap is not None and cls.generate_vmap_rule:
         raise DefinitionError(
             f"{cls.__name__} has a vmap rule and generate_vmap_rule = True.",

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pullback.tape._concurrency import drive, run
-from pullback.tape._mode import OFF, ON, mode
+from pullback.tape._mode import OFF, ON, running
 from pullback.tape._node import AccumulateGrad, GradientEdge, Node
 from pullback.tape._numbers import NUMBER
 from pullback.tape._plan import plan
@@ -38,6 +38,7 @@ class Pass:
         leaves: whether every leaf accumulates.
         create_graph: whether the rules are recorded.
         stops: nodes that are not run; what arrives at them is a result.
+        since: see `plan`.
     """
 
     def __init__(
@@ -47,19 +48,21 @@ class Pass:
         accumulate: Mapping[GradientEdge, Variable] | None = None,
         create_graph: bool = False,
         stops: Sequence[Node] = (),
+        since: int = 0,
     ) -> None:
         self.captured: dict[GradientEdge, Any] = {}
         self._wanted = frozenset(captures or ())
         self._accumulate = accumulate
         self._leaves = captures is None and accumulate is None
         self._create_graph = create_graph
+        self._mode = ON if create_graph else OFF
         wanted = None
         if not self._leaves:
             wanted = {edge.node for edge in (*self._wanted, *(accumulate or ()))}
         self._special = wanted or ()
         self._stops = frozenset(stops)
         starts = dict.fromkeys(edge.node for edge, _ in roots)
-        self._plan = plan(list(starts), wanted, self._stops)
+        self._plan = plan(list(starts), wanted, self._stops, since)
         self._inbox: dict[Node, list[Arrival]] = {}
         for number, (edge, gradient) in enumerate(roots):
             if edge.node in self._plan.index:
@@ -82,14 +85,11 @@ class Pass:
 
     def run(self) -> None:
         """Run the nodes one after another in this thread."""
-        token = mode.set(ON if self._create_graph else OFF)
-        try:
+        with running(self._mode):
             for index, node in enumerate(self._plan.order):
                 arrivals = self._inbox.pop(node, None)
                 if arrivals is not None:
                     self._run_node(index, node, arrivals)
-        finally:
-            mode.reset(token)
 
     async def arun(self) -> None:
         """Run each node as soon as all that flows into it is there."""
@@ -99,8 +99,7 @@ class Pass:
             for following, _ in node._next:
                 if following in index:
                     waits[index[following]] += 1
-        token = mode.set(ON if self._create_graph else OFF)
-        try:
+        with running(self._mode):
             await drive(
                 len(order),
                 waits,
@@ -108,8 +107,6 @@ class Pass:
                 self._begin,
                 self._finish,
             )
-        finally:
-            mode.reset(token)
 
     def _begin(self, index: int) -> Any:
         node = self._plan.order[index]
@@ -201,14 +198,11 @@ class Pass:
         """Give the leaves their gradients, all at once, and free the graph."""
         with _commit_lock:
             totals: dict[int, tuple[Variable, Any]] = {}
-            token = mode.set(ON if self._create_graph else OFF)
-            try:
+            with running(self._mode):
                 for variable, gradient in self._commits:
                     before = totals[id(variable)][1] if id(variable) in totals else variable._grad
                     space = space_of(variable._data)
                     totals[id(variable)] = (variable, space.accumulate(before, gradient))
-            finally:
-                mode.reset(token)
             self._commits = []
             freed = () if retain_graph else self._plan.order
             try:

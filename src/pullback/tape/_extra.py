@@ -1,6 +1,7 @@
 """What few Variables have: a name, hooks, an origin."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 __all__ = ["Extra", "Origin"]
@@ -23,11 +24,8 @@ class Origin(NamedTuple):
 class Extra:
     """What few Variables have."""
 
-    __slots__ = ("accumulate", "hooks", "name", "origin", "post_hooks")
-
-    def __init__(self) -> None:
-        self.name: str | None = None
-        self.origin: Origin | None = None
-        self.accumulate: Any = None  # a weak reference to the node that accumulates into .grad
-        self.hooks: dict[int, Callable[..., Any]] = {}
-        self.post_hooks: dict[int, Callable[..., Any]] = {}
+    name: str | None = None
+    origin: Origin | None = None
+    accumulate: Any = None  # a weak reference to the node that accumulates into .grad
+    hooks: Mapping[int, Callable[..., Any]] = MappingProxyType({})
+    post_hooks: Mapping[int, Callable[..., Any]] = MappingProxyType({})

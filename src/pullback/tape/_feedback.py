@@ -1,7 +1,7 @@
 """`Feedback`: what is said back to a text."""
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pullback.tape._variable import Variable
@@ -76,18 +76,16 @@ def distinct(notes: Iterable[Variable]) -> tuple[Variable, ...]:
     return tuple(seen.values())
 
 
-def notes_in(gradient: Any) -> Iterator[Variable]:
+def notes_in(gradient: Any) -> Sequence[Variable]:
     """The notes in a gradient of any structure."""
     if isinstance(gradient, Feedback):
-        yield from gradient.notes
-    elif isinstance(gradient, Variable):
-        if isinstance(gradient._data, str):
-            yield gradient
-        else:
-            yield from notes_in(gradient._data)
-    elif isinstance(gradient, dict | list | tuple):
-        for below in gradient.values() if isinstance(gradient, dict) else gradient:
-            yield from notes_in(below)
+        return gradient.notes
+    if isinstance(gradient, Variable):
+        return (gradient,) if isinstance(gradient._data, str) else notes_in(gradient._data)
+    if isinstance(gradient, dict | list | tuple):
+        below = gradient.values() if isinstance(gradient, dict) else gradient
+        return [note for each in below for note in notes_in(each)]
+    return ()
 
 
 def notes_of(gradient: Any) -> tuple[Variable, ...] | None:

@@ -9,17 +9,13 @@ again, in either mode.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import _layout
-from pullback.tape._concurrency import run
-from pullback.tape._context import at_edge
 from pullback.tape._function import Function
-from pullback.tape._function_node import FunctionNode
-from pullback.tape._mode import OFF, ON, Mode, mode
-from pullback.tape._node import Edge, Node, edge_of
+from pullback.tape._mode import OFF, ON, mode, running
+from pullback.tape._node import Edge, edge_of
 from pullback.tape._plan import plan
 from pullback.tape._registry import OPERATIONS, space_of
-from pullback.tape._second_order import guard, left_behind
 from pullback.tape._transpose import transpose
 from pullback.tape._variable import Variable, describe, wrap
 from pullback.tape._verbs import grad
@@ -92,14 +88,11 @@ def jvp(
     outer = mode.get().grad and any(
         variable is not None and variable._requires_grad for variable in (*primals, *given)
     )
-    token = mode.set(ON)
-    try:
+    with running(ON):
         result = func(*starts)
-        outputs = _outputs(result, "jvp")
-        mode.set(ON if outer else OFF)
-        changes = _Push(outputs, starts, given).run()
-    finally:
-        mode.reset(token)
+    outputs = _outputs(result, "jvp")
+    with running(ON if outer else OFF):
+        changes = _pushed(outputs, starts, given)
     if not outer:
         outputs = [output.detach() for output in outputs]
         changes = [change.detach() for change in changes]
@@ -125,11 +118,8 @@ def vjp(func: Callable[..., Any], *primals: Variable) -> tuple[Any, Callable[...
         (Variable(6.0),)
     """
     starts = _starts(primals, "vjp")
-    token = mode.set(ON)
-    try:
+    with running(ON):
         result = func(*starts)
-    finally:
-        mode.reset(token)
     outputs = _outputs(result, "vjp")
     outer = mode.get().grad and any(primal._requires_grad for primal in primals)
 
@@ -163,10 +153,8 @@ def _starts(primals: Sequence[Variable], verb: str) -> list[Variable]:
             raise ArgumentTypeError(
                 f"{verb} takes Variables as primals.", given=type(primal).__name__
             )
-        if primal._requires_grad and mode.get().grad:
-            starts.append(Alias.apply(primal))
-        else:
-            starts.append(Variable(primal._data, primal.role, requires_grad=True))
+        recorded = primal._requires_grad and mode.get().grad
+        starts.append(Alias.apply(primal) if recorded else primal._fresh())
     return starts
 
 
@@ -189,71 +177,25 @@ def _outputs(result: Any, verb: str) -> list[Variable]:
     return list(outputs)
 
 
-class _Push:
-    """Tangents on their way from the starts to the outputs, node by node."""
-
-    def __init__(
-        self, outputs: Sequence[Variable], starts: Sequence[Variable], given: Sequence[Any]
-    ) -> None:
-        self.outputs = outputs
-        self.tangents: dict[Edge, Any] = {}
-        self.sources: set[Node] = set()
-        for start, tangent in zip(starts, given, strict=True):
-            edge = edge_of(start)
-            if edge[0] is not None:
-                self.sources.add(edge[0])
-                self.tangents[edge] = tangent
-        roots = [node for node, _ in map(edge_of, outputs) if node is not None]
-        self.order = plan(list(dict.fromkeys(roots)), self.sources).order[::-1]
-
-    def run(self) -> list[Any]:
-        """The tangents of the outputs."""
-        for node in self.order:
-            if node not in self.sources:
-                self._push(node)
-        changes = []
-        for output in self.outputs:
-            tangent = self.tangents.get(edge_of(output)) if output._requires_grad else None
-            changes.append(space_of(output._data).zero() if tangent is None else tangent)
-        return changes
-
-    def _push(self, node: Node) -> None:
-        tangents = [self.tangents.get(edge) for edge in node._next]
-        if all(tangent is None for tangent in tangents):
-            return
-        if not isinstance(node, FunctionNode):
-            self._store(node, node.push(tangents))
-            return
-        call = node.jvp_call(tangents)
-        if call is None:
-            self._store(node, transpose(node, tangents))
-            return
-        now, (rule, args) = mode.get(), call
-        watch = Mode(now.grad, [] if now.grad and not node.definition.trusted else None)
-        token = mode.set(watch)
-        try:
-            awaited = "jvp" in node.definition.asynchronous
-            returned = run(rule(*args)) if awaited else rule(*args)
-        finally:
-            mode.reset(token)
-        self._store(node, _settled(node, watch, node.jvp_answer(returned)))
-
-    def _store(self, node: Node, tangents: Sequence[Any]) -> None:
-        for number, tangent in enumerate(tangents):
-            if tangent is not None:
-                self.tangents[(node, number)] = tangent
-
-
-def _settled(node: FunctionNode, watch: Mode, answers: list[Any]) -> list[Any]:
-    """The tangents; tied to a refusal where the rule has read what has no history."""
-    seen = [] if watch.watch is None else [*watch.watch, *left_behind(node)]
-    if not seen:
-        return answers
-    read = [each for each in seen if isinstance(each, Variable)]
-    error = UnsupportedError(
-        f"The jvp of {node.title()} reads data as plain data, so the derivative of its tangent is "
-        "not known.",
-        mend="Compute with the Variables themselves.",
-    )
-    inputs = [at_edge(0.0, "", edge) for edge in node._next if edge[0] is not None]
-    return guard(answers, read if len(read) == len(seen) else inputs, error)
+def _pushed(
+    outputs: Sequence[Variable], starts: Sequence[Variable], given: Sequence[Any]
+) -> list[Any]:
+    """The tangents of the outputs, pushed from the starts through the record, node by node."""
+    tangents: dict[Edge, Any] = dict(zip(map(edge_of, starts), given, strict=True))
+    sources = {node for node, _ in tangents if node is not None}
+    roots = dict.fromkeys(node for node, _ in map(edge_of, outputs) if node is not None)
+    since = min((source.sequence for source in sources), default=0)
+    for node in reversed(plan(list(roots), sources, since=since).order):
+        arriving = [tangents.get(edge) for edge in node._next]
+        if node in sources or all(tangent is None for tangent in arriving):
+            continue
+        leaving = node.push(arriving)
+        if leaving is None:
+            leaving = transpose(node, arriving)  # type: ignore[bad-argument-type]
+        for number, tangent in enumerate(leaving):
+            tangents[(node, number)] = tangent
+    changes = [tangents.get(edge_of(output)) for output in outputs]
+    return [
+        space_of(output._data).zero() if change is None else change
+        for output, change in zip(outputs, changes, strict=True)
+    ]

@@ -1,19 +1,19 @@
 """`FunctionNode`: one application of a Function, and how its rules are called."""
 
 import functools
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from pullback.errors import DefinitionError, UnsupportedError
 from pullback.tape import _layout
-from pullback.tape._concurrency import call_within_limit
+from pullback.tape._concurrency import call_within_limit, run
 from pullback.tape._context import Context
 from pullback.tape._definition import Definition
 from pullback.tape._extra import Origin
 from pullback.tape._feedback import notes_in
-from pullback.tape._mode import Mode, mode
+from pullback.tape._mode import Mode, mode, running
 from pullback.tape._node import Edge, Node, Output, count
-from pullback.tape._numbers import NUMBER
 from pullback.tape._place import within
 from pullback.tape._registry import Space
 from pullback.tape._second_order import settle
@@ -33,7 +33,7 @@ class FunctionNode(Node):
         spaces: the spaces of the input Variables.
     """
 
-    __slots__ = ("context", "definition", "layout", "outputs", "spaces")
+    __slots__ = ("context", "definition", "layout", "outputs", "spaces", "waits")
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class FunctionNode(Node):
         self._hooks = self._prehooks = self._retained = None
         self.sequence = next(count)
         self.definition = definition
+        self.waits = definition.waits
         self.context = context
         self.layout = layout
         self.spaces = spaces
@@ -55,15 +56,7 @@ class FunctionNode(Node):
 
     def released(self) -> None:
         """Forget the saved values after a backward pass that does not retain the graph."""
-        self.context.release(self)
-
-    @property
-    def waits(self) -> bool:
-        """Whether backward is a coroutine function, or blocks a thread."""
-        definition = self.definition
-        return definition.concurrent and (
-            definition.blocking or "backward" in definition.asynchronous
-        )
+        self.context.release()
 
     @property
     def linear(self) -> str:  # type: ignore[bad-override]
@@ -75,15 +68,12 @@ class FunctionNode(Node):
     ) -> Sequence[Any]:
         """Run backward."""
         rule, args = self.backward_call(gradients, needed)
-        watch = self._watch(create_graph)
+        watch = self._watch() if create_graph else None
         if watch is None:
             returned = rule(*args)
         else:
-            token = mode.set(watch)
-            try:
+            with running(watch):
                 returned = rule(*args)
-            finally:
-                mode.reset(token)
         return self._sent(returned, gradients, needed, watch)
 
     async def apull(
@@ -91,18 +81,14 @@ class FunctionNode(Node):
     ) -> Sequence[Any]:
         """Run backward where it waits, at its place, when there is one free."""
         rule, args = self.backward_call(gradients, needed)
-        watch = self._watch(create_graph)
+        watch = self._watch() if create_graph else None
         asynchronous = "backward" in self.definition.asynchronous
-        token = mode.set(mode.get() if watch is None else watch)
-        try:
-            with within((*self.context._place, "backward")):
-                returned = await call_within_limit(rule, args, asynchronous)
-        finally:
-            mode.reset(token)
+        with running(watch or mode.get()), within((*self.context._place, "backward")):
+            returned = await call_within_limit(rule, args, asynchronous)
         return self._sent(returned, gradients, needed, watch)
 
-    def _watch(self, create_graph: bool) -> Mode | None:
-        if not create_graph or self.definition.trusted:
+    def _watch(self) -> Mode | None:
+        if self.definition.trusted:
             return None
         # A rule that is not differentiable itself is not recorded either.
         return Mode(not self.definition.once, [])
@@ -112,7 +98,7 @@ class FunctionNode(Node):
     ) -> Sequence[Any]:
         sent = self.backward_answer(returned, gradients, needed)
         if watch is not None:
-            sent = settle(self, watch, gradients, sent)
+            sent = settle(self, "backward", watch.watch, sent, gradients)
         for hook in () if self._hooks is None else list(self._hooks.values()):
             answer = hook(tuple(sent), tuple(gradients))
             if answer is not None:
@@ -134,6 +120,8 @@ class FunctionNode(Node):
                 f"{self.title()} has no backward.", mend="Define backward, or vjp, on the Function."
             )
         context = self.context
+        if context._phase == "released":  # its error names the node
+            context._node = weakref.ref(self)
         if needed is not None:
             context = context.with_needs(_layout.needs(self.layout, needed))
         if context._materialize and (len(gradients) > 1 or gradients[0] is None):
@@ -145,13 +133,15 @@ class FunctionNode(Node):
 
     def backward_answer(
         self, returned: Any, gradients: Sequence[Any], needed: Sequence[bool] | None
-    ) -> list[Any]:
+    ) -> Sequence[Any]:
         """One gradient an edge, each of the space of its input, from what the rule returned.
 
         Raises:
             DefinitionError: the number or kind of the gradients is wrong.
         """
         answers = returned if type(returned) is tuple else (returned,)
+        if self.layout is None and self.definition.trusted:
+            return answers
         if self.layout is not None or len(answers) != len(self._next):
             answers = self._matched(answers)
         result: list[Any] = []
@@ -161,10 +151,11 @@ class FunctionNode(Node):
             if answer is None or node is None or not (needed is None or needed[index]):
                 result.append(None)
                 continue
-            if space is NUMBER and type(answer) is Variable and type(answer._data) is float:
+            if type(answer) is Variable and type(answer._data) is space.settled:
                 result.append(answer)
-                continue
-            result.append(space.conform(answer, functools.partial(self._wrong_kind, index)))
+            else:
+                wrong = functools.partial(self._wrong_kind, index)
+                result.append(space.conform(answer, wrong))
             if space.textual:
                 texts.append(result[-1])
         if texts:
@@ -195,7 +186,7 @@ class FunctionNode(Node):
 
     def _sign(self, answers: Sequence[Variable], gradients: Sequence[Any]) -> None:
         """Say on new notes where they come from."""
-        new = [note for answer in answers for note in notes_in(answer) if note.origin is None]
+        new = [note for each in answers for note in notes_in(each) if note.origin is None]
         if new:
             passed_on = {id(note) for each in gradients for note in notes_in(each)}
             origin = Origin(self._name, self.role, self.sequence)
@@ -203,11 +194,11 @@ class FunctionNode(Node):
                 if id(note) not in passed_on:
                     note._more().origin = origin
 
-    def jvp_call(self, tangents: Sequence[Any]) -> tuple[Any, tuple[Any, ...]] | None:
-        """The jvp rule and what to call it with, or None if it is to be derived.
+    def push(self, tangents: Sequence[Any]) -> list[Any] | None:
+        """Run jvp; None where there is none, so that it is to be derived.
 
-        Arguments:
-            tangents: one an input Variable, None where there is no change.
+        Raises:
+            DefinitionError: the number or kind of the tangents that it gives is wrong.
         """
         rule = self.definition.jvp
         if rule is None:
@@ -222,14 +213,16 @@ class FunctionNode(Node):
         if self.layout is not None:
             blank = tuple(_blank(entry) for entry in self.layout)
             tangents = _layout.replace(self.layout, blank, tangents)
-        return rule, (context, *tangents)
+        now = mode.get().grad
+        watch = Mode(now, [] if now and not self.definition.trusted else None)
+        with running(watch):
+            returned = rule(context, *tangents)
+            if "jvp" in self.definition.asynchronous:
+                returned = run(returned)
+        return settle(self, "jvp", watch.watch, self._tangents(returned))
 
-    def jvp_answer(self, returned: Any) -> list[Any]:
-        """One tangent an output, each of the space of the output.
-
-        Raises:
-            DefinitionError: the number or kind of the tangents is wrong.
-        """
+    def _tangents(self, returned: Any) -> list[Any]:
+        """One tangent an output, each of the space of the output."""
         answers = returned if type(returned) is tuple else (returned,)
         if len(answers) != len(self.outputs):
             raise DefinitionError(

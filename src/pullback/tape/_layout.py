@@ -47,9 +47,11 @@ def batch_in(values: Iterable[Any]) -> Any:
 
 def needs(layout: Layout, flags: Sequence[bool]) -> tuple[bool, ...]:
     """For each argument, whether a flag is set for a Variable in it."""
-    if layout is None:
-        return tuple(flags)
-    return tuple([_any(entry, flags) for entry in layout])
+    found = tuple(flags if layout is None else [_any(entry, flags) for entry in layout])
+    return _SHARED.setdefault(found, found) if len(found) <= 4 else found
+
+
+_SHARED: dict[tuple[bool, ...], tuple[bool, ...]] = {}  # one for all nodes: less for a collector
 
 
 def _any(entry: Any, flags: Sequence[bool]) -> bool:

@@ -1,8 +1,9 @@
 """Whether operations are recorded, and which values a rule reads behind the tape's back."""
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar, Token
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ __all__ = [
     "is_grad_enabled",
     "mode",
     "no_grad",
+    "running",
     "set_grad_enabled",
 ]
 
@@ -44,6 +46,16 @@ ON, OFF = Mode(True), Mode(False)
 mode: ContextVar[Mode] = ContextVar("pullback.tape.mode", default=ON)
 
 
+@contextlib.contextmanager
+def running(chosen: Mode) -> Iterator[None]:
+    """Let operations run so inside."""
+    token = mode.set(chosen)
+    try:
+        yield
+    finally:
+        mode.reset(token)
+
+
 def is_grad_enabled() -> bool:
     """Whether operations are recorded here.
 
@@ -70,9 +82,11 @@ class _Switch:
     def __exit__(self, *error: object) -> None:
         mode.reset(self._tokens.pop())
 
+    _now = staticmethod(mode.get)
+
     def _chosen(self) -> Mode:
         """The mode asked for; a rule that is watched and records already stays watched."""
-        now = mode.get()
+        now = self._now()
         return now if self._grad and now.grad else ON if self._grad else OFF
 
     def __call__(self, function: F) -> F:
@@ -145,23 +159,15 @@ class set_grad_enabled(_Switch):  # noqa: N801  # torch's name, both a call and 
                 expected="True or False",
             )  # fmt: skip
         super().__init__(mode)
-        self._before = _current()
-        _set(self._chosen())
+        self._before = self._now()
+        self.__enter__()
 
     def __enter__(self) -> None:
-        _set(self._chosen())
+        mode.set(self._chosen())
 
     def __exit__(self, *error: object) -> None:
-        _set(self._before)
+        mode.set(self._before)
 
     def __call__(self, function: F) -> F:
-        _set(self._before)  # a decorator changes nothing where it stands
+        self.__exit__()  # a decorator changes nothing where it stands
         return super().__call__(function)
-
-
-def _current() -> Mode:
-    return mode.get()
-
-
-def _set(chosen: Mode) -> None:
-    mode.set(chosen)

@@ -77,6 +77,7 @@ class Node:
 
     outputs: tuple[Output, ...] = ()
     linear = ""
+    waits = False  # whether its rule waits for something, so that others should run beside it
 
     def __init__(self, name: str = "Node", next_functions: Iterable[Any] = ()) -> None:
         self._name = name
@@ -183,11 +184,6 @@ class Node:
     def released(self) -> None:
         """Forget the saved values after a backward pass that does not retain the graph."""
 
-    @property
-    def waits(self) -> bool:
-        """Whether its rule waits for something, so that others should run beside it."""
-        return False
-
     def pull(
         self, gradients: Any, needed: Sequence[bool] | None, create_graph: bool, later: list[Any]
     ) -> Sequence[Any]:
@@ -210,8 +206,8 @@ class Node:
         """The same of a rule that waits."""
         self._refuse()
 
-    def push(self, tangents: Any) -> list[Any]:
-        """Push tangents through a node that is no application of a Function."""
+    def push(self, tangents: Any) -> list[Any] | None:
+        """Push tangents through, one an edge; None where that is to be derived from `pull`."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:

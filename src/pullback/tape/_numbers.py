@@ -19,6 +19,7 @@ class Number(Space):
 
     name = "number"
     plain = True
+    settled = float
 
     def zero(self) -> Any:
         return wrap(0.0)
@@ -72,6 +73,6 @@ def outline(gradient: Any) -> str:
 NUMBER, CONSTANT = Number(), Constant()
 
 for _kind in (float, int, numbers.Real):
-    register_space(_kind, lambda value: NUMBER)
+    register_space(_kind, NUMBER)
 for _kind in (bool, type(None), bytes):
-    register_space(_kind, lambda value: CONSTANT)
+    register_space(_kind, CONSTANT)

@@ -30,7 +30,10 @@ class Plan:
 
 
 def plan(
-    roots: Sequence[Node], wanted: Collection[Node] | None, stops: Collection[Node] = ()
+    roots: Sequence[Node],
+    wanted: Collection[Node] | None,
+    stops: Collection[Node] = (),
+    since: int = 0,
 ) -> Plan:
     """Order the nodes that are reached from some roots.
 
@@ -39,6 +42,7 @@ def plan(
         wanted: the nodes that gradients are wanted at; only what leads to one of them is kept.
             None wants every leaf.
         stops: nodes that the walk does not go beyond.
+        since: the number of the oldest node that is of interest: none older can depend on it.
 
     Raises:
         GraphError: the graph has a cycle.
@@ -57,12 +61,12 @@ def plan(
             continue
         finished[node] = False
         for following, _ in reversed(node._next) if node not in stops else ():
-            if following is not None:
+            if following is not None and following.sequence >= since:
                 state = finished.get(following)
                 if state is None:
                     stack.append(following)
                 elif not state:
-                    _cycle(following)
+                    _cycle(following, stack, finished)
     postorder.reverse()
     if wanted is None:
         return Plan(postorder, True)
@@ -78,24 +82,12 @@ def _leading_to(order: list[Node], wanted: Collection[Node]) -> set[Node]:
     return kept
 
 
-def _cycle(start: Node) -> NoReturn:
-    """Name the nodes of the cycle that comes back to a node."""
-    came: dict[Node, Node] = {}
-    stack = [start]
-    while stack:
-        node = stack.pop()
-        for following, _ in node._next:
-            if following is start:
-                names = [node.title()]
-                while node is not start:
-                    node = came[node]
-                    names.append(node.title())
-                raise GraphError(
-                    "The graph has a cycle, so no order to run it in.",
-                    given=" -> ".join([*reversed(names), start.title()][:8]),
-                    mend="Nodes whose next_functions were set by hand must not lead back.",
-                )
-            if following is not None and following not in came:
-                came[following] = node
-                stack.append(following)
-    raise GraphError("The graph has a cycle, so no order to run it in.", given=start.title())
+def _cycle(start: Node, stack: list[Node], finished: dict[Node, bool]) -> NoReturn:
+    """Name the nodes of the cycle: those below the start that the walk has not finished."""
+    path = [node for node in dict.fromkeys(reversed(stack)) if finished.get(node) is False]
+    names = [node.title() for node in path[: path.index(start) + 1]]
+    raise GraphError(
+        "The graph has a cycle, so no order to run it in.",
+        given=" -> ".join([*reversed(names), start.title()][:8]),
+        mend="Nodes whose next_functions were set by hand must not lead back.",
+    )

@@ -25,6 +25,7 @@ class Space:
         textual: whether a gradient holds notes, which are to say where they come from.
         differentiable: whether a gradient can flow to such a value.
         plain: whether the data is small and immutable, so that graphs may keep it for display.
+        settled: the type of data that a gradient holds as it is, so that it need not be conformed.
 
     Example:
         >>> space_of(2.0).name, space_of("text").name
@@ -35,6 +36,7 @@ class Space:
     textual = False
     differentiable = True
     plain = False
+    settled: type | None = None
 
     def zero(self) -> Any:
         """The gradient that says nothing."""
@@ -88,30 +90,35 @@ class Space:
 
 
 _FACTORIES: dict[type, Callable[[Any], Space]] = {}
+_COMMON: dict[type, Space] = {}  # of the types whose values all belong to one space
 
 
-def register_space(kind: type, factory: Callable[[Any], Space]) -> None:
+def register_space(kind: type, factory: Callable[[Any], Space] | Space) -> None:
     """Say which space the values of a type belong to, and those of its subclasses.
 
     Arguments:
         kind: the type of the data.
-        factory: gives the `Space` of one value.
+        factory: gives the `Space` of one value; or the one of all of them.
 
     Raises:
         ArgumentTypeError: the kind is no type or the factory cannot be called.
 
     Example:
         >>> class Celsius(float): ...
-        >>> register_space(Celsius, lambda value: space_of(float(value)))
+        >>> register_space(Celsius, space_of(0.0))
         >>> space_of(Celsius(3.0)).name
         'number'
     """
-    if not isinstance(kind, type) or not callable(factory):
+    if not isinstance(kind, type) or not (isinstance(factory, Space) or callable(factory)):
         raise ArgumentTypeError(
             "A space is registered for a type, with a callable that gives the space of a value.",
             given=f"kind={kind!r}, factory={factory!r}",
         )
-    _FACTORIES[kind] = factory
+    if isinstance(factory, Space):
+        _COMMON[kind] = factory
+    else:
+        _COMMON.pop(kind, None)
+    _FACTORIES[kind] = (lambda value: factory) if isinstance(factory, Space) else factory
 
 
 def space_of(data: Any) -> Space:
@@ -120,10 +127,13 @@ def space_of(data: Any) -> Space:
     Raises:
         ArgumentTypeError: the type is not registered, or a list or mapping contains itself.
     """
-    factory = _FACTORIES.get(type(data)) or _find(type(data))
+    kind = type(data)
+    if kind in _COMMON:
+        return _COMMON[kind]
+    factory = _FACTORIES.get(kind) or _find(kind)
     if factory is None:
         raise ArgumentTypeError(
-            f"The tape does not know values of the type {type(data).__qualname__}.",
+            f"The tape does not know values of the type {kind.__qualname__}.",
             given=_short(data),
             expected="a number, a text, a list, tuple or dict of them, a torch tensor, or a "
             "registered type",
@@ -134,7 +144,7 @@ def space_of(data: Any) -> Space:
     except RecursionError:
         raise ArgumentTypeError(
             "A list or mapping on the tape is nested without end.",
-            given=type(data).__qualname__,
+            given=kind.__qualname__,
             mend="Take the reference to itself out of it.",
         ) from None
 

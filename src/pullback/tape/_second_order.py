@@ -16,12 +16,11 @@ from typing import Any
 from pullback.errors import UnsupportedError
 from pullback.tape._context import Hidden, at_edge
 from pullback.tape._feedback import Feedback
-from pullback.tape._mode import Mode
 from pullback.tape._node import Node, Output, edge_of
 from pullback.tape._registry import space_of
 from pullback.tape._variable import Variable, wrap
 
-__all__ = ["guard", "left_behind", "settle"]
+__all__ = ["settle"]
 
 
 class Refusal(Node):
@@ -78,31 +77,40 @@ def guard(
     return [tie(gradient) for gradient in gradients]
 
 
-def left_behind(node: Any) -> list[Hidden]:
-    """What forward may have left for the rules beside ctx, as a reading that nobody can follow."""
-    return [Hidden("what forward left outside of ctx")] if node.definition.leaves_numbers() else []
+def settle(
+    node: Any,
+    rule: str,
+    read: Sequence[Any] | None,
+    answers: Sequence[Any],
+    received: Sequence[Any] = (),
+) -> list[Any]:
+    """Let pass what is right past first order; tie the rest to a refusal.
 
-
-def settle(node: Any, watch: Mode, received: Sequence[Any], sent: list[Any]) -> list[Any]:
-    """Let pass what is right past first order; tie the rest to a refusal."""
-    definition = node.definition
+    Arguments:
+        node: the application of a Function.
+        rule: what ran, in words.
+        read: what it has read as plain data; None where nothing was recorded, or needs watching.
+        answers: the gradients or tangents that it gave.
+        received: the gradients that it was given.
+    """
+    once = node.definition.once and rule == "backward"
+    left = node.definition.leaves_numbers()
+    if read is None or not (once or read or left):
+        return list(answers)
     inputs = [at_edge(0.0, "", edge) for edge in node._next if edge[0] is not None]
-    cotangents = [each for each in received if each is not None]
-    if definition.once:
+    if once:
         error = UnsupportedError(
             f"{node.title()} is declared once_differentiable and was differentiated twice.",
             mend="Write its backward in operations on Variables, and drop the decorator.",
         )
-        return guard(sent, [*inputs, *cotangents], error)
-    read = [*(watch.watch or ()), *left_behind(node)]
-    if not read:
-        return sent
-    hidden = [each for each in read if isinstance(each, Hidden)]
-    what = hidden[0].what if hidden else "the data of a Variable"
+        return guard(answers, [*inputs, *(each for each in received if each is not None)], error)
+    depends = [each for each in read if isinstance(each, Variable)]
+    hidden = [each.what for each in read if isinstance(each, Hidden)]
+    if left:
+        hidden.append("what forward left outside of ctx")
     error = UnsupportedError(
-        f"The backward of {node.title()} reads {what} as plain data, so its own derivative "
-        "through that is not known.",
+        f"The {rule} of {node.title()} reads {[*hidden, 'the data of a Variable'][0]} as plain "
+        "data, so the derivative of what it gives is not known.",
         mend="Compute with the Variables themselves; save inputs and outputs, not intermediates.",
     )
-    depends = [each for each in read if isinstance(each, Variable)]
-    return guard(sent, [*depends, *(inputs if hidden else ())], error, received)
+    return guard(answers, [*depends, *(inputs if hidden else ())], error, received)

@@ -9,7 +9,7 @@ from pullback.tape._registry import Space, register_space, space_of
 from pullback.tape._structures import Total, Unstack, assemble, union
 from pullback.tape._variable import Variable, wrap
 
-__all__ = ["TEXT", "MappingSpace", "SequenceSpace", "Text"]
+__all__ = ["TEXT", "Structured", "Text"]
 
 
 class Text(Space):
@@ -18,15 +18,18 @@ class Text(Space):
     name = "text"
     textual = True
     plain = True
+    settled = str
 
     def zero(self) -> Any:
         return Feedback()
 
     def total(self, gradients: Sequence[Any]) -> Any:
-        if len(gradients) == 1 and isinstance(gradients[0], Feedback):
-            return gradients[0]
-        if len(gradients) == 1 and not gradients[0]._requires_grad:
-            return gather((gradients[0],))
+        if len(gradients) == 1:
+            [only] = gradients
+            if isinstance(only, Feedback):
+                return only
+            if not only._requires_grad:
+                return gather((only,))
         return union(notes_of(list(gradients)) or ())
 
     def conform(self, gradient: Any, complain: Callable[[str], Exception]) -> Any:
@@ -48,10 +51,11 @@ class Text(Space):
         return []
 
 
-class _Structured(Space):
+class Structured(Space):
     """A list, tuple or dict: every slot has its space, and gradients are structured alike."""
 
     def __init__(self, kind: type, keys: tuple[Any, ...], slots: tuple[Space, ...]) -> None:
+        self.name = "mapping" if kind is dict else "sequence"
         self.kind = kind
         self.keys = keys
         self.slots = slots
@@ -59,17 +63,16 @@ class _Structured(Space):
         self.differentiable = any(slot.differentiable for slot in slots) or not slots
 
     def __eq__(self, other: object) -> bool:
-        if type(self) is not type(other):
-            return False
-        mine, its = vars(self), vars(other)
-        return all(mine[key] == its[key] for key in ("kind", "keys", "slots"))
+        return isinstance(other, Structured) and (
+            (self.kind, self.keys, self.slots) == (other.kind, other.keys, other.slots)
+        )
 
     def __hash__(self) -> int:
         return hash((self.kind, self.keys, self.slots))
 
     def build(self, values: Sequence[Any]) -> Any:
         """The container of these values."""
-        raise NotImplementedError
+        return self.kind(zip(self.keys, values, strict=True) if self.kind is dict else values)
 
     def entries(self, data: Any) -> list[Any]:
         """The values in the order of the slots."""
@@ -77,7 +80,9 @@ class _Structured(Space):
 
     def fits(self, data: Any) -> bool:
         """Whether a container has these slots."""
-        raise NotImplementedError
+        if self.kind is dict:
+            return isinstance(data, dict) and data.keys() == set(self.keys)
+        return isinstance(data, list | tuple) and len(data) == len(self.slots)
 
     def zero(self) -> Any:
         return wrap(self.build([held(slot.zero()) for slot in self.slots]))
@@ -90,6 +95,8 @@ class _Structured(Space):
     def conform(self, gradient: Any, complain: Callable[[str], Exception]) -> Any:
         whole = isinstance(gradient, Variable)
         data = gradient._data if isinstance(gradient, Variable) else gradient
+        if not whole and self.kind is dict and isinstance(data, dict) and {*data} < {*self.keys}:
+            data = {key: data.get(key) for key in self.keys}  # what a rule leaves out has none
         if isinstance(data, str) and self.textual:  # one note on the whole: to every text
             data, whole = self.build([gradient if s.textual else None for s in self.slots]), False
         if not isinstance(data, list | tuple | dict) or not self.fits(data):
@@ -115,18 +122,13 @@ class _Structured(Space):
         return assemble(self, list(map(conformed, self.keys, self.slots, values)))
 
     def own(self, gradient: Any) -> Any:
-        slots = zip(self.slots, self.entries(gradient._data), strict=True)
-        values = [_copied(slot, value) for slot, value in slots]
         twin = super().own(gradient)
-        twin._data = self.build(values)
+        twin._data = _copied(gradient._data)
         return twin
 
     def inner(self, gradient: Any, tangent: Any) -> Any:
-        parts = [
-            slot.inner(gradient[key], tangent[key])
-            for key, slot in zip(self.keys, self.slots, strict=True)
-            if slot.differentiable
-        ]
+        pairs = zip(self.slots, Unstack.apply(gradient), Unstack.apply(tangent), strict=True)
+        parts = [slot.inner(*pair) for slot, *pair in pairs if slot.differentiable]
         return NUMBER.total(parts) if parts else NUMBER.zero()
 
     def stamp(self, data: Any) -> Any:
@@ -137,42 +139,11 @@ class _Structured(Space):
         ), len(data)
 
 
-class SequenceSpace(_Structured):
-    """Lists and tuples, element by element."""
-
-    name = "sequence"
-
-    def build(self, values: Sequence[Any]) -> Any:
-        return self.kind(values)
-
-    def fits(self, data: Any) -> bool:
-        return isinstance(data, list | tuple) and len(data) == len(self.slots)
-
-
-class MappingSpace(_Structured):
-    """Dicts, key by key."""
-
-    name = "mapping"
-
-    def build(self, values: Sequence[Any]) -> Any:
-        return self.kind(zip(self.keys, values, strict=True))
-
-    def fits(self, data: Any) -> bool:
-        return isinstance(data, dict) and data.keys() == set(self.keys)
-
-    def conform(self, gradient: Any, complain: Callable[[str], Exception]) -> Any:
-        partial = isinstance(gradient, dict) and gradient.keys() < set(self.keys)
-        if partial:  # keys that a rule leaves out have no gradient
-            gradient = {key: gradient.get(key) for key in self.keys}
-        return super().conform(gradient, complain)
-
-
-def _copied(slot: Space, value: Any) -> Any:
+def _copied(value: Any) -> Any:
     """A value in a slot of a gradient, its containers made anew; feedback is never changed."""
-    if isinstance(slot, _Structured) and slot.fits(value):
-        entries = zip(slot.slots, slot.entries(value), strict=True)
-        return slot.build([_copied(*each) for each in entries])
-    return value
+    if type(value) is dict:
+        return {key: _copied(each) for key, each in value.items()}
+    return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value
 
 
 def _is_settled(slot: Space, value: Any) -> bool:
@@ -181,7 +152,7 @@ def _is_settled(slot: Space, value: Any) -> bool:
         return type(value) in (float, int)
     if slot is TEXT:
         return isinstance(value, Feedback)
-    if isinstance(slot, _Structured):
+    if isinstance(slot, Structured):
         return slot.fits(value) and all(map(_is_settled, slot.slots, slot.entries(value)))
     return value is None if not slot.differentiable else False
 
@@ -194,13 +165,10 @@ def _lift(value: Any) -> Any:
 TEXT = Text()
 
 
-def _sequence(data: Any) -> Space:
-    kind = type(data) if type(data) in (list, tuple) else list
-    return SequenceSpace(kind, tuple(range(len(data))), _slots(data))
-
-
-def _mapping(data: Any) -> Space:
-    return MappingSpace(dict, tuple(data), _slots(data.values()))
+def _structured(data: Any) -> Space:
+    if isinstance(data, dict):
+        return Structured(dict, tuple(data), _slots(data.values()))
+    return Structured(tuple if type(data) is tuple else list, tuple(range(len(data))), _slots(data))
 
 
 def _slots(values: Collection[Any]) -> tuple[Space, ...]:
@@ -211,7 +179,6 @@ def _slots(values: Collection[Any]) -> tuple[Space, ...]:
 
 
 for _kind in (str, Feedback):
-    register_space(_kind, lambda value: TEXT)
-for _kind in (list, tuple):
-    register_space(_kind, _sequence)
-register_space(dict, _mapping)
+    register_space(_kind, TEXT)
+for _kind in (list, tuple, dict):
+    register_space(_kind, _structured)

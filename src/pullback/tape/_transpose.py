@@ -16,16 +16,15 @@ from itertools import repeat
 from typing import Any
 
 from pullback.errors import UnsupportedError
-from pullback.tape._context import at_edge
+from pullback.tape._engine import Pass
 from pullback.tape._function_node import FunctionNode
-from pullback.tape._mode import OFF, Mode, mode
-from pullback.tape._node import AccumulateGrad, Node, edge_of
+from pullback.tape._mode import OFF, Mode, mode, running
+from pullback.tape._node import AccumulateGrad, GradientEdge, Node, edge_of
 from pullback.tape._numbers import NUMBER
-from pullback.tape._plan import plan
+from pullback.tape._plan import Plan, plan
 from pullback.tape._registry import Space
-from pullback.tape._second_order import guard, left_behind
+from pullback.tape._second_order import settle
 from pullback.tape._variable import Variable, wrap
-from pullback.tape._verbs import grad
 
 __all__ = ["transpose"]
 
@@ -45,16 +44,20 @@ def transpose(node: FunctionNode, tangents: Sequence[Any]) -> list[Any]:
     wanted = mode.get().grad
     watch = Mode(True, None if node.definition.trusted else [])
     zero = _cotangents(spaces, 0.0)
+    edges = [GradientEdge(*edge_of(leaf)) for leaf in zero if leaf is not None]  # type: ignore[bad-argument-type]
+    starts = {edge.node for edge in edges}
     sent = _pull(node, zero, tangents, watch)
-    read = [each for each in watch.watch or [] if _reaches(each, zero)]
-    if read:
+    if any(_record([each], starts).order for each in watch.watch or ()):
         raise _refusal(node, "its backward reads its gradient as plain data")
-    _check_linear(node, sent, zero)
-    pairing = _pair(node, sent, tangents, watch)
-    leaves = [leaf for leaf in zero if leaf is not None]
-    pushed: list[Any] = [None] * len(leaves)
-    if pairing._requires_grad and _reaches(pairing, leaves):
-        pushed = list(grad(pairing, leaves, create_graph=wanted, allow_unused=True))
+    record = _record(sent, starts)
+    _check_linear(node, sent, record)
+    pushed: list[Any] = [None] * len(edges)
+    if record.order:
+        pairing = GradientEdge(*edge_of(_pair(node, sent, tangents, watch)))  # type: ignore[bad-argument-type]
+        back = Pass([(pairing, wrap(1.0))], edges, create_graph=wanted, since=_oldest(starts))
+        back.run()
+        back.commit(retain_graph=True)
+        pushed = [back.captured.get(edge) for edge in edges]
     if not node.definition.trusted:
         _check_value(node, spaces, tangents, pushed)
     made = iter([
@@ -62,8 +65,7 @@ def transpose(node: FunctionNode, tangents: Sequence[Any]) -> list[Any]:
         for space, each in zip([s for s in spaces if s is not None], pushed, strict=True)
     ])  # fmt: skip
     results = [next(made) if carry else None for carry in carries]
-    hidden = [*(watch.watch or ()), *left_behind(node)]
-    return _guarded(node, results, hidden) if wanted and hidden else results
+    return settle(node, "derived jvp", watch.watch if wanted else None, results)
 
 
 def _refuse_by_kind(node: FunctionNode) -> None:
@@ -116,53 +118,41 @@ def _filled(space: Any, numbers: Iterator[float]) -> Any:
 
 def _pull(
     node: FunctionNode, cotangents: Sequence[Any], tangents: Sequence[Any], how: Mode
-) -> list[Any]:
+) -> Sequence[Any]:
     needed = [tangent is not None for tangent in tangents]
     rule, args = node.backward_call(cotangents, needed)
-    token = mode.set(how)
-    try:
-        returned = rule(*args)
-        return node.backward_answer(returned, cotangents, needed)
-    finally:
-        mode.reset(token)
+    with running(how):
+        return node.backward_answer(rule(*args), cotangents, needed)
 
 
 def _pair(node: FunctionNode, sent: Sequence[Any], tangents: Sequence[Any], how: Mode) -> Variable:
     """<B(c), t>."""
-    token = mode.set(Mode(how.grad))
-    try:
-        total = wrap(0.0)
+    total = wrap(0.0)
+    with running(Mode(how.grad)):
         for space, gradient, tangent in zip(node.spaces, sent, tangents, strict=True):
             if gradient is not None and tangent is not None:
                 total = total + space.inner(gradient, tangent)
-        return total
-    finally:
-        mode.reset(token)
+    return total
 
 
-def _reaches(value: Any, leaves: Sequence[Variable | None]) -> bool:
-    """Whether a Variable depends on one of these leaves."""
-    if not isinstance(value, Variable) or not value._requires_grad:
-        return False
-    root = edge_of(value)[0]
-    return root is not None and bool(plan([root], _starts(leaves)).order)
+def _oldest(starts: set[Node]) -> int:
+    return min(node.sequence for node in starts)
 
 
-def _starts(leaves: Sequence[Variable | None]) -> set[Node]:
-    nodes = [edge_of(leaf)[0] for leaf in leaves if leaf is not None]
-    return {node for node in nodes if node is not None}
+def _record(values: Sequence[Any], starts: set[Node]) -> Plan:
+    """The operations between the cotangents and some values; none is older than a cotangent."""
+    edges = [edge_of(each) for each in values if isinstance(each, Variable)]
+    roots = [root for root, _ in edges if root is not None and root.sequence >= _oldest(starts)]
+    return plan(list(dict.fromkeys(roots)), starts, since=_oldest(starts))
 
 
-def _check_linear(node: FunctionNode, sent: Sequence[Any], zero: Sequence[Any]) -> None:
+def _check_linear(node: FunctionNode, sent: Sequence[Any], record: Plan) -> None:
     """Each operation between the cotangents and what backward sends is linear in what it gets."""
-    roots = [edge_of(each)[0] for each in sent if each is not None and each._requires_grad]
-    unique = [root for root in dict.fromkeys(roots) if root is not None]
-    within = plan(unique, _starts(zero))
-    for each in within.order:
+    for each in record.order:
         if type(each) is AccumulateGrad:
             continue
         kind = each.linear
-        depends = [n for n, (before, _) in enumerate(each._next) if before in within.index]
+        depends = [n for n, (before, _) in enumerate(each._next) if before in record.index]
         linear = (
             kind == "jointly" or (kind == "each" and len(depends) == 1)
             or (kind == "first" and depends == [0])
@@ -193,15 +183,3 @@ def _check_value(
     here, scale = sum(parts), max(1.0, abs(there), sum(map(abs, parts)))
     if abs(here - there) > 1e-9 * scale:
         raise _refusal(node, "its backward is not linear, or keeps its gradient from the record")
-
-
-def _guarded(node: FunctionNode, results: list[Any], hidden: list[Any]) -> list[Any]:
-    """What backward has read as plain data is no part of the derivative of the tangents."""
-    error = UnsupportedError(
-        f"The derived jvp of {node.title()} cannot be differentiated: its backward reads plain "
-        "data.",
-        mend="Compute with the Variables themselves.",
-    )
-    read = [each for each in hidden if isinstance(each, Variable)]
-    inputs = [at_edge(0.0, "", edge) for edge in node._next if edge[0] is not None]
-    return guard(results, read if len(read) == len(hidden) else inputs, error)

@@ -1,6 +1,7 @@
 """`Variable`: a value on the tape."""
 
 import copy
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Self
 
@@ -11,6 +12,25 @@ from pullback.tape._mode import mode
 from pullback.tape._registry import OPERATIONS, space_of
 
 __all__ = ["Variable", "describe", "wrap"]
+
+
+def _operators(verb: str) -> tuple[Any, Any]:
+    """The operator of a verb that OPERATIONS knows, and its reflection."""
+
+    def operate(self: "Variable", other: Any) -> Any:
+        return OPERATIONS[verb](self, other)
+
+    def reflected(self: "Variable", other: Any) -> Any:
+        return OPERATIONS[verb](other, self)
+
+    return operate, reflected
+
+
+def _comparison(compare: Callable[[Any, Any], bool]) -> Any:
+    def decide(self: "Variable", other: Any) -> bool:
+        return compare(self._plain(), _plain(other))
+
+    return decide
 
 
 class Variable:
@@ -90,9 +110,10 @@ class Variable:
     @property
     def data(self) -> Any:
         """The value itself. Assigning it changes the Variable in place."""
-        watch = mode.get().watch
-        if watch is not None and self._requires_grad:
-            watch.append(self)
+        if self._requires_grad:
+            watch = mode.get().watch
+            if watch is not None:
+                watch.append(self)
         return self._data
 
     @data.setter
@@ -201,6 +222,10 @@ class Variable:
         """The same value without history."""
         return wrap(self.data, self.role)  # read as plain data, which a watched rule is told of
 
+    def _fresh(self) -> "Variable":
+        """A new leaf of the same value that requires a gradient: where a derivative starts."""
+        return Variable(self._data, self.role, requires_grad=True)
+
     # What the tape can do with a Variable, it says in OPERATIONS: see there.
 
     def backward(
@@ -221,7 +246,9 @@ class Variable:
         """
         self._need_gradient("A hook was registered on")
         if self._node is None:
-            return Handle(self._more().hooks, hook)
+            more = self._more()
+            more.hooks = more.hooks or {}
+            return Handle(more.hooks, hook)  # type: ignore[bad-argument-type]
         return self._node.register_prehook(hook, self._output_nr)
 
     def register_post_accumulate_grad_hook(self, hook: Callable[["Variable"], Any]) -> Any:
@@ -231,7 +258,9 @@ class Variable:
             raise GraphError(
                 "Only a leaf has a hook after its gradient is accumulated.", given=describe(self)
             )
-        return Handle(self._more().post_hooks, hook)
+        more = self._more()
+        more.post_hooks = more.post_hooks or {}
+        return Handle(more.post_hooks, hook)  # type: ignore[bad-argument-type]
 
     def retain_grad(self) -> None:
         """Keep the gradient of this value in ``.grad`` though it is no leaf."""
@@ -243,58 +272,24 @@ class Variable:
         if not self._requires_grad:
             raise GraphError(f"{what} a Variable that requires no gradient.", given=describe(self))
 
-    def __add__(self, other: Any) -> Any:
-        return OPERATIONS["add"](self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return OPERATIONS["add"](other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return OPERATIONS["subtract"](self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return OPERATIONS["subtract"](other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return OPERATIONS["multiply"](self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return OPERATIONS["multiply"](other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return OPERATIONS["divide"](self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return OPERATIONS["divide"](other, self)
-
-    def __pow__(self, other: Any) -> Any:
-        return OPERATIONS["power"](self, other)
-
-    def __rpow__(self, other: Any) -> Any:
-        return OPERATIONS["power"](other, self)
+    __add__, __radd__ = _operators("add")
+    __sub__, __rsub__ = _operators("subtract")
+    __mul__, __rmul__ = _operators("multiply")
+    __truediv__, __rtruediv__ = _operators("divide")
+    __pow__, __rpow__ = _operators("power")
 
     def __neg__(self) -> Any:
         return OPERATIONS["negative"](self)
 
-    def __abs__(self) -> Any:
-        return OPERATIONS["absolute"](self)
-
     def __getitem__(self, key: Any) -> Any:
         return OPERATIONS["item"](self, key)
 
+    def __abs__(self) -> Any:
+        return OPERATIONS["absolute"](self)
+
     # A comparison is a decision, not a value that a gradient could flow through.
-
-    def __lt__(self, other: Any) -> Any:
-        return self._plain() < _plain(other)
-
-    def __le__(self, other: Any) -> Any:
-        return self._plain() <= _plain(other)
-
-    def __gt__(self, other: Any) -> Any:
-        return self._plain() > _plain(other)
-
-    def __ge__(self, other: Any) -> Any:
-        return self._plain() >= _plain(other)
+    __lt__, __le__ = _comparison(operator.lt), _comparison(operator.le)
+    __gt__, __ge__ = _comparison(operator.gt), _comparison(operator.ge)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, int | float | str | list | tuple | dict):

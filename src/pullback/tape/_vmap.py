@@ -70,6 +70,10 @@ class Batched(Variable):
         """The same batch without history."""
         return Batched([item.detach() for item in self.items], self.level, self.info)
 
+    def _fresh(self) -> Variable:
+        """The same batch of new leaves."""
+        return Batched([item._fresh() for item in self.items], self.level, self.info)
+
     def apply_each(self, definition: Definition, args: tuple[Any, ...]) -> Any:
         """Apply a Function to all items of the batches among its arguments."""
         lanes = _Lanes(definition, args)
@@ -283,46 +287,41 @@ class _Lanes(_Rows):
 
     def each(self) -> Any:
         """Run the Function for each item."""
+        if self.definition.concurrent:
+            return run(self.aeach())
         applications = [Application(self.definition, row) for row in self.rows]
         if any(application.batch is not None for application in applications):
             return self.combine([apply(self.definition, row) for row in self.rows])
-        if self.definition.concurrent:
-            return run(self._at_once(applications))
-        runs: dict[Any, Any] = {}
-        results = []
-        for number, application in enumerate(applications):
-            key = self._key(application, number)
-            raw = application.forward() if key not in runs else application.set_up(runs[key])
-            runs.setdefault(key, raw)
-            results.append(application.finish(raw))
-        return self.combine(results)
+        first = self._first(applications)
+        raws = {number: applications[number].forward() for number in dict.fromkeys(first)}
+        return self._finish(applications, first, raws)
 
     async def aeach(self) -> Any:
-        """The same, awaited."""
+        """The same, awaited: those that wait at once."""
         applications = [Application(self.definition, row) for row in self.rows]
         if any(application.batch is not None for application in applications):
-            rows = self.rows
-            return self.combine([await aapply(self.definition, row) for row in rows])
-        return await self._at_once(applications)
-
-    async def _at_once(self, applications: list[Application]) -> Any:
-        keys = [self._key(application, n) for n, application in enumerate(applications)]
-        first = {key: number for number, key in reversed(list(enumerate(keys)))}
-        chosen = sorted(first.values())
-        raws: dict[Any, Any] = {}
-
-        def finish(step: int, raw: Any) -> None:
-            raws[keys[chosen[step]]] = raw
-
+            return self.combine([await aapply(self.definition, row) for row in self.rows])
+        first = self._first(applications)
+        chosen = list(dict.fromkeys(first))
+        raws: dict[int, Any] = {}
         await drive(
             len(chosen), [0] * len(chosen), lambda step: (),
-            lambda step: applications[chosen[step]].aforward, finish,
+            lambda step: applications[chosen[step]].aforward,
+            lambda step, raw: raws.update({chosen[step]: raw}),
         )  # fmt: skip
+        return self._finish(applications, first, raws)
+
+    def _first(self, applications: list[Application]) -> list[int]:
+        """For each item, the number of the first that can share its run of forward."""
+        found: dict[Any, int] = {}
+        return [found.setdefault(self._key(each, n), n) for n, each in enumerate(applications)]
+
+    def _finish(
+        self, applications: list[Application], first: list[int], raws: dict[int, Any]
+    ) -> Any:
         results = []
-        for number, application in enumerate(applications):
-            raw = raws[keys[number]]
-            if first[keys[number]] != number:
-                raw = application.set_up(raw)
+        for number, (application, runner) in enumerate(zip(applications, first, strict=True)):
+            raw = raws[runner] if runner == number else application.set_up(raws[runner])
             results.append(application.finish(raw))
         return self.combine(results)
 

@@ -1,4 +1,10 @@
-"""Language-model operations on the tape, and the models that they ask."""
+"""Language-model operations on the tape, and the models that they ask.
+
+An operation is a Function of texts: `chat`, `judge`, `map_python`, and those that put texts
+together. Who says what its inputs should change is a `Critic`; it is sent one of the `prompts`.
+Of operations a `Module` is made, which `optim` improves, `train` measures and `report` shows; `lm`
+has the models.
+"""
 
 from pullback.text import functional, lm, optim, train
 from pullback.text._blame import Blame, blame

@@ -17,7 +17,7 @@ from pullback.text._templates import Template
 from pullback.text.lm import LM, Finish, Tool
 from pullback.text.lm._schema import json_schema
 
-__all__ = ["Chat", "ChatModule", "chat"]
+__all__ = ["Chat", "ChatModule", "chat", "count_calls"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,14 +63,10 @@ class Chat(Operation):
                 telling or isinstance(value, Parameter)
                 for telling, value in zip(call.conversation.instructions, inputs, strict=True)
             ),
-            ctx.needs_input_grad[1:], said,
+            ctx.needs_input_grad[1:], said, call.conversation.transcript,
         )  # fmt: skip
-        critic = call.critic
         with attempted() as tried:
-            if hasattr(critic, "review_call"):
-                told = await critic.review_call(call, review)
-            else:
-                told = await critic.review(review)
+            told = await call.critic.review(review)
         return (None, *(told if tried.failure is None else [None] * len(inputs)))
 
 
@@ -160,6 +156,17 @@ class ChatModule(Module):
             {"role": "user", "content": self.user},
         ]
         return chat(self.lm, messages, inputs, **self.options)
+
+
+def count_calls(module: Module) -> int:
+    """How many calls of models a module makes at least for a sample: one a `ChatModule`.
+
+    Example:
+        >>> from pullback.text.lm import Scripted
+        >>> count_calls(ChatModule(Scripted(["x"]), "Be brief."))
+        1
+    """
+    return sum(isinstance(each, ChatModule) for each in module.modules())
 
 
 def _data(call: Call, completion: Any) -> Any:

@@ -6,7 +6,8 @@ from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Variable
-from pullback.text._templates import FENCE, Template, fence_of, fields_of, fill
+from pullback.text._joining import written
+from pullback.text._templates import Template, fence_of, fields_of, fill
 from pullback.text.lm import Image, Message
 
 __all__ = ["Conversation", "read_conversation"]
@@ -33,7 +34,6 @@ class Conversation:
         fields: the names of the values of fields, or None if there are none.
         templates: for each text, whether it has fields; in the others braces are characters.
         unused: whether a value may have no field.
-        fenced: whether its tags are marked, as those of the prompts of this room are.
     """
 
     turns: tuple[Turn, ...]
@@ -41,7 +41,6 @@ class Conversation:
     fields: tuple[str, ...] | None
     templates: tuple[bool, ...] = ()
     unused: bool = False
-    fenced: bool = False
 
     @property
     def instructions(self) -> tuple[bool, ...]:
@@ -58,12 +57,10 @@ class Conversation:
         Raises:
             ArgumentError: a field has no value, or a value no field.
         """
-        data = [_text(variable) for variable in variables]
+        data = list(map(written, variables))
         if self.fields is None:
             return data[: self.count]
         values = dict(zip(self.fields, data[self.count :], strict=True))
-        if self.fenced:
-            values[FENCE] = fence_of(values)
         used: set[str] = set()
         texts = []
         for template, is_template in zip(data, self.templates, strict=False):
@@ -105,7 +102,6 @@ def read_conversation(
     unused: bool = False,
     *,
     every: bool = False,
-    fenced: bool = False,
 ) -> tuple[Conversation, list[Variable]]:
     """The form of a conversation, and its Variables.
 
@@ -115,7 +111,6 @@ def read_conversation(
         inputs: values for the fields of its templates.
         unused: whether a value may have no field.
         every: whether every text is a template, and not only each `Template`.
-        fenced: whether the tags in it are marked.
 
     Raises:
         ArgumentError: there is no message, or it is none.
@@ -137,7 +132,7 @@ def read_conversation(
     templates = tuple([every or isinstance(each, Template) for each in variables[:count]])
     if names is None and any(isinstance(each, Template) and each.fields for each in variables):
         names = ()
-    return Conversation(tuple(turns), count, names, templates, unused, fenced), variables
+    return Conversation(tuple(turns), count, names, templates, unused), variables
 
 
 def _turn(message: Any, variables: list[Variable]) -> Turn:
@@ -179,16 +174,3 @@ def _blocks(parts: tuple[int | Image, ...], texts: list[str]) -> Any:
     if not any(isinstance(part, Image) for part in parts):
         return "\n".join(texts[part] for part in parts if isinstance(part, int))
     return [part if isinstance(part, Image) else texts[part] for part in parts]
-
-
-def _text(variable: Variable) -> str:
-    if isinstance(variable.data, str):
-        return variable.data
-    is_number = isinstance(variable.data, int | float) and not isinstance(variable.data, bool)
-    if is_number and not variable.requires_grad:
-        return str(variable.data)
-    raise ArgumentTypeError(
-        "A message is made of texts.", given=repr(variable)[:80],
-        expected="a text, or a number that requires no gradient",
-        mend="For a batch of texts run the call inside pullback.tape.vmap.",
-    )  # fmt: skip

@@ -25,6 +25,8 @@ class Review:
             what it works on.
         wanted: for each input, whether its feedback is asked for.
         feedback: what was said of the output.
+        written: given its inputs, the operation as one text, for a model to read; its purpose
+            and its inputs if None.
     """
 
     purpose: str
@@ -33,6 +35,7 @@ class Review:
     instructions: tuple[bool, ...]
     wanted: tuple[bool, ...]
     feedback: Variable
+    written: Callable[[Sequence[Variable]], str] | None = None
 
 
 class Critic(Protocol):

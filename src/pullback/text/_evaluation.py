@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Variable
 from pullback.text._failure import failure_in
+from pullback.text._joining import Quote
 from pullback.text._operation import Operation
 from pullback.text._replies import shorten
 
-__all__ = ["Evaluation", "deterministic", "exact_match", "is_full", "mean"]
+__all__ = ["Evaluation", "deterministic", "exact_match", "finite", "is_full", "mean"]
 
 
 class Evaluation(NamedTuple):
@@ -58,9 +59,13 @@ class Evaluate(Operation):
 
     @staticmethod
     def forward(spec: Evaluator, prediction: Variable, *target: Variable) -> tuple[Any, Any, Any]:
-        scores = _scores(spec, prediction, target)
+        said = f"The score by {spec.purpose!r}"
+        scores = [
+            0.0 if failure_in(each) is not None else finite(spec.function(each, wanted), said)
+            for each, wanted in _pairs(spec, prediction, target)
+        ]
         total = spec.reduction(scores)
-        _number(total, f"The reduction of {spec.purpose!r}")
+        finite(total, f"The reduction of {spec.purpose!r}")
         failed = [n for n, score in enumerate(scores) if not spec.success(score)]
         which = f", the others at {', '.join(map(str, failed))}" if failed else ""
         explanation = (
@@ -82,39 +87,17 @@ class Evaluate(Operation):
         prediction, *target, _, _, scores = ctx.saved_variables
         explanation = explanation or None
         moved = explanation is not None or (score is not None and (score > 0 or score < 0))
-        nothing = (None,) * len(target)
-        if not moved:
-            return (None, None, *nothing)
-        wanted = target[0]._data if target else spec.target
-        if not isinstance(prediction._data, list | tuple):
-            note = _complaint(spec, scores.data[0], wanted, prediction, explanation)
-            return (None, note, *nothing)
-        wanteds = [None] * len(prediction) if wanted is None else wanted
-        notes = [
-            _complaint(spec, score, each, prediction[number], explanation)
-            for number, (score, each) in enumerate(zip(scores.data, wanteds, strict=True))
-        ]
-        return (None, notes, *nothing)
-
-
-class Complain(Operation):
-    """What is wrong with one prediction, in words."""
-
-    takes_failures = True
-
-    @staticmethod
-    def forward(spec: tuple[Evaluator, Any, float], prediction: Variable) -> Variable:
-        evaluator, target, score = spec
-        expected = "" if target is None else f" Expected: {shorten(str(target), 2000)}"
-        return Variable(
-            f"Scored {score:g} by {evaluator.purpose!r}. "
-            f"Got: {shorten(str(prediction.data), 2000)}.{expected}",
-            f"feedback to {prediction.role or 'prediction'}",
-        )
-
-    @staticmethod
-    def backward(ctx: Any, feedback: Any) -> Any:
-        return None, feedback
+        notes = None
+        if moved:
+            pairs = _pairs(spec, prediction, target)
+            batch = isinstance(prediction._data, list | tuple)
+            each = [prediction[n] for n in range(len(pairs))] if batch else [prediction]
+            notes = [
+                _complaint(spec, found, wanted, item, explanation)
+                for found, (_, wanted), item in zip(scores.data, pairs, each, strict=True)
+            ]
+            notes = notes if batch else notes[0]
+        return (None, notes, *[None] * len(target))
 
 
 def exact_match(
@@ -187,9 +170,13 @@ def _equal(prediction: Any, target: Any) -> bool:
     return bool(prediction == target)
 
 
-def _scores(spec: Evaluator, prediction: Variable, target: Sequence[Variable]) -> list[float]:
-    data = prediction.data
-    predictions = list(data) if isinstance(data, list | tuple) else [data]
+def _pairs(
+    spec: Evaluator, prediction: Variable, target: Sequence[Variable]
+) -> list[tuple[Any, Any]]:
+    """Each prediction with its target: of a batch many, else one."""
+    data, wanted = prediction._data, target[0]._data if target else spec.target
+    batch = isinstance(data, list | tuple)
+    predictions = list(data) if batch else [data]
     if prediction.requires_grad and not all(isinstance(each, str) for each in predictions):
         raise ArgumentTypeError(
             "An evaluator gives feedback in words, and a prediction is no text.",
@@ -198,37 +185,39 @@ def _scores(spec: Evaluator, prediction: Variable, target: Sequence[Variable]) -
         )  # fmt: skip
     if not predictions:
         raise ArgumentError("There is no prediction to score.", given=repr(data))
-    targets = _targets(spec, data, target)
-    return [
-        _number(spec.function(*pair), f"The score by {spec.purpose!r}")
-        if failure_in(pair[0]) is None
-        else 0.0
-        for pair in zip(predictions, targets, strict=True)
-    ]
-
-
-def _targets(spec: Evaluator, data: Any, target: Sequence[Variable]) -> list[Any]:
-    wanted = target[0].data if target else spec.target
-    if not isinstance(data, list | tuple):
-        return [wanted]
-    if wanted is None:
-        return [None] * len(data)
-    if not isinstance(wanted, list | tuple) or len(wanted) != len(data):
+    if not batch or wanted is None:
+        return [(each, wanted) for each in predictions]
+    if not isinstance(wanted, list | tuple) or len(wanted) != len(predictions):
         size = len(wanted) if isinstance(wanted, list | tuple) else "one value"
         raise ArgumentError(
-            "There is not one target for each prediction.", given=f"{size} for {len(data)}"
+            "There is not one target for each prediction.", given=f"{size} for {len(predictions)}"
         )
-    return list(wanted)
+    return list(zip(predictions, wanted, strict=True))
 
 
 def _complaint(spec: Evaluator, score: float, wanted: Any, prediction: Variable, more: Any) -> Any:
+    """What is wrong with one prediction, in words."""
     if spec.success(score) and more is None:
         return None
-    complaint = Complain.apply((spec, wanted, score), prediction)
+
+    def said(prediction: Variable) -> Variable:
+        expected = "" if wanted is None else f" Expected: {shorten(str(wanted), 2000)}"
+        return Variable(
+            f"Scored {score:g} by {spec.purpose!r}. "
+            f"Got: {shorten(str(prediction.data), 2000)}.{expected}",
+            f"feedback to {prediction.role or 'prediction'}",
+        )
+
+    complaint = Quote.apply(said, prediction)
     return complaint if more is None else [complaint, *getattr(more, "notes", (more,))]
 
 
-def _number(value: Any, what: str) -> float:
+def finite(value: Any, what: str) -> float:
+    """The number, if it is one.
+
+    Raises:
+        ArgumentTypeError: it is none, or not finite.
+    """
     if isinstance(value, bool | int | float) and math.isfinite(value):
         return float(value)
     raise ArgumentTypeError(

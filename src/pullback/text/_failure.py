@@ -42,6 +42,9 @@ class Failure(str):
         failure.cause = cause
         return failure
 
+    def __getnewargs__(self) -> tuple[str]:
+        return (self.cause,)  # a copy, or one from another process, is made of the cause again
+
 
 def failure_in(data: Any) -> Failure | None:
     """The first failure in a value of any structure, or None."""
@@ -99,8 +102,8 @@ class Failures:
 
     def count(self, asked: int, causes: Sequence[str]) -> None:
         """Count what was asked, and what of it failed, elsewhere."""
-        for _ in range(asked - len(causes)):
-            self.answered()
+        with self._lock:
+            self.asked += asked - len(causes)
         for cause in causes:
             self.add(cause)
 

@@ -1,7 +1,7 @@
 """Operations that put texts together and take them apart, and lose nothing that is said back."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
@@ -11,74 +11,47 @@ from pullback.text._operation import Operation
 from pullback.text._replies import shorten
 from pullback.text._templates import Template, fill
 
-__all__ = ["as_variable", "concat", "format", "heard", "join", "select", "split", "spoken", "sum"]
+__all__ = [
+    "Quote", "as_variable", "concat", "format", "heard", "join", "select", "split", "spoken", "sum",
+    "written",
+]  # fmt: skip
 
 NOTE = 2000  # characters of a note that an operation here writes, at most
 
 
-@dataclass(frozen=True, eq=False)
-class Pieces:
-    """How texts are put together: what is between them, before each and after each."""
+def _made(make: Callable[..., Variable], *values: Variable) -> Variable:
+    return make(*values)
 
-    between: str = ""
-    before: str = ""
-    after: str = ""
+
+def _told(ctx: Any, feedback: Any) -> Any:
+    return (None, *[feedback if need else None for need in ctx.needs_input_grad[1:]])
 
 
 class Join(Operation):
-    """Texts, one after another; what is said of the whole is said to each part, as it is."""
+    """Texts made into one by a plain function; what is said of it is said to each, as it is."""
 
-    @staticmethod
-    def forward(spec: Pieces, *texts: Variable) -> Variable:
-        pieces = [f"{spec.before}{_text(text)}{spec.after}" for text in texts]
-        roles = dict.fromkeys(text.role for text in texts if text.role)
-        return Variable(spec.between.join(pieces), " and ".join(roles))
-
-    @staticmethod
-    def backward(ctx: Any, feedback: Any) -> Any:
-        count = len(ctx.needs_input_grad) - 1
-        return (None, *[feedback] * count)
-
-
-@dataclass(frozen=True, eq=False)
-class Fields:
-    """The names of the values of a template, and what the result is."""
-
-    names: tuple[str, ...]
-    role: str
+    forward, backward = staticmethod(_made), staticmethod(_told)
 
 
 class Format(Operation):
-    """A template with its fields filled in; template and values are told what is said."""
+    """The same, of a template and the values of its fields."""
 
-    @staticmethod
-    def forward(spec: Fields, template: Variable, *values: Variable) -> Variable:
-        texts = [_written(value) for value in values]
-        return Variable(
-            fill(_text(template), dict(zip(spec.names, texts, strict=True))),
-            spec.role or template.role,
-        )
-
-    @staticmethod
-    def backward(ctx: Any, feedback: Any) -> Any:
-        _, *needed = ctx.needs_input_grad
-        return (None, *[feedback if need else None for need in needed])
+    forward, backward = staticmethod(_made), staticmethod(_told)
 
 
-@dataclass(frozen=True, eq=False)
-class Cut:
-    """Where a text is cut."""
+class Quote(Operation):
+    """The same, of what may have failed, for it is only spoken of."""
 
-    separator: str | None
-    maxsplit: int
+    takes_failures = True
+    forward, backward = staticmethod(_made), staticmethod(_told)
 
 
 class Split(Operation):
     """The parts of a text; what is said of a part is said to the text, with the part's number."""
 
     @staticmethod
-    def forward(spec: Cut, text: Variable) -> tuple[Variable, ...]:
-        parts = _text(text).split(spec.separator, spec.maxsplit)
+    def forward(cut: Callable[[str], list[str]], text: Variable) -> tuple[Variable, ...]:
+        parts = cut(_text(text))
         if not parts:
             raise ArgumentError("A text without a part was split.", given=repr(text.data))
         return tuple(
@@ -88,20 +61,14 @@ class Split(Operation):
 
     @staticmethod
     def backward(ctx: Any, *feedback: Any) -> Any:
-        told = [Locate.apply(number, heard(said)) for number, said in enumerate(feedback) if said]
-        return None, told
+        def located(number: int, said: Variable) -> Variable:  # cut, or it grew along a chain
+            return Variable(shorten(f"On part {number} of the text: {said.data}", NOTE), said.role)
 
-
-class Locate(Operation):
-    """What is said of a part, as said of the whole; cut, so that it does not grow along a chain."""
-
-    @staticmethod
-    def forward(number: int, said: Variable) -> Variable:
-        return Variable(shorten(f"On part {number} of the text: {said.data}", NOTE), said.role)
-
-    @staticmethod
-    def backward(ctx: Any, feedback: Any) -> Any:
-        return None, feedback
+        return None, [
+            Join.apply(partial(located, number), heard(said))
+            for number, said in enumerate(feedback)
+            if said
+        ]
 
 
 def concat(*texts: Variable | str) -> Variable:
@@ -115,7 +82,7 @@ def concat(*texts: Variable | str) -> Variable:
         >>> concat(Variable("abc", role="a"), Variable("def", role="b"))
         Variable('abcdef', role='a and b')
     """
-    return _joined(Pieces(), texts)
+    return _joined(texts)
 
 
 def join(separator: str, texts: Sequence[Variable | str]) -> Variable:
@@ -131,7 +98,7 @@ def join(separator: str, texts: Sequence[Variable | str]) -> Variable:
     """
     if not isinstance(separator, str):
         raise ArgumentTypeError("A separator is a plain text.", given=type(separator).__name__)
-    return _joined(Pieces(separator), texts)
+    return _joined(texts, separator)
 
 
 def sum(values: Sequence[Variable]) -> Variable:
@@ -153,7 +120,7 @@ def sum(values: Sequence[Variable]) -> Variable:
         for value in variables[1:]:
             total = total + value
         return total
-    return _joined(Pieces("", "<ITEM>", "</ITEM>"), variables)
+    return _joined(variables, tags=("<ITEM>", "</ITEM>"))
 
 
 def format(template: Template | str, /, *, role: str = "", **values: Any) -> Variable:
@@ -176,7 +143,12 @@ def format(template: Template | str, /, *, role: str = "", **values: Any) -> Var
             expected="a str or a Template", mend="Make it a Template, or a TemplateParameter.",
         )  # fmt: skip
     variables = [as_variable(value) for value in values.values()]
-    return Format.apply(Fields(tuple(values), role), as_variable(template), *variables)
+
+    def filled(template: Variable, *given: Variable) -> Variable:
+        texts = dict(zip(values, map(written, given), strict=True))
+        return Variable(fill(_text(template), texts), role or template.role)
+
+    return Format.apply(filled, as_variable(template), *variables)
 
 
 def split(text: Variable, separator: str | None = None, maxsplit: int = -1) -> list[Variable]:
@@ -191,7 +163,7 @@ def split(text: Variable, separator: str | None = None, maxsplit: int = -1) -> l
     """
     if separator == "":
         raise ArgumentError("A text was split at an empty separator.")
-    parts = Split.apply(Cut(separator, maxsplit), as_variable(text))
+    parts = Split.apply(lambda whole: whole.split(separator, maxsplit), as_variable(text))
     return list(parts) if isinstance(parts, tuple) else [parts]
 
 
@@ -232,22 +204,33 @@ def heard(feedback: Variable) -> Variable:
     return feedback
 
 
-def _joined(pieces: Pieces, texts: Sequence[Variable | str]) -> Variable:
+def _joined(
+    texts: Sequence[Variable | str], between: str = "", tags: tuple[str, str] = ("", "")
+) -> Variable:
     variables = [as_variable(text) for text in texts]
     if not variables:
         raise ArgumentError("There is no text to put together.", expected="one or more")
-    return Join.apply(pieces, *variables)
+
+    def joined(*given: Variable) -> Variable:
+        roles = dict.fromkeys(each.role for each in given if each.role)
+        pieces = [f"{tags[0]}{_text(each)}{tags[1]}" for each in given]
+        return Variable(between.join(pieces), " and ".join(roles))
+
+    return Join.apply(joined, *variables)
 
 
 def _text(value: Variable) -> str:
     if not isinstance(value.data, str):
         raise ArgumentTypeError(
-            "A text was expected.", given=repr(value), mend="Make it one: map_python(str, value)."
+            "A text was expected.",
+            given=repr(value)[:80],
+            mend="Make it one: map_python(str, value). A batch of them runs inside tape.vmap.",
         )
     return value.data
 
 
-def _written(value: Variable) -> str:
+def written(value: Variable) -> str:
+    """A text, or a number that requires no gradient, as a text."""
     if not _is_number(value):
         return _text(value)
     if value.requires_grad:

@@ -1,19 +1,19 @@
 """`judge`: a language model as the evaluator."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
 from pullback.tape import Variable, vmap
-from pullback.text._conversation import Conversation, read_conversation
 from pullback.text._evaluation import Evaluation, is_full
 from pullback.text._failure import attempted, failure_in
-from pullback.text._joining import as_variable, join, sum
+from pullback.text._joining import Quote, as_variable, join, sum, written
 from pullback.text._operation import Operation
 from pullback.text._prompts import prompt
-from pullback.text._replies import ask, check_retries
+from pullback.text._replies import ask, check_retries, fill_prompt
 from pullback.text.lm import LM
 from pullback.text.lm._json import parse_object
 
@@ -26,8 +26,8 @@ class Judge:
 
     Arguments:
         lm: the model.
-        conversation: the messages.
-        prediction: which of their Variables is judged.
+        messages: given the Variables, what is sent.
+        prediction: which of the Variables is judged.
         criteria: which of them are told what is said of the explanation.
         success: whether a score needs no improvement.
         retries: how many more times to ask.
@@ -35,7 +35,7 @@ class Judge:
     """
 
     lm: LM
-    conversation: Conversation
+    messages: Callable[[Sequence[Variable]], Any]
     prediction: int
     criteria: tuple[int, ...]
     success: Callable[[float], bool]
@@ -59,10 +59,11 @@ class JudgeOne(Operation):
         said = f"Nothing was judged: {failure}"
         score = 0.0
         if failure is None:
-            messages: Any = spec.conversation.messages(variables)
+            messages = spec.messages(variables)
             with attempted() as tried:
-                score, said = await ask(spec.lm, messages, read_verdict, spec.retries,
-                                        **spec.options)  # fmt: skip
+                score, said = await ask(
+                    spec.lm, messages, read_verdict, spec.retries, **spec.options
+                )
             said = said if tried.failure is None else tried.failure
         role = variables[spec.prediction].role
         return Variable(score, "score"), Variable(said, f"judgement of {role}")
@@ -128,17 +129,14 @@ def judge(
         raise ArgumentTypeError("A language model judges.", given=type(lm).__name__)
     check_retries(retries)
     rule, expected = as_variable(criterion), "none" if target is None else target
-    turns = [{"role": role, "content": template} for role, template in prompt("judge")]
+    parts = prompt("judge")
 
-    def one(prediction: Variable, target: Variable) -> Any:
-        fields = {"criterion": rule, "prediction": prediction, "target": target}
-        conversation, variables = read_conversation(
-            turns, fields, unused=True, every=True, fenced=True
-        )  # fmt: skip
-        first = conversation.count
-        spec = Judge(lm, conversation, first + 1, (first,), success, retries, options)
-        return JudgeOne.apply(spec, *variables)
+    def messages(variables: Sequence[Variable]) -> Any:
+        named = zip(("criterion", "prediction", "target"), map(written, variables), strict=True)
+        return fill_prompt(parts, **dict(named))
 
+    spec = Judge(lm, messages, 1, (0,), success, retries, options)
+    one = partial(JudgeOne.apply, spec, rule)
     data = prediction.data
     if not isinstance(data, list | tuple):
         return Evaluation(*one(prediction, as_variable(expected)))
@@ -154,21 +152,9 @@ def judge(
     count = len(data)
     said = [explanations[number] for number in range(count)]
     total = sum([scores[number] for number in range(count)])
-    return Evaluation(total / count, join("\n", [Plain.apply(None, each) for each in said]))
-
-
-class Plain(Operation):
-    """A text as a text, so that one judge that failed does not hide what others said."""
-
-    takes_failures = True
-
-    @staticmethod
-    def forward(spec: None, text: Variable) -> Variable:
-        return Variable(str(text.data), text.role)
-
-    @staticmethod
-    def backward(ctx: Any, feedback: Any) -> Any:
-        return None, feedback
+    # As plain texts, so that one judge that failed does not hide what others said.
+    plain = [Quote.apply(lambda text: Variable(str(text.data), text.role), each) for each in said]
+    return Evaluation(total / count, join("\n", plain))
 
 
 def read_verdict(answer: str) -> tuple[float, str]:

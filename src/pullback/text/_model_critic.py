@@ -1,7 +1,7 @@
 """`ModelCritic`: a language model says what the texts of an operation should change."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from pullback.text._critic import Review
 from pullback.text._joining import heard
 from pullback.text._operation import Operation
 from pullback.text._prompts import prompt
-from pullback.text._replies import ask, check_retries, fill_prompt, shorten
+from pullback.text._replies import ask, check_retries, fill_prompt, listed, shorten
 from pullback.text._templates import fence_of
 from pullback.text.lm import LM
 
@@ -44,23 +44,16 @@ class ModelCritic:
         self.lm, self.retries, self.limit, self.options = lm, retries, limit, options
 
     async def review(self, review: Review) -> list[Any]:
-        """One answer an input of any operation."""
+        """One answer an input of the operation."""
 
-        def written(inputs: Sequence[Variable]) -> str:
-            named = [f"{value.role or 'input'}: {_shown(value)}" for value in inputs]
-            return "\n".join([review.purpose, *named])
+        def named(inputs: Sequence[Variable]) -> str:
+            shown = [f"{value.role or 'input'}: {_shown(value)}" for value in inputs]
+            return "\n".join([review.purpose, *shown])
 
-        return await self._ask(review, written)
-
-    async def review_call(self, call: Any, review: Review) -> list[Any]:
-        """One answer a text of a call of a model."""
-        return await self._ask(review, call.conversation.transcript)
-
-    async def _ask(self, review: Review, written: Callable[[Sequence[Variable]], str]) -> list[Any]:
         chosen = tuple(number for number, wanted in enumerate(review.wanted) if wanted)
         answers: list[Any] = [None] * len(review.wanted)
         if chosen:
-            spec = Critique(self, chosen, written)
+            spec = Critique(self, chosen, review.written or named)
             told = await Criticise.run(spec, review.output, heard(review.feedback), *review.inputs)
             for number, note in zip(chosen, told, strict=True):
                 answers[number] = note if len(note) else None
@@ -88,7 +81,7 @@ class Criticise(Operation):
         critic, parts = spec.critic, [inputs[number] for number in spec.chosen]
         messages = fill_prompt(
             prompt("feedback"), call=spec.written(inputs), answer=_shown(output),
-            said=_bounded(said, critic.limit), parts=_numbered(parts),
+            said=listed(_sourced(said), critic.limit), parts=_numbered(parts),
         )  # fmt: skip
         read = lambda answer: read_feedback(answer, len(parts))  # noqa: E731
         told = await ask(critic.lm, messages, read, critic.retries, **critic.options)
@@ -111,20 +104,11 @@ def _shown(value: Variable) -> str:
     return str(value.data) if isinstance(value.data, str) else repr(value.data)
 
 
-def _bounded(feedback: Variable, limit: int) -> str:
-    """Feedback as one text of at most so many characters, each note with where it comes from."""
-    lines = []
+def _sourced(feedback: Variable) -> Iterator[str]:
+    """Each note with where it comes from."""
     for note in getattr(feedback, "notes", (feedback,)):
         source = f"[on {note.origin.role}] " if note.origin and note.origin.role else ""
-        lines.append(f"- {source}{note._data}")  # the history is that of the feedback
-    kept, size = [], 0
-    for line in lines:
-        size += len(line)
-        if kept and size > limit:
-            break
-        kept.append(shorten(line, limit))
-    left = [f"- ({len(lines) - len(kept)} more left out)"] if len(kept) < len(lines) else []
-    return "\n".join([*kept, *left])
+        yield f"{source}{note._data}"  # the history is that of the feedback
 
 
 def _numbered(parts: Sequence[Variable]) -> str:

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 from pullback.tape import Function, Variable, is_grad_enabled
@@ -29,8 +29,8 @@ class Operation(Function):
         super().__init_subclass__(**kwargs)
         cls._waits = inspect.iscoroutinefunction(cls.forward)
         if "forward" in vars(cls) and not cls.takes_failures:
-            cls.forward = staticmethod(_handing_on(cls.forward))
-            cls.backward = staticmethod(_sending_back(cls.backward))
+            cls.forward = staticmethod(_unless(_handed_on, cls.forward))
+            cls.backward = staticmethod(_unless(_sent_back, cls.backward))
 
     @classmethod
     def run(cls, spec: Any, *variables: Variable) -> Any:
@@ -51,45 +51,33 @@ class Operation(Function):
         ctx.save_for_backward(*variables, *outputs)
 
 
-def _handing_on(forward: Any) -> Any:
-    """A forward that gives a failure of its inputs in place of an output."""
-
-    def handed_on(variables: Sequence[Variable]) -> Any:
-        found = failure_in([variable.data for variable in variables])
-        return None if found is None else Variable(found, "failure")
-
-    @functools.wraps(forward)
-    def called(spec: Any, *variables: Variable) -> Any:
-        found = handed_on(variables)
-        return forward(spec, *variables) if found is None else found
-
-    @functools.wraps(forward)
-    async def awaited(spec: Any, *variables: Variable) -> Any:
-        found = handed_on(variables)
-        return await forward(spec, *variables) if found is None else found
-
-    return awaited if inspect.iscoroutinefunction(forward) else called
+def _handed_on(spec: Any, *variables: Variable) -> Variable | None:
+    """In place of forward: the first failure of the inputs; None where there is none."""
+    found = failure_in([variable.data for variable in variables])
+    return None if found is None else Variable(found, "failure")
 
 
-def _sending_back(backward: Any) -> Any:
-    """A backward that, of an output that was handed on, tells the failed inputs alone."""
+def _sent_back(ctx: Any, *feedback: Any) -> tuple[Any, ...] | None:
+    """In place of backward, of what was handed on: what was said, to the failed inputs alone."""
+    wanted = ctx.needs_input_grad[1:]
+    failed = [failure_in(each._data) is not None for each in ctx.saved_variables[: len(wanted)]]
+    if not any(failed):
+        return None
+    told = zip(failed, wanted, strict=True)
+    return (None, *[feedback[0] if each and need else None for each, need in told])
 
-    def failed(ctx: Any) -> list[bool]:
-        count = len(ctx.needs_input_grad) - 1
-        return [failure_in(value._data) is not None for value in ctx.saved_variables[:count]]
 
-    def sent(ctx: Any, told: list[bool], feedback: Any) -> Any:
-        wanted = zip(told, ctx.needs_input_grad[1:], strict=True)
-        return (None, *[feedback if each and need else None for each, need in wanted])
+def _unless(first: Callable[..., Any], rule: Callable[..., Any]) -> Any:
+    """The rule, where `first` has nothing to give in its place."""
 
-    @functools.wraps(backward)
-    def called(ctx: Any, *feedback: Any) -> Any:
-        told = failed(ctx)
-        return sent(ctx, told, feedback[0]) if any(told) else backward(ctx, *feedback)
+    @functools.wraps(rule)
+    def called(*args: Any) -> Any:
+        found = first(*args)
+        return rule(*args) if found is None else found
 
-    @functools.wraps(backward)
-    async def awaited(ctx: Any, *feedback: Any) -> Any:
-        told = failed(ctx)
-        return sent(ctx, told, feedback[0]) if any(told) else await backward(ctx, *feedback)
+    @functools.wraps(rule)
+    async def awaited(*args: Any) -> Any:
+        found = first(*args)
+        return await rule(*args) if found is None else found
 
-    return awaited if inspect.iscoroutinefunction(backward) else called
+    return awaited if inspect.iscoroutinefunction(rule) else called

@@ -1,7 +1,8 @@
 """`map_python`: any Python function as an operation, whose exceptions are feedback."""
 
+import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,15 +56,15 @@ class Step:
     instructed: bool
 
 
-def _call(spec: Step, inputs: tuple[Variable, ...]) -> Any:
-    worked_on = inputs[1:] if spec.instructed else inputs
-    return spec.function(*[value.data for value in worked_on])
-
-
-def _failed(spec: Step, inputs: tuple[Variable, ...], error: Exception) -> StepError:
-    name = spec.purpose or getattr(spec.function, "__name__", "a step")
-    said = scrub(f"{name} failed: {type(error).__name__}: {error}")  # it is sent and kept
-    return StepError(f"The Python step {name!r} failed.", inputs, said)
+@contextlib.contextmanager
+def _step(spec: Step, inputs: tuple[Variable, ...]) -> Iterator[list[Any]]:
+    """The data that the function is given; what it raises inside is that of the step."""
+    try:
+        yield [value.data for value in (inputs[1:] if spec.instructed else inputs)]
+    except Exception as error:
+        name = spec.purpose or getattr(spec.function, "__name__", "a step")
+        said = scrub(f"{name} failed: {type(error).__name__}: {error}")  # it is sent and kept
+        raise StepError(f"The Python step {name!r} failed.", inputs, said) from error
 
 
 def _output(spec: Step, result: Any) -> Variable:
@@ -108,15 +109,11 @@ class MapPython(Operation):
 
     @staticmethod
     def forward(spec: Step, *inputs: Variable) -> Variable:
-        try:
-            result = _call(spec, inputs)
-        except Exception as error:
-            raise _failed(spec, inputs, error) from error
+        with _step(spec, inputs) as given:
+            result = spec.function(*given)
         return _output(spec, result)
 
-    @staticmethod
-    async def backward(ctx: Any, feedback: Any) -> Any:
-        return await _review(ctx, feedback)
+    backward = staticmethod(_review)
 
 
 class MapPythonAwaited(Operation):
@@ -124,15 +121,11 @@ class MapPythonAwaited(Operation):
 
     @staticmethod
     async def forward(spec: Step, *inputs: Variable) -> Variable:
-        try:
-            result = await _call(spec, inputs)
-        except Exception as error:
-            raise _failed(spec, inputs, error) from error
+        with _step(spec, inputs) as given:
+            result = await spec.function(*given)
         return _output(spec, result)
 
-    @staticmethod
-    async def backward(ctx: Any, feedback: Any) -> Any:
-        return await _review(ctx, feedback)
+    backward = staticmethod(_review)
 
 
 def map_python(

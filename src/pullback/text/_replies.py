@@ -1,7 +1,7 @@
 """Ask a model with one of the prompts of this room, and read its answer strictly."""
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 from pullback.errors import ArgumentError, ReplyError
@@ -13,6 +13,7 @@ __all__ = [
     "between_tags",
     "check_retries",
     "fill_prompt",
+    "listed",
     "retry_messages",
     "shorten",
 ]
@@ -108,3 +109,22 @@ def shorten(text: str, size: int) -> str:
     left = f" [{len(text) - size} characters left out] "
     keep = max(size - len(left), 2)
     return text[: keep - keep // 2] + left + text[len(text) - keep // 2 :]
+
+
+def listed(texts: Iterable[str], limit: int) -> str:
+    """Texts, each once, as a list of about so many characters; "none" where there are none.
+
+    Example:
+        >>> print(listed(["Be brief.", "Be kind.", "Be brief."], 12))
+        - Be brief.
+        - (1 more left out)
+    """
+    lines = [f"- {text}" for text in dict.fromkeys(texts)]
+    kept, size = [], 0
+    for line in lines:
+        size += len(line)
+        if kept and size > limit:
+            kept.append(f"- ({len(lines) - len(kept)} more left out)")
+            break
+        kept.append(shorten(line, limit))
+    return "\n".join(kept) or "none"

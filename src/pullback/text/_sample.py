@@ -1,14 +1,13 @@
 """One sample through a pipeline: its score, and what was said of each parameter."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from pullback.errors import ArgumentTypeError, ModelError
+from pullback.errors import ModelError
 from pullback.tape import Variable, grad, no_grad
-from pullback.text._evaluation import Evaluation
+from pullback.text._evaluation import Evaluation, finite
 from pullback.text._failure import forgive, tolerating
 from pullback.text._module import Module
 from pullback.text._python import StepError
@@ -31,59 +30,6 @@ class Scored:
     score: float
     failure: str = ""
     said: Mapping[str, Notes] = field(default_factory=dict)
-
-
-def score_sample(
-    metric: Callable[[Any, Any], Any],
-    module: Any,
-    sample: Any,
-    parameters: Mapping[str, Variable] | None = None,
-) -> Scored:
-    """Score a sample, and, where parameters are given, run feedback back to them.
-
-    No parameter's ``grad`` changes. A step that fails scores 0, and what it raised is the feedback.
-    A model that fails scores 0, up to the failures that are tolerated here.
-
-    Raises:
-        ArgumentTypeError: the metric gave neither an `Evaluation` nor a finite number.
-    """
-    with tolerating():
-        try:
-            return _scored(metric, module, sample, parameters)
-        except ModelError as error:
-            failure = forgive(error)
-            if failure is None:
-                raise
-            return Scored(0.0, failure.cause)
-
-
-def _scored(
-    metric: Callable[[Any, Any], Any],
-    module: Any,
-    sample: Any,
-    parameters: Mapping[str, Variable] | None,
-) -> Scored:
-    if parameters is None:
-        with no_grad():
-            try:
-                return Scored(number_of(metric(module, sample)))
-            except StepError as error:
-                return Scored(0.0, error.feedback)
-    scored, roots, notes = _run(metric, module, sample)
-    return replace(scored, said=_said(roots, notes, parameters))
-
-
-def _run(
-    metric: Callable[[Any, Any], Any], module: Any, sample: Any
-) -> tuple[Scored, list[Variable], list[Variable] | None]:
-    """What a sample gave, and where feedback to what made it starts from."""
-    try:
-        evaluation = metric(module, sample)
-    except StepError as error:
-        told, notes = error.told()
-        return Scored(0.0, error.feedback), told, notes
-    roots = [evaluation.score] if isinstance(evaluation, Evaluation) else []
-    return Scored(number_of(evaluation)), roots, None
 
 
 class Trace:
@@ -117,16 +63,49 @@ def trace_sample(
     sample: Any,
     parameters: Mapping[str, Variable],
 ) -> Trace:
-    """Score a sample; its feedback can be read later, while the texts are as they were."""
+    """Score a sample; its feedback can be read later, while the texts are as they were.
+
+    No parameter's ``grad`` changes. A step that fails scores 0, and what it raised is the feedback.
+    A model that fails scores 0, up to the failures that are tolerated here.
+
+    Raises:
+        ArgumentTypeError: the metric gave neither an `Evaluation` nor a finite number.
+    """
     with tolerating():
         try:
-            scored, roots, notes = _run(metric, module, sample)
+            evaluation = metric(module, sample)
+        except StepError as error:
+            return Trace(Scored(0.0, error.feedback), *error.told(), parameters)
         except ModelError as error:
             failure = forgive(error)
             if failure is None:
                 raise
-            scored, roots, notes = Scored(0.0, failure.cause), [], None
-    return Trace(scored, roots, notes, parameters)
+            return Trace(Scored(0.0, failure.cause), [], None, parameters)
+    roots = [evaluation.score] if isinstance(evaluation, Evaluation) else []
+    return Trace(Scored(number_of(evaluation)), roots, None, parameters)
+
+
+def score_sample(
+    metric: Callable[[Any, Any], Any],
+    module: Any,
+    sample: Any,
+    parameters: Mapping[str, Variable] | None = None,
+) -> Scored:
+    """Score a sample, and, where parameters are given, run feedback back to them at once.
+
+    Otherwise as `trace_sample`.
+    """
+    if parameters is None:
+        with no_grad():
+            return trace_sample(metric, module, sample, {}).scored
+    with tolerating():
+        trace = trace_sample(metric, module, sample, parameters)
+        try:
+            return replace(trace.scored, said=trace.said())
+        except ModelError as error:  # a critic's own: nothing is said
+            if forgive(error) is None:
+                raise
+            return trace.scored
 
 
 def text_parameters(module: Module) -> dict[str, Variable]:
@@ -146,10 +125,7 @@ def number_of(evaluation: Any) -> float:
     """
     score = evaluation.score if isinstance(evaluation, Evaluation) else evaluation
     score = score.data if isinstance(score, Variable) else score
-    if not isinstance(score, int | float) or not math.isfinite(score):
-        raise ArgumentTypeError("The metric gave no finite number.", given=repr(score)[:80],
-                                expected="an Evaluation or a number")  # fmt: skip
-    return float(score)
+    return finite(score, "What the metric gave")
 
 
 def _said(roots: list[Variable], notes: Any, parameters: Mapping[str, Variable]) -> dict[str, Any]:

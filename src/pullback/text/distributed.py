@@ -14,9 +14,9 @@ import pickle
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
 from multiprocessing import ProcessError
@@ -32,110 +32,101 @@ from pullback.tape._node import count
 from pullback.tape._place import place, within
 from pullback.text import _prompts
 from pullback.text._at_once import at_once
-from pullback.text._critic import current_critic, use_critic
+from pullback.text._critic import _critic, current_critic
 from pullback.text._errors import read_error, write_error
 from pullback.text._failure import tolerate, tolerating
 from pullback.text._module import Module
 from pullback.text._sample import Scored, score_sample, text_parameters
 from pullback.text.lm import LM, Completion, Request, Tool
 
-__all__ = ["Scored", "backward", "evaluate"]
+__all__ = ["Scored", "Workers"]
 
 
-def evaluate(
-    module: Module,
-    metric: Callable[[Any, Any], Any],
-    samples: Sequence[Any],
-    executor: Executor,
-    *,
-    chunk: int = 8,
-    host: str = "localhost",
-    pickler: type[pickle.Pickler] | None = None,
-) -> list[Scored]:
-    """Score samples on the workers of an executor.
+class Workers:
+    """The workers of an executor, for batches of samples.
 
     Arguments:
-        module: the pipeline.
-        metric: given the module and a sample, gives an `Evaluation` or a finite number.
-        samples: the data.
         executor: has the workers.
         chunk: how many samples a task takes at once; they run in threads, since they wait.
         host: the name or address at which the workers reach this process.
         pickler: writes the pipeline for the workers; that of cloudpickle where it is installed,
             which sends classes and lambdas of a script by value, else of ``pickle``.
 
-    Returns:
-        What each sample gave, in their order.
-
     Raises:
-        ArgumentError: a number makes no sense, or something cannot be sent.
-        ProgramError: the metric raised, or a worker died and the executor is none that goes on.
+        ArgumentError: the chunk holds no sample.
 
     Example:
-        ``Measure(..., evaluate=functools.partial(distributed.evaluate, executor=pool))``
-        measures so.
+        ``Measure(module, metric, held, evaluate=Workers(pool).evaluate)`` measures on them.
     """
-    options = {"executor": executor, "chunk": chunk, "host": host, "pickler": pickler}
-    return _Batch(module, metric, samples, **options).run(learn=False)
-
-
-def backward(
-    module: Module,
-    metric: Callable[[Any, Any], Any],
-    samples: Sequence[Any],
-    executor: Executor,
-    *,
-    chunk: int = 8,
-    host: str = "localhost",
-    pickler: type[pickle.Pickler] | None = None,
-) -> list[Scored]:
-    """Score samples on the workers of an executor, and run feedback back to the parameters.
-
-    The feedback is added to the parameters here when all samples are done, in the order of the
-    samples, whatever the order in which they ended; if one fails, no parameter is told anything.
-    Arguments, results and errors are those of `evaluate`.
-    """
-    options = {"executor": executor, "chunk": chunk, "host": host, "pickler": pickler}
-    found = _Batch(module, metric, samples, **options).run(learn=True)
-    told = [
-        (parameter, [note for each in found for note in each.said.get(path, ())])
-        for path, parameter in text_parameters(module).items()
-    ]
-    told = [(parameter, notes) for parameter, notes in told if notes]
-    if told:
-        run_backward([each for each, _ in told], [Feedback(notes) for _, notes in told])
-    return found
-
-
-class _Batch:
-    """Samples on their way through the workers."""
 
     def __init__(
-        self, module: Module, metric: Any, samples: Sequence[Any], *, executor: Any, chunk: Any,
-        host: Any, pickler: Any,
-    ) -> None:  # fmt: skip
+        self,
+        executor: Executor,
+        *,
+        chunk: int = 8,
+        host: str = "localhost",
+        pickler: type[pickle.Pickler] | None = None,
+    ) -> None:
+        if chunk < 1:
+            raise ArgumentError("Samples of a chunk are one or more.", given=f"{chunk=}")
+        self.executor, self.chunk, self.host = executor, chunk, host
+        self.pickler = pickler or _pickler()
+
+    def evaluate(
+        self, module: Module, metric: Callable[[Any, Any], Any], samples: Sequence[Any]
+    ) -> list[Scored]:
+        """Score samples.
+
+        Arguments:
+            module: the pipeline.
+            metric: given the module and a sample, gives an `Evaluation` or a finite number.
+            samples: the data.
+
+        Returns:
+            What each sample gave, in their order.
+
+        Raises:
+            ArgumentError: there is no sample, or something cannot be sent.
+            ProgramError: the metric raised, or a worker died and the executor is none that goes on.
+        """
+        return self._run(module, metric, samples, learn=False)
+
+    def backward(
+        self, module: Module, metric: Callable[[Any, Any], Any], samples: Sequence[Any]
+    ) -> list[Scored]:
+        """Score samples, and run feedback back to the parameters.
+
+        The feedback is added to the parameters here when all samples are done, in the order of the
+        samples, whatever the order in which they ended; if one fails, no parameter is told
+        anything. Arguments, results and errors are those of `evaluate`.
+        """
+        found = self._run(module, metric, samples, learn=True)
+        told = [
+            (parameter, [note for each in found for note in each.said.get(path, ())])
+            for path, parameter in text_parameters(module).items()
+        ]
+        told = [(parameter, notes) for parameter, notes in told if notes]
+        if told:
+            run_backward([each for each, _ in told], [Feedback(notes) for _, notes in told])
+        return found
+
+    def _run(self, module: Any, metric: Any, samples: Sequence[Any], learn: bool) -> list[Scored]:
         if not isinstance(module, Module) or not callable(metric):
             raise ArgumentTypeError(
                 "Workers are given a Module and a metric.",
                 given=f"{type(module).__name__}, {type(metric).__name__}",
             )
-        if chunk < 1 or not len(samples):
-            raise ArgumentError("Samples, and a chunk of them, are one or more.",
-                                given=f"{len(samples)} samples, {chunk=}")  # fmt: skip
-        self.module, self.metric, self.samples = module, metric, samples
-        self.executor, self.chunk, self.host = executor, chunk, host
-        self.pickler = pickler or _pickler()
-        self.models: list[LM] = []
-
-    def run(self, learn: bool) -> list[Scored]:
-        if learn and not text_parameters(self.module):
+        if not len(samples):
+            raise ArgumentError("Samples are one or more.", given="none")
+        if learn and not text_parameters(module):
             raise ArgumentError("The module has no text that may be changed.")
-        ambient = (_prompts._replaced.get(), current_critic())
-        shared = self._pack((self.module, self.metric, ambient, learn))
-        starts = range(0, len(self.samples), self.chunk)
-        parts = [self._pack(list(self.samples[start : start + self.chunk])) for start in starts]
-        known = [(lm.model, lm.price) for lm in self.models]
-        with _Office(self.models, self.host) as office:
+        models: list[LM] = []
+        chosen = _prompts._replaced.get(), current_critic()  # for all inside, there as here
+        shared = self._pack((module, metric, *chosen, learn), models)
+        starts = range(0, len(samples), self.chunk)
+        parts = [self._pack(list(samples[n : n + self.chunk]), models) for n in starts]
+        known = [(lm.model, lm.price) for lm in models]
+        with _Office(models, self.host) as office:
             work = partial(_work, shared, known, office.address)
             tasks = [self.executor.submit(work, *each) for each in zip(parts, starts, strict=True)]
             try:
@@ -154,35 +145,17 @@ class _Batch:
         with tolerating() as failures:
             for row in rows:
                 failures.count(row["asked"], row["failures"])
-        return [_read(row) for row in rows]
+        return [_unpack(row["scored"], models) for row in rows]
 
-    def _pack(self, value: Any) -> bytes:
-        """The value for a worker, its models by their numbers."""
-
-        class Packer(self.pickler):  # type: ignore[invalid-inheritance]
-            def persistent_id(packer, each: Any) -> Any:  # noqa: N805 - self is the batch
-                if not isinstance(each, LM):
-                    return None
-                if not any(each is lm for lm in self.models):
-                    self.models.append(each)
-                return next(number for number, lm in enumerate(self.models) if lm is each)
-
-            def reducer_override(packer, each: Any) -> Any:  # noqa: N805
-                if isinstance(each, Variable):
-                    return _reduced(each)
-                beyond = getattr(super(), "reducer_override", None)  # cloudpickle has one
-                return NotImplemented if beyond is None else beyond(each)
-
-        file = io.BytesIO()
+    def _pack(self, value: Any, models: list[LM]) -> bytes:
         try:
-            Packer(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+            return _pack(self.pickler, value, models)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ArgumentError(
                 "The pipeline, its metric or a sample cannot be sent to a worker.",
                 given=str(error)[:200],
                 mend="Define it at the top of a module; or pip install cloudpickle.",
             ) from None
-        return file.getvalue()
 
 
 def _pickler() -> type[pickle.Pickler]:
@@ -191,6 +164,63 @@ def _pickler() -> type[pickle.Pickler]:
     except ImportError:
         return pickle.Pickler
     return CloudPickler
+
+
+def _pack(pickler: type[pickle.Pickler], value: Any, models: list[LM]) -> bytes:
+    """The value for another process, its models by their numbers."""
+
+    class Packer(pickler):  # type: ignore[invalid-inheritance]
+        def persistent_id(self, each: Any) -> Any:
+            if isinstance(each, Origin):
+                return tuple(each)
+            if not isinstance(each, LM):
+                return None
+            if not any(each is lm for lm in models):
+                models.append(each)
+            return next(number for number, lm in enumerate(models) if lm is each)
+
+        def reducer_override(self, each: Any) -> Any:
+            if isinstance(each, Variable):
+                return _reduced(each)
+            beyond = getattr(super(), "reducer_override", None)  # cloudpickle has one
+            return NotImplemented if beyond is None else beyond(each)
+
+    file = io.BytesIO()
+    Packer(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    return file.getvalue()
+
+
+def _unpack(packed: bytes, models: Sequence[LM]) -> Any:
+    """What was packed; the nodes that wrote its notes are told apart from all others."""
+    nodes: dict[int, int] = {}
+
+    class Unpacker(pickle.Unpickler):
+        def persistent_load(self, pid: Any) -> Any:
+            if isinstance(pid, int):
+                return models[pid]
+            function, role, node = pid
+            return Origin(function, role, nodes.setdefault(node, next(count)))
+
+    return Unpacker(io.BytesIO(packed)).load()
+
+
+def _reduced(variable: Variable) -> Any:
+    """A leaf for another process: its value and where it is from, without what was said of it."""
+    if variable.grad_fn is not None:
+        raise GraphError(
+            "A value with a history was to be sent to a worker, where none is.",
+            given=repr(variable)[:80], mend="Pass its detach(), or make it inside the metric.",
+        )  # fmt: skip
+    state = (variable.data, variable.role, variable.requires_grad, variable.name)
+    return _made, (type(variable), state, variable.origin)
+
+
+def _made(kind: type[Variable], state: tuple[Any, ...], origin: Origin | None) -> Variable:
+    made = kind.__new__(kind)
+    Variable.__init__(made, *state)
+    if origin is not None:
+        made._more().origin = origin
+    return made
 
 
 class _Office:
@@ -295,87 +325,25 @@ class _Distant(LM):
 def _work(
     shared: bytes, known: list[tuple[str, Any]], address: Any, part: bytes, start: int
 ) -> list[dict[str, Any]]:
-    """Run on a worker: some samples, at once; what each gave, as plain data."""
-    models = [_Distant(number, *each, address) for number, each in enumerate(known)]
-    module, metric, ambient, learn = _unpack(shared, models)
+    """Run on a worker: some samples, at once; what each gave, packed."""
+    models: list[LM] = [_Distant(number, *each, address) for number, each in enumerate(known)]
+    module, metric, prompts, critic, learn = _unpack(shared, models)
     samples = _unpack(part, models)
     parameters = text_parameters(module) if learn else None
 
     def one(number: int) -> dict[str, Any]:
-        _asked.set(Counter())
+        _asked.set(Counter())  # in a context of its own, as all that is set here
+        _prompts._replaced.set(prompts)
+        _critic.set(critic)
         try:
             with tolerate(1.0) as failures, within(("sample", start + number)):
-                row = _row(score_sample(metric, module, samples[number], parameters))
-            return {**row, "asked": failures.asked, "failures": failures.causes}
+                scored = score_sample(metric, module, samples[number], parameters)
+            told = _pack(pickle.Pickler, scored, models)
+            return {"scored": told, "asked": failures.asked, "failures": failures.causes}
         except Exception as error:
             return {"error": write_error(error)}
 
-    with _around(*ambient):
-        return at_once([partial(one, number) for number in range(len(samples))], len(samples))
-
-
-@contextmanager
-def _around(prompts: Any, critic: Any) -> Iterator[None]:
-    """What the process that sent the samples had chosen for all inside."""
-    with ExitStack() as stack:
-        token = _prompts._replaced.set(prompts)
-        stack.callback(_prompts._replaced.reset, token)
-        if critic is not None:
-            stack.enter_context(use_critic(critic))
-        yield
-
-
-def _row(scored: Scored) -> dict[str, Any]:
-    said = {
-        path: [
-            {"text": note.data, "role": note.role, "origin": note.origin and tuple(note.origin)}
-            for note in notes
-        ]
-        for path, notes in scored.said.items()
-    }
-    return {"score": scored.score, "failure": scored.failure, "said": said}
-
-
-def _read(row: Mapping[str, Any]) -> Scored:
-    """What a worker has sent; the nodes that wrote its notes are told apart from all others."""
-    nodes: dict[int, int] = {}
-
-    def note(entry: Mapping[str, Any]) -> Variable:
-        made = Variable(entry["text"], entry["role"])
-        if entry["origin"] is not None:
-            function, role, node = entry["origin"]
-            made._more().origin = Origin(function, role, nodes.setdefault(node, next(count)))
-        return made
-
-    said = {path: tuple(map(note, notes)) for path, notes in row["said"].items()}
-    return Scored(row["score"], row["failure"], said)
-
-
-def _unpack(packed: bytes, models: Sequence[LM]) -> Any:
-    class Unpacker(pickle.Unpickler):
-        def persistent_load(self, pid: Any) -> Any:
-            return models[pid]
-
-    return Unpacker(io.BytesIO(packed)).load()
-
-
-def _reduced(variable: Variable) -> Any:
-    """A leaf for a worker: its value, without what was said of it."""
-    if variable.grad_fn is not None:
-        raise GraphError(
-            "A value with a history was to be sent to a worker, where none is.",
-            given=repr(variable)[:80], mend="Pass its detach(), or make it inside the metric.",
-        )  # fmt: skip
-    whole = (type(variable), variable.data, variable.role, variable.requires_grad, variable.name)
-    return _made, whole
-
-
-def _made(
-    kind: type[Variable], data: Any, role: str, requires_grad: bool, name: str | None
-) -> Variable:
-    made = kind.__new__(kind)
-    Variable.__init__(made, data, role, requires_grad, name)
-    return made
+    return at_once([partial(one, number) for number in range(len(samples))], len(samples))
 
 
 def _read_request(value: Mapping[str, Any]) -> Request:

@@ -1,16 +1,14 @@
-"""Ray's workers as a `concurrent.futures.Executor`, and batches of samples over them."""
+"""Ray's workers as a `concurrent.futures.Executor`, and for batches of samples."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any
 
 from pullback.errors import ArgumentError
 from pullback.internal._extras import require
-from pullback.text import distributed
-from pullback.text._module import Module
-from pullback.text.distributed import Scored
+from pullback.text.distributed import Workers
 
-__all__ = ["RayExecutor", "backward", "evaluate"]
+__all__ = ["RayExecutor", "workers"]
 
 
 class RayExecutor(Executor):
@@ -71,38 +69,21 @@ def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
     return fn(*args, **kwargs)
 
 
-def evaluate(
-    module: Module,
-    metric: Callable[[Any, Any], Any],
-    samples: Sequence[Any],
-    *,
-    chunk: int = 8,
-    attempts: int = 3,
-) -> list[Scored]:
-    """Score samples on the workers of Ray: `pullback.text.distributed.evaluate` over them.
+def workers(*, chunk: int = 8, attempts: int = 3) -> Workers:
+    """The workers of the Ray that is started, for batches of samples.
+
+    Arguments:
+        chunk: how many samples a task takes at once.
+        attempts: how many workers may die over the same task before it is given up.
+
+    Raises:
+        ArgumentError: Ray is not started, or a number makes no sense.
+        MissingExtraError: ray is not installed.
 
     Example:
-        ``Measure(module, metric, held, evaluate=pullback.text.ray.evaluate)`` measures so.
+        ``Measure(module, metric, held, evaluate=pullback.text.ray.workers().evaluate)``
     """
-    return _over_ray(distributed.evaluate, module, metric, samples, chunk=chunk, attempts=attempts)
-
-
-def backward(
-    module: Module,
-    metric: Callable[[Any, Any], Any],
-    samples: Sequence[Any],
-    *,
-    chunk: int = 8,
-    attempts: int = 3,
-) -> list[Scored]:
-    """Score samples there, and run feedback back: `pullback.text.distributed.backward`."""
-    return _over_ray(distributed.backward, module, metric, samples, chunk=chunk, attempts=attempts)
-
-
-def _over_ray(verb: Any, *batch: Any, chunk: int, attempts: int) -> Any:
-    with RayExecutor(attempts=attempts) as executor:
-        ray = executor.ray
-        return verb(
-            *batch, executor, chunk=chunk, host=ray.util.get_node_ip_address(),
-            pickler=ray.cloudpickle.CloudPickler,
-        )  # fmt: skip
+    executor = RayExecutor(attempts=attempts)
+    ray = executor.ray
+    host, pickler = ray.util.get_node_ip_address(), ray.cloudpickle.CloudPickler
+    return Workers(executor, chunk=chunk, host=host, pickler=pickler)

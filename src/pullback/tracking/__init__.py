@@ -5,6 +5,7 @@ from pullback.internal._extras import require_tensor as _require_tensor
 _require_tensor("pullback.tracking")
 
 from pullback.tracking.formats import (
+    BlockErrors,
     FormatAdvice,
     NumberFormat,
     SimulatedFormat,
@@ -20,12 +21,15 @@ from pullback.tracking.run._observation import Observation
 from pullback.tracking.run._reading import read_run
 from pullback.tracking.run._run import Run, Series
 from pullback.tracking.watch._annotate import annotate
+from pullback.tracking.watch._blocks import BlockAdvice
 from pullback.tracking.watch._measures import channel_maximum
 from pullback.tracking.watch._record import Record
 from pullback.tracking.watch._track import track
 from pullback.tracking.watch._tracker import Tracker
 
 __all__ = [
+    "BlockAdvice",
+    "BlockErrors",
     "Change",
     "Finding",
     "FormatAdvice",

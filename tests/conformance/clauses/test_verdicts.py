@@ -402,3 +402,17 @@ def test_a_second_derivative_that_disagrees_with_itself_accuses_nobody():
 def test_an_operation_that_torch_does_not_differentiate_again_is_a_refusal():
     report = check(torch.nn.functional.hardsigmoid, normal(3, 5), clauses="double")
     assert report["double"].verdict is Verdict.LACKING
+
+
+def test_zeros_that_stand_for_what_was_not_asked_for_are_no_work_of_backward():
+    class Each(Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            return x + y
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return tuple(2 * cotangent if needed else None for needed in ctx.needs_input_grad)
+
+    finding = check(Each, normal(3), normal(3), gradient="surrogate", clauses="needs-input-grad")
+    assert finding["needs-input-grad"].verdict is Verdict.HOLDS

@@ -1,8 +1,8 @@
 """Runs a small program with a journal again and again, and kills it at random points.
 
-``python -m tests.text.lm.killing URL JOURNAL KILLS SEED`` prints JSON: the texts of each run when
-it was left alone, what each resumed run found in doubt, and how often it was killed. It forks, so
-that a run costs milliseconds.
+``python -m tests.text.lm.killing JOURNAL KILLS SEED URL...`` prints JSON, for each server: the
+texts of each run when it was left alone, what each resumed run found in doubt, and how often it was
+killed. It forks, so that a run costs milliseconds.
 """
 
 import asyncio
@@ -62,8 +62,7 @@ def attempt(lm: OpenAI, path: str, out: str, limit: float) -> bool:
     return killed
 
 
-def main(url: str, journal: str, kills: int, seed: int) -> None:
-    random.seed(seed)
+def killed_at(url: str, journal: str, kills: int) -> dict[str, object]:
     lm = model(url)
     begin = time.monotonic()
     attempt(lm, f"{journal}.whole", f"{journal}.whole.json", 60)
@@ -79,9 +78,11 @@ def main(url: str, journal: str, kills: int, seed: int) -> None:
                     doubts.append(sum(call.answer is None for call in found.calls()))
         texts.append(json.loads(Path(out).read_text()))
         number += 1
-    runs = len(texts)
-    print(json.dumps({"texts": texts, "doubts": doubts, "killed": killed, "runs": runs}))
+    return {"texts": texts, "doubts": doubts, "killed": killed, "runs": len(texts)}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    where, count, start, *urls = sys.argv[1:]
+    random.seed(int(start))
+    found = [killed_at(url, f"{where}-{n}", int(count)) for n, url in enumerate(urls)]
+    print(json.dumps(found))

@@ -14,7 +14,7 @@ from tests.text import server as faults
 from tests.text.server import Server
 
 from pullback.errors import ArgumentError, ModelError, ReplyError
-from pullback.text.lm import Finish, Image, Limit, Message, OpenAI, Request, Retry, Tool
+from pullback.text.lm import Finish, Image, Limit, Message, OpenAI, Request, Retry, Scripted, Tool
 from pullback.text.prices import Price
 
 KEY = "sk-loopback-0123456789abcdef"
@@ -350,3 +350,9 @@ def test_the_key_is_in_no_error_log_or_answer(name, caplog):
     written = text + caplog.text + "".join(repr(vars(record)) for record in caplog.records)
     assert KEY not in written
     assert "another-secret-value" not in written
+
+
+def test_a_retry_says_nothing_where_no_log_is_shown(capsys, monkeypatch):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    assert Retry(Scripted([ModelError("busy", transient=True), "x"]), wait=0.0)("?").text == "x"
+    assert capsys.readouterr().err == ""

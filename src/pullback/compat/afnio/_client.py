@@ -120,7 +120,7 @@ def get_backward_model_client() -> ModelClientSingleton:
 class BackwardCritic:
     """The critic that asks whichever client is set when backward runs."""
 
-    async def review_call(self, call: Any, review: Any) -> Any:
+    async def review(self, review: Any) -> Any:
         """One answer a text of a call of a model."""
         lm, options = as_lm(get_backward_model_client(), {})
-        return await ModelCritic(lm, **options).review_call(call, review)
+        return await ModelCritic(lm, **options).review(review)

@@ -10,6 +10,8 @@ returns ``x`` itself          returns a view of ``x``: the value cannot be chang
                               the factor or corrupts ``x``
 a tensor ``f`` gets None      a tensor ``f`` that requires a gradient gets zeros: the
                               value does not depend on it
+a tensor ``f`` is ``ctx.f``,  ``ctx.saved_tensors[0]``: a change is refused by backward
+and may change unnoticed
 a half-precision tensor       ``f`` is used in float32 or wider: 1e-9 does not become 0
 ``f`` may become 0
 a tensor ``f`` that does      refused at the call

@@ -31,7 +31,7 @@ class GradFactor(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, f: Factor) -> Tensor:
-        """Return ``x``, and keep the factor as ``ctx.f``.
+        """Return ``x``, and keep the factor: a number as ``ctx.f``, a tensor as a saved one.
 
         Arguments:
             ctx: the context.
@@ -48,7 +48,10 @@ class GradFactor(Function):
                 given=f"x of type {type(x).__name__}",
                 expected="a torch.Tensor",
             )
-        ctx.f = f
+        if isinstance(f, Tensor):
+            ctx.save_for_backward(f)  # which notices where it is changed before backward
+        else:
+            ctx.f = f
         if x.is_floating_point() or x.is_complex():
             check_tensor(x, "GradFactor")
             check_factor(_numeric(f), x, "GradFactor", name="f", allow_nan=True)
@@ -62,11 +65,12 @@ class GradFactor(Function):
             ctx: the context of forward.
             grad_y: the gradient of the result.
         """
-        factor = _numeric(ctx.f)
+        given = ctx.f if hasattr(ctx, "f") else ctx.saved_tensors[0]
+        factor = _numeric(given)
         of_x = multiply(grad_y, widen(factor) if isinstance(factor, Tensor) else factor)
         # Of a context of one's own nothing is asked but the factor, as there.
-        learned = isinstance(ctx.f, Tensor) and any(getattr(ctx, "needs_input_grad", ())[1:])
-        return of_x, torch.zeros_like(ctx.f) if learned else None
+        learned = isinstance(given, Tensor) and any(getattr(ctx, "needs_input_grad", ())[1:])
+        return of_x, torch.zeros_like(given) if learned else None
 
 
 def _numeric(f: Any) -> Any:

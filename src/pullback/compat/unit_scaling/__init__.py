@@ -51,24 +51,20 @@ either order. ``example_batch`` and ``visualiser`` download a text data set and 
     of normal numbers; a gradient's bits are drawn in forward, so that two backward passes agree.
     Bad arguments raise ``ArgumentError``; there ``AssertionError``.
 ``track_scales``, ``simulate_format``, ``compile``
-    What torch.compile leaves out of its graphs (code that is disabled for it, torch.func, dispatch
-    modes, too many recompilations, checkpoints) is rounded all the same; there it is not. What a
+    They work in graphs of torch.compile. A linear layer or attention that is in none (code that is
+    disabled for it, torch.func, dispatch modes, too many recompilations, ``nn.MultiheadAttention``,
+    a custom ``Function``, ``torch.cond``) is refused by ``simulate_format``; there it is left.
+    Where nothing was traced, tracking and compiling are refused; there nothing happens. What a
     checkpoint in a graph runs again draws the random numbers that it drew, those of stochastic
-    rounding among them; there others, so that the gradients are those of another dropout. Where
-    nothing was traced, tracking and compiling are refused by name. They chain in any order:
-    rounding comes before tracking or compiling. Tracking with compiling, and a module a part of
-    which is transformed already, are refused by name; there one of the two is lost. A ``forward``
-    that was set on the instance is used, and bound to the copy. torch.compile runs a transformed
-    module as it is; there it drops the transforms.
+    rounding among them; there others, so that the gradients are those of another dropout. They
+    chain in any order: rounding comes before tracking or compiling. Tracking with compiling, a
+    module a part of which is transformed already, and one with a function set as its ``forward``
+    are refused by name; there one of the two is lost. torch.compile runs a transformed module as it
+    is; there it drops the transforms.
 ``simulate_format``, ``simulate_fp8``
     ``rounding`` and ``srbits`` of the formats are kept; there they are lost on the way and
     rounding is always stochastic. Keyword arguments work. A plain ``nn.Linear`` root works.
-    unit_scaling's own products are rounded as well if it is loaded. So are, of
-    ``nn.MultiheadAttention``, which there stays as it is, the linear layers, and the attention
-    with ``need_weights=False``: with weights torch multiplies matrices (``bmm``), which are not
-    rounded here either. Linear layers and attention in a custom ``Function`` that is traced are
-    refused; there they are not rounded. So is stochastic rounding in a branch of ``torch.cond``
-    whose gradient may be wanted.
+    unit_scaling's own products are rounded as well if it is loaded.
 """
 
 from pullback.internal._extras import require_tensor as _require_tensor

@@ -94,7 +94,7 @@ def analyse_module(
         >>> from pullback.compat.unit_scaling import analyse_module
         >>> x = torch.tensor([-1.0, 1.0, 3.0]).requires_grad_()
         >>> print(analyse_module(torch.nn.Tanh(), x, torch.ones(3), syntax_highlight=False))
-        def forward(self, input : torch.Tensor) -> torch.Tensor:
+        def forward(self, input : Tensor) -> Tensor:
             input_1 = input;  (-> 2.0, <- 0.237)
             tanh = torch.tanh(input_1);  (-> 0.954, <- 0.0)
             return tanh
@@ -106,8 +106,17 @@ def analyse_module(
     values = inputs if isinstance(inputs, tuple) else (inputs,)
     scales = measure_scales(ScalesInterpreter(traced, std_of), values, backward, every_input=False)
     notes = {name: scale_text(*pair) for name, pair in scales.items()}
-    code = annotate_code(traced.code, notes).replace("unit_scaling_functional_", "U.")
+    code = annotate_code(traced.code, notes)
+    for long, short in _SHORT.items():
+        code = code.replace(long, short)
     return _highlight(code) if syntax_highlight else code
+
+
+_SHORT = {
+    "unit_scaling_functional_": "U.",
+    ": torch.Tensor": ": Tensor",
+    "-> torch.Tensor": "-> Tensor",
+}
 
 
 def _known_modules() -> tuple[ModuleType, ...]:

@@ -8,9 +8,9 @@ from torch.utils.checkpoint import checkpoint
 
 from pullback.internal.torch import CHECKPOINT_CONTEXTS
 
-__all__ = ["preserve_random_state"]
+__all__ = ["CHECKPOINT", "preserve_random_state"]
 
-_OPERATOR = torch.ops.higher_order.tag_activation_checkpoint
+CHECKPOINT = torch.ops.higher_order.tag_activation_checkpoint
 
 
 def preserve_random_state(graph_module: fx.GraphModule) -> None:
@@ -21,7 +21,7 @@ def preserve_random_state(graph_module: fx.GraphModule) -> None:
     for part in graph_module.modules():
         if isinstance(part, fx.GraphModule):
             for node in part.graph.nodes:
-                if node.target is _OPERATOR:
+                if node.target is CHECKPOINT:
                     node.target = _checkpointed
             part.recompile()
 

@@ -1,27 +1,27 @@
 """`simulate_format` and `simulate_fp8`: graphs whose linear layers and attention are rounded."""
 
-import contextlib
-import functools
 import logging
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
+from torch._ops import HigherOrderOperator
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from pullback.compat.unit_scaling._checkpoint import CHECKPOINT
 from pullback.compat.unit_scaling._formats import FPFormat
 from pullback.compat.unit_scaling._transform import Transform, apply_transform, in_graph
 from pullback.errors import UnsupportedError
-from pullback.internal._open import open_function
-from pullback.internal.torch import never_compile, wrap_recomputation
+from pullback.internal.torch import never_compile
 from pullback.tracking.formats._model import check_traceable
 
 __all__ = ["simulate_format", "simulate_fp8"]
 
+Products = dict[Any, tuple[str, ...]]
 logger = logging.getLogger(__name__)
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -31,9 +31,8 @@ def simulate_format(module: Module, fwd_format: FPFormat, bwd_format: FPFormat) 
     """Return a copy of a module whose linear layers and attention run in simulated formats.
 
     The factors of each ``linear`` and ``scaled_dot_product_attention`` are rounded to the first
-    format, the gradient that comes back to its result to the second. Other products are left,
-    among them those of queries, keys and values in ``nn.MultiheadAttention`` with
-    ``need_weights=True``, which are matrix products; `pullback.tracking.simulate_format` has all.
+    format, the gradient that comes back to its result to the second. Other products are left:
+    `pullback.tracking.simulate_format` has all.
 
     Arguments:
         module: the module, which is left as it is.
@@ -42,8 +41,9 @@ def simulate_format(module: Module, fwd_format: FPFormat, bwd_format: FPFormat) 
 
     Raises:
         ArgumentTypeError: no module.
-        UnsupportedError: a part of the module is transformed already, or scripted; or, when run, a
-            custom Function multiplies, or a branch of torch.cond rounds stochastically.
+        UnsupportedError: a part of the module is transformed already, or scripted; or, when run,
+            one of these products is in no graph of torch.compile, or inside of an operator: a
+            custom Function, ``torch.cond``, ``nn.MultiheadAttention``.
 
     Example:
         >>> import torch
@@ -82,69 +82,39 @@ class _Simulation(Transform):
 
     def __init__(self, fwd_format: FPFormat, bwd_format: FPFormat) -> None:
         super().__init__()
-        self.fwd_format = fwd_format
-        self.bwd_format = bwd_format
+        self.formats = fwd_format, bwd_format
         # unit_scaling's unit_scale moves itself before what is called so.
         self.__qualname__ = "quantisation_backend"
 
     def transform(self, graph_module: fx.GraphModule) -> fx.GraphModule:
         """Return the graph with each product rounded."""
+        logger.info("running quantisation backend")
         products = _products()
-        # What is checkpointed or conditional is a graph of its own inside of this one.
+        # What is checkpointed is a graph of its own inside of this one.
         for part in graph_module.modules():
-            if isinstance(part, fx.GraphModule):
-                self._quantise(part, products)
+            if not isinstance(part, fx.GraphModule):
+                continue
+            for node in part.graph.nodes:
+                _check_node(part, node, products)
+                self._quantise(node, products)
+            part.graph.lint()
+            part.recompile()
         return graph_module
 
-    def _quantise(self, part: fx.GraphModule, products: dict[Any, tuple[str, ...]]) -> None:
-        for node in part.graph.nodes:
-            target = node.target
-            factors = target.factors if isinstance(target, _Quantised) else products.get(target)
-            if node.op == "call_function" and factors is not None:
-                logger.info("quantising function: %s", node)
-                node.target = _Quantised(target, factors, self.fwd_format, self.bwd_format)
-            elif target is functional.multi_head_attention_forward:
-                node.target = _Within(target, (self,))  # torch.compile does not trace into it
-            elif isinstance(target, _Within):
-                node.target = _Within(target.function, (*target.simulations, self))
-            elif target is torch.ops.higher_order.autograd_function_apply:
-                _refuse_products(part, node, products)
-            elif target is torch.ops.higher_order.cond:
-                self._refuse_drawing(part, node, products)
-        part.graph.lint()
-        part.recompile()
+    def _quantise(self, node: fx.Node, products: Products) -> None:
+        target: Any = node.target
+        factors = target.factors if isinstance(target, _Quantised) else products.get(target)
+        if node.op == "call_function" and factors is not None:
+            logger.info("quantising function: %s", node)
+            node.target = _Quantised(target, factors, *self.formats)
 
-    def _refuse_drawing(
-        self, part: fx.GraphModule, node: fx.Node, products: dict[Any, tuple[str, ...]]
-    ) -> None:
-        drawing = self.fwd_format.rounding == "stochastic" and torch.is_grad_enabled()
-        if drawing and _multiplies(part, node, products):
-            raise UnsupportedError(
-                "simulate_format cannot round stochastically inside of torch.cond, whose backward "
-                "computes its branch again with other random numbers.",
-                given="torch.cond with a linear layer or attention in a branch",
-                mend='Round values with rounding="nearest", or run without gradients.',
-            )
-
-    @contextlib.contextmanager
-    def around(self) -> Iterator[None]:
-        """Round the products that are in no graph."""
-        with _unfused(), _Untraced(self):
-            yield
+    def around(self) -> AbstractContextManager[Any]:
+        """Refuse the products that are in no graph."""
+        return _Sentinel()
 
 
-class _Untraced(TorchFunctionMode):
-    """Rounds each product that torch.compile left in eager code, when it is called.
-
-    Arguments:
-        everywhere: also what is called in a graph.
-    """
-
-    def __init__(self, simulation: _Simulation, *, everywhere: bool = False) -> None:
-        super().__init__()
-        self.simulation = simulation
-        self.everywhere = everywhere
-        self.products = _products()
+class _Sentinel(TorchFunctionMode):
+    """Refuses a product that torch.compile left in eager code, when it is called."""
 
     def __torch_function__(
         self,
@@ -153,85 +123,41 @@ class _Untraced(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
-        if in_graph() and not self.everywhere:
-            return func(*args, **kwargs)
-        wrap_recomputation(self, self.recomputed)
-        factors = self.products.get(func)
-        if factors is not None:
-            formats = self.simulation.fwd_format, self.simulation.bwd_format
-            return _Quantised(func, factors, *formats)(*args, **kwargs)
-        opened = open_function(func)
-        if opened is None:
-            return func(*args, **kwargs)
-        with self:  # the mode is off inside of this method; the function's own products count
-            return opened(*args, **kwargs)
-
-    def recomputed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """What activation checkpointing runs again: in such a mode as well."""
-
-        @functools.wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with _Untraced(self.simulation):
-                return function(*args, **kwargs)
-
-        return run
+        if not in_graph() and (func in _products() or func in _FUSED):
+            raise _refusal(f"{func.__name__}, in code that torch.compile does not trace")
+        return func(*args, **(kwargs or {}))
 
 
 # Compiled by itself it would take every product for a part of a graph.
-never_compile(_Untraced.__torch_function__)
+never_compile(_Sentinel.__torch_function__)
+
+# What torch.compile keeps as one node, or torch computes at once: their products are out of reach.
+_FUSED = (
+    functional.multi_head_attention_forward,
+    torch._transformer_encoder_layer_fwd,
+    torch._native_multi_head_attention,
+)
 
 
-class _Unfused:
-    """Keeps encoder layers from calling one function for all of their products.
-
-    The setting is one of the process: the first forward that begins changes it, and the last that
-    ends gives it back, in whatever threads they run.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.running = 0
-        self.before = True
-
-    @contextlib.contextmanager
-    def __call__(self) -> Iterator[None]:
-        with self.lock:
-            if self.running == 0:
-                self.before = torch.backends.mha.get_fastpath_enabled()
-                torch.backends.mha.set_fastpath_enabled(False)
-            self.running += 1
-        try:
-            yield
-        finally:
-            with self.lock:
-                self.running -= 1
-                if self.running == 0:
-                    torch.backends.mha.set_fastpath_enabled(self.before)
-
-
-_unfused = _Unfused()
-
-
-def _refuse_products(
-    part: fx.GraphModule, node: fx.Node, products: dict[Any, tuple[str, ...]]
-) -> None:
-    if _multiplies(part, node, products):
-        raise UnsupportedError(
-            "simulate_format cannot round inside of a custom Function, whose backward multiplies "
-            "out of reach.",
-            given="a torch.autograd.Function with a linear layer or attention in it",
-            mend="Write its forward without the Function, or leave this part out.",
-        )
-
-
-def _multiplies(part: fx.GraphModule, node: fx.Node, products: dict[Any, tuple[str, ...]]) -> bool:
-    """Whether a graph that a node is given has products, in itself or in a graph inside of it."""
+def _check_node(part: fx.GraphModule, node: fx.Node, products: Products) -> None:
+    """Refuse what multiplies where it cannot be rounded, or would be rounded otherwise again."""
+    if node.target in _FUSED:
+        raise _refusal(f"{node.target.__name__}, as nn.MultiheadAttention calls it")  # type: ignore[union-attr]
+    if not isinstance(node.target, HigherOrderOperator) or node.target is CHECKPOINT:
+        return
     graphs = (getattr(part, str(each.target), None) for each in node.all_input_nodes)
     bodies = (b for graph in graphs if isinstance(graph, fx.GraphModule) for b in graph.modules())
     nodes = (n for body in bodies if isinstance(body, fx.GraphModule) for n in body.graph.nodes)
-    known = {*products, functional.multi_head_attention_forward}
-    return any(n.target in known or isinstance(n.target, _Quantised | _Within) for n in nodes)
+    if any(n.target in products or n.target in _FUSED for n in nodes):
+        raise _refusal(f"a product inside of {node.target.name()}, whose backward has its own")
+
+
+def _refusal(given: str) -> UnsupportedError:
+    return UnsupportedError(
+        "simulate_format rounds linear layers and attention in graphs of torch.compile alone.",
+        given=given,
+        mend="Use pullback.tracking.simulate_format, which rounds what is called as it is called.",
+    )
 
 
 class _Quantised:
@@ -263,26 +189,9 @@ class _Quantised:
         return self.bwd_format.quantise_bwd(self.function(*values, **kwargs)).clone()
 
 
-class _Within:
-    """A function of a graph whose own products are rounded, by the mode for eager code."""
-
-    def __init__(self, function: Callable[..., Any], simulations: tuple[_Simulation, ...]) -> None:
-        self.function = function
-        self.simulations = simulations
-        self.__name__ = getattr(function, "__name__", "function")
-        self.__module__ = __name__
-        self.__qualname__ = self.__name__
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with contextlib.ExitStack() as modes:
-            for simulation in self.simulations:
-                modes.enter_context(_Untraced(simulation, everywhere=True))
-            return self.function(*args, **kwargs)
-
-
-def _products() -> dict[Any, tuple[str, ...]]:
+def _products() -> Products:
     attention = ("query", "key", "value")
-    products: dict[Any, tuple[str, ...]] = {
+    products: Products = {
         functional.linear: ("input", "weight"),
         functional.scaled_dot_product_attention: attention,
         torch.ops.aten.linear: ("input", "weight"),

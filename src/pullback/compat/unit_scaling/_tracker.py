@@ -1,23 +1,22 @@
 """`ScalePair` and `ScaleTracker`."""
 
-import itertools
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
 from pullback.compat.unit_scaling._std import std_tensor
 from pullback.errors import ArgumentTypeError
-from pullback.internal.torch import declare_ordered
 from pullback.tensor import Function
+from pullback.tracking.measure._layout import Direction
+from pullback.tracking.run._identity import Ticket
 from pullback.tracking.watch._annotate import scale_text
+from pullback.tracking.watch._operators import follow_operator, observe_operator
+from pullback.tracking.watch._store import register_store
+from pullback.tracking.watch._track import Track
 
 __all__ = ["ScalePair", "ScaleTracker"]
-
-_handles = itertools.count(1)
-_pairs: "WeakValueDictionary[int, ScalePair]" = WeakValueDictionary()
 
 
 class _Number:
@@ -58,8 +57,7 @@ class ScalePair:
     backward: float | None = _Number()  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        self._handle = next(_handles)
-        _pairs[self._handle] = self
+        self._handle = register_store(self)  # by which compiled code finds it, as a tracker's store
 
     def __reduce__(self) -> Any:  # a copy has a handle of its own
         return type(self), (self.forward, self.backward)
@@ -67,19 +65,22 @@ class ScalePair:
     def __str__(self) -> str:
         return scale_text(self.forward, self.backward)
 
+    def observe(self, values: Tensor, *_: Any) -> Ticket:
+        """Record the scale of a value."""
+        self.forward = std_tensor(values)  # type: ignore[assignment]  # read when it is looked at
+        return Ticket(0, 0, 0, False, True)
 
-@torch.library.custom_op("pullback_unit_scaling::record", mutates_args=())
-def _record(values: Tensor, handle: int, direction: str) -> None:
-    """Record the scale of a tensor in the pair of a handle, which a compiled graph can hold."""
-    pair = _pairs.get(handle)
-    if pair is not None:
-        setattr(pair, direction, std_tensor(values))
-
-
-_record.register_fake(lambda *_: None)
-# Of the whole batch, as it lies in memory.
-_record.register_vmap(lambda info, in_dims, *given: (_record(*given), None))
-declare_ordered(_record)
+    def follow(
+        self,
+        values: Tensor,
+        name: str,
+        ticket: Ticket,
+        order: int,
+        direction: Direction,
+    ) -> None:
+        """Record the scale of a gradient; tangents and gradients of gradients have no place."""
+        if direction == "backward" and order == 1:
+            self.backward = std_tensor(values)  # type: ignore[assignment]
 
 
 class ScaleTracker(Function):
@@ -108,7 +109,8 @@ class ScaleTracker(Function):
             scale_tracker: where the scales are recorded.
         """
         ctx.scale_tracker = scale_tracker
-        _record(t.detach(), _check(t, scale_tracker), "forward")
+        _check(t, scale_tracker)
+        observe_operator(t.detach(), scale_tracker._handle, "", "forward")
         return t.view_as(t)
 
     @staticmethod
@@ -119,7 +121,8 @@ class ScaleTracker(Function):
             ctx: the context of forward.
             t: the gradient of the result.
         """
-        _record(t.detach(), ctx.scale_tracker._handle, "backward")
+        ticket = torch.zeros(6, dtype=torch.int64)  # a pair has no use for it
+        follow_operator(t.detach(), ticket, ctx.scale_tracker._handle, "", "backward", 1)
         return t, None, None
 
     @classmethod
@@ -135,7 +138,8 @@ class ScaleTracker(Function):
         """
         if cls.forward is not ScaleTracker.forward or cls.backward is not ScaleTracker.backward:
             return super().apply(t, scale_pair)
-        return _Recorded.apply(t, _check(t, scale_pair))
+        _check(t, scale_pair)
+        return Track.apply(t, scale_pair._handle, "", False)[0]
 
     @staticmethod
     def track(t: Tensor, scale_tracker: ScalePair) -> Tensor:
@@ -148,34 +152,8 @@ class ScaleTracker(Function):
         return ScaleTracker.apply(t, scale_tracker)
 
 
-class _Recorded(Function):
-    """The rules of `ScaleTracker` with a number for the pair, which graphs and transforms take."""
-
-    gradient = "exact"
-    _direct = True  # to run its rules again would record again
-
-    @staticmethod
-    def forward(t: Tensor, handle: int) -> Tensor:
-        _record(t.detach(), handle, "forward")
-        return t.view_as(t)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.handle = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> tuple[Tensor, None]:
-        _record(cotangents[0].detach(), ctx.handle, "backward")
-        return cotangents[0], None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        # Not derived: transposing backward would record a gradient that there was not.
-        return tangents[0].view_as(tangents[0])
-
-
-def _check(t: Any, pair: Any) -> int:
-    """Return the handle of a pair, or refuse what cannot be tracked."""
+def _check(t: Any, pair: Any) -> None:
+    """Refuse what cannot be tracked."""
     if not isinstance(t, Tensor) or not (t.is_floating_point() or t.is_complex()):
         raise ArgumentTypeError(
             "ScaleTracker takes a floating or complex tensor.",
@@ -185,4 +163,3 @@ def _check(t: Any, pair: Any) -> int:
         raise ArgumentTypeError(
             "ScaleTracker records in a ScalePair.", given=f"a {type(pair).__name__}"
         )
-    return pair._handle

@@ -7,7 +7,6 @@ A transformed module keeps what was done to it under unit_scaling's own names, `
 import contextlib
 import copy
 import functools
-import inspect
 import itertools
 import threading
 import types
@@ -19,7 +18,6 @@ import torch
 from torch import Tensor, fx, nn
 
 from pullback.compat.unit_scaling._checkpoint import preserve_random_state
-from pullback.compat.unit_scaling._rebind import rebind_forwards
 from pullback.errors import ArgumentTypeError, UnsupportedError
 from pullback.internal.torch import are_functorch_transforms_active, graph_break, never_compile
 
@@ -29,10 +27,6 @@ Module = TypeVar("Module", bound=nn.Module)
 
 _TORCH = str(Path(torch.__file__).parent)
 _numbers = itertools.count()
-_STARS: dict[Any, str] = {
-    inspect.Parameter.VAR_POSITIONAL: "*",
-    inspect.Parameter.VAR_KEYWORD: "**",
-}
 
 
 class Transform:
@@ -77,8 +71,8 @@ def apply_transform(module: Module, transform: Transform) -> Module:
 
     Raises:
         ArgumentTypeError: no module.
-        UnsupportedError: a part of the module is transformed already, or the transforms exclude
-            each other.
+        UnsupportedError: a part of the module is transformed already or has a function set as
+            its forward, or the transforms exclude each other.
     """
     if not isinstance(module, nn.Module):
         raise ArgumentTypeError(
@@ -87,9 +81,8 @@ def apply_transform(module: Module, transform: Transform) -> Module:
             expected="an nn.Module",
         )
     _refuse_transformed_parts(module, transform)
-    memo: dict[int, Any] = {}
-    transformed: Any = copy.deepcopy(module, memo)
-    rebind_forwards(transformed, memo)
+    _refuse_set_forwards(module)
+    transformed: Any = copy.deepcopy(module)
     earlier = vars(transformed).get("backends", []) if is_transformed(transformed) else []
     base = vars(transformed)["base_forward"] if earlier else transformed.forward
     transformed.backends = _order([*earlier, transform])
@@ -111,6 +104,19 @@ def _refuse_transformed_parts(module: nn.Module, transform: Transform) -> None:
                 "one of the two transforms would be lost.",
                 given=f"{type(module).__name__}, whose {name} is transformed",
                 mend="Build the module from parts as they are, and transform it as a whole.",
+            )
+
+
+def _refuse_set_forwards(module: nn.Module) -> None:
+    """Refuse functions that were set as forward: in a copy they would run the original."""
+    for name, part in module.named_modules():
+        forward = vars(part).get("forward")
+        if isinstance(forward, types.FunctionType) and not is_transformed(part):
+            raise UnsupportedError(
+                "A forward that was set on a module may hold the module, so that a copy of it "
+                "would run the original.",
+                given=f"{forward.__qualname__}, set on {name or type(module).__name__}",
+                mend="Make a class with this forward.",
             )
 
 
@@ -277,37 +283,18 @@ def _frame_of(forward: Any) -> Callable[..., Any]:
     """Return a forward as a function with a code object of its own.
 
     torch.compile skips frames whose file is torch's, so that a root like nn.Sequential would not
-    be traced at all; such a forward is called from a frame of ours with the same arguments.
+    be traced at all; such a forward is called from a frame of ours.
     """
     code = getattr(forward, "__code__", None)
     if code is None or code.co_filename.startswith(_TORCH):
-        return _frame_around(forward)
+
+        def frame(*args: Any, **kwargs: Any) -> Any:
+            return forward(*args, **kwargs)
+
+        return _frame_of(frame)
     code = code.replace(co_name=f"forward_{next(_numbers)}")
-    frame = types.FunctionType(
+    fresh = types.FunctionType(
         code, forward.__globals__, forward.__name__, forward.__defaults__, forward.__closure__
     )
-    frame.__kwdefaults__ = forward.__kwdefaults__
-    return frame
-
-
-def _frame_around(forward: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(forward)
-    passed, bare, defaults, keyword_defaults = [], [], [], {}
-    for parameter in signature.parameters.values():
-        star = _STARS.get(parameter.kind, "")
-        keyword = f"{parameter.name}=" if parameter.kind is parameter.KEYWORD_ONLY else ""
-        passed.append(f"{star}{keyword}{parameter.name}")
-        bare.append(parameter.replace(annotation=parameter.empty, default=parameter.empty))
-        if parameter.default is not parameter.empty:
-            if parameter.kind is parameter.KEYWORD_ONLY:
-                keyword_defaults[parameter.name] = parameter.default
-            else:
-                defaults.append(parameter.default)
-    names = str(inspect.Signature(bare))
-    space: dict[str, Any] = {"inner": forward}
-    source = f"def frame{names}:\n    return inner({', '.join(passed)})\n"
-    exec(compile(source, __file__, "exec"), space)  # noqa: S102 - names from a signature only
-    frame = space["frame"]
-    frame.__defaults__ = tuple(defaults)
-    frame.__kwdefaults__ = keyword_defaults
-    return frame
+    fresh.__kwdefaults__ = forward.__kwdefaults__
+    return fresh

@@ -1,6 +1,6 @@
 """What several clauses say about how to mend a Function."""
 
-__all__ = ["COMPLETE", "DERIVE", "OPERATOR", "SAVE", "TRACE"]
+__all__ = ["COMPLETE", "DERIVE", "OPERATOR", "SAVE", "SCALAR", "TRACE"]
 
 COMPLETE = "Write Function from pullback instead, or use pullback.complete(F)."
 DERIVE = (
@@ -15,4 +15,9 @@ TRACE = (
 OPERATOR = (
     "torch drops the tangent of every operator of torch.library in forward mode, without an error. "
     "Call pullback.complete(operator), which derives it from the registered backward."
+)
+# A line of scripts: the sum of all outputs as a function of the first input.
+SCALAR = (
+    "def f(x): return sum(y.sum() for y in tree_leaves(call("
+    "*[x if a is xs[0] else a for a in args], **kwargs)))"
 )

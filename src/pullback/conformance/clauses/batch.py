@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._items import changed, data, there
+from pullback.conformance._items import changed, data
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._structure import keep
 from pullback.conformance._values import same_bits
@@ -49,7 +49,7 @@ class _Batch:
             given = given.with_values(
                 [torch.cat([a, b]) if k in chosen else a for k, (a, b) in enumerate(pairs)]
             )
-        probe = there(probe, given)
+        probe = probe.at(given)
         weights = probe.cotangents(probe.output_values())
         made = cls(probe, chosen, weights, [])
         return cls(probe, chosen, weights, made.rows(torch.arange(made.count)))
@@ -70,7 +70,7 @@ class _Batch:
             kept = keep(value, part)
             return part if kept is None else kept
 
-        other = there(self.probe, changed(self.probe.inputs, self.chosen, take))
+        other = self.probe.at(changed(self.probe.inputs, self.chosen, take))
         leaves = other.leaves()
         outputs = other.evaluate(leaves)
         # What has no row for each item says nothing of items, and its gradient is left out.

@@ -8,7 +8,7 @@ from pullback.conformance._compiled import Way, composed_ways, has_compiler, pla
 from pullback.conformance._failure import classify, describe
 from pullback.conformance._probe import Probe
 from pullback.conformance._traced import survived
-from pullback.conformance.clauses._hints import COMPLETE, TRACE
+from pullback.conformance.clauses._hints import COMPLETE, SCALAR, TRACE
 from pullback.report import Finding, Verdict
 
 __all__ = ["compiles"]
@@ -120,8 +120,7 @@ def _wrong(probe: Probe, what: str, expected: object, got: object) -> Finding:
         hint="torch drops or loses the custom rule here: write Function from pullback, or use "
         "pullback.complete(F), which is right or refuses.",
         repro=[
-            "def f(x): return sum(y.sum() for y in tree_leaves(call("
-            "*[x if a is xs[0] else a for a in args], **kwargs)))",
+            SCALAR,
             f"g = {_expression(what)}" if composed else "g = f",
             f"h = torch.compile(g, fullgraph=True, {options})",
             f"x = xs[0].detach().requires_grad_(); print('eager   ', g(x), {own})",

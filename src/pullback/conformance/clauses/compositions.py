@@ -6,10 +6,11 @@ import torch
 
 from pullback.conformance._batch import Batch, weigh
 from pullback.conformance._clause import clause
+from pullback.conformance._evidence import compare, differentiate
 from pullback.conformance._failure import describe
-from pullback.conformance._finite import compare, differentiate
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._vectors import flatten, products
+from pullback.conformance.clauses._hints import SCALAR
 from pullback.conformance.clauses._push import push
 from pullback.report import Finding
 
@@ -255,8 +256,7 @@ def _repro(name: str) -> list[str]:
     own = "(B(X) * V).flatten(1).sum(1)" if second and not bends else own
     return [
         "from torch.func import grad, jvp, vmap; x = xs[0].detach(); V = torch.randn(3, *x.shape)",
-        "def f(x): return sum(y.sum() for y in tree_leaves(call("
-        "*[x if a is xs[0] else a for a in args], **kwargs)))",
+        SCALAR,
         "def b(z): z = z.clone().requires_grad_(); return torch.autograd.grad(f(z), z)[0]",
         "def B(Z): return torch.stack([b(z) for z in Z])",
         "X = torch.stack([x, 1.1 * x, 0.9 * x]); V = V.to(x)",

@@ -29,7 +29,7 @@ def cotangent(probe: Probe) -> Finding:
         if not same_bits(now, then) or version_of(now) != versions[k]:
             return probe.broken(
                 f"Backward changed the cotangent of output {k} in place.",
-                expected=then, got=now, place=f"cotangent of output {k}",
+                expected=then, got=now, place=f"cotangent of output {k}", said="",
                 hint="Work on a clone: other branches of the graph may share the cotangent.",
                 given={"w": copies},
                 repro=[

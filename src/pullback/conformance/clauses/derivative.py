@@ -4,13 +4,14 @@ from dataclasses import replace
 
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, decide, try_derivative
-from pullback.conformance._entrywise import Entrywise, compare_entries
 from pullback.conformance._probe import Probe
+from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.report import Finding
 
 __all__ = ["derivative"]
 
 _SEPARATELY = 8
+_WRONG = "Backward is not what finite differences of forward are."
 
 
 @clause(
@@ -84,63 +85,5 @@ def _broken(probe: Probe, trial: Trial, only: int | None) -> Finding:
     hint = _HINT
     if abs(trial.value - trial.estimate.value) < _CLOSE * abs(trial.estimate.value):
         hint += " They are close: if backward solves or sums to a tolerance, check a finer one."
-    found = compare_entries(probe, only)
-    if found is not None:
-        return _by_entry(probe, found, hint)
     place = "every input at once" if only is None else probe.path(only)
-    there = replace(probe, inputs=probe.inputs.with_points(trial.points))
-    return there.broken(
-        "The directional derivative by backward is not that of forward.",
-        expected=f"{trial.estimate.value:.8g} +- {trial.estimate.error:.1g} (finite differences)",
-        got=f"{trial.value:.8g} (backward)",
-        place=place,
-        hint=hint,
-        given={"w": trial.weights, "v": trial.step},
-        repro=[
-            "h = 1e-6",
-            "got = torch.autograd.grad(outs(), xs, w, allow_unused=True)",
-            "got = [torch.zeros_like(x) if g is None else g for x, g in zip(xs, got)]",
-            "def moved(h):",
-            "    with torch.no_grad():",
-            "        for x, d in zip(xs, v): x += h * d",
-            "        found = sum((a.conj() * y).sum().real.item() for a, y in zip(w, outs()))",
-            "        for x, d in zip(xs, v): x -= h * d",
-            "    return found",
-            "print('finite differences', (moved(h) - moved(-h)) / (2 * h))",
-            "print('backward          ', "
-            "sum((g.conj() * d).sum().real.item() for g, d in zip(got, v)))",
-        ],
-    )
-
-
-def _by_entry(probe: Probe, found: Entrywise, hint: str) -> Finding:
-    there = replace(probe, inputs=probe.inputs.with_points(found.points))
-    k = found.only
-    if found.got is None:
-        hint = "Return its gradient at its place: backward returns None there."
-    return there.broken(
-        "Backward is not what finite differences of forward are.",
-        expected=found.expected,
-        got=found.got,
-        place=probe.path(k),
-        hint=hint,
-        said=found.said,
-        given={"w": found.weights},
-        repro=[
-            f"got = torch.autograd.grad(outs(), xs, w, allow_unused=True)[{k}]",
-            f"x = xs[{k}]; steps = {found.steps()}",
-            "def moved(i, h):",
-            "    with torch.no_grad():",
-            "        x.view(-1)[i] += h",
-            "        found = sum((a.conj() * y).sum().real.item() for a, y in zip(w, outs()))",
-            "        x.view(-1)[i] -= h",
-            "    return found",
-            "print('finite differences', "
-            "[(moved(i, h) - moved(i, -h)) / (2 * h) for i, h in steps.items()])"
-            if not found.expected.is_complex()
-            else "print('finite differences', [complex(*[(moved(i, d * h) - moved(i, -d * h)) "
-            "/ (2 * h) for d in (1, 1j)]) for i, h in steps.items()])",
-            "print('backward          ', got if got is None else "
-            "[got.reshape(-1)[i].item() for i in steps])",
-        ],
-    )
+    return wrong_derivative(probe, trial, only, detail=_WRONG, place=place, hint=hint)

@@ -6,7 +6,7 @@ import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import decide, try_derivative
-from pullback.conformance._finite import differentiate
+from pullback.conformance._evidence import differentiate
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._repro import Given
 from pullback.conformance._vectors import flatten, products

@@ -4,11 +4,11 @@ import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import second_slopes
-from pullback.conformance._finite import compare
+from pullback.conformance._evidence import compare
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._spans import has_basis, spans
 from pullback.conformance._vectors import flatten, products
-from pullback.conformance.clauses._hints import DERIVE
+from pullback.conformance.clauses._hints import DERIVE, SCALAR
 from pullback.conformance.clauses._push import push
 from pullback.report import Finding
 
@@ -61,8 +61,7 @@ def forward_over_forward(probe: Probe) -> Finding:
                 hint=f"torch differentiates a jvp of its own once only. {DERIVE}",
                 repro=[
                     "from torch.func import jvp; x = xs[0].detach(); v = torch.ones_like(x)",
-                    "def f(x): return sum(y.sum() for y in tree_leaves(call("
-                    "*[x if a is xs[0] else a for a in args], **kwargs)))",
+                    SCALAR,
                     "def B(t): z = (x + t * v).requires_grad_(); "
                     "return (torch.autograd.grad(f(z), z)[0] * v).sum().item()",
                     "print('forward over forward   ', "

@@ -9,6 +9,7 @@ from pullback.conformance._clause import clause
 from pullback.conformance._failure import describe
 from pullback.conformance._forked import ProcessDied, Stuck, forked
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._screen import Run
 from pullback.report import Finding
 
 __all__ = ["index_width"]
@@ -135,10 +136,8 @@ def _look(probe: Probe) -> Finding:
 
 def _run(probe: Probe, points: Tensors, cotangents: Tensors) -> Tensors:
     """Outputs and gradients at tensors that are handed over as they lie in memory."""
-    leaves = [x.detach().requires_grad_() for x in points]
-    outputs = probe.evaluate(leaves)
-    gradients = probe.pull(leaves, cotangents, outputs)
-    return [t.detach().contiguous().clone() for t in (*outputs, *gradients)]
+    run = Run.of(probe, cotangents, [x.detach().requires_grad_() for x in points])
+    return [t.contiguous().clone() for t in run.every]
 
 
 def _broken(

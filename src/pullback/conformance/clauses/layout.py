@@ -8,6 +8,7 @@ import torch
 from pullback.conformance._clause import clause
 from pullback.conformance._failure import is_raised_in
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._screen import Run
 from pullback.conformance._structure import ties_matrices
 from pullback.report import Finding
 
@@ -60,10 +61,7 @@ def layout(probe: Probe) -> Finding:
 
 def _run(probe: Probe, points: Tensors, cotangents: Tensors) -> Tensors:
     """Outputs and gradients at tensors that are handed over as they lie in memory."""
-    leaves = [x.detach().requires_grad_() for x in points]
-    outputs = probe.evaluate(leaves)
-    gradients = probe.pull(leaves, cotangents, outputs)
-    return [*(y.detach().clone() for y in outputs), *(g.detach() for g in gradients)]
+    return Run.of(probe, cotangents, [x.detach().requires_grad_() for x in points]).every
 
 
 def _is_none(probe: Probe, points: Tensors, cotangents: Tensors, place: int) -> bool:

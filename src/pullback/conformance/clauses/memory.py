@@ -9,7 +9,6 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._clause import clause
-from pullback.conformance._items import there
 from pullback.conformance._nodes import custom_nodes
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import resizings
@@ -204,7 +203,7 @@ def _large(probe: Probe) -> Finding | None:
         if inputs is None:
             continue
         with suppress(Exception):  # such a size is refused
-            kept.run(there(probe, inputs))
+            kept.run(probe.at(inputs))
         for number, tensor in kept.intermediates():
             size = tensor.untyped_storage().nbytes()
             if size > kept.bytes:

@@ -45,7 +45,7 @@ def mutation(probe: Probe) -> Finding:
             return _freed(probe, changed, moment)
         return probe.broken(
             f"{moment.capitalize()} changed {name} in place without ctx.mark_dirty.",
-            expected=before[changed][0], got=handed[changed], place=name,
+            expected=before[changed][0], got=handed[changed], place=name, said="",
             hint="Work on a clone, or declare the change with ctx.mark_dirty and return the input; "
             "one call with all of them, since torch keeps what the last one is given.",
             repro=[

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 from pullback.conformance._clause import clause
 from pullback.conformance._history import Lost, lost_with_history
 from pullback.conformance._probe import Probe, Tensors
@@ -54,11 +56,14 @@ def needs_input_grad(probe: Probe) -> Finding:
             answered = probe.answers(
                 [x.clone().requires_grad_(j == k) for j, x in enumerate(points)], cotangents
             )[k]
+            beside = _asked_instead(probe, points, cotangents, joint, k)
             return probe.broken(
-                "A gradient changes when the other inputs need none.",
+                "A gradient changes when the other inputs need none."
+                + (f" It is right where {beside} needs one too: its flag is asked." * bool(beside)),
                 expected=joint[k], got=None if answered is None else got[k],
                 place=probe.path(k),
-                hint="Look at ctx.needs_input_grad[k] by the position of the argument of forward.",
+                hint=f"Ask ctx.needs_input_grad for {probe.path(k)}"
+                f"{f', not for {beside}' * bool(beside)}: it counts the arguments of forward.",
                 given={"w": cotangents},
                 repro=[
                     "print('all  ', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
@@ -72,6 +77,18 @@ def needs_input_grad(probe: Probe) -> Finding:
             "Skip what ctx.needs_input_grad does not ask for.",
         )
     return probe.holds("Each gradient alone is the same, and costs no more than it must.")
+
+
+def _asked_instead(
+    probe: Probe, points: Tensors, cotangents: Tensors, joint: Tensors, k: int
+) -> str:
+    """The input that alone brings a gradient back when it needs one too; empty if none does."""
+    for j in range(len(points)):
+        if j != k:
+            got, _ = _count(probe, points, cotangents, (j, k))
+            if probe.differ([got[k]], [joint[k]], looser=1e3) is None:
+                return probe.path(j)
+    return ""
 
 
 def _lost(probe: Probe, lost: Lost) -> Finding:
@@ -99,6 +116,7 @@ def _count(
     """Gradients of some inputs, and how many operations backward took."""
     leaves = [x.clone().requires_grad_(k in wanted) for k, x in enumerate(points)]
     outputs = probe.evaluate(leaves)
-    with _Counter() as counter:
-        gradients = probe.pull(leaves, cotangents, outputs)
-    return [g.detach() for g in gradients], counter.count
+    with _Counter() as counter:  # of backward alone, not of zeros for what was not asked for
+        answered = probe.answers(leaves, cotangents, outputs)
+    pairs = zip(leaves, answered, strict=True)
+    return [torch.zeros_like(x) if g is None else g.detach() for x, g in pairs], counter.count

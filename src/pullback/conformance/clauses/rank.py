@@ -7,12 +7,15 @@ import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
-from pullback.conformance._derivative import decide, is_wrong, try_derivative
+from pullback.conformance._control import is_foreign
+from pullback.conformance._derivative import decide, try_derivative
 from pullback.conformance._failure import describe
-from pullback.conformance._items import changed, data, sharings, there
+from pullback.conformance._items import changed, data, sharings
 from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._repro import Given
 from pullback.conformance._screen import Run, agrees
+from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.report import Finding
 
 __all__ = ["rank"]
@@ -22,18 +25,6 @@ _HINT = (
     "Count dimensions from the end, or flatten the leading ones (x.reshape(-1, x.shape[-1])) and "
     "put them back; or let forward refuse other numbers of dimensions with an error."
 )
-_REPRO = [
-    "w, v = [torch.randn_like(y) for y in outs()], [torch.randn_like(x) for x in xs]",
-    "def along(t):",
-    "    for x, u in zip(xs, v): x.data.add_(t * u)",
-    "    s = sum((a * y).sum().item() for a, y in zip(w, outs()))",
-    "    for x, u in zip(xs, v): x.data.sub_(t * u)",
-    "    return s",
-    "g = torch.autograd.grad(outs(), xs, w)",
-    "print('backward          ', sum((a * u).sum().item() for a, u in zip(g, v)))",
-    "print('finite differences', (along(1e-6) - along(-1e-6)) / 2e-6)",
-    "print('outputs', outs())",
-]
 
 
 @dataclass(frozen=True)
@@ -114,10 +105,10 @@ def _every(probe: Probe) -> Iterator[_Made]:
 
 def _judge(probe: Probe, made: _Made) -> Finding | str:
     """A finding, or what is said of it."""
-    other = there(probe, made.inputs)
+    other = probe.at(made.inputs)
     try:
         outputs = _every_output(other)
-        items = [there(probe, item) for item in made.items]
+        items = [probe.at(item) for item in made.items]
         alone = [_every_output(item) for item in items]
         runs = [Run.of(item) for item in items]
     except NoEnd:
@@ -141,7 +132,10 @@ def _judge(probe: Probe, made: _Made) -> Finding | str:
     if all(same):
         return _by_items(other, made, run, runs)
     if same[0] and _is_first_alone(probe, made):
-        return _broken(other, made, alone[1][0], parts[1][0], "an output")
+        return _broken(
+            other, made, alone[1][0], parts[1][0], "an output",
+            repro=["print('at once', outs())", *_of_item(made, "1"), "print('alone  ', outs())"],
+        )  # fmt: skip
     return _by_differences(probe, other, made, run)
 
 
@@ -170,7 +164,10 @@ def _by_items(probe: Probe, made: _Made, run: Run, items: list[Run]) -> Finding 
         expected = torch.stack(every) if k in made.chosen else sum(every[1:], every[0])
         got = run.gradients[n]
         if probe.differ([got.reshape(expected.shape)], [expected], 1e4) is not None:
-            return _broken(probe, made, expected, got, f"the gradient of {probe.path(n)}")
+            return _broken(
+                probe, made, expected, got, f"the gradient of {probe.path(n)}",
+                given={"w": run.cotangents}, repro=_item_by_item(made, n),
+            )  # fmt: skip
     return _RIGHT
 
 
@@ -182,13 +179,13 @@ def _is_first_alone(probe: Probe, made: _Made) -> bool:
     if made.less:
         return False
     try:
-        turned = there(probe, changed(made.inputs, made.chosen, lambda v: v.flip(0)))
+        turned = probe.at(changed(made.inputs, made.chosen, lambda v: v.flip(0)))
         outputs = _every_output(turned)
-        alone = [_every_output(there(probe, item)) for item in reversed(made.items)]
+        alone = [_every_output(probe.at(item)) for item in reversed(made.items)]
         same = [_agree(probe, _part(outputs, k, made), alone[k]) for k in (0, 1)]
         whole = _every_output(probe)
         first, second = (
-            _every_output(there(probe, changed(probe.inputs, made.chosen, cut)))
+            _every_output(probe.at(changed(probe.inputs, made.chosen, cut)))
             for cut in (lambda v: v[:1], lambda v: v[1:2])
         )
     except Exception:  # not known
@@ -209,15 +206,56 @@ def _by_differences(probe: Probe, other: Probe, made: _Made, run: Run) -> Findin
         return "not told"
     if trial.match == "match":
         return _RIGHT
-    if any(is_wrong(there(probe, item)) for item in (probe.inputs, *made.items)):
+    if is_foreign(probe, (probe.inputs, *made.items)):
         return "not told: backward is wrong with the dimensions that were given too"
-    return _broken(other, made, f"{trial.estimate.value:.8g} (finite differences)",
-                   f"{trial.value:.8g} (backward)", "the gradients")  # fmt: skip
+    named = _named(other, made)
+    return wrong_derivative(
+        other, trial, place=named, hint=_HINT,
+        detail=f"With {made.name} of {named}, which forward takes, backward is wrong.",
+    )  # fmt: skip
 
 
-def _broken(probe: Probe, made: _Made, expected: object, got: object, what: str) -> Finding:
-    named = ", ".join(probe.inputs.paths[k] for k in made.chosen)
+def _named(probe: Probe, made: _Made) -> str:
+    return ", ".join(probe.inputs.paths[k] for k in made.chosen)
+
+
+def _of_item(made: _Made, number: str) -> list[str]:
+    """Lines that put one item in the place of all."""
+    ones = ", 0" * (made.name.startswith("2"))
+    part = "a[None]" if made.less else f"a[{number}{ones}]"
+    return [
+        "leaves = [a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]",
+        f"chosen = [leaves[k] for k in {list(made.chosen)}]",
+        f"args = tree_map(lambda a: {part} if any(a is c for c in chosen) else a, args)",
+    ]
+
+
+def _item_by_item(made: _Made, place: int) -> list[str]:
+    """Lines that print a gradient of all at once, and the sum of what each item gives."""
+    leaves, chosen, item = _of_item(made, "i")
+    own = "g" if made.less else "g[i]"
+    return [
+        "every = args",
+        f"got = torch.autograd.grad(outs(), xs, w, allow_unused=True)[{place}]",
+        leaves,
+        chosen,
+        f"total = torch.zeros_like(xs[{place}])",
+        f"for i in range({1 if made.less else 2}):",
+        f"    {item.removesuffix('args)')}every)",
+        "    ys = outs()",
+        f"    own = [{own}.reshape(y.shape) for g, y in zip(w, ys)]",
+        f"    total += torch.autograd.grad(ys, xs, own, allow_unused=True)[{place}]",
+        "print('item by item', total)",
+        "print('at once     ', got)",
+    ]
+
+
+def _broken(
+    probe: Probe, made: _Made, expected: object, got: object, what: str, *,
+    repro: list[str], given: Given | None = None,
+) -> Finding:  # fmt: skip
+    named = _named(probe, made)
     return probe.broken(
         f"With {made.name} of {named}, which forward takes, {what} is wrong.",
-        expected=expected, got=got, place=named, hint=_HINT, repro=_REPRO,
+        expected=expected, got=got, place=named, hint=_HINT, repro=repro, given=given,
     )  # fmt: skip

@@ -4,18 +4,20 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._derivative import Trial, decide, is_wrong, try_derivative
+from pullback.conformance._control import already, is_foreign
+from pullback.conformance._derivative import Trial, decide, try_derivative
 from pullback.conformance._failure import describe
 from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import Resizing, resizings, together
 from pullback.conformance._screen import Run, agrees
+from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.internal.torch import set_deterministic
 from pullback.report import Finding
 
@@ -30,6 +32,7 @@ _RESULTS = 2**17
 # Beyond these times nothing larger is tried, and then nothing more: a check is to stay fast.
 _CALL_SECONDS = 0.02
 _SECONDS = 3.0
+_GIVEN = "at the given size"
 
 
 @dataclass
@@ -103,7 +106,7 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
         inputs = resizing.at(size)
         if inputs is None:
             continue
-        other = replace(probe, inputs=inputs, original=inputs)
+        other = probe.at(inputs)
         try:
             with _fresh_memory():
                 runs[size] = run = Run.of(other)
@@ -119,11 +122,13 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
             break  # finite differences keep some twenty of each
         if probe.intent == "exact":
             settled, wrong = _judge(other, run, resizing.places, tried)
-            if wrong is not None and _is_foreign(probe, resizing):
+            if wrong is not None and is_foreign(probe, resizing.control()):
                 tried.foreign = True
                 return None
             if wrong is not None:
-                return _already(probe) or _broken(other, f"{size} of {resizing.where}", wrong)
+                return already(probe, _GIVEN) or _broken(
+                    other, f"{size} of {resizing.where}", wrong
+                )
             if settled:
                 tried.right.append(size)
     return _compare_parts(probe, tried, runs) if probe.intent == "surrogate" else None
@@ -148,11 +153,10 @@ def _unwritten(probe: Probe, run: Run) -> str | None:
     """What holds NaN only because torch filled fresh memory with it."""
     names = [f"output {k}" for k in range(len(run.outputs))]
     names += [f"the gradient of {probe.path(k)}" for k in range(len(run.gradients))]
-    every = [*run.outputs, *run.gradients]
-    if all(t.isfinite().all() for t in every):
+    if all(t.isfinite().all() for t in run.every):
         return None
     plain = Run.of(probe, run.cotangents)
-    for name, one, other in zip(names, every, [*plain.outputs, *plain.gradients], strict=True):
+    for name, one, other in zip(names, run.every, plain.every, strict=True):
         if bool((one.isnan() & ~other.isnan()).any()):
             return name
     return None
@@ -169,7 +173,7 @@ def _vary_together(probe: Probe, tried: Sequence[_Tried], end: float) -> Finding
         inputs = together([f.resizing for f in every], sizes_there, probe.generator("together"))
         if inputs is None or sum(value.numel() for value in inputs.values) > 4 * _ENTRIES:
             continue
-        other = replace(probe, inputs=inputs, original=inputs)
+        other = probe.at(inputs)
         try:
             run = Run.of(other)
         except Exception:  # noqa: S112 - loud, so not silently wrong
@@ -177,12 +181,12 @@ def _vary_together(probe: Probe, tried: Sequence[_Tried], end: float) -> Finding
         if sum(y.numel() for y in run.outputs) > _RESULTS:
             continue
         _, wrong = _judge(other, run, places, every[0])
-        if wrong is None or any(_is_foreign(probe, found.resizing) for found in every):
+        if wrong is None or any(is_foreign(probe, found.resizing.control()) for found in every):
             continue
         named = "; ".join(
             f"{size} of {f.resizing.where}" for f, size in zip(every, sizes_there, strict=True)
         )
-        return _already(probe) or _broken(other, named, wrong)
+        return already(probe, _GIVEN) or _broken(other, named, wrong)
     return None
 
 
@@ -239,18 +243,6 @@ def _direction(
     return kept
 
 
-def _is_foreign(probe: Probe, resizing: Resizing) -> bool:
-    """Whether arguments that are made in the same way are outside of the domain at any size."""
-    return any(is_wrong(replace(probe, inputs=made, original=made)) for made in resizing.control())
-
-
-def _already(probe: Probe) -> Finding | None:
-    """One cause gives one finding: what is wrong at the given size too is `derivative`'s."""
-    if is_wrong(probe):
-        return probe.skipped("The derivative is wrong at the given size already.")
-    return None
-
-
 def _compare_parts(probe: Probe, tried: _Tried, runs: dict[int, Run]) -> Finding | None:
     """Find entries of a surrogate's gradient that depend on how many others there are.
 
@@ -269,7 +261,7 @@ def _compare_parts(probe: Probe, tried: _Tried, runs: dict[int, Run]) -> Finding
         inputs = tried.resizing.at(size)
         if inputs is None:
             continue
-        other = replace(probe, inputs=inputs, original=inputs)
+        other = probe.at(inputs)
         cut = [_cut(g, y) for g, y in zip(whole.cotangents, run.outputs, strict=True)]
         again = Run.of(other, cut)
         parts = [_cut(g, x) for g, x in zip(whole.gradients, again.gradients, strict=True)]
@@ -285,11 +277,30 @@ def _compare_parts(probe: Probe, tried: _Tried, runs: dict[int, Run]) -> Finding
         return None
     size, k, expected, got = differ[0]
     inputs = tried.resizing.at(size) or probe.inputs
-    return replace(probe, inputs=inputs, original=inputs).broken(
+    return probe.at(inputs).broken(
         f"At size {size} of {tried.resizing.where} the gradient of an entry is another than beside "
         f"more entries, where forward is the same; at size {same[0]} it is not.",
-        expected=expected, got=got, place=probe.path(k), hint=_HINT, repro=_REPRO,
+        expected=expected, got=got, place=probe.path(k), hint=_HINT,
+        given={
+            "w": [_cut(g, y) for g, y in zip(whole.cotangents, runs[size].outputs, strict=True)],
+            "beside": (tried.resizing.at(largest) or probe.inputs).values,
+            "v": whole.cotangents,
+        },
+        repro=_alone_and_beside(k, expected),
     )  # fmt: skip
+
+
+def _alone_and_beside(k: int, part: torch.Tensor) -> list[str]:
+    """Lines that print a gradient, and the same part of it beside more entries."""
+    return [
+        f"print('alone      ', torch.autograd.grad(outs(), xs, w, allow_unused=True)[{k}])",
+        "large = iter(beside)",
+        "args = tree_map(lambda a: next(large).requires_grad_(a.requires_grad) "
+        "if isinstance(a, torch.Tensor) else a, args)",
+        "xs = [a for a in tree_leaves(args) if isinstance(a, torch.Tensor) and a.requires_grad]",
+        "whole = torch.autograd.grad(outs(), xs, v, allow_unused=True)",
+        f"print('beside more', whole[{k}][{', '.join(f':{n}' for n in part.shape)}])",
+    ]
 
 
 def _cut(large: torch.Tensor, small: torch.Tensor) -> torch.Tensor:
@@ -313,24 +324,12 @@ def _is_part(probe: Probe, small: Tensors, large: Tensors, size: int, largest: i
 _HINT = (
     "Mask what lies beyond the last whole block, in forward and in backward, or refuse the size."
 )
-_REPRO = [
-    "x, w, h = xs[0], [torch.randn_like(y) for y in outs()], 1e-6",
-    "got = torch.autograd.grad(outs(), x, w)[0].reshape(-1)[-3:]",
-    "def F(k, t):",
-    "    z = x.detach().clone(); x.data.view(-1)[-k] += t; s = sum((a * y).sum().item() "
-    "for a, y in zip(w, outs())); x.data.copy_(z); return s",
-    "print('last three, backward          ', got)",
-    "print('last three, finite differences', "
-    "[(F(k, h) - F(k, -h)) / (2 * h) for k in (3, 2, 1) if k <= x.numel()])",
-]  # fmt: skip
 
 
 def _broken(probe: Probe, size: str, trial: Trial) -> Finding:
-    return probe.broken(
-        f"Backward is wrong at size {size}, and not as it was given.",
-        expected=f"{trial.estimate.value:.8g} +- {trial.estimate.error:.1g} (finite differences)",
-        got=f"{trial.value:.8g} (backward)",
-        place=size.partition(" of ")[2], hint=_HINT, repro=_REPRO,
+    return wrong_derivative(
+        probe, trial, detail=f"Backward is wrong at size {size}, and not as it was given.",
+        place=size.partition(" of ")[2], hint=_HINT,
     )  # fmt: skip
 
 

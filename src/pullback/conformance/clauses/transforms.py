@@ -5,17 +5,18 @@ from typing import Any
 
 import torch
 
+from pullback.conformance._batch import weigh
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import second_slopes
+from pullback.conformance._evidence import FIRST_STEP, OTHER_STEP, compare
 from pullback.conformance._failure import classify, describe
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._spans import has_basis, spans
 from pullback.conformance._vectors import flatten, products
+from pullback.conformance.clauses._hints import COMPLETE, SCALAR
 from pullback.report import Finding, Verdict
 
 __all__ = ["transforms"]
-
-_HINT = "Write Function from pullback instead, or use pullback.complete(F)."
 
 
 @clause(
@@ -30,9 +31,9 @@ def transforms(probe: Probe) -> Finding:
     """Compare each transform with the Function's own backward."""
     lacking: dict[str, list[str]] = {}
     crashed: dict[str, list[str]] = {}
-    for name, compare in _TRANSFORMS.items():
+    for name, ask in _TRANSFORMS.items():
         try:
-            wrong = compare(probe)
+            wrong = ask(probe)
         except Exception as error:  # judged by where it is raised
             kind = lacking if classify(error) is Verdict.LACKING else crashed
             kind.setdefault(describe(error, 120), []).append(name)
@@ -41,12 +42,12 @@ def transforms(probe: Probe) -> Finding:
             expected, got = wrong
             return probe.broken(
                 f"torch.func.{name} is silently wrong.",
-                expected=expected, got=got, hint=_HINT, repro=_repro(name),
+                expected=expected, got=got, hint=COMPLETE, repro=_repro(name),
             )  # fmt: skip
     if crashed:
-        return probe.crashes(f"torch.func fails in {_list(crashed)}", _HINT)
+        return probe.crashes(f"torch.func fails in {_list(crashed)}", COMPLETE)
     if lacking:
-        return probe.lacking(f"torch.func refuses {_list(lacking)}", _HINT)
+        return probe.lacking(f"torch.func refuses {_list(lacking)}", COMPLETE)
     return probe.holds("torch.func.grad, vjp, jacrev and hessian agree with autograd.")
 
 
@@ -58,19 +59,19 @@ Wrong = tuple[torch.Tensor, torch.Tensor] | None
 
 
 def _grad(probe: Probe) -> Wrong:
-    points = tuple(probe.inputs.points())
-    weights = probe.cotangents(_outputs(probe))
+    points = tuple(probe.point(0))  # copies: a forward may write to what it is given
+    weights = probe.cotangents(probe.output_values())
 
     def loss(*leaves: torch.Tensor) -> torch.Tensor:
-        return _weighted(probe.flat(*leaves), weights)
+        return weigh(probe.flat(*leaves), weights)
 
     got = torch.func.grad(loss, argnums=tuple(range(len(points))))(*points)
     return _first(probe, got, probe.backward(points, weights))
 
 
 def _vjp(probe: Probe) -> Wrong:
-    points = tuple(probe.inputs.points())
-    weights = probe.cotangents(_outputs(probe))
+    points = tuple(probe.point(0))  # copies: a forward may write to what it is given
+    weights = probe.cotangents(probe.output_values())
     pull: Any = torch.func.vjp(probe.flat, *points)[1]
     return _first(probe, pull(tuple(weights)), probe.backward(points, weights))
 
@@ -78,11 +79,11 @@ def _vjp(probe: Probe) -> Wrong:
 def _jacrev(probe: Probe) -> Wrong:
     """On a plane through the point: two outputs, two inputs, whatever the sizes."""
     points, steps = probe.inputs.points(), _plane(probe)
-    choices = [probe.cotangents(_outputs(probe), k) for k in range(2)]
+    choices = [probe.cotangents(probe.output_values(), k) for k in range(2)]
 
     def small(t: torch.Tensor) -> torch.Tensor:
         found = probe.flat(*_moved(points, steps, t))
-        return torch.stack([_weighted(found, weights) for weights in choices])
+        return torch.stack([weigh(found, weights) for weights in choices])
 
     got = torch.func.jacrev(small)(torch.zeros(2, dtype=_real(points)))
     rows = [probe.backward(points, weights) for weights in choices]
@@ -93,31 +94,42 @@ def _jacrev(probe: Probe) -> Wrong:
 
 def _hessian(probe: Probe) -> Wrong:
     """On the same plane, against finite differences of the Function's own backward."""
-    points, steps, outputs = probe.inputs.points(), _plane(probe), _outputs(probe)
+    points, steps, outputs = probe.inputs.points(), _plane(probe), probe.output_values()
     if has_basis(outputs):
         return _hessian(spans(probe))
     weights = probe.cotangents(outputs)
 
     def small(t: torch.Tensor) -> torch.Tensor:
-        return _weighted(probe.flat(*_moved(points, steps, t)), weights)
+        return weigh(probe.flat(*_moved(points, steps, t)), weights)
 
     got = torch.func.hessian(small)(torch.zeros(2, dtype=_real(points)))
-    still = [torch.zeros_like(y) for y in outputs]
+    start = [*points, *weights]
+    still = [torch.zeros_like(w) for w in weights]
     for i, along in enumerate(steps):
-        slopes = second_slopes(probe, [*points, *weights], [*along, *still])
         for j, onto in enumerate(steps):
-            if slopes is None:
-                continue
-            estimate = slopes.weigh(flatten(onto))
-            sizes = [abs(estimate.value), estimate.magnitude, float(got.abs().max())]
             # Either index may come first: a surrogate's Hessian need not be symmetric.
-            gap = min(
-                abs(float(got[i, j]) - estimate.value), abs(float(got[j, i]) - estimate.value)
-            )
-            rough = 1e-4 if got.dtype == torch.float64 else 5e-2
-            if estimate.smooth and gap > rough * max(sizes) + 10 * estimate.error:
-                return torch.tensor(estimate.value, dtype=torch.float64), got[i, j]
+            found = [float(got[i, j]), float(got[j, i])]
+            slope = _off(probe, start, [*along, *still], onto, found)
+            if slope is not None:
+                return torch.tensor(slope, dtype=torch.float64), got[i, j]
     return None
+
+
+def _off(
+    probe: Probe, start: Tensors, step: Tensors, onto: Tensors, found: list[float]
+) -> float | None:  # fmt: skip
+    """The slope of backward where, by two first steps, it is none of those found."""
+    value, size = 0.0, max(map(abs, found))
+    dtype = torch.float32 if probe.grain else probe.dtype
+    for first in (OTHER_STEP, FIRST_STEP):
+        slopes = second_slopes(probe, start, step, first)
+        if slopes is None:
+            return None
+        estimate = slopes.weigh(flatten(onto))
+        if any(compare(estimate, g, size, dtype, probe.grain) != "mismatch" for g in found):
+            return None
+        value = estimate.value
+    return value
 
 
 _TRANSFORMS: dict[str, Callable[[Probe], Wrong]] = {
@@ -134,15 +146,6 @@ def _plane(probe: Probe) -> list[Tensors]:
 
 def _moved(points: Tensors, steps: list[Tensors], t: torch.Tensor) -> Tensors:
     return [x + t[0] * a + t[1] * b for x, a, b in zip(points, *steps, strict=True)]
-
-
-def _weighted(outputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> torch.Tensor:
-    terms = [(w.conj() * y).real.sum() for w, y in zip(weights, outputs, strict=True)]
-    return torch.stack([term.to(terms[0].dtype) for term in terms]).sum()
-
-
-def _outputs(probe: Probe) -> Tensors:
-    return probe.output_values()
 
 
 def _real(points: Tensors) -> torch.dtype:
@@ -164,8 +167,7 @@ def _repro(name: str) -> list[str]:
     }[name]
     own = "functional.hessian" if name == "hessian" else "functional.jacobian"
     return [
-        "def f(x): return sum(y.sum() for y in tree_leaves(call("
-        "*[x if a is xs[0] else a for a in args], **kwargs)))",
+        SCALAR,
         "x = xs[0].detach()",
         f"print('torch.func', {call})",
         f"print('autograd  ', torch.autograd.{own}(f, x))",

@@ -8,7 +8,8 @@ import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
-from pullback.conformance._derivative import is_wrong, try_derivative
+from pullback.conformance._control import already, is_foreign
+from pullback.conformance._derivative import try_derivative
 from pullback.conformance._directions import spread
 from pullback.conformance._ends import at_the_ends
 from pullback.conformance._limits import NoEnd
@@ -81,27 +82,25 @@ def _look(probe: Probe) -> Iterator[tuple[str, Finding | None]]:
         finding = _judge(other, run, name)
         if finding is None or finding.verdict is Verdict.UNTIDY:
             yield name, finding
-        elif not _is_foreign(probe, inputs):
-            yield name, _already(probe) or finding
+        elif not is_foreign(probe, _controls(probe, inputs)):
+            yield name, already(probe, "at ordinary values") or finding
     yield from at_the_ends(probe)
 
 
-def _is_foreign(probe: Probe, inputs: Arguments) -> bool:
-    """Whether the special values lie where the Function is wrong at ordinary ones too.
+def _controls(probe: Probe, inputs: Arguments) -> Iterator[Arguments]:
+    """Ordinary numbers where special values lie that leave the range of those given.
 
     A logarithm is no function of negative numbers, whatever a clamp makes of them.
     """
     pairs = zip(inputs.values, probe.inputs.values, strict=True)
     left = [outside(given, made) for made, given in pairs]
-    if not any(left):
-        return False
-    drawn = probe.generator("outside")
-    values = [
-        spread(value, drawn) * (2 * value.abs().max()) if beyond else value
-        for value, beyond in zip(probe.inputs.values, left, strict=True)
-    ]
-    there = probe.inputs.with_values(values)
-    return is_wrong(replace(probe, inputs=there, original=there))
+    if any(left):
+        drawn = probe.generator("outside")
+        values = [
+            spread(value, drawn) * (2 * value.abs().max()) if beyond else value
+            for value, beyond in zip(probe.inputs.values, left, strict=True)
+        ]
+        yield probe.inputs.with_values(values)
 
 
 def _finite(parts: Tensors) -> bool:
@@ -363,15 +362,6 @@ _REPRO = [
     "print('gradient', torch.autograd.grad(ys, xs, [torch.ones_like(y) for y in ys], "
     "allow_unused=True))",
 ]
-
-
-def _already(probe: Probe) -> Finding | None:
-    """One cause gives one finding: what is wrong at ordinary values too is `derivative`'s."""
-    if probe.intent != "exact":
-        return None
-    if is_wrong(probe):
-        return probe.skipped("The derivative is wrong at ordinary values already.")
-    return None
 
 
 def _untidy(probe: Probe, name: str, expected: str, got: float, k: int) -> Finding:

@@ -7,8 +7,8 @@ by following names. What those statements do not define is reported as missing.
 """
 
 import ast
-import dis
 import os
+import symtable
 import sys
 import types
 import zlib
@@ -114,15 +114,16 @@ def _always(statement: ast.stmt) -> bool:
 
 def _global_names(statement: ast.stmt) -> set[str]:
     """Return the global names that a statement, or a function inside it, reads."""
-    pending = [compile(ast.Module([statement], []), "<statement>", "exec", dont_inherit=True)]
+    pending = [symtable.symtable(ast.unparse(statement), "<statement>", "exec")]
     names: set[str] = set()
     while pending:
-        code = pending.pop()
-        pending.extend(item for item in code.co_consts if isinstance(item, types.CodeType))
+        table = pending.pop()
+        pending.extend(table.get_children())
         names |= {
-            instruction.argval
-            for instruction in dis.get_instructions(code)
-            if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+            symbol.get_name()
+            for symbol in table.get_symbols()
+            # The body of a module or class reads its own names, or else global ones.
+            if symbol.is_global() or (symbol.is_referenced() and table.get_type() != "function")
         }
     return names
 

@@ -1,11 +1,17 @@
-"""Language models: one protocol, and what answers or wraps it."""
+"""Language models: one protocol, and what answers or wraps it.
+
+What is asked becomes a `Request` (of `Message`, `Tool` and a schema). It goes through each
+`Wrapper` to the `LM` that answers it with a `Completion`. While a `Run` is under way, its `Record`
+and `Budget` stand before that `LM`: one over a `Journal`, the other over an `Account`.
+"""
 
 from pullback.text.lm._account import Account, Spending
 from pullback.text.lm._blocks import Content, Image, Text, Tool, ToolCall
 from pullback.text.lm._budget import Budget
 from pullback.text.lm._cached import Cached
+from pullback.text.lm._call import Call
 from pullback.text.lm._completion import Chunk, Completion, Finish, Usage
-from pullback.text.lm._journal import Call, Journal
+from pullback.text.lm._journal import Journal
 from pullback.text.lm._limit import Limit
 from pullback.text.lm._llama_cpp import LlamaCpp
 from pullback.text.lm._lm import LM

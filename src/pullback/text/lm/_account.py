@@ -1,16 +1,21 @@
 """`Account`: what may be spent, what is reserved, and what was spent; never more than may be."""
 
+import asyncio
 import concurrent.futures
+import contextlib
 import math
 import os
 import threading
 import time
 from collections import Counter, deque
-from dataclasses import dataclass, fields
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass
 
-from pullback.errors import ArgumentError, BudgetError
+from pullback.errors import ArgumentError, BudgetError, ModelError, PullbackError
+from pullback.text.lm._home import awaited
 
-__all__ = ["Account", "Reservation", "Spending"]
+__all__ = ["Account", "Spending", "may_be_billed"]
 
 PICO = 10**12  # money is counted in whole picodollars: sums of floats would drift over a limit
 
@@ -39,25 +44,28 @@ class Spending:
         """Both together."""
         if not isinstance(other, Spending):
             return NotImplemented
-        return Spending(*(getattr(self, name) + getattr(other, name) for name in _NAMES))
-
-
-_NAMES = tuple(field.name for field in fields(Spending))
+        mine, others = asdict(self), asdict(other)
+        return Spending(**{name: mine[name] + others[name] for name in mine})
 
 
 @dataclass(frozen=True, eq=False)
-class Reservation:
-    """The most that one call may spend, held for it.
+class _Held:
+    """The most that one call may spend.
 
     Arguments:
         amounts: what is held.
-        within: the reservations of the calls that wait for this one: a model may ask another.
+        within: what is held for the calls that wait for this one: a model may ask another.
         future: done when it is held, or raises `BudgetError`.
     """
 
-    amounts: list[int]
-    within: tuple["Reservation", ...]
+    amounts: Counter[str]
+    within: tuple["_Held", ...]
     future: concurrent.futures.Future[None]
+
+
+_Decided = list[tuple[concurrent.futures.Future[None], BudgetError | None]]
+_around: ContextVar[tuple[_Held, ...]] = ContextVar("pullback.text.held", default=())
+"""What is held for the calls that are under way around this one."""
 
 
 class Account:
@@ -100,18 +108,19 @@ class Account:
             if not number or not math.isfinite(limit) or limit < 0:
                 raise ArgumentError("A limit of a budget is a number, not negative.",
                                     given=f"{name}={limit!r}")  # fmt: skip
-        self._limits = [
-            None if limit is None else math.floor(limit * PICO) if name == "cost" else int(limit)
-            for name, limit in limits.items()
-        ]
-        self._spent = [0] * 4
-        self._reserved = [0] * 4
+        counted = {name: limit for name, limit in limits.items() if limit is not None}
+        self._limits = {
+            name: math.floor(limit * PICO) if name == "cost" else int(limit)
+            for name, limit in counted.items()
+        }
+        self._spent: Counter[str] = Counter()
+        self._reserved: Counter[str] = Counter()
         self._began: float | None = None
         self._lock = threading.Lock()
         self._process = os.getpid()
-        self._waiting: deque[Reservation] = deque()
-        self._held: set[Reservation] = set()
-        self._blocked: Counter[Reservation] = Counter()
+        self._waiting: deque[_Held] = deque()
+        self._held: set[_Held] = set()
+        self._blocked: Counter[_Held] = Counter()
 
     @property
     def spent(self) -> Spending:
@@ -131,27 +140,65 @@ class Account:
             return None
         return limit if self._began is None else self._began + limit - time.monotonic()
 
-    def reserve(self, most: Spending, within: tuple[Reservation, ...] = ()) -> Reservation:
-        """Reserve the most that a call can spend.
+    @contextlib.asynccontextmanager
+    async def holding(self, most: Spending) -> AsyncIterator[list[Spending]]:
+        """Hold the most that a call can spend inside, when there is room; time ends it, too.
 
-        Arguments:
-            most: what to reserve.
-            within: the reservations of the calls that this one was asked in.
+        What it did spend is to be put into the list that is given. A call that ended without is
+        counted as its most where it may have been billed.
 
-        Returns:
-            what is held when its future is done.
+        Raises:
+            BudgetError: there is no room, and none is going to be; or the time is over.
         """
-        future: concurrent.futures.Future[None] = concurrent.futures.Future()
+        around = _around.get()
+        asked = self._reserve(most, around)
+        await self._wait(asked)
+        spent: list[Spending] = []
+        otherwise = most
+        _around.set((*around, asked))
+        clock = asyncio.timeout(self.seconds_left)
+        try:
+            async with clock:
+                yield spent
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            raise BudgetError("The time of the budget is over; a call under way was ended.",
+                              given=f"{self.limits['seconds']:g} s",
+                              mend="Resume with more seconds.") from None  # fmt: skip
+        except BaseException as error:
+            otherwise = most if may_be_billed(error) else Spending()
+            raise
+        finally:
+            _around.set(around)
+            self._settle(asked, spent[0] if spent else otherwise)
+
+    async def _wait(self, asked: _Held) -> None:
+        try:
+            if not asked.future.done():
+                async with asyncio.timeout(self.seconds_left):
+                    await asyncio.shield(awaited(asked.future))
+        except TimeoutError:
+            self._give_up(asked)
+            raise BudgetError("The time of the budget is over.",
+                              mend="Resume with more seconds.") from None  # fmt: skip
+        except asyncio.CancelledError:
+            self._give_up(asked)
+            raise
+        asked.future.result()
+
+    def _reserve(self, most: Spending, around: Sequence[_Held]) -> _Held:
         self._check_process()
         with self._lock:
-            asked = Reservation(_amounts(most), tuple(self._held.intersection(within)), future)
+            within = tuple(each for each in around if each in self._held)
+            asked = _Held(_amounts(most), within, concurrent.futures.Future())
             if self._began is None:
                 self._began = time.monotonic()
-            if asked.within:  # who has begun goes on first
+            if within:  # who has begun goes on first
                 self._waiting.appendleft(asked)
             else:
                 self._waiting.append(asked)
-            self._blocked.update(asked.within)
+            self._blocked.update(within)
             decided = self._decide()
         _tell(decided)
         return asked
@@ -165,19 +212,17 @@ class Account:
                 mend="Ask in the process that has the budget, or give each one of its own.",
             )  # fmt: skip
 
-    def settle(self, asked: Reservation, spent: Spending) -> None:
-        """Count what a call spent, in place of the most that was reserved for it."""
+    def _settle(self, asked: _Held, spent: Spending) -> None:
+        """Count what a call spent, in place of the most that was held for it."""
         with self._lock:
             self._held.remove(asked)
-            self._reserved = _sum(self._reserved, [-amount for amount in asked.amounts])
-            self._spent = _sum(self._spent, _amounts(spent))
-            decided = self._decide()
-        _tell(decided)
+            self._reserved -= asked.amounts
+        self.add(spent)
 
     def add(self, spent: Spending) -> None:
-        """Count what was spent elsewhere: by the run that this one resumes."""
+        """Count what was spent: by a call, or elsewhere by the run that this one resumes."""
         with self._lock:
-            self._spent = _sum(self._spent, _amounts(spent))
+            self._spent += _amounts(spent)
             decided = self._decide()
         _tell(decided)
 
@@ -191,21 +236,20 @@ class Account:
         amounts = _amounts(Spending(proposals=1))
         with self._lock:  # no call reserves proposals, so there is nobody to wait for
             error = self._refusal(amounts)
-            if error is None:
-                self._spent = _sum(self._spent, amounts)
-        if error is not None:
-            raise error
+            if error is not None:
+                raise error
+            self._spent += amounts
 
-    def give_up(self, asked: Reservation) -> None:
-        """No longer wait for a reservation; give it back if it was just made."""
+    def _give_up(self, asked: _Held) -> None:
+        """No longer wait for room; give it back if it was just made."""
         if asked.future.cancel():
             self.add(Spending())  # who waits behind it may go on
         elif asked.future.exception() is None:
-            self.settle(asked, Spending())
+            self._settle(asked, Spending())
 
-    def _decide(self) -> list[tuple[concurrent.futures.Future[None], BudgetError | None]]:
+    def _decide(self) -> _Decided:
         """Whose turn it is now; who waits longest goes first."""
-        decided: list[tuple[concurrent.futures.Future[None], BudgetError | None]] = []
+        decided: _Decided = []
         while self._waiting:
             asked = self._waiting[0]
             error = self._refusal(asked.amounts)
@@ -218,61 +262,64 @@ class Account:
                 continue
             if error is None:
                 self._held.add(asked)
-                self._reserved = _sum(self._reserved, asked.amounts)
+                self._reserved += asked.amounts
             decided.append((asked.future, error))
         return decided
 
-    def _fits(self, amounts: list[int], beside: list[int]) -> bool:
-        rows = zip(self._limits, self._spent, beside, amounts, strict=True)
-        return all(
-            limit is None or not need or spent + held + need <= limit
-            for limit, spent, held, need in rows
-        )
+    def _fits(self, amounts: Counter[str], beside: Counter[str]) -> bool:
+        return not self._exceeded(amounts, beside)
 
-    def _refusal(self, amounts: list[int]) -> BudgetError | None:
+    def _exceeded(self, amounts: Counter[str], beside: Counter[str]) -> list[str]:
+        """The limits that these amounts would exceed."""
+        return [
+            name for name, limit in self._limits.items()
+            if amounts[name] and self._spent[name] + beside[name] + amounts[name] > limit
+        ]  # fmt: skip
+
+    def _refusal(self, amounts: Counter[str]) -> BudgetError | None:
+        """Why there is no room and none is going to be: calls that wait themselves free none."""
         left = self.seconds_left
         if left is not None and left <= 0:
             return BudgetError("The time of the budget is over.",
                                given=f"{self.limits['seconds']:g} s",
                                mend="Resume with more seconds.")  # fmt: skip
-        held = [0] * 4
+        kept: Counter[str] = Counter()
         for each in self._held.intersection(self._blocked):
-            held = _sum(held, each.amounts)
-        if self._fits(amounts, held):
+            kept += each.amounts
+        if self._fits(amounts, kept):
             return None
-        for name, limit, spent, kept, need in zip(
-            _NAMES, self._limits, self._spent, held, amounts, strict=True
-        ):
-            if limit is not None and need and spent + kept + need > limit:
-                beside = f" and {_show(name, kept)} held for calls that wait" if kept else ""
-                return BudgetError(
-                    f"The budget has no room for this: {name}.",
-                    given=f"{_show(name, need)} at most, beside {_show(name, spent)} spent{beside}",
-                    expected=f"{_show(name, limit)} in all",
-                    mend=f"Allow more {name}; what was paid for is kept where it is journaled.",
-                )
-        return None
+        name = self._exceeded(amounts, kept)[0]
+        beside = f" and {_show(name, kept)} held for calls that wait" if kept[name] else ""
+        return BudgetError(
+            f"The budget has no room for this: {name}.",
+            given=f"{_show(name, amounts)} at most, beside {_show(name, self._spent)} spent"
+            f"{beside}",
+            expected=f"{_show(name, self._limits)} in all",
+            mend=f"Allow more {name}; what was paid for is kept where it is journaled.",
+        )
 
 
-def _sum(one: list[int], other: list[int]) -> list[int]:
-    return [a + b for a, b in zip(one, other, strict=True)]
+def may_be_billed(error: BaseException) -> bool:
+    """Whether a call that ended so may have been, or may yet be, billed."""
+    if isinstance(error, ModelError):
+        return error.may_be_billed
+    return not isinstance(error, PullbackError)
 
 
-def _amounts(spending: Spending) -> list[int]:
-    cost = math.ceil(spending.cost * PICO)
-    return [spending.calls, spending.tokens, cost, spending.proposals]
+def _amounts(spending: Spending) -> Counter[str]:
+    return Counter({**asdict(spending), "cost": math.ceil(spending.cost * PICO)})
 
 
-def _spending(amounts: list[int]) -> Spending:
-    calls, tokens, cost, proposals = amounts
-    return Spending(calls, tokens, cost / PICO, proposals)
+def _spending(amounts: Counter[str]) -> Spending:
+    cost = amounts["cost"] / PICO
+    return Spending(amounts["calls"], amounts["tokens"], cost, amounts["proposals"])
 
 
-def _show(name: str, amount: int) -> str:
-    return f"${amount / PICO:.6f}" if name == "cost" else f"{amount:,}"
+def _show(name: str, amounts: Mapping[str, int]) -> str:
+    return f"${amounts[name] / PICO:.6f}" if name == "cost" else f"{amounts[name]:,}"
 
 
-def _tell(decided: list[tuple[concurrent.futures.Future[None], BudgetError | None]]) -> None:
+def _tell(decided: _Decided) -> None:
     """Outside the lock, for who waits may run at once."""
     for future, error in decided:
         if error is None:

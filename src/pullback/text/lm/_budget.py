@@ -1,18 +1,13 @@
 """`Budget`: a model that refuses to spend more than it may."""
 
-import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
-from pullback.errors import ArgumentError, BudgetError
-from pullback.text.lm._account import Account, Reservation, Spending
+from pullback.errors import ArgumentError
+from pullback.text.lm._account import Account, Spending
 from pullback.text.lm._completion import Chunk, Completion
-from pullback.text.lm._home import awaited
-from pullback.text.lm._journal import may_be_billed
 from pullback.text.lm._lm import LM
 from pullback.text.lm._request import Request
 from pullback.text.lm._retry import Retry
@@ -24,10 +19,6 @@ __all__ = ["Budget", "most_of"]
 IMAGE_TOKENS = 40_000  # OpenAI's dearest: gpt-4o-mini counts 36,835 for a large image in detail
 FRAME_TOKENS = 256  # what a chat template may add of its own
 _LIMITS = ("max_completion_tokens", "max_tokens")
-_within: ContextVar[tuple[tuple[Account, Reservation], ...]] = ContextVar(
-    "pullback.text.reservations", default=()
-)
-"""What is held for the calls that are under way around this one."""
 
 
 def most_of(request: Mapping[str, Any], price: Price | None, otherwise: int = 0) -> Spending:
@@ -124,56 +115,11 @@ class Budget(Wrapper):
         """Ask where there is room; a stream that is left counts as its most."""
         request = self._limited(request)
         most = most_of(request.to_dict(), self.price)
-        async with self._reserved(most) as used:
+        async with self.account.holding(most) as spent:
             async for chunk in ask(request):
                 if chunk.completion is not None:
-                    used.append(self._used(chunk.completion, most))
+                    spent.append(self._used(chunk.completion, most))
                 yield chunk
-
-    @contextlib.asynccontextmanager
-    async def _reserved(self, most: Spending) -> AsyncIterator[list[Spending]]:
-        asked = await self._reserve(most)
-        used: list[Spending] = []
-        spent = most
-        around = _within.get()
-        _within.set((*around, (self.account, asked)))
-        clock = asyncio.timeout(self.account.seconds_left)
-        try:
-            async with clock:
-                yield used
-            spent = used[0] if used else most
-        except TimeoutError:
-            spent = used[0] if used else most
-            if not clock.expired():
-                raise
-            raise BudgetError("The time of the budget is over; a call under way was ended.",
-                              given=f"{self.account.limits['seconds']:g} s",
-                              mend="Resume with more seconds.") from None  # fmt: skip
-        except BaseException as error:
-            nothing = used == [] and not may_be_billed(error)
-            spent = Spending() if nothing else used[0] if used else most
-            raise
-        finally:
-            _within.set(around)
-            self.account.settle(asked, spent)
-
-    async def _reserve(self, most: Spending) -> Reservation:
-        within = tuple(held for account, held in _within.get() if account is self.account)
-        asked = self.account.reserve(most, within)
-        future = asked.future
-        try:
-            if not future.done():
-                async with asyncio.timeout(self.account.seconds_left):
-                    await asyncio.shield(awaited(future))
-        except TimeoutError:
-            self.account.give_up(asked)
-            raise BudgetError("The time of the budget is over.",
-                              mend="Resume with more seconds.") from None  # fmt: skip
-        except asyncio.CancelledError:
-            self.account.give_up(asked)
-            raise
-        future.result()
-        return asked
 
     def _limited(self, request: Request) -> Request:
         """The request, with a limit on its answer where the budget needs one."""

@@ -5,7 +5,7 @@ import concurrent.futures
 import os
 import threading
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from pullback.text.lm._completion import Chunk, Completion, Usage
 from pullback.text.lm._journal import Journal
@@ -79,7 +79,7 @@ class Cached(Wrapper):
             answer = self._journal.find(digest)
         if answer is None:
             return None
-        metadata = {**answer.metadata, "cached": True, "first_usage": answer.usage.to_dict()}
+        metadata = {**answer.metadata, "cached": True, "first_usage": asdict(answer.usage)}
         return replace(answer, usage=Usage(cost=0.0), metadata=metadata)
 
     def _keep(self, digest: str, request: Request, answer: Completion) -> None:

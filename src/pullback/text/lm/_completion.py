@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -66,15 +66,6 @@ class Usage:
             (self.cost or 0.0) + (other.cost or 0.0) if known else None,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """These four as JSON."""
-        return {
-            "input_tokens": self.input_tokens,
-            "output_tokens": self.output_tokens,
-            "cached_tokens": self.cached_tokens,
-            "cost": self.cost,
-        }
-
 
 @dataclass(frozen=True)
 class Completion:
@@ -107,7 +98,7 @@ class Completion:
         """The answer as JSON, but for `parsed`, which the schema makes again."""
         return {
             "text": self.text,
-            "usage": self.usage.to_dict(),
+            "usage": asdict(self.usage),
             "finish": self.finish.value,
             "tool_calls": [call.to_dict() for call in self.tool_calls],
             "model": self.model,

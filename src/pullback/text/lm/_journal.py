@@ -6,20 +6,20 @@ import os
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from pullback.errors import ModelError, PullbackError, RecordingError
+from pullback.errors import PullbackError, RecordingError
 from pullback.tape import place
-from pullback.text.lm._account import Spending
+from pullback.text.lm._call import Call
 from pullback.text.lm._completion import Completion
 from pullback.text.lm._database import Database
 from pullback.text.lm._json import canonical
 from pullback.text.lm._request import Request
 from pullback.text.lm._secrets import scrub
+from pullback.text.lm._summary import ModelSummary
 
-__all__ = ["Call", "Journal", "may_be_billed"]
+__all__ = ["Journal"]
 
 _MARK, _SHARED = 0x50424A32, 0x50424332  # "PBJ2", "PBC2"
 _SCHEMA = """
@@ -34,40 +34,13 @@ CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum TEXT NO
 """
 _ALL = "SELECT * FROM calls ORDER BY id"
 _ANSWERED = "SELECT * FROM calls WHERE digest=? AND answer IS NOT NULL ORDER BY id LIMIT 1"
+_WRITE = """
+INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET occurrence=excluded.occurrence, ended=excluded.ended,
+    answer=excluded.answer, failure=excluded.failure, checksum=excluded.checksum
+ON CONFLICT DO NOTHING
+"""  # of a cache, another process may have been before
 _ONE = "SELECT * FROM calls WHERE place=? AND digest=? AND occurrence=?"
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call in a journal.
-
-    Arguments:
-        id: its place in the journal.
-        digest: of the request and the model's name.
-        place: where in the program it was asked.
-        occurrence: which of the equal requests at that place it is, from 0; below 0 if it failed
-            and is to be asked again.
-        model: the model's name.
-        request: `Request.to_dict`.
-        key: sent as ``Idempotency-Key``.
-        begun, ended: seconds since 1970.
-        answer: None where none arrived: whether the call was billed is in doubt.
-        failure: why the answer could not be used; None if it could.
-        fresh: whether the entry was just made, so that it was never sent before.
-    """
-
-    id: int
-    digest: str
-    place: str
-    occurrence: int
-    model: str
-    request: Mapping[str, Any]
-    key: str
-    begun: float
-    ended: float | None = None
-    answer: Completion | None = None
-    failure: str | None = None
-    fresh: bool = False
 
 
 class Journal:
@@ -84,9 +57,8 @@ class Journal:
             what was asked alone, wherever it was.
 
     Attributes:
-        paid, recorded: answers that were written, and that were handed on again, since it is open.
-        spent: what the former have used.
-        unpriced: how many of them have no known price.
+        paid: a `ModelSummary` of the answers that were written since it is open.
+        recorded: how many were handed on again.
 
     Raises:
         RecordingError: it is corrupt, something else, in use, or not there.
@@ -101,8 +73,7 @@ class Journal:
             tables=() if shared else ("calls", "notes"),
         )  # fmt: skip
         self.path = self._database.path
-        self.paid = self.recorded = self.unpriced = 0
-        self.spent = Spending()
+        self.paid, self.recorded = ModelSummary(), 0
         self._taken: dict[tuple[str, str], set[int]] = defaultdict(set)
         try:
             self.damaged = self._drop_damaged()
@@ -151,7 +122,7 @@ class Journal:
 
     def keep(self, request: Request, model: str, answer: Completion) -> None:
         """Write a call and its answer at once; another process may have been before."""
-        self._insert(request, model, "", 0, answer)
+        self._write(replace(_call(request, model), answer=answer))
 
     def take(self, request: Request, model: str, *, make: bool = True) -> Call | None:
         """The entry of a request at the place where it is asked: the first that nobody has taken.
@@ -166,62 +137,43 @@ class Journal:
             rows = self._database.rows(_ONE, where, digest, occurrence)
             if not rows and not make:
                 return None
-            call = self._read(rows[0]) if rows else self._insert(request, model, where, occurrence)
+            call = (
+                self._read(rows[0]) if rows
+                else self._write(replace(_call(request, model), place=where, occurrence=occurrence))
+            )  # fmt: skip
             taken.add(occurrence)
             self.recorded += call.answer is not None
             return call
 
-    def _insert(
-        self, request: Request, model: str, where: str, occurrence: int,
-        answer: Completion | None = None,
-    ) -> Call:  # fmt: skip
-        digest = request.digest(model)
-        written = scrub(canonical(request.to_dict()))
-        said = None if answer is None else scrub(canonical(answer.to_dict()))
-        key, begun = uuid.uuid4().hex, time.time()
-        values = (digest, where, occurrence, scrub(model), written, key, begun, None, said, None)
-        cursor = self._database.execute(
-            "INSERT OR IGNORE INTO calls (digest, place, occurrence, model, request, key, begun,"
-            " ended, answer, failure, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            *values, _checksum(*values),
-        )  # fmt: skip
-        return Call(
-            cursor.lastrowid or 0, digest, where, occurrence, model, json.loads(written), key,
-            begun, fresh=True,
-        )  # fmt: skip
-
     def settle(self, call: Call, answer: Completion) -> Call:
         """Write an answer; when this returns, it is on disk."""
-        written = scrub(canonical(answer.to_dict()))
-        kept = Completion.from_dict(json.loads(written))
-        call = self._change(replace(call, ended=time.time(), answer=kept))
+        call = self._write(replace(call, ended=time.time(), answer=answer))
         with self._database.lock:
-            self.paid += 1
-            self.spent += Spending(1, kept.usage.tokens, kept.usage.cost or 0.0)
-            self.unpriced += kept.usage.cost is None
+            self.paid.add(call)
         return call
 
     def fail(self, call: Call, why: str) -> Call:
         """Keep that an answer could not be used."""
-        return self._change(replace(call, failure=scrub(why)))
+        return self._write(replace(call, failure=why))
 
     def retire_failures(self) -> None:
         """Let what failed be asked again by a run that goes on; what was paid stays counted."""
         for call in self.calls():
             if call.failure is not None and call.occurrence >= 0:
-                self._change(replace(call, occurrence=-call.id))
+                self._write(replace(call, occurrence=-call.id))
 
-    def _change(self, call: Call) -> Call:
-        answer = None if call.answer is None else canonical(call.answer.to_dict())
-        checksum = _checksum(
-            call.digest, call.place, call.occurrence, scrub(call.model), canonical(call.request),
-            call.key, call.begun, call.ended, answer, call.failure,
+    def _write(self, call: Call) -> Call:
+        """Write a call, new or changed, without keys; gives it as it is written."""
+        values = (
+            call.digest, call.place, call.occurrence, scrub(call.model),
+            scrub(canonical(call.request)), call.key, call.begun, call.ended,
+            None if call.answer is None else scrub(canonical(call.answer.to_dict())),
+            None if call.failure is None else scrub(call.failure),
         )  # fmt: skip
-        self._database.execute(
-            "UPDATE calls SET occurrence=?, ended=?, answer=?, failure=?, checksum=? WHERE id=?",
-            call.occurrence, call.ended, answer, call.failure, checksum, call.id,
-        )  # fmt: skip
-        return call
+        checksum = _checksum(*values)
+        cursor = self._database.execute(_WRITE, call.id or None, *values, checksum)
+        written = self._read((call.id or cursor.lastrowid or 0, *values, checksum))
+        return replace(written, fresh=not call.id)
 
     def release(self, call: Call, *, forget: bool) -> None:
         """A call ended without an answer: it can be taken again.
@@ -276,12 +228,10 @@ class Journal:
             raise self._database.corrupt(f"call {number}: {error}") from None
 
 
+def _call(request: Request, model: str) -> Call:
+    asked = request.digest(model), "", 0, model, request.to_dict()
+    return Call(0, *asked, key=uuid.uuid4().hex, begun=time.time())
+
+
 def _checksum(*values: Any) -> str:
     return hashlib.sha256(canonical(values).encode()).hexdigest()
-
-
-def may_be_billed(error: BaseException) -> bool:
-    """Whether a call that ended so may have been, or may yet be, billed."""
-    if isinstance(error, ModelError):
-        return error.may_be_billed
-    return not isinstance(error, PullbackError)

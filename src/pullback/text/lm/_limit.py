@@ -1,11 +1,10 @@
 """`Limit`: so many calls at once, and so many in any minute."""
 
 import asyncio
-import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import nullcontext
 
 from pullback.errors import ArgumentError
 from pullback.internal._limiter import Limiter
@@ -49,44 +48,25 @@ class Limit(Wrapper):
         ):
             raise ArgumentError("A limit is a positive number.", given=given)
         self._limiter = None if concurrency is None else Limiter(concurrency)
+        self._turn = Limiter(1)  # who is first waits for the time, the others for their turn
         self._rate = rate
         self._per = per
-        self._lock = threading.Lock()
-        self._bookings: deque[float] = deque(maxlen=rate)
         self._begun: deque[float] = deque(maxlen=rate)
 
     async def step(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
         """Ask when there is a place, which is held until the answer ends."""
-        async with self._place():
+        async with self._limiter.place() if self._limiter is not None else nullcontext():
+            if self._rate is not None:
+                async with self._turn.place():
+                    await self._begin(self._rate)
             async for chunk in ask(request):
                 yield chunk
 
-    @asynccontextmanager
-    async def _place(self) -> AsyncIterator[None]:
-        async with self._limiter.place() if self._limiter is not None else nullcontext():
-            await asyncio.sleep(self._booked())
-            while wait := self._early():  # one before may have begun later than it was booked
-                await asyncio.sleep(wait)
-            yield
-
-    def _booked(self) -> float:
-        """Seconds until this call may begin; its beginning is booked."""
-        if self._rate is None:
-            return 0.0
-        with self._lock:
-            now = time.monotonic()
-            full = len(self._bookings) == self._rate
-            begin = max(now, self._bookings[0] + self._per) if full else now
-            self._bookings.append(begin)
-            return begin - now
-
-    def _early(self) -> float:
-        """Seconds that this call is too early by; 0 where it begins now."""
-        if self._rate is None:
-            return 0.0
-        with self._lock:
-            now = time.monotonic()
-            if len(self._begun) == self._rate and self._begun[0] + self._per > now:
-                return self._begun[0] + self._per - now
-            self._begun.append(now)
-            return 0.0
+    async def _begin(self, rate: int) -> None:
+        """Wait until a call may begin, which begins then."""
+        while len(self._begun) == rate:
+            wait = self._begun[0] + self._per - time.monotonic()
+            if wait <= 0:
+                break
+            await asyncio.sleep(wait)
+        self._begun.append(time.monotonic())

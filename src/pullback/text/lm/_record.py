@@ -9,8 +9,10 @@ from contextvars import ContextVar
 from typing import Any
 
 from pullback.errors import ArgumentError, RecordingError
+from pullback.text.lm._account import may_be_billed
+from pullback.text.lm._call import Call
 from pullback.text.lm._completion import Chunk, Completion
-from pullback.text.lm._journal import Call, Journal, may_be_billed
+from pullback.text.lm._journal import Journal
 from pullback.text.lm._lm import LM
 from pullback.text.lm._openai import idempotency_key
 from pullback.text.lm._request import Request

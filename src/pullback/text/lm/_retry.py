@@ -1,5 +1,6 @@
 """`Retry`: ask again where the same request may succeed later."""
 
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +12,9 @@ from pullback.text.lm._request import Request
 from pullback.text.lm._wrapper import Ask, Wrapper
 
 __all__ = ["Retry"]
+
+# In a program that shows no log, each retry would be a line on standard error that says nothing.
+logging.getLogger("stamina").addHandler(logging.NullHandler())
 
 
 class Retry(Wrapper):

@@ -13,13 +13,15 @@ from pullback.tape import Variable, graph
 from pullback.tape._place import within
 from pullback.text.lm._account import Account, Spending
 from pullback.text.lm._budget import Budget, most_of
+from pullback.text.lm._call import Call
 from pullback.text.lm._completion import Chunk, Completion
 from pullback.text.lm._home import patience
-from pullback.text.lm._journal import Call, Journal
+from pullback.text.lm._journal import Journal
 from pullback.text.lm._lm import LM, activate, active
 from pullback.text.lm._plan import Plan
 from pullback.text.lm._record import Record, Replay
 from pullback.text.lm._request import Request
+from pullback.text.lm._summary import summarise
 from pullback.text.lm._wrapper import Wrapper
 from pullback.text.prices import price_of
 
@@ -95,10 +97,7 @@ class Run:
         self.in_doubt = [call for call in calls if call.answer is None]
         if account is not None and not replay:
             account.add(Spending(self.journal.damaged))  # they were paid; how much, nobody knows
-            for call in self.before:
-                answer = call.answer
-                assert answer is not None  # the list is of those
-                account.add(Spending(1, answer.usage.tokens, answer.usage.cost or 0.0))
+            account.add(summarise(self.before).spent)
             for call in self.in_doubt:
                 price = price_of(call.model)
                 account.add(most_of(call.request, price, otherwise=max_output_tokens or 0))
@@ -164,7 +163,7 @@ class Run:
     @property
     def paid(self) -> int:
         """How many answers were paid for in this run."""
-        return self.journal.paid
+        return self.journal.paid.calls
 
     @property
     def recorded(self) -> int:
@@ -174,12 +173,12 @@ class Run:
     @property
     def spent(self) -> Spending:
         """What was spent in this run."""
-        return self.journal.spent
+        return self.journal.paid.spent
 
     @property
     def unpriced(self) -> int:
         """How many answers were paid for at a price that nobody knows."""
-        return self.journal.unpriced
+        return self.journal.paid.unpriced
 
     def _way(self, lm: LM) -> LM:
         """What a model's requests go through in this run."""
@@ -213,12 +212,15 @@ class Run:
 
     def describe(self) -> str:
         """What was asked so far and what it cost, in words."""
-        known = f"${self.spent.cost:.4f}"
-        known += f" and {self.unpriced} calls of unknown price" if self.unpriced else ""
         return (
             f"{self.paid} calls, {self.recorded} from the journal, {self.under_way} under way, "
-            f"{self.spent.tokens:,} tokens, {known}"
+            f"{self.journal.paid.usage.tokens:,} tokens, {self.journal.paid.cost}"
         )
+
+    def note(self, name: str, value: Any) -> None:
+        """Keep plain JSON in the journal; one that is replayed stays as it is."""
+        if not self.replays:
+            self.journal.note(name, value)
 
     def expect(self, plan: Plan) -> None:
         """Tell, before it spends, what the program is going to need.
@@ -227,8 +229,7 @@ class Run:
         """
         self.plans.append(plan)
         self.described.append(plan.describe(self.account, self.paid + self.recorded))
-        if not self.replays:
-            self.journal.note("plan", self.described)
+        self.note("plan", self.described)
         if self.watch is not None:
             self.watch(self)
 
@@ -239,9 +240,8 @@ class Run:
             roots: Variables with a history, or gradient edges.
             name: one graph is kept for each.
         """
-        if not self.replays:
-            whole = {"graph": graph.to_json(roots), "feedback": _feedback(roots)}
-            self.journal.note(f"graph:{name}", whole)
+        whole = {"graph": graph.to_json(roots), "feedback": _feedback(roots)}
+        self.note(f"graph:{name}", whole)
 
 
 def _feedback(roots: Any) -> list[dict[str, Any]]:

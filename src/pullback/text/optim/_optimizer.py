@@ -1,12 +1,12 @@
 """`Optimizer`: parameters in groups, their past versions, and their measured scores."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Variable, no_grad
+from pullback.text._evaluation import finite
 
 __all__ = ["Optimizer", "Version"]
 
@@ -106,11 +106,10 @@ class Optimizer:
 
     def record(self, score: float) -> None:
         """Say what was measured with the versions that the parameters have now."""
-        if not isinstance(score, int | float) or not math.isfinite(score):
-            raise ArgumentTypeError("A score is a finite number.", given=repr(score))
+        number = finite(score, "A score")
         self._follow()
         for versions in self.versions:
-            versions[-1] = replace(versions[-1], score=float(score))
+            versions[-1] = replace(versions[-1], score=number)
 
     def values(self) -> list[str]:
         """The texts that the parameters have now."""

@@ -1,7 +1,8 @@
 """`Pareto`: reflective evolution through the package gepa; and a Module as a program of gepa's."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -10,12 +11,13 @@ from pullback.internal._extras import require
 from pullback.tape import Variable, no_grad
 from pullback.tape._place import within
 from pullback.text._at_once import at_once
+from pullback.text._chat import count_calls
 from pullback.text._evaluation import Evaluation
 from pullback.text._failure import SHARE, Failures, attempted, tolerate
 from pullback.text._module import Module
-from pullback.text._plan import account_of, check_plan, count_calls, remark
 from pullback.text._sample import Trace, text_parameters, trace_sample
 from pullback.text.lm import Plan
+from pullback.text.lm._plan import account_of, check_plan, remark
 from pullback.text.optim._comparison import (
     RISK,
     Comparison,
@@ -95,17 +97,23 @@ class GepaProgram:
                 # still be asked for: its version is again what it was.
                 parameter._version = self._versions.setdefault((path, text), parameter._version)
 
+    @contextmanager
+    def _as(self, candidate: Mapping[str, str]) -> Iterator[None]:
+        """Give the module the texts of a candidate inside."""
+        before = self.candidate
+        try:
+            self.load(candidate)
+            yield
+        finally:
+            self.load(before)
+
     def evaluate(
         self, batch: list[int], candidate: dict[str, str], capture_traces: bool = False
     ) -> Any:
         """Score samples with the texts of a candidate."""
         gepa = require("gepa", extra="gepa", purpose="text.optim.Pareto")
-        before, own = self.candidate, tuple(candidate[path] for path in self.parameters)
-        self.load(candidate)
-        try:
-            traces = self._traces(own, batch)
-        finally:
-            self.load(before)
+        with self._as(candidate):
+            traces = self._traces(tuple(self.candidate.values()), batch)
         return gepa.EvaluationBatch(
             outputs=[None] * len(batch),
             scores=[trace.scored.score for trace in traces],
@@ -117,12 +125,9 @@ class GepaProgram:
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
     ) -> dict[str, list[dict[str, Any]]]:
         """What was said to each text that is to be rewritten."""
-        traces, before = eval_batch.trajectories, self.candidate
-        self.load(candidate)
-        try:
+        traces = eval_batch.trajectories
+        with self._as(candidate):
             told = at_once([trace.said for trace in traces], self.at_once)
-        finally:
-            self.load(before)
         return {
             path: [
                 {
@@ -168,26 +173,24 @@ class GepaProgram:
         components_to_update: list[str],
     ) -> dict[str, str]:
         assert self.writer is not None  # or gepa would use its own
-        before = self.candidate
         try:
             account = account_of(None)
             if account is not None:
                 account.propose()
             self.proposals += 1
-            self.load(candidate)
-            self.writer.zero_grad()
-            for path in components_to_update:
-                notes = [Variable(row["Feedback"]) for row in reflective_dataset[path]]
-                self.parameters[path].grad = notes
-            with attempted():  # where none is written, the texts are those from before
-                self.writer.step()
-            return {path: self.parameters[path].data for path in components_to_update}
+            with self._as(candidate):
+                self.writer.zero_grad()
+                for path in components_to_update:
+                    notes = [Variable(row["Feedback"]) for row in reflective_dataset[path]]
+                    self.parameters[path].grad = notes
+                with attempted():  # where none is written, the texts are those from before
+                    self.writer.step()
+                return {path: self.parameters[path].data for path in components_to_update}
         except Exception as error:
             self.failure = error  # gepa goes on after what a proposal raises
             raise
         finally:
             self.writer.zero_grad()
-            self.load(before)
 
 
 class Pareto:

@@ -4,6 +4,7 @@ import asyncio
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
@@ -11,7 +12,7 @@ from pullback.tape import Variable
 from pullback.tape._concurrency import call_within_limit, run
 from pullback.tape._place import at
 from pullback.text._prompts import Prompt, prompt
-from pullback.text._replies import ask, between_tags, check_retries, fill_prompt, shorten
+from pullback.text._replies import ask, between_tags, check_retries, fill_prompt, listed
 from pullback.text._templates import Template
 from pullback.text.lm import LM
 from pullback.text.optim._constraint import Constraint, check_constraints, keeps_fields
@@ -107,22 +108,14 @@ class TGD(Optimizer):
             ReplyError: no answer for a text would do; no text has changed.
         """
         self._follow()
-        numbers = iter(range(len(self.versions)))
-        work = [
-            (next(numbers), parameter, group)
-            for group in self.param_groups
-            for parameter in group["params"]
-        ]
-        work = [each for each in work if each[1].grad]
+        every = [(each, group) for group in self.param_groups for each in group["params"]]
+        work = [(number, *each) for number, each in enumerate(every) if each[0].grad]
         if not work:
             return
-        proposals = run(self._propose(work))
-        for (number, parameter, _), _value in zip(work, proposals, strict=True):
-            current = self.versions[number][-1]
-            said = tuple(note.data for note in parameter.grad)
-            self.versions[number][-1] = Version(current.value, said, current.score)
         values = self.values()
-        for (number, _, _), value in zip(work, proposals, strict=True):
+        for (number, parameter, _), value in zip(work, run(self._propose(work)), strict=True):
+            said = tuple(note.data for note in parameter.grad)
+            self.versions[number][-1] = replace(self.versions[number][-1], feedback=said)
             values[number] = value
         self.set_values(values)
         self.steps += 1
@@ -143,8 +136,8 @@ class TGD(Optimizer):
             self.messages or prompt("improve"),
             role=parameter.role or "a text",
             value=parameter.data,
-            feedback=_listed([note.data for note in parameter.grad], self.limit),
-            constraints=_listed([each.text for each in constraints], self.limit),
+            feedback=listed([note.data for note in parameter.grad], self.limit),
+            constraints=listed([each.text for each in constraints], self.limit),
             earlier=self._earlier(number, group["momentum"]),
         )
 
@@ -165,7 +158,7 @@ class TGD(Optimizer):
         told = []
         for version in drawn:
             score = "not measured" if version.score is None else f"score {version.score:g}"
-            said = _listed(list(version.feedback), self.limit // 4)
+            said = listed(version.feedback, self.limit // 4)
             told.append(f"[{score}]\n{version.value}\n[feedback]\n{said}")
         return "\n\n".join(told)
 
@@ -198,16 +191,3 @@ class TGD(Optimizer):
             raise ArgumentError("This is no state of a TGD.", given=f"steps={steps!r}")
         super().load_state_dict(state)
         self.steps = steps
-
-
-def _listed(texts: Sequence[str], limit: int) -> str:
-    """Texts, each once, as a list of at most so many characters."""
-    lines = [f"- {text}" for text in dict.fromkeys(texts)]
-    kept, size = [], 0
-    for line in lines:
-        size += len(line)
-        if kept and size > limit:
-            kept.append(f"- ({len(lines) - len(kept)} more left out)")
-            break
-        kept.append(shorten(line, limit))
-    return "\n".join(kept) or "none"

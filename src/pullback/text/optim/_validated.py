@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ProgramError
+from pullback.text._evaluation import finite, mean
 from pullback.text._failure import attempted, tolerating
 from pullback.text.optim._comparison import (
     RISK,
@@ -106,8 +107,17 @@ class Validated:
         self.best: float | None = None
         self._start = optimizer.values()
         self._known: dict[str, dict[int, float]] = {}
-        samples = getattr(measure, "samples", None)
-        check_items(2**31 if samples is None else len(samples), risk, looks)
+        self.expect(None)
+
+    def expect(self, proposals: int | None) -> None:
+        """Say how many proposals there will be, where nobody has.
+
+        Raises:
+            ArgumentError: there are too few items to show anything then.
+        """
+        self.looks = self.looks or proposals or None
+        samples = getattr(self.measure, "samples", None)
+        check_items(2**31 if samples is None else len(samples), self.risk, self.looks)
 
     def step(self) -> Outcome:
         """Propose, measure, and accept or revert.
@@ -123,7 +133,7 @@ class Validated:
         told = any(parameter.grad for parameter in self.optimizer.parameters())
         scores = self._scores()
         check_items(len(scores), self.risk, self.looks)
-        self.best = start = _mean(scores)
+        self.best = start = mean(scores)
         self.optimizer.record(start)
         if not told:
             return self._left(start, "there was nothing to improve")
@@ -151,12 +161,12 @@ class Validated:
         few = range(max(LEAST, math.ceil(GATE * len(scores))))
         if hasattr(self.measure, "scores") and len(few) < len(scores):
             first = self._scores(few)
-            worse = _mean(scores[: len(few)]) - _mean(first)
+            worse = mean(scores[: len(few)]) - mean(first)
             if worse > 0:
                 why = f"it scores {worse:g} less on the first {len(few)} items"
                 return Outcome(False, start, None, why)
         found = self._scores()
-        after = _mean(found)
+        after = mean(found)
         self.optimizer.record(after)
         level = level_of(self.risk, self.looked, self.looks)
         comparison = compare(scores, found, level)
@@ -207,7 +217,7 @@ class Validated:
         """Take what `state_dict` gave."""
         try:
             known = {
-                key: {int(number): _number(score) for number, score in scores.items()}
+                key: {int(number): _score(score) for number, score in scores.items()}
                 for key, scores in state["known"].items()
             }
             start, looked, inner = list(state["start"]), int(state["looked"]), state["optimizer"]
@@ -227,13 +237,13 @@ class Validated:
             missing = [number for number in wanted if number not in known]
             if missing:
                 found = measure.scores(missing)
-                known.update(zip(missing, map(_number, found), strict=True))
+                known.update(zip(missing, map(_score, found), strict=True))
             return [known[number] for number in wanted]
         if not known:
             given = self.measure()
             if isinstance(given, int | float):
                 given = self._alone(given)
-            known.update(enumerate(map(_number, given)))
+            known.update(enumerate(map(_score, given)))
         return [known[number] for number in range(len(known))]
 
     def _alone(self, given: float) -> list[float]:
@@ -253,11 +263,5 @@ class Validated:
         return outcome
 
 
-def _mean(scores: Sequence[float]) -> float:
-    return math.fsum(scores) / len(scores)
-
-
-def _number(score: Any) -> float:
-    if not isinstance(score, int | float) or not math.isfinite(score):
-        raise ArgumentTypeError("The measure gave no finite number.", given=repr(score))
-    return float(score)
+def _score(value: Any) -> float:
+    return finite(value, "The score of a measure")

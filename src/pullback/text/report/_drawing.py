@@ -1,118 +1,82 @@
 """A graph of the tape as boxes and arrows, with what each step's call cost."""
 
+import json
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from pullback.tape import graph
 from pullback.text.lm import Call, Message
 
-__all__ = ["Box", "Drawing", "draw"]
+__all__ = ["draw"]
 
 WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 210, 62, 60, 18, 12
 MOST = 400  # boxes; a page with more shows nothing to a reader
 
 
-@dataclass(frozen=True)
-class Box:
-    """A node of the graph: where it is, and what stands in it."""
-
-    x: int
-    y: int
-    title: str
-    role: str
-    text: str
-    leaf: bool
-    call: Call | None
-    notes: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """Boxes, the paths of arrows between them, and the size of all."""
-
-    name: str
-    boxes: tuple[Box, ...]
-    paths: tuple[str, ...]
-    width: int
-    height: int
-    left_out: int
-
-
-def draw(name: str, text: str, calls: Sequence[Call], feedback: Sequence[Any]) -> Drawing:
+def draw(name: str, text: str, calls: Sequence[Call], feedback: Sequence[Any]) -> dict[str, Any]:
     """Lay a graph out in columns, from the leaves on the left to the roots.
 
     Arguments:
         name: the graph's name.
-        text: what `tape.graph.to_json` wrote.
+        text: what `tape.graph.to_json` wrote: every node before those that it follows from.
         calls: those of the run; a node whose value is the answer of one is taken for its step.
         feedback: for leaves, what was said of them: mappings of ``role``, ``data`` and ``notes``.
+
+    Returns:
+        Boxes, the paths of arrows between them, the size of all, and how many are left out.
     """
-    order = _from_the_leaves([edge.node for edge in graph.from_json(text)])
-    column: dict[Any, int] = {}
+    nodes = json.loads(text)["nodes"]
+    followed = [[edge[0] for edge in node["next"] if edge is not None] for node in nodes]
+    order = list(reversed(range(len(nodes))))
+    column = [0] * len(nodes)
     for node in order:
-        below = [column[following] for following, _ in node.next_functions if following]
-        column[node] = 1 + max(below, default=-1)
-    for node in reversed(order):  # a leaf stands beside the first step that takes it
-        for following, _ in node.next_functions:
-            if following and not any(each for each, _ in following.next_functions):
-                column[following] = max(column[node] - 1, 0)
+        column[node] = 1 + max((column[below] for below in followed[node]), default=-1)
+    first = [len(nodes)] * len(nodes)  # a leaf stands beside the first step that takes it
+    for node in order:
+        for leaf in [below for below in followed[node] if not followed[below]]:
+            first[leaf] = min(first[leaf], column[node])
+            column[leaf] = first[leaf] - 1
     shown = order[:MOST]
-    rows: dict[int, int] = {}
-    places: dict[Any, tuple[int, int]] = {}
+    rows: Counter[int] = Counter()
+    places: dict[int, tuple[int, int]] = {}
     for node in shown:
-        row = rows.get(column[node], 0)
-        rows[column[node]] = row + 1
         x = MARGIN + column[node] * (WIDTH + GAP_X)
-        places[node] = (x, MARGIN + row * (HEIGHT + GAP_Y))
+        places[node] = (x, MARGIN + rows[column[node]] * (HEIGHT + GAP_Y))
+        rows[column[node]] += 1
     free = list(calls)
     said = {(entry["role"], entry["data"]): entry["notes"] for entry in feedback}
-    boxes = tuple(_box(node, *places[node], free, said) for node in shown)
+    boxes = tuple(_box(nodes, node, places[node], free, said) for node in shown)
     paths = tuple(
-        _path(places[following], places[node])
-        for node in shown
-        for following, _ in node.next_functions
-        if following in places
-    )
+        _path(places[below], places[node])
+        for node in shown for below in followed[node] if below in places
+    )  # fmt: skip
     width = 2 * MARGIN + (max(column[node] for node in shown) + 1) * (WIDTH + GAP_X) - GAP_X
     height = 2 * MARGIN + max(rows.values()) * (HEIGHT + GAP_Y) - GAP_Y
-    return Drawing(name, boxes, paths, width, height, len(order) - len(shown))
+    return {"name": name, "boxes": boxes, "paths": paths, "width": width, "height": height,
+            "left_out": len(order) - len(shown)}  # fmt: skip
 
 
-def _from_the_leaves(roots: Sequence[Any]) -> list[Any]:
-    """Every node once, after all that it follows from."""
-    order: dict[Any, None] = {}
-    stack = [(root, False) for root in reversed(roots)]
-    while stack:
-        node, ready = stack.pop()
-        if node in order:
-            continue
-        if ready:
-            order[node] = None
-            continue
-        stack.append((node, True))
-        stack += [(following, False) for following, _ in node.next_functions if following]
-    return list(order)
-
-
-def _box(node: Any, x: int, y: int, free: list[Call], said: dict[Any, Any]) -> Box:
-    output = next((output for output in node.outputs if output.data is not None), None)
-    role = next((output.role for output in node.outputs if output.role), "")
-    data = None if output is None else output.data
-    leaf = node.name() == "AccumulateGrad"
-    call = None if leaf else _call(node, data, free)
+def _box(
+    nodes: list[Any], number: int, place: tuple[int, int], free: list[Call], said: dict[Any, Any]
+) -> dict[str, Any]:
+    node = nodes[number]
+    data = next((each["data"] for each in node["outputs"] if each["data"] is not None), None)
+    role = next((each["role"] for each in node["outputs"] if each["role"]), "")
+    leaf = node["name"] == "AccumulateGrad"
+    call = None if leaf else _call(nodes, node, data, free)
     if call is not None:
         free.remove(call)  # equal answers belong to different steps
-    title = "leaf" if leaf else node.name().removesuffix("Backward")
+    title = "leaf" if leaf else node["name"].removesuffix("Backward")
     notes = tuple((note["function"], note["text"]) for note in said.get((role, data), ()))
     text = "" if data is None else str(data)
     if data is None and call is not None and call.answer is not None:
         asked = [f"{each.name}({each.arguments})" for each in call.answer.tool_calls]
         text = " ".join([call.answer.text, *asked]).strip()
-    return Box(x, y, title, role, text, leaf, call, notes if leaf else ())
+    return {"x": place[0], "y": place[1], "title": title, "role": role, "text": text,
+            "leaf": leaf, "call": call, "notes": notes if leaf else ()}  # fmt: skip
 
 
-def _call(node: Any, data: Any, free: list[Call]) -> Call | None:
+def _call(nodes: list[Any], node: Any, data: Any, free: list[Call]) -> Call | None:
     """The call that a step made: its text is the answer, or its inputs were asked about.
 
     A graph keeps no structures; what gave fields, or asked for tools, is known by its inputs.
@@ -120,10 +84,9 @@ def _call(node: Any, data: Any, free: list[Call]) -> Call | None:
     answered = [call for call in free if call.answer is not None]
     if isinstance(data, str) and data:
         return next((call for call in answered if call.answer and call.answer.text == data), None)
-    if data is not None or node.name() != "ChatBackward":
+    if data is not None or node["name"] != "ChatBackward":
         return None
-    given = [following.outputs[number].data for following, number in node.next_functions
-             if following]  # fmt: skip
+    given = [nodes[edge[0]]["outputs"][edge[1]]["data"] for edge in node["next"] if edge]
     texts = [text for text in given if isinstance(text, str)]
     for call in answered:
         asked = "\n".join(Message.from_dict(each).text for each in call.request["messages"])

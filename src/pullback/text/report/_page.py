@@ -3,18 +3,17 @@
 import datetime
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pullback.text._replies import shorten
 from pullback.text.lm import Call, Journal, scrub
+from pullback.text.lm._summary import summarise
 from pullback.text.report._drawing import HEIGHT, WIDTH, draw
 from pullback.text.report._search import HEIGHT as SEARCH_HEIGHT
 from pullback.text.report._search import LEFT, read_search
 from pullback.text.report._search import WIDTH as SEARCH_WIDTH
-from pullback.text.report._summary import summarise
 
 __all__ = ["render_run"]
 
@@ -41,6 +40,13 @@ def render_run(journal: Journal) -> str:
     calls = every[-MOST:]
     texts = sum(len(call.request["messages"]) + 1 for call in calls)
     most = max(SHORTEST, min(LONGEST, SIZE // max(texts, 1)))
+
+    def part(text: str) -> str:
+        return shorten(text, most)
+
+    def whole(message: Mapping[str, Any]) -> str:
+        return part(_message(message))
+
     environment = Environment(
         loader=PackageLoader("pullback.text.report", "templates"),
         autoescape=True,
@@ -50,7 +56,7 @@ def render_run(journal: Journal) -> str:
     )
     environment.filters |= {
         "clock": _clock, "short": _short,
-        "message": partial(_bounded_message, most), "part": partial(_bounded, most),
+        "message": whole, "part": part,
     }  # fmt: skip
     facts: dict[str, Any] = {
         "name": journal.path.name,
@@ -70,14 +76,6 @@ def render_run(journal: Journal) -> str:
     }
     page = environment.get_template("run.html.jinja").render(facts)
     return _SURROGATE.sub("\ufffd", scrub(page))  # half a character cannot be written anywhere
-
-
-def _bounded(most: int, text: str) -> str:
-    return shorten(text, most)
-
-
-def _bounded_message(most: int, message: Mapping[str, Any]) -> str:
-    return shorten(_message(message), most)
 
 
 def _drawings(calls: Sequence[Call], notes: Mapping[str, Any]) -> list[Any]:

@@ -63,7 +63,8 @@ class SequentialSampler(Sampler):
 class _Seeded(Sampler):
     """Draws anew each epoch; the n-th epoch of a seed is the same in any process."""
 
-    def __init__(self, seed: int | None) -> None:
+    def __init__(self, num_samples: int, seed: int | None) -> None:
+        self.num_samples = num_samples
         self.seed = random.SystemRandom().getrandbits(32) if seed is None else seed
         self.epoch = 0
 
@@ -71,6 +72,9 @@ class _Seeded(Sampler):
         dice = random.Random(f"{self.seed} {self.epoch}")  # noqa: S311  # an order, no secret
         self.epoch += 1
         return dice
+
+    def __len__(self) -> int:
+        return self.num_samples
 
 
 class RandomSampler(_Seeded):
@@ -93,9 +97,8 @@ class RandomSampler(_Seeded):
         num_samples: int | None = None,
         seed: int | None = None,
     ) -> None:
-        super().__init__(seed)
+        super().__init__(len(data_source) if num_samples is None else num_samples, seed)
         self.data_source, self.replacement = data_source, replacement
-        self.num_samples = len(data_source) if num_samples is None else num_samples
         if self.num_samples < 1 or (not replacement and self.num_samples > len(data_source)):
             raise ArgumentError(
                 "So many samples cannot be drawn.", given=f"num_samples={self.num_samples}",
@@ -107,9 +110,6 @@ class RandomSampler(_Seeded):
         if self.replacement:
             return iter([dice.randrange(size) for _ in range(self.num_samples)])
         return iter(dice.sample(range(size), self.num_samples))
-
-    def __len__(self) -> int:
-        return self.num_samples
 
 
 class WeightedRandomSampler(_Seeded):
@@ -137,9 +137,8 @@ class WeightedRandomSampler(_Seeded):
         replacement: bool = True,
         seed: int | None = None,
     ) -> None:
-        super().__init__(seed)
-        self.weights = [float(weight) for weight in weights]
-        self.num_samples, self.replacement = num_samples, replacement
+        super().__init__(num_samples, seed)
+        self.weights, self.replacement = [float(weight) for weight in weights], replacement
         positive = sum(weight > 0 for weight in self.weights)
         if (
             not all(math.isfinite(weight) and weight >= 0 for weight in self.weights)
@@ -164,9 +163,6 @@ class WeightedRandomSampler(_Seeded):
             for number, weight in zip(numbers, self.weights, strict=True)
         ]
         return iter([number for _, number in sorted(keys, reverse=True)[: self.num_samples]])
-
-    def __len__(self) -> int:
-        return self.num_samples
 
 
 class DataLoader:

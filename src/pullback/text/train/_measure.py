@@ -2,16 +2,15 @@
 
 import hashlib
 import json
-import math
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape._place import within
 from pullback.text._at_once import at_once
+from pullback.text._evaluation import mean
 from pullback.text._failure import tolerating
 from pullback.text._module import Module
 from pullback.text._sample import Scored, score_sample
@@ -34,8 +33,8 @@ class Measure:
         repeats: how many times each sample is run, where the model is random; its score is the
             mean.
         at_once: how many samples at most at once.
-        evaluate: runs the metric on samples elsewhere, such as `pullback.text.ray.evaluate`;
-            threads of this process if None.
+        evaluate: runs the metric on samples elsewhere, such as ``Workers(executor).evaluate`` of
+            `pullback.text.distributed`; threads of this process if None.
 
     Attributes:
         evaluations: how many times the metric was run.
@@ -81,11 +80,13 @@ class Measure:
         self.evaluations = self.failures = 0
         self._scores: dict[tuple[str, int], float] = {}
         self._lock = threading.Lock()
-        self._asked: dict[tuple[str, int], Future[None]] = {}
+        self._measuring = threading.Lock()  # who comes meanwhile finds what the first has found
+        self._ended = 0
+        self._failed: Exception | None = None
 
     def __call__(self) -> float:
         """The mean score of the texts as they are."""
-        return math.fsum(scores := self.scores()) / len(scores)
+        return mean(self.scores())
 
     def scores(self, numbers: Sequence[int] | None = None) -> list[float]:
         """The score of each sample, or of those with these numbers, with the texts as they are.
@@ -94,50 +95,31 @@ class Measure:
             ArgumentTypeError: the metric gave no finite number.
         """
         wanted = range(len(self.samples)) if numbers is None else numbers
-        with tolerating():
-            return self._scores_of(self.digest(), wanted)
-
-    def _scores_of(self, state: str, wanted: Sequence[int]) -> list[float]:
-        while True:
-            with self._lock:
-                todo = [n for n in wanted if (state, n) not in self._scores]
-                others = [self._asked[state, n] for n in todo if (state, n) in self._asked]
-                mine = [n for n in todo if (state, n) not in self._asked]
-                done: Future[None] = Future()
-                self._asked.update({(state, n): done for n in mine})
+        came = self._ended
+        with tolerating(), self._measuring:
+            if self._failed is not None and came < self._ended:
+                raise self._failed  # of who was measuring meanwhile; it is not paid for again
+            self._failed = None
             try:
-                if self.evaluate is None:
-                    at_once([partial(self._score, state, n) for n in mine], self.at_once)
-                elif mine:
-                    self._score_elsewhere(self.evaluate, state, mine)
+                return self._measured(self.digest(), wanted)
             except Exception as error:
-                self._end(state, mine, done, error)
+                self._failed = error
                 raise
-            except BaseException:  # an interrupt is that of this thread alone
-                self._end(state, mine, done)
-                raise
-            self._end(state, mine, done)
-            if not others:
-                return [self._scores[state, n] for n in wanted]
-            for each in others:
-                each.result()
+            finally:
+                self._ended += 1
 
-    def _end(
-        self, state: str, mine: list[int], done: Future[None], error: Exception | None = None
-    ) -> None:
-        with self._lock:
-            for number in mine:
-                del self._asked[state, number]
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
+    def _measured(self, state: str, wanted: Sequence[int]) -> list[float]:
+        todo = [n for n in dict.fromkeys(wanted) if (state, n) not in self._scores]
+        if self.evaluate is None:
+            at_once([partial(self._score, state, n) for n in todo], self.at_once)
+        elif todo:
+            self._score_elsewhere(self.evaluate, state, todo)
+        return [self._scores[state, n] for n in wanted]
 
     def _score_elsewhere(self, evaluate: Any, state: str, todo: list[int]) -> None:
         again = [number for number in todo for _ in range(self.repeats)]
         found = evaluate(self.module, self.metric, [self.samples[n] for n in again])
-        with self._lock:
-            self.evaluations += len(again)
+        self.evaluations += len(again)
         for place, number in enumerate(todo):
             self._keep(state, number, found[place * self.repeats : (place + 1) * self.repeats])
 
@@ -158,4 +140,4 @@ class Measure:
     def _keep(self, state: str, number: int, found: Sequence[Scored]) -> None:
         with self._lock:
             self.failures += sum(bool(scored.failure) for scored in found)
-            self._scores[state, number] = math.fsum(each.score for each in found) / len(found)
+            self._scores[state, number] = mean([each.score for each in found])

@@ -1,56 +1,44 @@
 """One step of a module, its metrics, and their means."""
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from pullback.errors import ArgumentTypeError, ModelError
 from pullback.tape import Variable, no_grad
 from pullback.tape._place import at
-from pullback.text._evaluation import Evaluation
+from pullback.text._evaluation import Evaluation, mean
 from pullback.text._failure import forgive, tolerating
 from pullback.text._module import Module
 from pullback.text._python import StepError
 
-__all__ = ["Totals", "evaluations_of", "means_of", "run_step", "told"]
+__all__ = ["evaluations_of", "means", "means_of", "run_step", "told"]
 
 
-class Totals:
-    """The means of metrics over steps."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, list[float]] = {}
-
-    def add(self, metrics: dict[str, float]) -> None:
-        for name, value in metrics.items():
-            self._values.setdefault(name, []).append(value)
-
-    def means(self) -> dict[str, float]:
-        return {name: math.fsum(each) / len(each) for name, each in self._values.items()}
+def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each metric over the steps that have it."""
+    names = dict.fromkeys(name for each in steps for name in each)
+    return {name: mean([each[name] for each in steps if name in each]) for name in names}
 
 
 def means_of(module: Module, step: Any, data: Iterable[Any]) -> dict[str, float]:
-    was, totals = module.training, Totals()
+    """The means of the metrics of a step that is measured alone."""
+    was, found = module.training, []
     module.eval()
     try:
         for number, batch in enumerate(data):
             with tolerating(), at("held", number):
-                metrics = run_step(step, batch, number, learn=False)
-            if metrics is not None:
-                totals.add(metrics)
+                found.append(run_step(step, batch, number, learn=False) or {})
     finally:
         module.train(was)
-    return totals.means()
+    return means(found)
 
 
 def run_step(step: Any, batch: Any, number: int, learn: bool) -> dict[str, float] | None:
     """Run one step, and feedback back; its metrics, or None where it is skipped."""
     try:
-        if learn:
+        with nullcontext() if learn else no_grad():
             returned = step(batch, number)
-        else:
-            with no_grad():
-                returned = step(batch, number)
     except StepError as error:
         if learn:
             error.backward()
@@ -75,13 +63,11 @@ def run_step(step: Any, batch: Any, number: int, learn: bool) -> dict[str, float
     return {"score": float(evaluation.score.data), **numbers}
 
 
-def evaluations_of(measure: Any, otherwise: int = 0, repeats: int | None = None) -> int:
+def evaluations_of(measure: Any) -> int:
     """How many runs of a module a measure makes, each sample as often as it repeats."""
-    samples = getattr(measure, "samples", None)
-    if samples is None:
-        return otherwise
-    return len(samples) * (getattr(measure, "repeats", 1) if repeats is None else repeats)
+    return len(getattr(measure, "samples", ())) * getattr(measure, "repeats", 1)
 
 
 def told(metrics: dict[str, float]) -> str:
+    """Metrics in words."""
     return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())

@@ -15,22 +15,16 @@ from pullback.errors import (
     PullbackError,
 )
 from pullback.tape._place import at
+from pullback.text._chat import count_calls
 from pullback.text._failure import SHARE, Failures, attempted, tolerate
 from pullback.text._module import Module, write_json
-from pullback.text._plan import (
-    account_of,
-    check_plan,
-    count_calls,
-    describe_plan,
-    plan_training,
-    remark,
-)
 from pullback.text.lm import Account, Plan, current_run
-from pullback.text.optim._comparison import Comparison, check_items
+from pullback.text.lm._plan import account_of, check_plan, plan_training, remark
+from pullback.text.optim._comparison import Comparison
 from pullback.text.optim._validated import Outcome, Validated
 from pullback.text.train._data import DataLoader
 from pullback.text.train._progress import Progress
-from pullback.text.train._steps import Totals, evaluations_of, means_of, run_step, told
+from pullback.text.train._steps import evaluations_of, means, means_of, run_step, told
 
 __all__ = ["Result", "Trainer"]
 
@@ -168,12 +162,9 @@ class Trainer:
         check_plan(plan, account)
         run = _Run(self, module, optimizer, Result(plan), Progress(self.progress, clients))
         run.account = account
-        if isinstance(optimizer, Validated) and optimizer.looks is None and plan.proposals:
-            optimizer.looks = plan.proposals
-            check_items(
-                evaluations_of(optimizer.measure, 2**31, 1), optimizer.risk, optimizer.looks
-            )
-        run.show(f"plan: {describe_plan(plan, account)}")
+        if isinstance(optimizer, Validated):
+            optimizer.expect(plan.proposals)
+        run.show(f"plan: {plan.describe(account)}{remark(plan.affords(account))}")
         if resume is not None:
             run.load(Path(resume))
         with tolerate(self.max_failures) as failures:
@@ -219,8 +210,9 @@ class _Run:
                 self.save()
                 if self.trainer.patience is not None and self.since >= self.trainer.patience:
                     result.stopped = f"no better score for {self.since} epochs"
-                    return
-            result.stopped = f"{limit} epochs are done"
+                    break
+            else:
+                result.stopped = f"{limit} epochs are done"
         except BudgetError as error:
             result.stopped = f"the budget is used up: {error.what}"
         finally:
@@ -242,33 +234,34 @@ class _Run:
     def _epoch(self, train: DataLoader, validation: Iterable[Any] | None) -> None:
         self.module.train()
         _follow_epoch(train, self.epoch)
-        totals = Totals()
         if validation is not None and self.best is None:
             self._keep(means_of(self.module, self.module.validation_step, validation))  # type: ignore[missing-attribute]
+        found = []
         for number, batch in enumerate(train):
             with at("batch", number):
-                self._batch(number, batch, totals)
-        means = totals.means()
+                found.append(self._batch(number, batch))
+        history = means(found)
         if validation is not None:
             held = means_of(self.module, self.module.validation_step, validation)  # type: ignore[missing-attribute]
             self._keep(held)
-            means |= {f"validation_{name}": value for name, value in held.items()}
-        self.result.history.append(means)
-        self.show(f"epoch {self.epoch}: {told(means)}")
+            history |= {f"validation_{name}": value for name, value in held.items()}
+        self.result.history.append(history)
+        self.show(f"epoch {self.epoch}: {told(history)}")
 
-    def _batch(self, number: int, batch: Any, totals: "Totals") -> None:
+    def _batch(self, number: int, batch: Any) -> dict[str, float]:
+        """One step; its metrics, none where it is skipped."""
         self.optimizer.zero_grad()
         metrics = run_step(self.module.training_step, batch, number, learn=True)  # type: ignore[missing-attribute]
         if metrics is None:
-            return
-        totals.add(metrics)
-        said = self._propose() if self._is_told() else ""
+            return {}
+        said = self._propose() if any(each.grad for each in self.optimizer.parameters()) else ""
         self.show(f"epoch {self.epoch} batch {number}: {told(metrics)} {said}".rstrip())
+        return metrics
 
     def _tell_run(self) -> None:
         """Let the page of the run under way show what the search has found."""
         run = current_run()
-        if run is None or run.replays:
+        if run is None:
             return
         now = self.module.state_dict()
         texts = [
@@ -277,10 +270,7 @@ class _Run:
             if isinstance(before, str)
         ]
         steps = [asdict(outcome) for outcome in self.result.outcomes]
-        run.journal.note("search", {"steps": steps, "texts": texts, "stopped": str(self.result)})
-
-    def _is_told(self) -> bool:
-        return any(each.grad for each in self.optimizer.parameters())
+        run.note("search", {"steps": steps, "texts": texts, "stopped": str(self.result)})
 
     def _propose(self) -> str:
         """One step of the optimizer, which is a proposal; what became of it, in words."""
@@ -320,23 +310,20 @@ class _Run:
         write_json(folder / "checkpoint.json", state)
 
     def load(self, path: Path) -> None:
-        try:
-            state = json.loads(path.read_text(encoding="utf-8"))
-            epoch, module, optimizer = state["epoch"], state["module"], state["optimizer"]
-            best, since, history = state["best"], state["since"], state["history"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ArgumentError("This is no checkpoint.", given=f"{path}: {error!r}") from None
         before = self.module.state_dict()
         try:
-            if best is not None:  # all of it must fit, for it is taken at the end
-                self.module.load_state_dict(best[1])
-            self.module.load_state_dict(module)
-            self.optimizer.load_state_dict(optimizer)
-            self.epoch, self.since, self.result.history = int(epoch), int(since), list(history)
+            state = json.loads(path.read_text(encoding="utf-8"))
+            best = state["best"]
             self.best = None if best is None else (float(best[0]), dict(best[1]))
+            if self.best is not None:  # all of it must fit, for it is taken at the end
+                self.module.load_state_dict(self.best[1])
+            self.module.load_state_dict(state["module"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.epoch, self.since = int(state["epoch"]), int(state["since"])
+            self.result.history = list(state["history"])
         except BaseException as error:
             self.module.load_state_dict(before)
-            if isinstance(error, PullbackError):
+            if not isinstance(error, Exception) or isinstance(error, PullbackError):
                 raise
             raise ArgumentError("This is no checkpoint.", given=f"{path}: {error!r}") from None
 

@@ -1,10 +1,15 @@
 """Number formats: rounding to them, simulating them, and what they lose of some values."""
 
 from pullback.tracking.formats._advice import FormatAdvice, advise_formats, advise_from_exponents
+from pullback.tracking.formats._block_errors import BlockErrors
 from pullback.tracking.formats._find import find_format
 from pullback.tracking.formats._model import SimulatedFormat, simulate_format
 from pullback.tracking.formats._noise import QuantisationNoise, signal_to_noise
-from pullback.tracking.formats._number_format import (
+from pullback.tracking.formats._number_format import NumberFormat
+from pullback.tracking.formats._recipe import ProductFormats, Recipe
+from pullback.tracking.formats._round import draw_noise, round_values
+from pullback.tracking.formats._scaled import SCALED_FORMATS, ScaledFormat
+from pullback.tracking.formats._table import (
     BFLOAT16,
     E2M1,
     E4M3,
@@ -15,11 +20,7 @@ from pullback.tracking.formats._number_format import (
     FORMATS,
     INT4,
     INT8,
-    NumberFormat,
 )
-from pullback.tracking.formats._recipe import ProductFormats, Recipe
-from pullback.tracking.formats._round import draw_noise, round_values
-from pullback.tracking.formats._scaled import SCALED_FORMATS, ScaledFormat
 
 __all__ = [
     "BFLOAT16",
@@ -33,6 +34,7 @@ __all__ = [
     "INT4",
     "INT8",
     "SCALED_FORMATS",
+    "BlockErrors",
     "FormatAdvice",
     "NumberFormat",
     "ProductFormats",

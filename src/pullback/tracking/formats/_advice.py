@@ -1,6 +1,6 @@
 """Format advice: what a number format loses of some values, and the scale that loses least."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,8 +8,9 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.tracking.formats._find import Named, find_format
-from pullback.tracking.formats._number_format import FORMATS, NumberFormat
+from pullback.tracking.formats._number_format import NumberFormat
 from pullback.tracking.formats._round import check_values, parts_of
+from pullback.tracking.formats._table import FORMATS
 
 __all__ = ["FormatAdvice", "advise_formats", "advise_from_exponents"]
 
@@ -108,34 +109,45 @@ def _unscaled(formats: Iterable[Named]) -> Iterator[NumberFormat]:
 
 
 def _advise_exactly(magnitudes: Tensor, count: int, known: NumberFormat) -> FormatAdvice:
-    scales = _candidates(magnitudes, known)
-    overflow, underflow, subnormal = _count(magnitudes, scales, known)
-    now = int((scales == 1).nonzero()[0, 0])
-    best = _best(scales, overflow + underflow, subnormal)
+    ends = torch.frexp(magnitudes[[0, -1]]).exponent - 1 if magnitudes.numel() else ()
+    # Beyond 2**-900 and 2**900 the scaled limits would leave float64.
+    shifts = [k for k in _candidates([int(end) for end in ends], known) if abs(k) <= 900]
+    scales = torch.tensor([2.0**k for k in shifts], dtype=torch.float64, device=magnitudes.device)
+    counts = torch.stack(_count(magnitudes, scales, known), 1).tolist()
+    return _choose(known, count, magnitudes.numel(), dict(zip(shifts, counts, strict=True)))
+
+
+def _candidates(ends: Sequence[int], known: NumberFormat) -> range:
+    """Every power of two that may be best: those that move some value to a limit."""
+    if not ends:
+        return range(1)
+    low = known.largest_exponent - max(ends) - 1
+    high = known.smallest_exponent - min(ends) + 1
+    return range(min(low, 0), max(high, 0) + 1)
+
+
+def _choose(
+    known: NumberFormat,
+    count: int,
+    nonzero: int,
+    counted: Mapping[int, Sequence[int]],
+    unsure: Sequence[int] = (0, 0),
+) -> FormatAdvice:
+    """The advice from what each power of two overflows, flushes to zero and makes subnormal."""
+    overflow, underflow, subnormal = counted[0]
+    best = min(counted, key=lambda k: (sum(counted[k][:2]), counted[k][2], abs(k)))
     return FormatAdvice(
         number_format=known,
         count=count,
-        nonzero=int(magnitudes.numel()),
-        overflow=int(overflow[now]),
-        underflow=int(underflow[now]),
-        subnormal=int(subnormal[now]),
-        overflow_at_most=int(overflow[now]),
-        underflow_at_most=int(underflow[now]),
-        best_scale=float(scales[best]),
-        lost_at_best=int((overflow + underflow)[best]),
+        nonzero=nonzero,
+        overflow=overflow,
+        underflow=underflow,
+        subnormal=subnormal,
+        overflow_at_most=overflow + unsure[0],
+        underflow_at_most=underflow + unsure[1],
+        best_scale=2.0**best,
+        lost_at_best=sum(counted[best][:2]),
     )
-
-
-def _candidates(magnitudes: Tensor, known: NumberFormat) -> Tensor:
-    """Return every power of two that may be best: those that move some value to a limit."""
-    low, high = 0, 0
-    if magnitudes.numel():
-        ends = torch.frexp(magnitudes[[0, -1]]).exponent - 1
-        low = min(known.largest_exponent - int(ends[1]) - 1, 0)
-        high = max(known.smallest_exponent - int(ends[0]) + 1, 0)
-    # Beyond 2**-900 and 2**900 the scaled limits would leave float64.
-    scales = [2.0**shift for shift in range(max(low, -900), min(high, 900) + 1)]
-    return torch.tensor(scales, dtype=torch.float64, device=magnitudes.device)
 
 
 def _count(
@@ -152,14 +164,6 @@ def _count(
     # What rounds up to the smallest normal value is subnormal before, and loses precision.
     below_normal = torch.searchsorted(magnitudes, known.smallest_normal / scales)
     return total - below_bound, to_zero, (below_normal - to_zero).clamp(min=0)
-
-
-def _best(scales: Tensor, lost: Tensor, subnormal: Tensor) -> int:
-    least = lost == lost.min()
-    subnormal = torch.where(least, subnormal, subnormal.max() + 1)
-    least = subnormal == subnormal.min()
-    distance = torch.where(least, scales.log2().abs(), torch.inf)
-    return int(distance.argmin())
 
 
 def advise_from_exponents(
@@ -206,34 +210,15 @@ def _advise_bins(
     largest: float | None,
     smallest: float | None,
 ) -> FormatAdvice:
-    nonzero = sum(bins.values())
+    counted = {shift: _count_bins(bins, shift, known) for shift in _candidates([*bins], known)}
     edge = known.smallest_exponent - known.mantissa_bits - 1  # half the smallest value is 2**edge
-    overflow, underflow, subnormal = _count_bins(bins, 0, known)
-    over_most = overflow + bins.get(known.largest_exponent, 0)
-    under_most = underflow + bins.get(edge, 0)
+    over, under = bins.get(known.largest_exponent, 0), bins.get(edge, 0)
     if largest is not None and largest < known.overflow_bound:
-        over_most = overflow
+        over = 0
     if smallest is not None and smallest > known.smallest / 2:
-        under_most = underflow
-    best, lost = 0, overflow + underflow
-    if bins:
-        low = min(0, known.largest_exponent - max(bins) - 1)
-        high = max(0, known.smallest_exponent - min(bins) + 1)
-        counted = {shift: _count_bins(bins, shift, known) for shift in range(low, high + 1)}
-        best = min(counted, key=lambda k: (counted[k][0] + counted[k][1], counted[k][2], abs(k)))
-        lost = counted[best][0] + counted[best][1]
-    return FormatAdvice(
-        number_format=known,
-        count=nonzero + zeros,
-        nonzero=nonzero,
-        overflow=overflow,
-        underflow=underflow,
-        subnormal=subnormal,
-        overflow_at_most=over_most,
-        underflow_at_most=under_most,
-        best_scale=2.0**best,
-        lost_at_best=lost,
-    )
+        under = 0
+    nonzero = sum(bins.values())
+    return _choose(known, nonzero + zeros, nonzero, counted, (over, under))
 
 
 def _count_bins(bins: dict[int, int], shift: int, known: NumberFormat) -> tuple[int, int, int]:

@@ -3,8 +3,9 @@
 import torch
 
 from pullback.errors import ArgumentError
-from pullback.tracking.formats._number_format import FORMATS, NumberFormat
+from pullback.tracking.formats._number_format import NumberFormat
 from pullback.tracking.formats._scaled import SCALED_FORMATS, ScaledFormat
+from pullback.tracking.formats._table import FORMATS
 
 __all__ = ["Format", "Named", "find_format"]
 

@@ -23,6 +23,7 @@ from pullback.internal._open import open_function
 from pullback.internal.torch import (
     TorchDispatchMode,
     answering,
+    base_of,
     called_from,
     current_graph_task_id,
     never_compile,
@@ -41,7 +42,7 @@ from pullback.tracking.formats._products import (
 from pullback.tracking.formats._recipe import ProductFormats, Recipe, Role
 from pullback.tracking.formats._roles import Weights
 from pullback.tracking.formats._round import Rounding
-from pullback.tracking.formats._spot import Place, Spot, place_of_call
+from pullback.tracking.formats._spot import Spot
 
 __all__ = ["rounding_products"]
 
@@ -58,6 +59,7 @@ class _Settings(Protocol):
     @property
     def module_names(self) -> dict[nn.Module, list[str]]: ...
     def modules(self) -> Iterable[nn.Module]: ...
+    def named_parameters(self) -> Iterable[tuple[str, nn.Parameter]]: ...
     def formats_of(self, name: str) -> ProductFormats | None: ...
     def round_factor(self, x: Tensor, role: Role, spot: Spot, dim: int | None = None) -> Tensor: ...
     def round_result(self, x: Tensor, spot: Spot) -> Tensor: ...
@@ -89,7 +91,7 @@ class _ProductMode(TorchFunctionMode):
         self.settings = settings
         self.path = list(path)  # the modules that are running, the innermost last
         self.names: dict[str, list[str]] = {}  # by the first, all of a module
-        self.counts: Counter[tuple[str, Place]] = Counter()  # of products in this pass
+        self.counts: Counter[tuple[str, str]] = Counter()  # of products in this pass
         self.entered = False  # inside of a product whose factors are rounded
         self.differentiable = torch.is_grad_enabled()
         self.custom: type | None = None  # whose backward will multiply as it likes
@@ -152,7 +154,7 @@ class _ProductMode(TorchFunctionMode):
         if formats.follows_dimension:
             multiply = functools.partial(self.multiply_blocks, formats)
             return multiply_by(multiply, func, args, kwargs)
-        spot = self.spot(formats)
+        spot = self.spot(formats, (*args, *kwargs.values()))
         places = itertools.count()
 
         def replace(x: Tensor, name: str) -> Tensor:
@@ -181,11 +183,26 @@ class _ProductMode(TorchFunctionMode):
         alike = formats.weight == formats.activation and not self.settings.measures
         return "weight" if named or alike or self.weights.hold(x) else "activation"
 
-    def spot(self, formats: ProductFormats) -> Spot:
-        """Where the product that is called now is."""
-        name, place = self.path[-1], place_of_call() if formats.remembers else ()
-        self.counts[name, place] += 1
-        return Spot(name, self.counts[name, place], place=place)
+    def spot(self, formats: ProductFormats, args: Iterable[object]) -> Spot:
+        """Where the product of some arguments that is called now is."""
+        name = self.path[-1]
+        parameter = self.parameter_of(args) if formats.remembers else ""
+        self.counts[name, parameter] += 1
+        return Spot(name, self.counts[name, parameter], parameter=parameter)
+
+    def parameter_of(self, args: Iterable[object]) -> str:
+        """The name of the first parameter of the model among some arguments, or views of it."""
+        for each in args:
+            if isinstance(each, Tensor):
+                whole = each if isinstance(each, nn.Parameter) else base_of(each)
+                if whole in self.parameters:
+                    return self.parameters[whole]
+        return ""
+
+    @functools.cached_property
+    def parameters(self) -> dict[Tensor | None, str]:
+        """The names of the model's parameters."""
+        return {each: name for name, each in self.settings.named_parameters()}
 
     def multiply_blocks(
         self, formats: ProductFormats, a: Tensor, b: Tensor, named: bool = False
@@ -194,7 +211,8 @@ class _ProductMode(TorchFunctionMode):
         for factor in (a, b):
             self.check_factor(factor)
         roles = self.role(a, formats), self.role(b, formats, named)
-        return self.run(self.settings.multiply_blocks, (a, b, roles, self.spot(formats)), {})
+        spot = self.spot(formats, (a, b))
+        return self.run(self.settings.multiply_blocks, (a, b, roles, spot), {})
 
     @contextlib.contextmanager
     def following(self) -> Iterator[None]:

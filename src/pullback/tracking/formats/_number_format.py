@@ -1,24 +1,13 @@
 """`NumberFormat`: a small floating-point format, described by its bits."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 
 from pullback.errors import ArgumentError
 
-__all__ = [
-    "BFLOAT16",
-    "E2M1",
-    "E4M3",
-    "E4M3_FNUZ",
-    "E5M2",
-    "E5M2_FNUZ",
-    "FLOAT16",
-    "FORMATS",
-    "INT4",
-    "INT8",
-    "NumberFormat",
-]
+__all__ = ["NumberFormat"]
 
 
 @dataclass(frozen=True)
@@ -113,6 +102,12 @@ class NumberFormat:
         """
         return _BEYOND.get(self.dtype, torch.inf if self.infinite else self.largest)
 
+    @property
+    def reach(self) -> tuple[float, float, float]:
+        """Powers of two: to where rounding gives zero, from where values are normal, overflow."""
+        limits = (self.smallest / 2, self.smallest_normal, self.overflow_bound)
+        return tuple(map(math.log2, limits))  # type: ignore[return-value]
+
     def __str__(self) -> str:
         return self.name
 
@@ -125,38 +120,3 @@ _CASTS = (
 _BEYOND: dict[torch.dtype | None, float] = {
     dtype: float(torch.tensor(torch.inf, device="cpu").to(dtype)) for dtype in _CASTS
 }
-
-FLOAT16 = NumberFormat("fp16", 5, 10, 15, 65504.0, infinite=True, dtype=torch.float16)
-BFLOAT16 = NumberFormat(
-    "bf16", 8, 7, 127, float(torch.finfo(torch.bfloat16).max), infinite=True, dtype=torch.bfloat16
-)
-E4M3 = NumberFormat("E4M3", 4, 3, 7, 448.0, dtype=torch.float8_e4m3fn)
-E5M2 = NumberFormat("E5M2", 5, 2, 15, 57344.0, infinite=True, dtype=torch.float8_e5m2)
-E4M3_FNUZ = NumberFormat(
-    "E4M3 FNUZ", 4, 3, 8, 240.0, signed_zero=False, dtype=torch.float8_e4m3fnuz
-)
-E5M2_FNUZ = NumberFormat(
-    "E5M2 FNUZ", 5, 2, 16, 57344.0, signed_zero=False, dtype=torch.float8_e5m2fnuz
-)
-E2M1 = NumberFormat("E2M1", 2, 1, 1, 6.0)
-"""Four bits; torch has a packed dtype for it and no conversion."""
-INT8 = NumberFormat("int8", 1, 6, -5, 127.0, signed_zero=False)
-"""The whole numbers to 127: with one exponent bit, values are evenly spaced."""
-INT4 = NumberFormat("int4", 1, 2, -1, 7.0, signed_zero=False)
-"""The whole numbers to 7. Both are of use under a scale."""
-
-FORMATS: tuple[NumberFormat, ...] = (
-    FLOAT16,
-    BFLOAT16,
-    E4M3,
-    E4M3_FNUZ,
-    E5M2,
-    E5M2_FNUZ,
-    E2M1,
-)
-"""The formats that advice is given for.
-
-OCP: "OCP 8-bit Floating Point Specification" 1.0 (E4M3, E5M2) and "OCP Microscaling Formats"
-1.0 (E2M1). FNUZ, finite and without a negative zero: Noune et al., "8-bit Numerical Formats for
-Deep Neural Networks" (2022, https://arxiv.org/abs/2206.02915).
-"""

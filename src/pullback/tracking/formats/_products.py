@@ -96,7 +96,7 @@ _NO_PRODUCT = re.compile(
 )
 # Of torch, of whoever records what it does, and of this package: none of them multiplies.
 _OWN = {"prim", "prims", "profiler", "c10d", "c10d_functional", "_c10d_functional", "debugprims"}
-_OWN |= {"pullback", "pullback_tracking", "pullback_unit_scaling", "rngprims"}
+_OWN |= {"pullback", "pullback_tracking", "rngprims"}
 
 
 @functools.cache

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.tracking.formats._number_format import E2M1, E4M3, E5M2, INT4, INT8, NumberFormat
+from pullback.tracking.formats._number_format import NumberFormat
 from pullback.tracking.formats._round import Overflow, round_values
+from pullback.tracking.formats._table import E4M3, FLOAT32, SCALED
 
 __all__ = ["SCALED_FORMATS", "FixedScale", "ScaledFormat"]
 
 Scale = Literal["float32", "E8M0", "E4M3"]
-_SINGLE = NumberFormat("fp32", 8, 23, 127, float(torch.finfo(torch.float32).max), infinite=True)
 _INFINITE = 2.0**128  # has the exponent that infinity has in float32
 
 
@@ -181,7 +181,7 @@ class FixedScale:
 
 def _single(scale: Tensor) -> Tensor:
     """Round a scale to float32; where nothing is to be scaled, one."""
-    rounded = round_values(scale, _SINGLE)
+    rounded = round_values(scale, FLOAT32)
     return _where_zero(rounded, rounded)
 
 
@@ -190,21 +190,5 @@ def _where_zero(size: Tensor, scale: Tensor) -> Tensor:
     return torch.where(size == 0, 1.0, scale)
 
 
-_E2M3 = NumberFormat("E2M3", 2, 3, 1, 7.5)
-_E3M2 = NumberFormat("E3M2", 3, 2, 3, 28.0)
-
-SCALED_FORMATS: tuple[ScaledFormat, ...] = (
-    ScaledFormat("MXFP8", E4M3, 32, "E8M0"),
-    ScaledFormat("MXFP8 E5M2", E5M2, 32, "E8M0"),
-    ScaledFormat("MXFP6", _E2M3, 32, "E8M0"),
-    ScaledFormat("MXFP6 E3M2", _E3M2, 32, "E8M0"),
-    ScaledFormat("MXFP4", E2M1, 32, "E8M0"),
-    ScaledFormat("NVFP4", E2M1, 16, "E4M3"),
-    ScaledFormat("E4M3 tensor", E4M3),
-    ScaledFormat("E5M2 tensor", E5M2),
-    ScaledFormat("E4M3 channel", E4M3, "channel"),
-    ScaledFormat("int8 tensor", INT8),
-    ScaledFormat("int8", INT8, "channel"),
-    ScaledFormat("int4", INT4, 32),
-)
+SCALED_FORMATS = tuple(ScaledFormat(*row) for row in SCALED)
 """Formats with a scale that are known by name."""

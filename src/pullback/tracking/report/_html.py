@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ import numpy as np
 from pullback.errors import RecordingError
 from pullback.internal._files import write_whole
 from pullback.internal._text import clean_within
+from pullback.tracking.formats import FORMATS, NumberFormat
 from pullback.tracking.report._diagnosis import Finding, diagnose
 from pullback.tracking.report._noise import noise_table, noise_tile
-from pullback.tracking.report._ranges import RANGES, share_outside
 from pullback.tracking.report._rows import (
     aliases_of,
     count_groups,
@@ -71,9 +72,10 @@ def render_html(run: Run) -> str:
         subtitle=_subtitle(run, names),
         tiles=_tiles(run, names, findings),
         noise=_noise(run, numbers, aliases),
+        advice=run.advice,
         findings=[_finding(finding, numbers) for finding in findings[:SHOWN_FINDINGS]],
         more_findings=max(0, len(findings) - SHOWN_FINDINGS),
-        formats=RANGES,
+        formats=FORMATS,
         chosen="fp16",
         notes=_notes(run),
         style=(page / "report.css").read_text("utf-8"),
@@ -118,18 +120,29 @@ def _tiles(run: Run, names: list[str], findings: list[Finding]) -> list[dict[str
         where = f"first with NaN or infinity, {first.key.direction}, step {first.place.step}"
         tiles.append({"value": str(first.key), "label": where, "tone": "bad"})
     trained = [one for one in run.series if one.key.source in ("module", "parameter")]
-    for reach in RANGES:
-        if reach.name not in TILES:
+    for known in FORMATS:
+        if known.name not in TILES:
             continue
-        losing = sum(share_outside(one.total.exponents, reach) > LOSS for one in trained)
+        losing = sum(_share_outside(one.total.exponents, known) > LOSS for one in trained)
         tiles.append(
             {
                 "value": str(losing),
-                "label": f"values or gradients lose over 1 % in {reach.name}, unscaled",
+                "label": f"values or gradients lose over 1 % in {known.name}, unscaled",
                 "tone": "warn" if losing else "good",
             }
         )
     return tiles + noise_tile(run.noise)
+
+
+def _share_outside(exponents: Mapping[int, int], known: NumberFormat) -> float:
+    """The share of nonzero values that a format flushes to zero or lets overflow, at least.
+
+    The exponent that a border falls into counts as inside; `advise_from_exponents` gives bounds
+    for it and the best scale, and takes a thousand times as long.
+    """
+    tiny, _, top = known.reach
+    lost = sum(count for e, count in exponents.items() if e + 1 <= tiny or e >= top)
+    return lost / max(sum(exponents.values()), 1)
 
 
 def _finding(finding: Finding, numbers: dict[str, int]) -> dict[str, Any]:
@@ -199,7 +212,7 @@ def _data(
         "points": base64.b64encode(points).decode("ascii"),
         "figures": FIGURES,
         "formats": [
-            {"tiny": reach.tiny, "normal": reach.normal, "top": reach.top} for reach in RANGES
+            dict(zip(("tiny", "normal", "top"), each.reach, strict=True)) for each in FORMATS
         ],
     }
 

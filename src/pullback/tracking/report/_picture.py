@@ -7,8 +7,8 @@ import numpy as np
 
 from pullback.errors import RecordingError
 from pullback.internal._extras import require
+from pullback.tracking.formats import FLOAT16
 from pullback.tracking.report._diagnosis import Finding, diagnose
-from pullback.tracking.report._ranges import RANGES
 from pullback.tracking.report._rows import GROUPS, aliases_of, group_of, row_name, row_names
 from pullback.tracking.report._thinning import thin
 from pullback.tracking.run._points import BAD
@@ -103,7 +103,7 @@ def _key() -> tuple[list[Any], list[str]]:
     ], [
         "log2 of the scale (root mean square)",
         "log2 of the largest |x|",
-        f"normal range of {RANGES[0].name}",
+        f"normal range of {FLOAT16.name}",
         "its subnormal range",
         "NaN or infinity",
     ]
@@ -124,9 +124,9 @@ def _draw(axes: Any, series: Series | None, direction: str, span: tuple[float, f
     axes.set_ylim(*span)
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
-    half = RANGES[0]
-    axes.axhspan(half.normal, half.top, **NORMAL)
-    axes.axhspan(half.tiny, half.normal, **SUBNORMAL)
+    tiny, normal, top = FLOAT16.reach
+    axes.axhspan(normal, top, **NORMAL)
+    axes.axhspan(tiny, normal, **SUBNORMAL)
     if series is None or not len(series.points):
         axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color="#6b7482")
         return

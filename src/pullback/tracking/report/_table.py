@@ -31,7 +31,7 @@ def render_table(run: Run) -> str:
         for line in [header, ["-" * width for width in widths], *body]
     ]
     noise = ["", render_noise(run.noise)] if run.noise else []
-    return "\n".join([*lines, *noise])
+    return "\n".join([*lines, *noise, *([run.advice] if run.advice else [])])
 
 
 def _cells(statistics: Statistics | None) -> list[str]:

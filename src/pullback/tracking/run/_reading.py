@@ -33,6 +33,7 @@ class _Reader:
         self.predecessors: tuple[tuple[Key, float], ...] = ()
         self.skipped: dict[str, str] = {}
         self.noise: list[QuantisationNoise] = []
+        self.advice = ""
         self.before: list[tuple[Key, float]] = []
 
     def take(self, line: dict[str, Any]) -> None:
@@ -69,6 +70,8 @@ class _Reader:
             role, count = _one_of(ROLES, line["role"]), whole(line["count"])
             decibels = float(line["decibels"])
             self.noise.append(QuantisationNoise(module, role, number_format, count, decibels))
+        elif kind == "advice":
+            self.advice = _text(line["text"])
         elif kind == "skipped":
             self.skipped[_text(line["name"])] = _text(line["reason"])
 
@@ -110,6 +113,7 @@ class _Reader:
             truncated=truncated,
             title=self.header["title"],
             noise=tuple(self.noise),
+            advice=self.advice,
         )
 
 

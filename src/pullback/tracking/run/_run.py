@@ -43,7 +43,8 @@ class Run:
         skipped: tensors that could not be measured, with the reason.
         truncated: the file that the run was read from ends in the middle of a line.
         title: the model, or the program, that was tracked.
-        noise: what simulated formats lost, of each module and kind of factor.
+        noise: what simulated formats lost, or one with blocks would, of each module and factor.
+        advice: what to keep in higher precision, if blocks were measured: one sentence.
     """
 
     series: tuple[Series, ...]
@@ -55,6 +56,7 @@ class Run:
     truncated: bool = False
     title: str = "model"
     noise: tuple[QuantisationNoise, ...] = ()
+    advice: str = ""
 
 
 def no_points() -> Points:

@@ -9,7 +9,8 @@ The kinds of lines:
     point        the same at the precision of the history (scale within 0.2 %)
     total        one tensor over the whole run
     nonfinite    the first tensor that held a NaN or an infinity
-    noise        what a simulated format lost of one module's factors of one kind
+    noise        what a format lost, or would lose, of one module's factors of one kind
+    advice       which factors to keep in higher precision, a sentence
     skipped      a tensor that could not be measured, and why
 """
 
@@ -107,6 +108,8 @@ def closing_lines(run: Run) -> Iterator[dict[str, Any]]:
         yield nonfinite_line(run.first_nonfinite, run.predecessors)
     for noise in run.noise:
         yield {"kind": "noise", **asdict(noise), "decibels": plain_number(noise.decibels)}
+    if run.advice:
+        yield {"kind": "advice", "text": run.advice}
     for name, reason in run.skipped.items():
         yield {"kind": "skipped", "name": name, "reason": reason}
 

@@ -1,13 +1,10 @@
 """`annotate`: a model's code, with the scales of each value and its gradient beside each line."""
 
+import copy
 import math
-import operator
 import re
 import sys
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from copy import copy
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, Literal, TextIO, get_type_hints
 
@@ -129,9 +126,12 @@ def trace_deeply(
     tracer = _DeepTracer(autowrap_modules=wrapped, autowrap_functions=functions)
     tracer.recurse = recurse
     try:
-        with _restored(model):
-            graph = tracer.trace(model)
-            constants = {k: v for k, v in vars(model).items() if k.startswith("_tensor_constant")}
+        # A copy with the same parameters: what a forward assigns while it is traced are proxies.
+        # What an earlier forward left there with a graph cannot be copied, and is shared as well.
+        left = (each for part in model.modules() for each in vars(part).values())
+        shared = [*model.parameters(), *(each for each in left if isinstance(each, Tensor))]
+        own = copy.deepcopy(model, {id(each): each for each in shared})
+        graph = tracer.trace(own)
     except Exception as error:
         raise UnsupportedError(
             f"torch.fx cannot trace {type(model).__name__}.",
@@ -139,45 +139,8 @@ def trace_deeply(
             expected="a forward whose control flow does not depend on data",
             mend="Annotate its parts, or track it as it runs with pullback.tracking.Tracker.",
         ) from error
-    _resolve_annotations(graph, model.forward)
-    with _restored(model):
-        vars(model).update(constants)
-        return fx.GraphModule(tracer.root, graph)
-
-
-@contextmanager
-def _restored(model: nn.Module) -> Iterator[None]:
-    """Give each module back what it held: what a forward assigns while it is traced are proxies.
-
-    torch.fx also leaves the constants that it met on the model.
-    """
-    held = [
-        (vars(part), {name: (value, _content(value)) for name, value in vars(part).items()})
-        for part in model.modules()
-    ]
-    try:
-        yield
-    finally:
-        for attributes, before in held:
-            for name in attributes.keys() - before.keys():
-                del attributes[name]
-            for name, (value, content) in before.items():
-                if content is not None and not _holds(value, content):
-                    value.clear()
-                    (value.extend if isinstance(value, list | deque) else value.update)(content)
-                if attributes.get(name) is not value:
-                    attributes[name] = value
-
-
-def _content(value: Any) -> Any:
-    """What a container holds, of which buffers, children and hooks are such, too."""
-    return copy(value) if type(value) in (dict, OrderedDict, list, deque, set) else None
-
-
-def _holds(value: Any, content: Any) -> bool:
-    if isinstance(value, dict):
-        return [*value] == [*content] and _holds([*value.values()], [*content.values()])
-    return len(value) == len(content) and all(map(operator.is_, value, content))
+    _resolve_annotations(graph, own.forward)
+    return fx.GraphModule(tracer.root, graph)
 
 
 def _resolve_annotations(graph: fx.Graph, forward: Callable[..., Any]) -> None:
@@ -254,7 +217,7 @@ def measure_scales(
     copies = tuple(
         _map_tensors(value, lambda tensor: _copy(tensor, leaves, every_input)) for value in inputs
     )
-    with _undisturbed(interpreter.module), torch.enable_grad():
+    with torch.random.fork_rng(), torch.enable_grad():
         result = interpreter.run(*copies)
         outputs = [tensor for tensor in _tensors_in(result) if tensor.requires_grad]
         cotangents = _cotangents(outputs, cotangent)
@@ -272,20 +235,6 @@ def _copy(tensor: Tensor, leaves: list[Tensor], every_input: bool) -> Tensor:
     leaf = tensor.detach().clone().requires_grad_()
     leaves.append(leaf)
     return leaf.clone()
-
-
-@contextmanager
-def _undisturbed(module: nn.Module) -> Iterator[None]:
-    """Put buffers and the random state back afterwards, also after an error."""
-    before = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    with torch.random.fork_rng():
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for buffer, value in before:
-                    if not torch.equal(buffer, value):
-                        buffer.copy_(value)
 
 
 def _cotangents(outputs: list[Tensor], cotangent: Tensor | None) -> list[Tensor]:

@@ -21,6 +21,7 @@ from pullback.internal.torch import (
 )
 from pullback.tracking.measure._dispatch import check_measurable
 from pullback.tracking.run._identity import Ticket
+from pullback.tracking.watch._blocks import input_name, weight_name
 from pullback.tracking.watch._hang import Hook
 from pullback.tracking.watch._operators import begin_operator, in_backward
 from pullback.tracking.watch._outputs import replace_tensors, tensors_in
@@ -178,7 +179,19 @@ class OutputHook(Hook):
         if not self.store.active:
             self.store.touched = True
             return None
+        if self.store.blocks.functions:
+            self._observe_factors(module, inputs)
         return self.sightings.take(output, self.name, inputs)
+
+    def _observe_factors(self, module: nn.Module, inputs: Any) -> None:
+        """Measure what a layer multiplies: a matrix of its own, and its first input."""
+        weight = getattr(module, "weight", None)
+        values = inputs[0] if isinstance(inputs, tuple) and inputs else None
+        if not (isinstance(weight, torch.Tensor) and weight.dim() == 2):
+            return
+        if isinstance(values, torch.Tensor) and values.is_floating_point():  # not an embedding
+            self.store.observe_factor(values, input_name(self.name), "module")
+            self.store.observe_factor(weight, weight_name(self.name), "parameter")
 
     def _pass_through(self, path: str, values: torch.Tensor) -> torch.Tensor:
         return _copied(values, self.store, self.name + path)

@@ -1,19 +1,15 @@
 """`ParameterWatch`: what an optimizer does to parameters, seen at each of its steps."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from pullback.errors import ArgumentError, UnsupportedError
 from pullback.tracking.run._identity import Source
-from pullback.tracking.watch._steps import Outermost, held_by
+from pullback.tracking.watch._steps import held_by
 from pullback.tracking.watch._store import Store
 
 __all__ = ["PARTS", "ParameterWatch", "Part", "check_parts"]
@@ -57,40 +53,27 @@ class ParameterWatch:
         self._parts = parts
         self._wanted = wanted
         self._before: dict[torch.Tensor, torch.Tensor] = {}
-        self._outermost = Outermost()
-        self._handles: list[Any] = []
-
-    def start(self) -> None:
-        """Listen to every optimizer from now on."""
-        if self._parts:
-            self._handles = [
-                register_optimizer_step_pre_hook(self._keep),
-                register_optimizer_step_post_hook(self._measure),
-            ]
 
     def stop(self) -> None:
-        """Stop listening."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        """Measure nothing any more."""
         self._before.clear()
         self._model = None
 
     def _ours(self, optimizer: Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
-        if self._model is None or not self._store.active:
+        if self._model is None or not self._store.active or not self._parts:
             return
         held = held_by(optimizer)
         for name, parameter in self._model.named_parameters():
             if id(parameter) in held and self._wanted(name):
                 yield name, parameter
 
-    def _keep(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
-        if self._outermost.begin(optimizer) and "update" in self._parts:
+    def keep(self, optimizer: Optimizer) -> None:
+        """An optimizer is about to step."""
+        if "update" in self._parts:
             self._before = {each: each.detach().clone() for _, each in self._ours(optimizer)}
 
-    def _measure(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
-        if not self._outermost.end(optimizer):
-            return
+    def measure(self, optimizer: Optimizer) -> None:
+        """It has stepped."""
         for name, parameter in self._ours(optimizer):
             before = self._before.pop(parameter, None)
             if "value" in self._parts:

@@ -79,6 +79,7 @@ class Recorder:
             self.skipped,
             title=self._title,
             noise=self._noise(),
+            advice=self._advice(),
         )
 
     def diagnose(self) -> list[Finding]:
@@ -120,6 +121,10 @@ class Recorder:
     def _noise(self) -> tuple[QuantisationNoise, ...]:
         """What simulated formats lost."""
         return ()
+
+    def _advice(self) -> str:
+        """What to keep in higher precision."""
+        return ""
 
     def _write_to(self, path: str | Path) -> RunWriter:
         """Write each step, as soon as it is flushed, as a line of a file."""

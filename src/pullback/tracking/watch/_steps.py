@@ -13,10 +13,10 @@ from torch.optim.optimizer import (
 
 from pullback.errors import ArgumentTypeError
 
-__all__ = ["Outermost", "StepWatch", "held_by"]
+__all__ = ["StepWatch", "held_by"]
 
 
-class Outermost:
+class _Outermost:
     """Which steps of optimizers are those that the program made.
 
     An optimizer may step another one of the same parameters, as Lookahead does; what it does to
@@ -52,7 +52,7 @@ def held_by(optimizer: Optimizer) -> set[int]:
 
 
 class StepWatch:
-    """Calls back after each step of an optimizer that holds one of some parameters.
+    """Calls back at each step of an optimizer that holds one of some parameters.
 
     A gradient scaler skips the optimizer where it finds an infinity, and then no optimizer would
     say that the step is over; so a scaler's ``update`` ends the step too.
@@ -61,6 +61,8 @@ class StepWatch:
         parameters: gives the parameters to look for; ``None`` listens to every optimizer.
         ended: what to call, with the optimizer or ``None``. Two calls for one step must do no harm.
         scaler: a `torch.amp.GradScaler`, if the loss is scaled.
+        began: what to call with every optimizer before it steps.
+        stepped: what to call with it afterwards, before the step ends.
 
     Raises:
         ArgumentTypeError: the scaler has no ``update``.
@@ -71,6 +73,8 @@ class StepWatch:
         parameters: Callable[[], Iterable[torch.Tensor]] | None,
         ended: Callable[[Any], None],
         scaler: Any = None,
+        began: Callable[[Optimizer], None] = lambda optimizer: None,
+        stepped: Callable[[Optimizer], None] = lambda optimizer: None,
     ) -> None:
         if scaler is not None and not hasattr(scaler, "update"):
             raise ArgumentTypeError(
@@ -79,11 +83,11 @@ class StepWatch:
                 expected="a torch.amp.GradScaler",
             )
         self._parameters = parameters
-        self._ended = ended
+        self._began, self._stepped, self._ended = began, stepped, ended
         self._scaler = scaler
         self._ours: WeakSet[Optimizer] = WeakSet()  # looked at before: a model has many parameters
         self._update: Any = None
-        self._outermost = Outermost()
+        self._outermost = _Outermost()
         self._handles: list[Any] = []
 
     def start(self) -> None:
@@ -113,11 +117,15 @@ class StepWatch:
         self._ended(None)
 
     def _before(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
-        self._outermost.begin(optimizer)
+        if self._outermost.begin(optimizer):
+            self._began(optimizer)
 
     def _after(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
-        if not self._outermost.end(optimizer) or self._scaler is not None:
-            return  # a scaler's update comes after every optimizer of the step
+        if not self._outermost.end(optimizer):
+            return
+        self._stepped(optimizer)
+        if self._scaler is not None:
+            return  # its update comes after every optimizer of the step
         if self._parameters is not None and optimizer not in self._ours:
             if held_by(optimizer).isdisjoint(map(id, self._parameters())):
                 return

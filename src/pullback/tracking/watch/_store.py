@@ -28,7 +28,7 @@ from pullback.tracking.run._identity import Key, Phase, Place, Source, Ticket
 from pullback.tracking.watch._measures import Measures
 from pullback.tracking.watch._rounds import Rounds
 
-__all__ = ["Absorb", "Store", "find_store"]
+__all__ = ["Absorb", "Store", "find_store", "register_store"]
 
 Absorb = Callable[[list[tuple[Key, Place]], np.ndarray, Measured], None]
 
@@ -39,6 +39,13 @@ STATISTICS = ("moments", "exponents")
 ROWS = 256  # 0.6 MB a device; a fuller buffer is flushed in the middle of a step, losing nothing
 PLACES = 64  # microbatches of which the visits are counted: earlier graphs are hardly alive
 _IDLE = Ticket(0, 0, 0, False, False)
+
+
+def register_store(store: Any) -> int:
+    """A handle for a store, or for what also observes and follows, as long as it is there."""
+    handle = next(_handles)
+    _stores[handle] = store
+    return handle
 
 
 def find_store(handle: int) -> "Store | None":
@@ -74,7 +81,7 @@ class Store:
                 expected=f"{STATISTICS} or ('moments',)",
             )
         self.exponents = "exponents" in statistics
-        self.handle = next(_handles)
+        self.handle = register_store(self)
         self.every = every
         self.backend: Backend = backend
         self.backends_used: dict[str, Backend] = {}
@@ -87,6 +94,9 @@ class Store:
         self.between: Callable[[], None] = lambda: None  # called where one pass ends
         self.loss_scale: Callable[[], torch.Tensor | None] = lambda: None
         self.measures = Measures({})
+        self.blocks = Measures(
+            {}
+        )  # what blocks lose of each tensor, and of the factors of products
         self._absorb = absorb
         self._lock = threading.RLock()
         self._rows: dict[torch.device, list[np.ndarray] | torch.Tensor] = {}
@@ -98,7 +108,6 @@ class Store:
         self._seen_roots: set[str] = set()
         self._rounds = Rounds()
         self.phase: Phase = "training"
-        _stores[self.handle] = self
 
     def begin(self, root: str = "", training: bool = True) -> None:
         """Note that a forward pass of a model starts, in training or in evaluation mode.
@@ -168,6 +177,13 @@ class Store:
                 ticket = Ticket(0, self.microbatch, self.step, False, True)
                 self._write(values, name, direction, int(is_gradient), ticket, source=source)
 
+    def observe_factor(self, values: torch.Tensor, name: str, source: Source) -> None:
+        """Measure what blocks lose of a weight or an input of a layer that multiplies."""
+        if self.active and values.is_floating_point():
+            with self._lock:
+                place = Place(self.step, self.microbatch)
+                self.blocks.take(values, 1.0, Key(name, phase=self.phase, source=source), place)
+
     def follow_all(self, values: torch.Tensor, names: list[tuple[str, Ticket]], order: int) -> None:
         """Measure a gradient once and write it down under several names."""
         first, *others = names
@@ -209,6 +225,8 @@ class Store:
             self._used = dict.fromkeys(self._used, 0)
             self._where.clear()
             measured = self.measures.flush()
+            for moment, found in self.blocks.flush().items():
+                measured.setdefault(moment, {}).update(found)
             rows = np.stack([host[device][index] for _, _, device, index in waiting])
             hide_unknown(rows)
             self._absorb([(key, place) for key, place, _, _ in waiting], rows, measured)
@@ -254,6 +272,8 @@ class Store:
         place = Place(ticket.step, ticket.microbatch)
         key = self._append(_key(name, ticket, direction, order, source), place, (device, index))
         self.measures.take(values, factor, key, place)
+        if values.is_floating_point() or values.is_complex():
+            self.blocks.take(values, factor, key, place)
 
     def _alias(
         self, values: torch.Tensor, first: tuple[str, Ticket], other: tuple[str, Ticket], order: int

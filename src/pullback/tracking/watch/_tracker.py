@@ -10,7 +10,14 @@ import numpy as np
 from torch import nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.tracking.formats import FormatAdvice, QuantisationNoise, advise_from_exponents
+from pullback.tracking.formats import (
+    BlockErrors,
+    FormatAdvice,
+    QuantisationNoise,
+    ScaledFormat,
+    advise_from_exponents,
+)
+from pullback.tracking.formats._block_errors import choose_blocks
 from pullback.tracking.measure._dispatch import Backend
 from pullback.tracking.measure._layout import Direction
 from pullback.tracking.measure._statistics import Statistics
@@ -18,6 +25,7 @@ from pullback.tracking.run._identity import Key, Phase, Place
 from pullback.tracking.run._observation import Observation, Sink
 from pullback.tracking.run._reduction import reduce_totals
 from pullback.tracking.watch._attachment import ROOT, Attachment, Names, choose_by
+from pullback.tracking.watch._blocks import BlockAdvice, advise_blocks, block_measures, errors_of
 from pullback.tracking.watch._functions import FunctionWatch
 from pullback.tracking.watch._measures import Measure, Measures
 from pullback.tracking.watch._parameters import ParameterWatch, Part, check_parts
@@ -58,6 +66,10 @@ class Tracker(Recorder):
         measures: statistics of your own, by name: functions of a tensor without a graph that return
             a small real tensor on its device, such as `channel_maximum`; see `Tracker.measured`.
         sinks: what receives each step as it is flushed; see `pullback.tracking.sinks`.
+        blocks: a format with blocks, ``"mxfp8"``, ``"mxfp4"``, ``"nvfp4"`` or a `ScaledFormat`, or
+            a size of blocks for MXFP8's elements, to measure what it would lose: of each tensor,
+            and, in eager code, of the weight and the input of each layer with a matrix. Blocks
+            lie along the last dimension. See `Tracker.block_errors` and `Tracker.advise_blocks`.
 
     Raises:
         ArgumentTypeError: the model is not a module, or a statistic not a function.
@@ -92,6 +104,7 @@ class Tracker(Recorder):
         functions: str | Sequence[str] = (),
         measures: Mapping[str, Measure] | None = None,
         sinks: Sequence[Sink] = (),
+        blocks: str | int | ScaledFormat | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise ArgumentTypeError(
@@ -108,6 +121,8 @@ class Tracker(Recorder):
         self._entered = False
         self._chosen = choose_by(names)
         self._store.measures = Measures(measures or {})
+        self._blocks = None if blocks is None else choose_blocks(blocks)
+        self._store.blocks = block_measures(self._blocks)
         self._attachment = Attachment(self._store)
         self._parameters = ParameterWatch(
             self._store, model, check_parts(parameters), self._holds_chosen
@@ -115,7 +130,13 @@ class Tracker(Recorder):
         patterns = (functions,) if isinstance(functions, str) else tuple(functions)
         self._functions = FunctionWatch(self._attachment.sightings, patterns) if patterns else None
         self._history.sinks += sinks
-        self._watch = StepWatch(model.parameters, self._store.advance, scaler)
+        self._watch = StepWatch(
+            model.parameters,
+            self._store.advance,
+            scaler,
+            began=self._parameters.keep,
+            stepped=self._parameters.measure,
+        )
         self._store.loss_scale = self._watch.loss_scale
         self._jsonl = jsonl
         self._reduced: dict[Key, Statistics] | None = None
@@ -142,8 +163,6 @@ class Tracker(Recorder):
             if self._functions is not None:
                 undo.callback(self._functions.detach)
                 self._functions.attach(self._model)
-            undo.callback(self._parameters.stop)
-            self._parameters.start()  # before the end of the step, which flushes
             undo.callback(self._watch.stop)
             self._watch.start()
             undo.pop_all()
@@ -316,6 +335,34 @@ class Tracker(Recorder):
             smallest=total.min_abs if known else None,
         )
 
+    def block_errors(self) -> dict[Key, BlockErrors]:
+        """What a format with blocks would lose of each tensor, over the moments still held.
+
+        Beside what modules return and its gradients, the weight of a layer that multiplies is
+        there as ``"0.weight"`` and its input as ``"0[input]"``.
+
+        Raises:
+            UnsupportedError: the tracker was made without ``blocks``.
+        """
+        self._chosen_blocks()
+        self._store.flush()
+        return errors_of(self._history.measured)
+
+    def advise_blocks(self) -> BlockAdvice:
+        """Which factors of products to keep in higher precision; ``str()`` of it is one sentence.
+
+        Raises:
+            UnsupportedError: the tracker was made without ``blocks``.
+        """
+        return advise_blocks(self.block_errors(), self._chosen_blocks())
+
+    def _chosen_blocks(self) -> ScaledFormat:
+        if self._blocks is None:
+            raise UnsupportedError(
+                "What blocks would lose was not measured.", mend='Tracker(model, blocks="mxfp8")'
+            )
+        return self._blocks
+
     def reduce(self, group: Any = None) -> dict[Key, Statistics]:
         """Merge the totals of all ranks; each rank must call this, and each gets the result.
 
@@ -331,7 +378,11 @@ class Tracker(Recorder):
         return dict(self._reduced)
 
     def _noise(self) -> tuple[QuantisationNoise, ...]:
-        return self._attachment.noise.result()
+        measured = () if self._blocks is None else self.advise_blocks().noise()
+        return (*self._attachment.noise.result(), *measured)
+
+    def _advice(self) -> str:
+        return "" if self._blocks is None else str(self.advise_blocks())
 
 
 def _update_of(parameter: Key) -> Key:

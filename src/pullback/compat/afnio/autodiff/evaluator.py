@@ -43,11 +43,10 @@ class DeterministicEvaluator:
             TypeError: an argument is of another type.
             ValueError: predictions and targets differ in number, or a purpose is empty.
         """
-        purpose = plain(eval_fn_purpose)
-        _check(prediction, [eval_fn, success_fn, reduction_fn], purpose, reduction_fn_purpose)
+        _check(prediction, [eval_fn, success_fn, reduction_fn], reduction_fn_purpose)
         check_same_length(prediction._data, plain(target))
         result = text.deterministic(
-            prediction, target, eval_fn, purpose, success=_passes(success_fn),
+            prediction, target, eval_fn, plain(eval_fn_purpose), success=_passes(success_fn),
             reduction=lambda scores: _reduced([_whole(score) for score in scores], reduction_fn),
         )  # fmt: skip
         return adopt(result.score), adopt(result.explanation)
@@ -98,7 +97,7 @@ class LMJudgeEvaluator:
         """
         lm, options = as_lm(forward_model_client, completion_args)
         check_messages(messages)
-        _check(prediction, [success_fn, reduction_fn], "judge", reduction_fn_purpose)
+        _check(prediction, [success_fn, reduction_fn], reduction_fn_purpose)
         if target is not None:
             check_same_length(prediction._data, plain(target))
         given = {"prediction": prediction, **({} if target is None else {"target": target})}
@@ -108,7 +107,7 @@ class LMJudgeEvaluator:
             place = conversation.count + list(values).index("prediction")
             others = tuple(n for n in range(len(variables)) if n != place)
             told = () if plain(eval_mode) else others
-            spec = Judge(lm, conversation, place, told, _passes(success_fn), 0, options)
+            spec = Judge(lm, conversation.messages, place, told, _passes(success_fn), 0, options)
             return JudgeOne.apply(spec, *variables)
 
         score, explanation = over_batch(ask, {**given, **(inputs or {})}, "judgement")
@@ -132,14 +131,12 @@ def _whole(score: float) -> float | int:
     return int(score) if score == int(score) else score
 
 
-def _check(prediction: Any, functions: list[Any], purpose: Any, reduction_purpose: Any) -> None:
-    reduced = plain(reduction_purpose)
+def _check(prediction: Any, functions: list[Any], reduction_purpose: Any) -> None:
+    purpose = plain(reduction_purpose)
     if not isinstance(prediction, tape.Variable):
         raise ArgumentTypeError("A prediction is a Variable.", given=type(prediction).__name__)
     for function in functions:
         if function is not None and not callable(function):
             raise ArgumentTypeError("A function was expected.", given=repr(function)[:80])
-    if not isinstance(purpose, str) or not isinstance(reduced, str | None):
-        raise ArgumentTypeError("A purpose is a text.", given=f"{purpose!r}, {reduced!r}")
-    if not purpose.strip() or (functions[-1] is not None and not (reduced or "").strip()):
-        raise ArgumentError("A purpose is empty.", given=f"{purpose!r}, {reduced!r}")
+    if functions[-1] is not None and not (isinstance(purpose, str) and purpose.strip()):
+        raise ArgumentError("The purpose of the reduction is no text.", given=repr(purpose))

@@ -9,8 +9,8 @@ from pullback.text import lm
 __all__ = ["AsyncOpenAI", "OpenAI"]
 
 
-class _Client(ChatCompletionModel):
-    """One connection for each model that is asked for.
+class OpenAI(ChatCompletionModel):
+    """A client that is called: one connection for each model that is asked for.
 
     Arguments:
         api_key: ``OPENAI_API_KEY`` if None.
@@ -49,6 +49,11 @@ class _Client(ChatCompletionModel):
         used: Any = {"prompt_tokens": 0, "completion_tokens": 0, "cost": 0.0} | self._usage
         return lm.Usage(used["prompt_tokens"], used["completion_tokens"], cost=used["cost"])
 
+    def chat(self, messages: list[dict[str, Any]], **kwargs: Any) -> str:
+        """Answer messages; ``model`` and the rest by OpenAI's names."""
+        asked, options = self._model(**kwargs)
+        return self._count(asked.complete(messages, **options))
+
     def _count(self, completion: lm.Completion) -> str:
         usage = completion.usage
         self.update_usage({
@@ -60,17 +65,8 @@ class _Client(ChatCompletionModel):
         return completion.text
 
 
-class OpenAI(_Client):
-    """The client that is called."""
-
-    def chat(self, messages: list[dict[str, Any]], **kwargs: Any) -> str:
-        """Answer messages; ``model`` and the rest by OpenAI's names."""
-        asked, options = self._model(**kwargs)
-        return self._count(asked.complete(messages, **options))
-
-
-class AsyncOpenAI(_Client):
-    """The client that is awaited."""
+class AsyncOpenAI(OpenAI):
+    """The same, which can be awaited too."""
 
     async def achat(self, messages: list[dict[str, Any]], **kwargs: Any) -> str:
         """Answer messages; ``model`` and the rest by OpenAI's names."""

@@ -20,10 +20,18 @@ class Run:
         metrics: a list of pairs, a name and a value, in order.
     """
 
-    def __init__(self, namespace: str, project: str, name: str | None = None) -> None:
-        self.namespace, self.project, self.name = namespace, project, name
+    def __init__(
+        self,
+        namespace_slug: str,
+        project_display_name: str,
+        name: str | None = None,
+        **details: Any,
+    ) -> None:
+        self.namespace, self.project, self.name = namespace_slug, project_display_name, name
         self.uuid = str(uuid.uuid4())
         self.metrics: list[tuple[str, Any]] = []
+        _runs[self.uuid] = self
+        set_active_run_uuid(self.uuid)
 
     def log(self, name: str, value: Any, step: int | None = None) -> None:
         """Keep a metric."""
@@ -41,14 +49,7 @@ class Run:
         self.finish()
 
 
-def init(
-    namespace_slug: str, project_display_name: str, name: str | None = None, **details: Any
-) -> Run:
-    """Begin a run."""
-    run = Run(namespace_slug, project_display_name, name)
-    _runs[run.uuid] = run
-    set_active_run_uuid(run.uuid)
-    return run
+init = Run  # begins a run
 
 
 def log(name: str, value: Any, step: int | None = None) -> None:

@@ -1,12 +1,10 @@
 """The run that `log` speaks to."""
 
-from typing import Any
-
 from pullback.errors import ArgumentError
 
 __all__ = ["get_active_run_uuid", "set_active_run_uuid"]
 
-_active: list[Any] = []
+_active: list[str] = []
 
 
 def set_active_run_uuid(uuid: str | None) -> None:

@@ -11,7 +11,7 @@ from pullback.text import train
 __all__ = ["Trainer"]
 
 
-class Trainer:
+class Trainer(train.Trainer):
     """Runs epochs: see `pullback.text.train.Trainer`.
 
     Arguments:
@@ -32,13 +32,13 @@ class Trainer:
         default_root_dir: str | Path | None = None,
     ) -> None:
         folder = Path(default_root_dir or ".") / "checkpoint" if enable_checkpointing else None
-        self._trainer = train.Trainer(
+        super().__init__(
             1 if max_epochs is None else max_epochs, folder=folder,
             progress=bool(enable_progress_bar),
         )  # fmt: skip
         self._summary = bool(enable_agent_summary) and bool(enable_progress_bar)
 
-    def fit(
+    def fit(  # type: ignore[bad-override]
         self,
         agent: Any,
         train_dataloader: Any = None,
@@ -53,45 +53,43 @@ class Trainer:
             TypeError: an argument is of another type.
             ValueError: there is no training data.
         """
-        _check(train_dataloader, "train_dataloader")
+        data = _given(train_dataloader, "train_dataloader")
         if self._summary:
             for name, parameter in agent.named_parameters():
                 print(f"{name}: {parameter.role} ({len(str(parameter.data))} characters)")
-        return self._trainer.fit(
-            agent, train_dataloader, val_dataloader, resume=ckpt_path, clients=llm_clients or ()
-        )
+        clients = llm_clients or ()
+        return super().fit(agent, data, val_dataloader, resume=ckpt_path, clients=clients)
 
-    def validate(
+    def validate(  # type: ignore[bad-override]
         self, agent: Any, val_dataloader: Any = None, llm_clients: Iterable[Any] | None = ()
     ) -> dict[str, float]:
         """The means of the metrics of ``validation_step``, by names that start with ``val_``."""
-        _check(val_dataloader, "val_dataloader")
-        return _renamed("val", self._trainer.validate(agent, val_dataloader))
+        return _renamed("val", super().validate(agent, _given(val_dataloader, "val_dataloader")))
 
-    def test(
+    def test(  # type: ignore[bad-override]
         self, agent: Any, test_dataloader: Any = None, llm_clients: Iterable[Any] | None = ()
     ) -> dict[str, float]:
         """The means of the metrics of ``test_step``, by names that start with ``test_``."""
-        _check(test_dataloader, "test_dataloader")
-        return _renamed("test", self._trainer.test(agent, test_dataloader))
+        return _renamed("test", super().test(agent, _given(test_dataloader, "test_dataloader")))
 
     def predict(
         self, agent: Any, dataloader: Any = None, llm_clients: Iterable[Any] | None = ()
     ) -> list[Any]:
         """What ``predict_step(batch, number)``, or the agent itself, gives for each batch."""
-        _check(dataloader, "dataloader")
         step = getattr(agent, "predict_step", lambda batch, number: agent(batch))
+        batches = _given(dataloader, "dataloader")
         agent.eval()
         with no_grad():
-            return [step(batch, number) for number, batch in enumerate(dataloader)]
+            return [step(batch, number) for number, batch in enumerate(batches)]
 
 
 def _renamed(stage: str, metrics: dict[str, float]) -> dict[str, float]:
     return {f"{stage}_{'loss' if k == 'score' else k}": v for k, v in metrics.items()}
 
 
-def _check(data: Any, name: str) -> None:
+def _given(data: Any, name: str) -> Any:
     if data is None:
         raise ArgumentError("There is no data.", mend=f"Pass {name}=...")
     if not isinstance(data, Iterable):
         raise ArgumentTypeError(f"{name} cannot be iterated.", given=type(data).__name__)
+    return data

@@ -1,12 +1,8 @@
 """`Add`: two Variables together."""
 
 from pullback.compat.afnio.autodiff import basic_ops
-from pullback.compat.afnio.cognitive.modules.module import OperationModule
+from pullback.compat.afnio.cognitive.modules.module import module_of
 
 __all__ = ["Add"]
 
-
-class Add(OperationModule):
-    """The sum of two Variables."""
-
-    operation = basic_ops.Add
+Add = module_of(basic_ops.Add)

@@ -1,12 +1,8 @@
 """`DeterministicEvaluator`: a score by a function."""
 
 from pullback.compat.afnio.autodiff import evaluator
-from pullback.compat.afnio.cognitive.modules.module import OperationModule
+from pullback.compat.afnio.cognitive.modules.module import module_of
 
 __all__ = ["DeterministicEvaluator"]
 
-
-class DeterministicEvaluator(OperationModule):
-    """Scores by a function."""
-
-    operation = evaluator.DeterministicEvaluator
+DeterministicEvaluator = module_of(evaluator.DeterministicEvaluator)

@@ -1,12 +1,8 @@
 """`ExactMatchEvaluator`: whether a prediction is its target."""
 
 from pullback.compat.afnio.autodiff import evaluator
-from pullback.compat.afnio.cognitive.modules.module import OperationModule
+from pullback.compat.afnio.cognitive.modules.module import module_of
 
 __all__ = ["ExactMatchEvaluator"]
 
-
-class ExactMatchEvaluator(OperationModule):
-    """Scores 1 where a prediction is its target."""
-
-    operation = evaluator.ExactMatchEvaluator
+ExactMatchEvaluator = module_of(evaluator.ExactMatchEvaluator)

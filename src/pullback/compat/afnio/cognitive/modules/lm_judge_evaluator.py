@@ -1,12 +1,8 @@
 """`LMJudgeEvaluator`: a score by a model."""
 
 from pullback.compat.afnio.autodiff import evaluator
-from pullback.compat.afnio.cognitive.modules.module import OperationModule
+from pullback.compat.afnio.cognitive.modules.module import module_of
 
 __all__ = ["LMJudgeEvaluator"]
 
-
-class LMJudgeEvaluator(OperationModule):
-    """A model scores, and explains."""
-
-    operation = evaluator.LMJudgeEvaluator
+LMJudgeEvaluator = module_of(evaluator.LMJudgeEvaluator)

@@ -1,14 +1,14 @@
 """`Module`: a pipeline, or a part of one."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from pullback.compat.afnio.cognitive.parameter import Parameter
 from pullback.errors import ArgumentTypeError
 from pullback.tape import Variable
 from pullback.text import Module as TextModule
 
-__all__ = ["Module", "OperationModule"]
+__all__ = ["Module", "module_of"]
 
 
 def _kept(kind: str) -> tuple[Any, Any, Any]:
@@ -85,11 +85,7 @@ class Module(TextModule):
         super().load_state_dict(state_dict, strict)
 
 
-class OperationModule(Module):
+def module_of(operation: Any) -> type[Module]:
     """An operation as a module."""
-
-    operation: ClassVar[Any]
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Apply the operation."""
-        return self.operation.apply(*args, **kwargs)
+    rules = {"__doc__": operation.__doc__, "forward": staticmethod(operation.apply)}
+    return type(operation.__name__, (Module,), rules)

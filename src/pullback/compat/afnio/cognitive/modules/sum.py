@@ -1,12 +1,8 @@
 """`Sum`: Variables together."""
 
 from pullback.compat.afnio.autodiff import basic_ops
-from pullback.compat.afnio.cognitive.modules.module import OperationModule
+from pullback.compat.afnio.cognitive.modules.module import module_of
 
 __all__ = ["Sum"]
 
-
-class Sum(OperationModule):
-    """The sum of Variables."""
-
-    operation = basic_ops.Sum
+Sum = module_of(basic_ops.Sum)

@@ -1,0 +1,37 @@
+"""A control before an accusation: is a Function right where arguments are made in the same way?
+
+One that is wrong at ordinary numbers, at the given size or with the given dimensions has another
+fault, which another clause tells; and one that is wrong wherever arguments were made like those
+that accuse it takes arguments of a kind that nobody named.
+"""
+
+from collections.abc import Iterable
+
+from pullback.conformance._arguments import Arguments
+from pullback.conformance._derivative import decide, try_derivative
+from pullback.conformance._probe import Probe
+from pullback.report import Finding
+
+__all__ = ["already", "is_foreign", "is_wrong"]
+
+
+def is_wrong(probe: Probe) -> bool:
+    """Whether backward is wrong where it is asked, of all inputs at once or of one alone."""
+    count = len(probe.inputs.differentiable)
+    for only in (None, *range(min(count, 8))) if count > 1 else (None,):
+        trial = decide(lambda number, only=only: try_derivative(probe, number, only))
+        if trial is not None and trial.match == "mismatch":
+            return True
+    return False
+
+
+def is_foreign(probe: Probe, controls: Iterable[Arguments]) -> bool:
+    """Whether arguments that are made as those in question are outside of the domain anyway."""
+    return any(is_wrong(probe.at(inputs)) for inputs in controls)
+
+
+def already(probe: Probe, where: str) -> Finding | None:
+    """One cause gives one finding: what is wrong as it was given is `derivative`'s."""
+    if probe.intent != "exact" or not is_wrong(probe):
+        return None
+    return probe.skipped(f"The derivative is wrong {where} already.")

@@ -1,0 +1,229 @@
+"""`dtype_gradient`, `noise_gradient`: the gradient in a dtype, or with noise."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.gradients._check import check_tensor
+from pullback.gradients._factor import Factor, can_look_into, check_factor, widen
+from pullback.gradients._module import module_of
+from pullback.internal._dtypes import PACKED
+from pullback.internal.torch import graph_break
+from pullback.tensor import Function
+
+__all__ = [
+    "DtypeGradient",
+    "DtypeGradientFunction",
+    "NoiseGradient",
+    "NoiseGradientFunction",
+    "dtype_gradient",
+    "noise_gradient",
+]
+
+
+class DtypeGradientFunction(Function):
+    """The Function behind `dtype_gradient`: rounding is not linear, and declared so."""
+
+    gradient = "nonlinear"
+
+    @staticmethod
+    def forward(x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return a view of ``x``: no copy."""
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the dtype."""
+        ctx.dtype = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
+        """Return the cotangent rounded to the dtype, in its own dtype."""
+        return cotangent.to(ctx.dtype).to(cotangent.dtype), None
+
+
+def dtype_gradient(x: Tensor, dtype: torch.dtype) -> Tensor:
+    r"""Return ``x`` unchanged and round the gradient that flows back to it to a dtype.
+
+    .. math:: y = x, \qquad \bar x = \operatorname{round}_d(\bar y)
+
+    The gradient keeps the dtype of ``x``, as autograd demands, and takes only values that
+    ``dtype`` has: what would be lost if gradients were kept or sent in it. Values beyond its
+    range, infinity too, do what torch's cast does: infinity, NaN, or (of float8_e4m3fn, from torch
+    2.12 on) the largest value. Rounding is not linear and declared ``nonlinear``: forward mode is
+    refused by name. At second order the rounding passes gradients straight through. The result
+    shares its memory with ``x``.
+
+    For number formats without a torch dtype, stochastic rounding and saturation, see
+    `pullback.tracking.simulate_format`.
+
+    Arguments:
+        x: shape (...), any floating or complex dtype.
+        dtype: the dtype to round to, floating for a real ``x`` and complex for a complex one.
+
+    Returns:
+        A view of ``x``.
+
+    Raises:
+        ArgumentTypeError: ``x`` or ``dtype`` has no usable type.
+        UnsupportedError: a sparse or nested tensor, or torch.export with gradients.
+
+    Example:
+        >>> import torch
+        >>> from pullback.gradients import dtype_gradient
+        >>> x = torch.ones(1, requires_grad=True)
+        >>> (dtype_gradient(x, torch.bfloat16) * 1.001).sum().backward()
+        >>> x.grad
+        tensor([1.])
+    """
+    check_tensor(x, "dtype_gradient")
+    _check_dtype(dtype, "dtype_gradient")
+    if dtype.is_complex != x.is_complex():
+        raise ArgumentTypeError(
+            "dtype_gradient: the dtype and x are not both real or both complex.",
+            given=f"dtype={dtype} for x of dtype {x.dtype}",
+            expected="a complex dtype for a complex x, a floating one for a real x",
+        )
+    return DtypeGradientFunction.apply(x, dtype)
+
+
+def _check_dtype(dtype: torch.dtype, function: str) -> None:
+    usable = isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex)
+    if not usable or dtype in PACKED:
+        raise ArgumentTypeError(
+            f"{function}: not a dtype that gradients can be rounded to.",
+            given=f"dtype={dtype!r}",
+            expected="a floating or complex torch.dtype with one value an element",
+        )
+
+
+DtypeGradient = module_of(
+    dtype_gradient,
+    ">>> DtypeGradient(torch.bfloat16)(torch.ones(1))\ntensor([1.])",
+    _check_dtype,
+)
+
+
+class NoiseGradientFunction(Function):
+    """The Function behind `noise_gradient`: ``g -> g + noise``, affine and declared so.
+
+    The noise is an argument, so that the Function itself is deterministic: a second backward
+    over a retained graph, and a recomputed forward, see the same noise.
+    """
+
+    gradient = "nonlinear"
+
+    @staticmethod
+    def forward(x: Tensor, noise: Tensor) -> Tensor:
+        """Return a view of ``x``: no copy."""
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the noise."""
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return the cotangent plus the noise, and the zero that the noise gets."""
+        (noise,) = ctx.saved_tensors
+        noisy = (widen(cotangent) + noise).to(cotangent.dtype)
+        return (
+            noisy if ctx.needs_input_grad[0] else None,
+            torch.zeros_like(noise) if ctx.needs_input_grad[1] else None,
+        )
+
+
+def noise_gradient(x: Tensor, std: Factor, generator: torch.Generator | None = None) -> Tensor:
+    r"""Return ``x`` unchanged and add normal noise to the gradient that flows back to it.
+
+    .. math:: y = x, \qquad \bar x = \bar y + \sigma \, \varepsilon, \qquad
+              \varepsilon \sim \mathcal N(0, 1)
+
+    The noise is drawn when this is called, once an element, and kept until backward (in float32
+    or wider): backward is deterministic, and two backward passes over one graph agree. It is
+    always drawn, so that the stream of random numbers does not depend on whether gradients are
+    recorded. Complex noise has the variance :math:`\sigma^2` in all, half in each part. The
+    backward is affine in the cotangent, not linear, and declared ``nonlinear``: forward mode is
+    refused by name. The result shares its memory with ``x``.
+
+    Neelakantan et al., "Adding Gradient Noise Improves Learning for Very Deep Networks" (2015,
+    https://arxiv.org/abs/1511.06807).
+
+    Arguments:
+        x: shape (...), any floating or complex dtype.
+        std: the standard deviation, >= 0, a number or a tensor that broadcasts to ``x``. One
+            that requires a gradient gets exactly zero at first order.
+        generator: where the noise is drawn from; ``None`` takes torch's own. One of your own
+            breaks the graph of torch.compile.
+
+    Returns:
+        A view of ``x``.
+
+    Raises:
+        ArgumentTypeError: an argument has no usable type.
+        ArgumentError: ``std`` is negative, NaN or infinite, or does not broadcast.
+        UnsupportedError: a sparse or nested tensor, or torch.export with gradients.
+
+    Example:
+        >>> import torch
+        >>> from pullback.gradients import noise_gradient
+        >>> x = torch.zeros(1000, requires_grad=True)
+        >>> noise_gradient(x, 0.5, torch.Generator().manual_seed(0)).sum().backward()
+        >>> bool((x.grad.std() - 0.5).abs() < 0.05)
+        True
+    """
+    check_tensor(x, "noise_gradient")
+    std = _check_std(std, x, "noise_gradient")
+    _check_generator(generator, "noise_gradient")
+    wide = widen(x.detach())
+    if generator is None:
+        noise = torch.randn_like(wide)
+    else:
+        noise = torch.randn(wide.shape, generator=generator, dtype=wide.dtype, device=wide.device)
+    return NoiseGradientFunction.apply(x, noise * std)
+
+
+def _is_negative(std: float | Tensor) -> bool:
+    if isinstance(std, Tensor):
+        return can_look_into(std) and bool((std < 0).any())
+    return std < 0
+
+
+def _check_std(std: Factor, x: Tensor | None, function: str) -> Factor:
+    std = check_factor(std, x, function, name="std")
+    if isinstance(std, complex) or (isinstance(std, Tensor) and std.is_complex()):
+        raise ArgumentTypeError(
+            f"{function}: std is complex.", given=f"std={std!r}", expected="a real std >= 0"
+        )
+    if _is_negative(std):
+        raise ArgumentError(
+            f"{function}: std is negative.", given=f"std={std}", expected="std >= 0"
+        )
+    return std
+
+
+def _check_generator(generator: torch.Generator | None, function: str) -> None:
+    if generator is None:
+        return
+    if not isinstance(generator, torch.Generator):
+        raise ArgumentTypeError(
+            f"{function}: generator is no torch.Generator.",
+            given=f"generator of type {type(generator).__name__}",
+            mend="Pass torch.Generator().manual_seed(seed), or None.",
+        )
+    if torch.compiler.is_dynamo_compiling():
+        # An exception of ours cannot be raised while Dynamo traces; its graph break carries text.
+        graph_break(
+            f"{function} cannot use a generator inside of a compiled graph. Leave it "
+            "out and call torch.manual_seed, or compile without fullgraph=True."
+        )
+
+
+NoiseGradient = module_of(
+    noise_gradient,
+    ">>> NoiseGradient(0.1)(torch.ones(1))\ntensor([1.])",
+    lambda std, generator, function: _check_std(std, None, function),
+)

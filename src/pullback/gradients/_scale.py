@@ -1,0 +1,305 @@
+"""`scale_gradient`, `scale_forward`, `scale_both`, `reverse_gradient`: a factor each way.
+
+The value is multiplied by one factor and the gradient by another; most have one of them.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback.gradients._check import check_tensor
+from pullback.gradients._factor import Factor, check_factor, multiply, widen
+from pullback.gradients._module import module_of
+from pullback.tensor import Function
+
+__all__ = [
+    "ReverseGradient",
+    "ReverseGradientFunction",
+    "ScaleBoth",
+    "ScaleBothFunction",
+    "ScaleForward",
+    "ScaleForwardFunction",
+    "ScaleGradient",
+    "ScaleGradientFunction",
+    "reverse_gradient",
+    "scale_both",
+    "scale_forward",
+    "scale_gradient",
+]
+
+
+class ScaleGradientFunction(Function):
+    """The Function behind `scale_gradient` and `reverse_gradient`: ``x -> x``, ``g -> g f``."""
+
+    gradient = "surrogate"
+    _direct = True
+
+    @staticmethod
+    def forward(x: Tensor, factor: Factor) -> Tensor:
+        """Return a view of ``x``: no copy."""
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the factor."""
+        factor = inputs[1]
+        if isinstance(factor, Tensor):
+            ctx.save_for_backward(factor)
+            ctx.factor = None
+        else:
+            ctx.factor = factor
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return the scaled cotangent, and the zero that a factor gets."""
+        factor = ctx.factor
+        if factor is None:
+            (factor,) = ctx.saved_tensors
+        return (
+            multiply(cotangent, factor) if ctx.needs_input_grad[0] else None,
+            torch.zeros_like(factor) if ctx.needs_input_grad[1] else None,
+        )
+
+
+def scale_gradient(x: Tensor, factor: Factor, *, allow_nan: bool = False) -> Tensor:
+    r"""Return ``x`` unchanged and multiply the gradient that flows back to it by a factor.
+
+    .. math:: y = x, \qquad \bar x = f \, \bar y
+
+    The result shares its memory with ``x``. Changing it in place while gradients are recorded
+    raises; clone it first. A complex gradient, in torch's convention
+    :math:`\partial L/\partial\Re x + i\,\partial L/\partial\Im x`, is multiplied by the factor
+    as given, not by its conjugate. The tangent in forward mode is that of the transposed map.
+
+    Arguments:
+        x: shape (...), any floating or complex dtype.
+        factor: a number, or a tensor that broadcasts to ``x``. It is used in float32 or wider
+            whatever the dtype of ``x``, and real for a real ``x``. As the value does not depend
+            on it, a factor that requires a gradient gets exactly zero at first order; at second
+            order it is differentiated as the backward is written.
+        allow_nan: take NaN and infinite factors, which are refused otherwise. Values of tensors
+            are looked at on the CPU only, outside of torch.compile and torch.func.
+
+    Returns:
+        A view of ``x``.
+
+    Raises:
+        ArgumentTypeError: ``x`` or the factor has no usable type.
+        ArgumentError: the factor is NaN or infinite, or does not broadcast.
+        UnsupportedError: a sparse or nested tensor, or torch.export with gradients.
+
+    Example:
+        >>> import torch
+        >>> from pullback.gradients import scale_gradient
+        >>> x = torch.ones(2, requires_grad=True)
+        >>> scale_gradient(x, 0.5).sum().backward()
+        >>> x.grad
+        tensor([0.5000, 0.5000])
+    """
+    check_tensor(x, "scale_gradient")
+    factor = check_factor(factor, x, "scale_gradient", allow_nan=allow_nan)
+    return ScaleGradientFunction.apply(x, factor)
+
+
+ScaleGradient = module_of(
+    scale_gradient,
+    ">>> ScaleGradient(2.0)(torch.ones(1))\ntensor([1.])",
+    functools.partial(check_factor, x=None),
+)
+
+
+class ReverseGradientFunction(ScaleGradientFunction):
+    """`ScaleGradientFunction` under the name of its use, with the factor ``-strength``."""
+
+    _direct = True
+
+
+def reverse_gradient(x: Tensor, strength: Factor = 1.0, *, allow_nan: bool = False) -> Tensor:
+    r"""Return ``x`` unchanged and reverse the gradient that flows back to it.
+
+    .. math:: y = x, \qquad \bar x = -\lambda \, \bar y
+
+    The gradient reversal layer of Ganin and Lempitsky, "Unsupervised Domain Adaptation by
+    Backpropagation" (ICML 2015, https://arxiv.org/abs/1409.7495). The result shares its memory
+    with ``x``.
+
+    Arguments:
+        x: shape (...), any floating or complex dtype.
+        strength: the factor of the reversal, a number or a tensor that broadcasts to ``x``; the
+            rules of `scale_gradient` for its factor hold.
+        allow_nan: take a NaN or infinite strength, which is refused otherwise.
+
+    Returns:
+        A view of ``x``.
+
+    Raises:
+        ArgumentTypeError: ``x`` or the strength has no usable type.
+        ArgumentError: the strength is NaN or infinite, or does not broadcast.
+        UnsupportedError: a sparse or nested tensor, or torch.export with gradients.
+
+    Example:
+        >>> import torch
+        >>> from pullback.gradients import reverse_gradient
+        >>> x = torch.ones(2, requires_grad=True)
+        >>> reverse_gradient(x, 0.5).sum().backward()
+        >>> x.grad
+        tensor([-0.5000, -0.5000])
+    """
+    check_tensor(x, "reverse_gradient")
+    strength = check_factor(strength, x, "reverse_gradient", name="strength", allow_nan=allow_nan)
+    return ReverseGradientFunction.apply(x, -strength)
+
+
+def _check_strength(strength: Factor, allow_nan: bool, function: str) -> None:
+    check_factor(strength, None, function, name="strength", allow_nan=allow_nan)
+
+
+ReverseGradient = module_of(
+    reverse_gradient,
+    ">>> ReverseGradient()(torch.ones(1))\ntensor([1.])",
+    _check_strength,
+)
+
+
+class ScaleBothFunction(Function):
+    """The Function behind `scale_both` and `scale_forward`: ``x -> a x``, ``g -> g b``."""
+
+    gradient = "surrogate"
+
+    @staticmethod
+    def forward(x: Tensor, forward: Factor, backward: Factor | None) -> Tensor:
+        """Return ``x`` times the forward factor, in the dtype of ``x``."""
+        return multiply(x, forward)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the backward factor, and what a differentiable forward factor needs."""
+        x, forward, backward = inputs
+        learned = isinstance(forward, Tensor)
+        ctx.save_for_backward(
+            x if learned else None,
+            forward if learned else None,
+            backward if isinstance(backward, Tensor) else None,
+        )
+        ctx.backward_factor = None if isinstance(backward, Tensor) else backward
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Return the scaled cotangent, the forward factor's derivative, and a zero."""
+        x, forward, backward = ctx.saved_tensors
+        factor = backward if backward is not None else ctx.backward_factor
+        to_x = to_forward = to_backward = None
+        if ctx.needs_input_grad[0]:
+            to_x = cotangent if factor is None else multiply(cotangent, factor)
+        if ctx.needs_input_grad[1]:
+            to_forward = _derivative_of_factor(cotangent, x, forward)
+        if ctx.needs_input_grad[2]:
+            to_backward = torch.zeros_like(backward)
+        return to_x, to_forward, to_backward
+
+
+def _derivative_of_factor(cotangent: Tensor, x: Tensor, factor: Tensor) -> Tensor:
+    """Return the sum of ``cotangent * conj(x)`` over what the factor was broadcast to."""
+    wide = torch.promote_types(widen(x).dtype, factor.dtype)
+    product = cotangent.to(wide) * x.to(wide).conj()
+    if product.is_complex() and not factor.is_complex():
+        product = product.real
+    return product.sum_to_size(factor.shape).to(factor.dtype)
+
+
+def scale_both(x: Tensor, forward: Factor, backward: Factor, *, allow_nan: bool = False) -> Tensor:
+    r"""Return ``x`` times one factor and multiply its gradient by another.
+
+    .. math:: y = a \, x, \qquad \bar x = b \, \bar y, \qquad \bar a = \sum \bar y \, x^*,
+              \qquad \bar b = 0
+
+    Arguments:
+        x: shape (...), any floating or complex dtype.
+        forward: the value's factor, a number or a tensor that broadcasts to ``x``. One that
+            requires a gradient gets its exact derivative.
+        backward: the gradient's factor, likewise. One that requires a gradient gets exactly
+            zero at first order, as the value does not depend on it. A complex one multiplies as
+            given, not conjugated.
+        allow_nan: take NaN and infinite factors, which are refused otherwise.
+
+    Returns:
+        Shape (...), the dtype of ``x``.
+
+    Raises:
+        ArgumentTypeError: ``x`` or a factor has no usable type.
+        ArgumentError: a factor is NaN or infinite, or does not broadcast.
+        UnsupportedError: a sparse or nested tensor, or torch.export with gradients.
+
+    Example:
+        >>> import torch
+        >>> from pullback.gradients import scale_both
+        >>> x = torch.ones(2, requires_grad=True)
+        >>> y = scale_both(x, forward=3.0, backward=0.5)
+        >>> y.sum().backward()
+        >>> y.detach(), x.grad
+        (tensor([3., 3.]), tensor([0.5000, 0.5000]))
+    """
+    check_tensor(x, "scale_both")
+    forward = check_factor(forward, x, "scale_both", name="forward", allow_nan=allow_nan)
+    backward = check_factor(backward, x, "scale_both", name="backward", allow_nan=allow_nan)
+    return ScaleBothFunction.apply(x, forward, backward)
+
+
+def _check_factors(forward: Factor, backward: Factor, allow_nan: bool, function: str) -> None:
+    check_factor(forward, None, function, name="forward", allow_nan=allow_nan)
+    check_factor(backward, None, function, name="backward", allow_nan=allow_nan)
+
+
+ScaleBoth = module_of(
+    scale_both,
+    ">>> ScaleBoth(2.0, 0.5)(torch.ones(1))\ntensor([2.])",
+    _check_factors,
+    attributes={"forward": "forward_factor", "backward": "backward_factor"},
+)
+
+
+class ScaleForwardFunction(ScaleBothFunction):
+    """`ScaleBothFunction` under the name of its use, with the backward factor ``None``."""
+
+
+def scale_forward(x: Tensor, factor: Factor, *, allow_nan: bool = False) -> Tensor:
+    r"""Return ``x`` times a factor and let the gradient flow back as it is.
+
+    .. math:: y = f \, x, \qquad \bar x = \bar y, \qquad \bar f = \sum \bar y \, x^*
+
+    Arguments:
+        x: shape (...), any floating or complex dtype.
+        factor: a number, or a tensor that broadcasts to ``x``, used in float32 or wider and real
+            for a real ``x``. The value does depend on it: a factor that requires a gradient gets
+            its exact derivative, summed over what it was broadcast to.
+        allow_nan: take NaN and infinite factors, which are refused otherwise.
+
+    Returns:
+        Shape (...), the dtype of ``x``.
+
+    Raises:
+        ArgumentTypeError: ``x`` or the factor has no usable type.
+        ArgumentError: the factor is NaN or infinite, or does not broadcast.
+        UnsupportedError: a sparse or nested tensor, or torch.export with gradients.
+
+    Example:
+        >>> import torch
+        >>> from pullback.gradients import scale_forward
+        >>> x = torch.ones(2, requires_grad=True)
+        >>> y = scale_forward(x, 3.0)
+        >>> y.sum().backward()
+        >>> y.detach(), x.grad
+        (tensor([3., 3.]), tensor([1., 1.]))
+    """
+    check_tensor(x, "scale_forward")
+    factor = check_factor(factor, x, "scale_forward", allow_nan=allow_nan)
+    return ScaleForwardFunction.apply(x, factor, None)
+
+
+ScaleForward = module_of(
+    scale_forward,
+    ">>> ScaleForward(2.0)(torch.ones(1))\ntensor([2.])",
+    functools.partial(check_factor, x=None),
+)

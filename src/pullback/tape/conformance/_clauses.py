@@ -1,0 +1,289 @@
+"""The clauses of the contract that make sense for any value of the tape."""
+
+import copy
+import gc
+import random
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from pullback.errors import DefinitionError, PullbackError
+from pullback.tape import Feedback, Variable, grad, jvp, no_grad, vjp, vmap
+from pullback.tape.conformance._data import (
+    agree,
+    another,
+    mix,
+    move,
+    numbers_in,
+    plain_data,
+    variables_in,
+)
+from pullback.tape.conformance._probe import Breach, Gradients, Probe, Skip
+
+__all__ = ["CLAUSES"]
+
+
+def _derivative(probe: Probe) -> str:
+    if probe.gradient != "exact":
+        raise Skip(f"The gradient is declared {probe.gradient}.")
+    args, leaves = probe.fresh()
+    outputs = probe.run(args)
+    seeds = probe.seeds(outputs)
+    gradients = probe.back(outputs, leaves, seeds)
+    draw = random.Random(probe.seed)  # noqa: S311  # not a secret
+    along = [[draw.gauss(0, 1) for _ in numbers_in(leaf.data)] for leaf in leaves]
+    weights = [n for seed in seeds for n in numbers_in(seed.data)]
+    if not any(along) or not weights:
+        raise Skip("No number among the inputs and outputs.")
+
+    def value(step: float) -> float:
+        moved, moved_leaves = probe.fresh()
+        with no_grad():
+            for leaf, change in zip(moved_leaves, along, strict=True):
+                leaf.data = move(leaf.data, iter([step * c for c in change]))
+        results = [n for output in probe.run(moved) for n in numbers_in(output.data)]
+        return sum(w * n for w, n in zip(weights, results, strict=True))
+
+    coarse, fine = ((value(h) - value(-h)) / (2 * h) for h in (2e-5, 1e-5))
+    slope = sum(
+        a * g
+        for change, gradient in zip(along, gradients, strict=True)
+        for a, g in zip(change, numbers_in(gradient) or [0.0] * len(change), strict=True)
+    )
+    scale = max(1.0, abs(fine), abs(slope))
+    if abs(coarse - fine) > 1e-3 * scale:
+        raise Skip("The function is not smooth here: finite differences have no limit.")
+    if abs(slope - fine) > 1e-5 * scale + 3 * abs(coarse - fine):
+        raise Breach(f"backward says {slope:.6g} along a direction, differences say {fine:.6g}.")
+    return f"Along a direction both say {fine:.6g}."
+
+
+def _linear(probe: Probe) -> str:
+    if probe.gradient == "nonlinear":
+        raise Skip("The gradient is declared nonlinear.")
+    args, leaves = probe.fresh()
+    outputs = probe.run(args)
+    if not any(numbers_in(output.data) for output in outputs):
+        raise Skip("No output is a number.")
+    first, second = probe.seeds(outputs, 1), probe.seeds(outputs, 2)
+    mixed = [
+        Variable(mix(a.data, b.data)) if numbers_in(a.data) else a
+        for a, b in zip(first, second, strict=True)
+    ]
+    a, b, both = (
+        probe.back(outputs, leaves, seeds, retain_graph=True) for seeds in (first, second, mixed)
+    )
+    for x, y, z in zip(a, b, both, strict=True):
+        pairs = zip(numbers_in(x), numbers_in(y), numbers_in(z), strict=True)
+        if any(abs(2.5 * p - 1.5 * q - r) > 1e-9 * max(1.0, abs(r)) for p, q, r in pairs):
+            raise Breach("B(2.5 a - 1.5 b) is not 2.5 B(a) - 1.5 B(b).")
+    return "B(2.5 a - 1.5 b) = 2.5 B(a) - 1.5 B(b)."
+
+
+def _saved(probe: Probe) -> str:
+    args, leaves = probe.fresh()
+    outputs = probe.run(args)
+    seeds = probe.seeds(outputs)
+    for seed in seeds:
+        seed.requires_grad = True
+    found = grad(outputs, leaves, seeds, create_graph=True, allow_unused=True)
+    for gradient in found:
+        for part in gradient or () if isinstance(gradient, Feedback) else (gradient,):
+            if part is not None and part.requires_grad:  # refused by name, if it cannot be right
+                again = probe.seeds([part])
+                grad([part], [*leaves, *seeds], again, retain_graph=True, allow_unused=True)
+    return "backward reads inputs, outputs and constants only."
+
+
+def _leak(probe: Probe) -> str:
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        args, leaves = probe.fresh()
+        outputs = probe.run(args)
+        references = [weakref.ref(output) for output in outputs]
+        references.append(weakref.ref(outputs[0].grad_fn))
+        probe.back(outputs, leaves, probe.seeds(outputs))
+        del outputs, args, leaves
+        alive = sum(reference() is not None for reference in references)
+    finally:
+        if was:
+            gc.enable()
+    if alive:
+        raise Breach("An output or its node lives on after all that uses it is gone.")
+    return "Outputs and nodes are freed without the garbage collector."
+
+
+def _stale(probe: Probe) -> str:
+    args, leaves = probe.fresh()
+    before = probe.pull(*probe.fresh())
+    outputs = probe.run(args)
+    with no_grad():
+        for variable in variables_in(args):
+            variable.data = another(variable.data)
+    try:
+        after = probe.back(outputs, leaves, probe.seeds(outputs))
+    except PullbackError:
+        return "A saved value that was changed since is noticed."
+    if not agree(before, after):
+        raise Breach("An input was changed after forward, and backward gave another gradient.")
+    return "A later change of the inputs does not matter."
+
+
+def _mutation(probe: Probe) -> str:
+    args, leaves = probe.fresh()
+    before = copy.deepcopy([variable.data for variable in variables_in(args)])
+    outputs = probe.run(args)
+    seeds = probe.seeds(outputs)
+    given = copy.deepcopy([plain_data(seed) for seed in seeds])
+    probe.back(outputs, leaves, seeds)
+    if not agree(given, [plain_data(seed) for seed in seeds]):
+        raise Breach("backward changes the gradient that it is given.")
+    now = [variable.data for variable in variables_in(args)]
+    dirty = [v for v in variables_in(args) if any(v is output for output in outputs)]
+    if not dirty and not agree(before, now):
+        raise Breach("An input was changed in place.")
+    return "Inputs and gradients are left as they are."
+
+
+def _undefined(probe: Probe) -> str:
+    args, leaves = probe.fresh()
+    outputs = probe.run(args)
+    if len(outputs) < 2:
+        raise Skip("There is one output.")
+    seeds = probe.seeds(outputs)
+    joint = probe.back(outputs, leaves, seeds, retain_graph=True)
+    parts = [
+        probe.back([output], leaves, [seed], retain_graph=True)
+        for output, seed in zip(outputs, seeds, strict=True)
+    ]
+    for index, whole in enumerate(joint):
+        sums = [sum(column) for column in zip(*[numbers_in(p[index]) for p in parts if p[index]
+                is not None], strict=True)]  # fmt: skip
+        if not agree(numbers_in(whole), sums or [0.0] * len(numbers_in(whole))):
+            raise Breach(f"The products of single outputs do not add up, for leaf {index}.")
+    return "The products of single outputs add up."
+
+
+def _needs(probe: Probe) -> str:
+    args, leaves = probe.fresh()
+    whole = probe.pull(args, leaves)
+    if len(leaves) < 2:
+        raise Skip("One input is differentiated.")
+    for index in range(len(leaves)):
+        [alone] = probe.pull(*probe.fresh(only=index))
+        if not agree(alone, whole[index]):
+            raise Breach(f"Wanted alone, the gradient of leaf {index} is another.")
+    return "Each gradient is the same when it alone is wanted."
+
+
+def _retain(probe: Probe) -> str:
+    args, leaves = probe.fresh()
+    outputs = probe.run(args)
+    seeds = probe.seeds(outputs)
+    runs = [probe.back(outputs, leaves, seeds, retain_graph=True) for _ in range(2)]
+    if not agree(*runs):
+        raise Breach("Two backward passes over one retained graph differ.")
+    return "Two backward passes over one retained graph agree."
+
+
+def _state(probe: Probe) -> str:
+    alone = probe.pull(*probe.fresh())
+    args, leaves = probe.fresh()
+    outputs = probe.run(args)
+    other, other_leaves = probe.fresh()
+    with no_grad():
+        for leaf in other_leaves:
+            leaf.data = another(leaf.data)
+    probe.pull(other, other_leaves)
+    if not agree(alone, probe.back(outputs, leaves, probe.seeds(outputs))):
+        raise Breach("Another call between forward and backward changes the gradient.")
+    results: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(probe.pull(*probe.fresh())))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if len(results) != 4 or not all(agree(alone, result) for result in results):
+        raise Breach("Four threads at once do not give what one gives.")
+    return "Calls in between and beside do not disturb it."
+
+
+def _structure(probe: Probe) -> str:
+    if not any(
+        isinstance(arg, list | tuple | dict) and [*variables_in((arg,))] for arg in probe.args
+    ):
+        raise Skip("No argument is nested.")
+    args, leaves = probe.fresh()
+    if all(gradient is None for gradient in probe.pull(args, leaves)):
+        raise Breach("No gradient comes back to the nested arguments.")
+    return "Gradients come back in the structure of the arguments."
+
+
+def _transforms(probe: Probe) -> str:
+    args, leaves = probe.fresh()
+    whole = probe.pull(args, leaves)
+    args, leaves = probe.fresh()
+    if len(leaves) == len(args) and len(probe.run(args)) == 1:
+        out, pull = vjp(probe.function.apply, *[leaf.detach() for leaf in leaves])
+        if not agree(whole, [plain_data(g) for g in pull(*probe.seeds([out]))]):
+            raise Breach("vjp does not agree with backward.")
+        plain = [leaf.detach() for leaf in leaves]
+        batch = vmap(probe.function.apply)(*[[leaf, leaf] for leaf in plain])
+        if not agree([out.data] * 2, list(batch.data)):
+            raise Breach("vmap does not agree with a loop.")
+        _push(probe, leaves, whole)
+    return "vjp, vmap and jvp agree with backward."
+
+
+def _push(probe: Probe, leaves: list[Variable], whole: Gradients) -> None:
+    numbers = [numbers_in(leaf.data) for leaf in leaves]
+    out = probe.run(tuple(leaves))[0]
+    if probe.gradient == "nonlinear" or not all(numbers) or not numbers_in(out.data):
+        return
+    tangents = tuple(Variable(move(leaf.data, iter(lambda: 0.5, None))) for leaf in leaves)
+    _, change = jvp(probe.function.apply, tuple(leaf.detach() for leaf in leaves), tangents)
+    [seed] = probe.seeds([out])
+    pushed = sum(a * b for a, b in zip(numbers_in(seed.data), numbers_in(change.data), strict=True))
+    pulled = sum(
+        a * b
+        for gradient, tangent in zip(whole, tangents, strict=True)
+        for a, b in zip(numbers_in(gradient), numbers_in(tangent.data), strict=False)
+    )
+    if abs(pushed - pulled) > 1e-9 * max(1.0, abs(pulled)):
+        raise Breach(f"<w, J v> = {pushed:.6g} and <J'w, v> = {pulled:.6g}.")
+
+
+def _deterministic(probe: Probe) -> str:
+    if probe.function.random:
+        raise Skip("It is declared random.")
+    runs = []
+    for _ in range(2):
+        args, leaves = probe.fresh()
+        outputs = probe.run(args)
+        data = [output.data for output in outputs]
+        runs.append([data, probe.back(outputs, leaves, probe.seeds(outputs))])
+    if not agree(*runs):
+        raise Breach("Two runs with the same inputs differ.")
+    return "Two runs with the same inputs are the same."
+
+
+def _form(probe: Probe) -> str:
+    args, leaves = probe.fresh()
+    outputs = probe.run(args)
+    if not outputs:
+        raise DefinitionError("No output carries a gradient.")
+    probe.back(outputs, leaves, probe.seeds(outputs))
+    return "Every gradient is of the space of its input."
+
+
+CLAUSES: dict[str, Callable[[Probe], str]] = {
+    "derivative": _derivative, "linear": _linear, "transforms": _transforms, "saved": _saved,
+    "leak": _leak, "stale": _stale, "mutation": _mutation, "form": _form,
+    "needs-input-grad": _needs, "undefined": _undefined, "deterministic": _deterministic,
+    "state": _state, "retain": _retain, "structure": _structure,
+}  # fmt: skip

@@ -1,0 +1,11 @@
+"""Whether a kernel computes what its reference computes: `pullback.verify`."""
+
+from pullback.internal._extras import require_tensor as _require_tensor
+
+_require_tensor("pullback.verification")
+
+from pullback.verification._promises import PROMISES, Promise
+from pullback.verification._verify import verify
+
+__all__ = ["PROMISES", "Promise", "verify"]
+__dir__ = __all__.copy  # completion offers these names, and no module inside

@@ -1,0 +1,170 @@
+"""What a kernel or its reference answers: outputs and gradients, as tensors in a row."""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from pullback.conformance import Arguments, NoEnd, reseed
+
+__all__ = ["Answer", "Placing", "Runner", "Subject", "outputs_of", "same_bits"]
+
+Placing = Callable[[int, torch.Tensor], torch.Tensor]
+"""Position and values -> the tensor that is handed over, without history."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one call gave.
+
+    Arguments:
+        outputs: the tensors in what it returned, in order.
+        gradients: for each differentiated input its gradient, zeros where it was ``None``; empty
+            where no gradients were asked for.
+        history: whether some output could be differentiated.
+        fault: why there is no answer, or an empty text.
+    """
+
+    outputs: tuple[torch.Tensor, ...] = ()
+    gradients: tuple[torch.Tensor, ...] = ()
+    history: bool = False
+    fault: str = ""
+
+    def named(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each tensor with a name for a report."""
+        for number, tensor in enumerate(self.outputs):
+            yield f"output[{number}]" if len(self.outputs) > 1 else "the output", tensor
+        for number, tensor in enumerate(self.gradients):
+            yield f"gradient[{number}]", tensor
+
+
+class Subject:
+    """A function, Function, custom operator or module, called the same way in every dtype.
+
+    Arguments:
+        given: what was given.
+    """
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+        is_function = isinstance(given, type) and issubclass(given, torch.autograd.Function)
+        self.call: Callable[..., Any] = given.apply if is_function else given
+
+    def of(self, dtype: torch.dtype) -> Callable[..., Any]:
+        """It as it computes in a dtype: the parameters of a module are cast."""
+        if isinstance(self.given, torch.nn.Module):
+            return copy.deepcopy(self.given).to(dtype)
+        return self.call
+
+    @property
+    def name(self) -> str:
+        """``"package.module:name"``."""
+        named = self.given if hasattr(self.given, "__qualname__") else type(self.given)
+        return f"{named.__module__}:{named.__qualname__}".replace("<locals>.", "")
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Calls a function on copies of arguments.
+
+    Arguments:
+        seed: of everything random, before each call, and of the cotangents.
+        gradients: whether gradients are asked for.
+        cotangents: what becomes of the cotangent of an output before it is handed over.
+    """
+
+    seed: int
+    gradients: bool = True
+    cotangents: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor
+
+    def run(
+        self, function: Callable[..., Any], arguments: Arguments, place: Placing | None = None
+    ) -> Answer:
+        """The answer to arguments.
+
+        Arguments:
+            function: what is called.
+            arguments: copies of them are handed over.
+            place: where their tensors lie, if not in memory of their own.
+        """
+        tensors = [
+            value.clone() if place is None else place(k, value)
+            for k, value in enumerate(arguments.values)
+        ]
+        reseed(self.seed)
+        try:
+            return self.call(function, arguments, tensors)
+        except NoEnd:
+            raise
+        except Exception as error:  # whatever the kernel raises is what it answers
+            return Answer(
+                fault=f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+            )
+
+    def call(
+        self, function: Callable[..., Any], arguments: Arguments, tensors: Sequence[torch.Tensor]
+    ) -> Answer:
+        """The answer to these very tensors; what it raises is raised."""
+        points = [tensors[k] for k in arguments.differentiable]
+        for point in points:
+            point.requires_grad_(self.gradients)
+        outputs = outputs_of(function, arguments, tensors)
+        history = any(output.requires_grad for output in outputs)
+        found: tuple[torch.Tensor, ...] = ()
+        if self.gradients and history:
+            found = self._gradients(outputs, points)
+        kept = tuple(output.detach() for output in outputs)
+        return Answer(kept, found, history)
+
+    def _gradients(
+        self, outputs: Sequence[torch.Tensor], points: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        roots = [output for output in outputs if output.requires_grad]
+        weights = [self.weights(root, number) for number, root in enumerate(roots)]
+        found = torch.autograd.grad(roots, points, weights, allow_unused=True)
+        return tuple(
+            torch.zeros_like(point) if gradient is None else gradient.detach()
+            for point, gradient in zip(points, found, strict=True)
+        )
+
+    def weights(self, output: torch.Tensor, number: int) -> torch.Tensor:
+        """The cotangent of an output: the same numbers in every dtype that can hold them.
+
+        They are rounded to the coarsest dtype, so that the truth is told of the same.
+        """
+        drawn = torch.Generator().manual_seed(self.seed + number)
+        numbers = torch.randn(output.shape, generator=drawn, dtype=torch.float64)
+        return self.cotangents(numbers.to(torch.bfloat16).to(output))
+
+    def silent(self) -> "Runner":
+        """The same without gradients."""
+        return replace(self, gradients=False)
+
+
+def outputs_of(
+    function: Callable[..., Any], arguments: Arguments, tensors: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """The tensors that a function returns for these very tensors in the place of its arguments'."""
+    every = arguments.with_differentiable(tuple(range(len(tensors))))
+    args, kwargs = every.build(tensors)
+    return _tensors(function(*args, **kwargs))
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value
+    if isinstance(value, (list, tuple, dict)):
+        return [tensor for item in items for tensor in _tensors(item)]
+    return []
+
+
+def same_bits(one: Answer, other: Answer) -> bool:
+    """Whether two answers are the same number for number, NaN included."""
+    pairs = list(zip(one.named(), other.named(), strict=False))
+    return len(one.outputs) == len(other.outputs) and all(
+        a.shape == b.shape and torch.equal(a.nan_to_num(nan=1.5e4), b.nan_to_num(nan=1.5e4))
+        for (_, a), (_, b) in pairs
+    )

@@ -1,0 +1,341 @@
+"""The promises about conduct: no cache, no state, nothing written, read or called in secret."""
+
+import multiprocessing
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pullback.conformance import Arguments, guarded, reseed, resizings
+from pullback.report import Verdict
+from pullback.verification._answers import Answer, outputs_of, same_bits
+from pullback.verification._work import Result, Work, broken, holds
+
+__all__ = [
+    "alias", "bounds", "caches", "deterministic", "finished", "forbidden", "load_modes", "mutation",
+    "settings", "state",
+]  # fmt: skip
+
+_MARGIN = 4096
+_OTHER = 7_340_033
+_WAIT = 0.02  # seconds in which work that was left behind shows itself
+
+
+def caches(work: Work) -> Result:
+    """Old memory with new values, and new memory with old values."""
+    one, other = work.fresh(11), work.fresh(12)
+    with guarded(), torch.no_grad():
+        reseed(work.seed)
+        tensors = work.copies(one)
+        work.raw(tensors)
+        for tensor, value in zip(tensors, other.values, strict=True):
+            tensor.copy_(value)
+        again = _answer(work.raw(tensors))
+        found = _outputs_only(work, other, again)
+        if found:
+            return broken(f"New values in the same memory are answered as the old ones: {found}")
+        first = work.raw(work.copies(other))
+        for tensor in first:
+            _spoil(tensor)
+        found = _outputs_only(work, other, _answer(work.raw(work.copies(other))))
+        if found:
+            return broken(f"A change of its last answer changes its next one: {found}")
+        counts = [_count(work, work.copies(work.fresh(number))) for number in (13, 14, 13)]
+    if counts[2] < 0.6 * counts[1]:
+        return broken(
+            "Values that it has seen before are not computed again.",
+            f"{counts[1]} operations", f"{counts[2]} operations",
+        )  # fmt: skip
+    return holds("it computes anew each time")
+
+
+def alias(work: Work) -> Result:
+    """An output is neither an input nor what the next call writes to, unless the reference's is."""
+    with guarded(), torch.no_grad():
+        reseed(work.seed)
+        tensors = work.copies(work.given)
+        made = work.raw(tensors)
+        given = {_storage(t) for t in tensors if t.numel()}
+        shared = [k for k, t in enumerate(made) if t.numel() and _storage(t) in given]
+        if shared and not _reference_shares(work):
+            return broken(f"Output {shared[0]} lies in the memory of an input.")
+        kept = [t.clone() for t in made]
+        work.raw(work.copies(work.fresh(21)))
+        if not same_bits(_answer(made), _answer(kept)):
+            return broken("The next call changes what the last one returned.")
+    return holds("each output has memory of its own")
+
+
+def _reference_shares(work: Work) -> bool:
+    tensors = work.copies(work.given)
+    made = outputs_of(work.judge.reference.of(work.dtype), work.given, tensors)
+    return bool({_storage(t) for t in made} & {_storage(t) for t in tensors})
+
+
+def bounds(work: Work) -> Result:
+    """What lies around the inputs is neither read nor written."""
+    buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
+    fills: list[float] = [0.0]
+
+    def place(k: int, value: torch.Tensor) -> torch.Tensor:
+        number = value.is_floating_point() or value.is_complex()
+        fill = fills[0] if number or not value.numel() else value.max().item()
+        buffer = torch.full((value.numel() + 2 * _MARGIN,), fill, dtype=value.dtype)
+        inner = buffer[_MARGIN : _MARGIN + value.numel()].view(value.shape)
+        inner.copy_(value)
+        buffers.append((buffer, buffer.clone()))
+        return inner.detach()
+
+    answers = []
+    for fill in (0.0, float("nan")):
+        fills[0] = fill
+        buffers.clear()
+        answers.append(work.kernel(work.given, place))
+        for buffer, before in buffers:
+            for part in (slice(None, _MARGIN), slice(-_MARGIN, None)):
+                if not torch.equal(buffer[part].nan_to_num(7.0), before[part].nan_to_num(7.0)):
+                    return broken("It writes past the end of an input.")
+    if not same_bits(*answers):
+        return broken("The numbers past the end of an input change its answer.")
+    return holds(f"{_MARGIN} entries on each side of every input are neither read nor written")
+
+
+def deterministic(work: Work) -> Result:
+    """The same arguments, the same bits."""
+    first = work.kernel(work.given)
+    for _ in range(4):
+        again = work.kernel(work.given)
+        if not same_bits(first, again):
+            found = work.judge.judge(work.given, again)
+            if found.fault or not _is_deterministic(work):
+                return broken("The same arguments give another answer the next time.")
+            return Result(Verdict.UNTIDY, "the same arguments give other bits, within rounding")
+    return holds("five runs give the same bits")
+
+
+def _is_deterministic(work: Work) -> bool:
+    reference = work.judge.reference.of(work.dtype)
+    runs = [work.judge.runner.run(reference, work.given) for _ in range(2)]
+    return same_bits(*runs)
+
+
+def state(work: Work) -> Result:
+    """What was called before makes no difference, and two calls do not share what they keep."""
+    first = work.kernel(work.given)
+    for number in range(31, 36):
+        work.kernel(work.fresh(number))
+    again = work.kernel(work.given)
+    if not same_bits(first, again) and work.judge.judge(work.given, again).fault:
+        return broken("The answer depends on what was called before.")
+    found = _interleaved(work)
+    return broken(found) if found else holds("calls do not share what they keep")
+
+
+def _interleaved(work: Work) -> str:
+    runner, kernel = work.judge.runner, work.judge.kernel.of(work.dtype)
+    if not runner.gradients or not work.judge.truth(work.given).history:
+        return ""
+    drawn = torch.Generator().manual_seed(work.seed)
+    resized = (
+        sized.at(max(1, sized.size - 1)) for sized in resizings(work.given, 64, 2**12, drawn)
+    )
+    for other in (work.fresh(36), next(resized, None)):
+        if other is None:
+            continue
+
+        def between(*args: Any, other: Arguments = other, **kwargs: Any) -> Any:
+            made = kernel(*args, **kwargs)
+            kernel(*other.build([p.clone().requires_grad_() for p in other.points()])[0])
+            return made
+
+        found = work.judge.judge(work.given, runner.run(between, work.given))
+        said = found.fault or found.refused
+        if said:
+            return f"A call between forward and backward changes the gradient: {said}."
+    return ""
+
+
+def mutation(work: Work) -> Result:
+    """No input is written to, unless the reference writes to it."""
+
+    def written(function: Callable[..., Any]) -> list[int]:
+        tensors: dict[int, torch.Tensor] = {}
+
+        def place(k: int, value: torch.Tensor) -> torch.Tensor:
+            return tensors.setdefault(k, value.clone())
+
+        work.judge.runner.silent().run(function, work.given, place)
+        pairs = ((k, tensors[k], work.given.values[k]) for k in tensors)
+        return [k for k, one, other in pairs if not torch.equal(one, other)]
+
+    changed = written(work.judge.kernel.of(work.dtype))
+    allowed = written(work.judge.reference.of(work.dtype))
+    bad = [work.given.paths[k] for k in changed if k not in allowed]
+    return broken(f"It writes to {', '.join(bad)}.") if bad else holds("no input is written to")
+
+
+def settings(work: Work) -> Result:
+    """It neither changes a global setting nor depends on one that its reference does not."""
+    reseed(work.seed + _OTHER)  # a seed that nobody sets
+    before = _state()
+    work.raw(work.copies(work.given))
+    moved = [name for name, value in _state().items() if value != before[name]]
+    if moved:
+        return broken(f"It changes {moved[0]}.")
+    silent = work.judge.runner.silent()
+    kernel, reference = (s.of(work.dtype) for s in (work.judge.kernel, work.judge.reference))
+    plain = silent.run(kernel, work.given)
+    for name, setting in _SETTINGS.items():
+        with guarded(), setting():
+            changed = [silent.run(function, work.given) for function in (kernel, reference)]
+        if not same_bits(plain, changed[0]) and not changed[1].fault:
+            found = _outputs_only(work, work.given, changed[0])
+            if found or changed[0].fault:
+                return broken(f"Its answer depends on {name}: {found or changed[0].fault}")
+    return holds("global settings are left alone, and make no difference")
+
+
+def forbidden(work: Work) -> Result:
+    """Neither the reference nor what is forbidden is called."""
+    names: list[str] = []
+    functions: list[Any] = []
+
+    class Functions(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            functions.append(func)
+            names.append(getattr(func, "__name__", str(func)).partition(".")[0])
+            return func(*args, **(kwargs or {}))
+
+    with guarded(), _calls_of(work.judge.reference.given) as called, Functions(), _Operators(names):
+        work.judge.runner.silent().call(
+            work.judge.kernel.of(work.dtype), work.given, work.copies(work.given)
+        )
+    if called:
+        return broken("It calls its reference.")
+    plain = {name.strip("_") for name in names}
+    for entry in work.forbid:
+        name = entry if isinstance(entry, str) else getattr(entry, "__name__", str(entry))
+        if entry in functions or name.rpartition(".")[2].strip("_") in plain:
+            return broken(f"It calls {name}, which is forbidden.")
+    told = f", nor {len(work.forbid)} forbidden operations" if work.forbid else ""
+    return holds(f"the reference is not called{told}")
+
+
+def finished(work: Work) -> Result:
+    """When it returns, its work is done: no thread or process goes on with it."""
+    with guarded(), torch.no_grad():
+        reseed(work.seed)
+        work.raw(work.copies(work.given))  # what is started once, a pool of threads
+        time.sleep(_WAIT)
+        threads, children = set(threading.enumerate()), set(multiprocessing.active_children())
+        made = work.raw(work.copies(work.given))
+        kept = [t.clone() for t in made]
+        left = [t for t in threading.enumerate() if t not in threads]
+        started = [c for c in multiprocessing.active_children() if c not in children]
+        time.sleep(_WAIT)
+    if not same_bits(_answer(made), _answer(kept)):
+        return broken("Its output changes after it has returned.")
+    if left or started:
+        return broken(f"It leaves {'a thread' if left else 'a process'} behind at each call.")
+    return holds("nothing goes on after it has returned")
+
+
+def _outputs_only(work: Work, arguments: Any, got: Answer) -> str:
+    """What is wrong with outputs, or an empty text."""
+    return work.judge.silent().judge(arguments, got).fault
+
+
+def _answer(tensors: list[torch.Tensor]) -> Answer:
+    return Answer(tuple(tensors))
+
+
+def _spoil(tensor: torch.Tensor) -> None:
+    tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _count(work: Work, tensors: list[torch.Tensor]) -> int:
+    """How many operators of torch one call runs."""
+    names: list[str] = []
+    with _Operators(names):
+        work.raw(tensors)
+    return len(names)
+
+
+class _Operators(TorchDispatchMode):
+    """Notes the name of each operator of torch that is run."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__()
+        self._names = names
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def load_modes() -> None:
+    """Load what torch loads where a mode is first entered, which no time limit must end halfway."""
+    with _Operators([]):
+        torch.ones(1)
+
+
+@contextmanager
+def _calls_of(function: Any) -> Iterator[list[str]]:
+    """Note each time that the code of a function of Python is run in this thread."""
+    target = function.forward if hasattr(function, "forward") else function
+    code = getattr(target, "__code__", None)
+    called: list[str] = []
+    if code is None:
+        yield called
+        return
+
+    def profile(frame: Any, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code is code:
+            called.append(code.co_name)
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        yield called
+    finally:
+        sys.setprofile(before)
+
+
+@contextmanager
+def _default_dtype() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+_SETTINGS: dict[str, Callable[[], Any]] = {
+    "the default dtype": _default_dtype,
+    "whether gradients are recorded": torch.no_grad,
+    "inference mode": torch.inference_mode,
+}
+
+
+def _state() -> dict[str, Any]:
+    return {
+        "the default dtype": torch.get_default_dtype(),
+        "whether gradients are recorded": torch.is_grad_enabled(),
+        "the number of threads": torch.get_num_threads(),
+        "whether algorithms are deterministic": torch.are_deterministic_algorithms_enabled(),
+        "the precision of matrix products": torch.get_float32_matmul_precision(),
+        "the seed of the random generator": torch.initial_seed(),
+    }

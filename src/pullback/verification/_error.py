@@ -1,0 +1,286 @@
+r"""How far a kernel may be from the truth: as far as its reference is, and as rounding is.
+
+Let :math:`t` be the reference in float64 on the very numbers that the kernel is given, :math:`r`
+the reference in the kernel's dtype, with unit :math:`\epsilon`, and :math:`K` the number of entries
+that one entry is summed of. Rounding every input by :math:`\epsilon` moves :math:`t` by
+:math:`\Delta`, entry by entry: no algorithm can promise less. Adding :math:`K` terms one after
+the other in the kernel's dtype multiplies that by about :math:`\sqrt K` (Higham, *Accuracy and
+Stability of Numerical Algorithms*, 2002, section 4.2: the bound is :math:`K\epsilon`, and
+:math:`\sqrt K\epsilon` where errors are independent). So an entry may be off by
+
+.. math:: F \max(\max_j |r_j - t_j|,\; \sqrt K (\epsilon |t| + \Delta))
+
+with one factor :math:`F` for all that is compared. Nothing in it is chosen for a kernel. In float64
+no finer truth is at hand: there :math:`r_j - t_j` is the reference's error in float32, at the same
+numbers rounded, in proportion to the unit. A gradient may vanish by cancellation at special
+arguments (of a softmax of one entry): there :math:`|t|` is the largest one of the example.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pullback.conformance import Arguments
+from pullback.verification._answers import Answer, Placing, Runner, Subject, outputs_of
+
+__all__ = ["FACTOR", "Comparison", "Judge"]
+
+FACTOR = 8.0
+_SAMPLES = 2
+_AROUND = 0.05  # of the typical movement: an entry that did not move by chance
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a kernel is beside its reference at some arguments.
+
+    Arguments:
+        fault: what is wrong, or an empty text.
+        expected: the number, dtype or shape that was expected.
+        got: what the kernel gave.
+        skipped: why they cannot be compared, or an empty text: the reference refuses the arguments.
+        refused: what the kernel raised, or an empty text.
+        kernel: the largest error of the kernel, in units in the last place.
+        reference: that of the reference in the kernel's dtype.
+        history: whether the kernel can be differentiated.
+    """
+
+    fault: str = ""
+    expected: str = ""
+    got: str = ""
+    skipped: str = ""
+    refused: str = ""
+    kernel: float = 0.0
+    reference: float = 0.0
+    history: bool = True
+
+
+class Judge:
+    """Compares a kernel with its reference at any arguments.
+
+    Arguments:
+        kernel: what is judged.
+        reference: plain torch of the same signature.
+        runner: calls both.
+        example: the arguments as given.
+    """
+
+    def __init__(
+        self, kernel: Subject, reference: Subject, runner: Runner, example: Arguments
+    ) -> None:
+        self.kernel, self.reference, self.runner = kernel, reference, runner
+        self.example = example
+        self._typical: list[float] | None = None
+        self._lengths: dict[tuple[torch.Size, ...], int] = {}
+
+    def truth(self, arguments: Arguments) -> Answer:
+        """The reference in float64, on the same numbers."""
+        return self.runner.run(self.reference.of(torch.float64), arguments.cast(torch.float64))
+
+    def compare(self, arguments: Arguments, place: Placing | None = None) -> Comparison:
+        """Compare at arguments."""
+        truth = self.truth(arguments)
+        if truth.fault:
+            return Comparison(skipped=f"the reference refuses them ({truth.fault})")
+        dtype = dtype_of(arguments)
+        poison(truth, dtype)
+        got = self.runner.run(self.kernel.of(dtype), arguments, place)
+        return self.judge(arguments, got, truth)
+
+    def judge(self, arguments: Arguments, got: Answer, truth: Answer | None = None) -> Comparison:
+        """Compare what a kernel gave for arguments."""
+        truth = self.truth(arguments) if truth is None else truth
+        dtype = dtype_of(arguments)
+        own = self.runner.run(self.reference.of(dtype), arguments)
+        if own.fault or truth.fault:
+            return Comparison(skipped=f"the reference refuses them ({own.fault or truth.fault})")
+        if got.fault:
+            return Comparison(refused=got.fault)
+        wrong = _kind(got, own)
+        if wrong is not None:
+            return wrong
+        errors = self._own_errors(arguments, dtype, own, truth)
+        moved = [self._moved(arguments, number, dtype) for number in range(_SAMPLES)]
+        shapes = tuple(value.shape for value in arguments.values)
+        if shapes not in self._lengths:
+            self._lengths[shapes] = self._length(arguments)
+        length = self._lengths[shapes]
+        kernel = reference = 0.0
+        for number, (name, true) in enumerate(truth.named()):
+            if number >= len(list(got.named())):
+                break  # no gradients: said elsewhere
+            found, plain = (list(answer.named())[number][1] for answer in (got, own))
+            beside = [list(answer.named())[number][1] for answer in moved if not answer.fault]
+            entry = _Entries(
+                true, found, plain, own_error=errors[number], moved=beside, dtype=dtype,
+                length=length, typical=self._typical_at(number),
+            )  # fmt: skip
+            kernel, reference = max(kernel, entry.kernel), max(reference, entry.reference)
+            if entry.worst is not None:
+                fault = f"{name} is wrong at {entry.place}: {entry.said}"
+                return Comparison(fault, entry.expected, entry.found, kernel=entry.kernel,
+                                  reference=entry.reference)  # fmt: skip
+        return Comparison(kernel=kernel, reference=reference, history=got.history)
+
+    def silent(self) -> "Judge":
+        """The same of outputs alone."""
+        return Judge(self.kernel, self.reference, self.runner.silent(), self.example)
+
+    def _typical_at(self, number: int) -> float:
+        """The largest entry of a gradient at the example; 0 for an output."""
+        if self._typical is None:
+            answer = self.truth(self.example)
+            sizes = [float(g.abs().max()) if g.numel() else 0.0 for g in answer.gradients]
+            self._typical = [0.0] * len(answer.outputs) + sizes
+        return self._typical[number] if number < len(self._typical) else 0.0
+
+    def _own_errors(
+        self, arguments: Arguments, dtype: torch.dtype, own: Answer, truth: Answer
+    ) -> list[torch.Tensor]:
+        """How far the reference is from the truth in a dtype, tensor by tensor."""
+        scale = 1.0
+        if dtype == torch.float64:
+            coarse = arguments.cast(torch.float32)
+            own = self.runner.run(self.reference.of(torch.float32), coarse)
+            truth = self.truth(coarse)
+            scale = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
+        pairs = zip(own.named(), truth.named(), strict=False)
+        found = [(one.to(true.dtype) - true).abs() * scale for (_, one), (_, true) in pairs]
+        return found + [torch.zeros(())] * (len(list(truth.named())) - len(found))
+
+    def _moved(self, arguments: Arguments, number: int, dtype: torch.dtype) -> Answer:
+        """The truth where every number is off by as much as its rounding."""
+        drawn = torch.Generator().manual_seed(1000 + number)
+        eps = torch.finfo(dtype).eps
+
+        def move(value: torch.Tensor) -> torch.Tensor:
+            if not value.is_floating_point():
+                return value
+            signs = torch.rand(value.shape, generator=drawn, dtype=torch.float64).to(value) - 0.5
+            return value + 2 * eps * signs * value
+
+        wide = arguments.cast(torch.float64)
+        moved = wide.with_values([move(value) for value in wide.values])
+        return self.runner.run(self.reference.of(torch.float64), moved)
+
+    def _length(self, arguments: Arguments) -> int:
+        """How many entries one entry of an output, or of a gradient, is summed of."""
+        wide, silent = arguments.cast(torch.float64), self.runner.silent()
+        function = self.reference.of(torch.float64)
+        points = [value.clone().requires_grad_() for value in wide.points()]
+        given = dict(zip(wide.differentiable, points, strict=True))
+        tensors = [given.get(k, value) for k, value in enumerate(wide.values)]
+        outputs = [out for out in outputs_of(function, wide, tensors) if out.requires_grad]
+        longest = 1
+        for output in outputs[:1]:
+            if output.numel():
+                middle = output.flatten()[output.numel() // 2]
+                found = torch.autograd.grad(middle, points, allow_unused=True)
+                longest = max(longest, *(int((g != 0).sum()) for g in found if g is not None))
+        base = silent.run(function, wide)
+        for k in wide.differentiable:
+            value = wide.values[k].clone()
+            if value.numel():
+                value.view(-1)[value.numel() // 2] += 0.125
+            others = [value if j == k else v for j, v in enumerate(wide.values)]
+            other = silent.run(function, wide.with_values(others))
+            changed = sum(
+                int((a != b).sum()) for a, b in zip(base.outputs, other.outputs, strict=False)
+            )
+            longest = max(longest, changed)
+        return longest
+
+
+class _Entries:
+    """One tensor of a kernel beside the truth, entry by entry."""
+
+    def __init__(
+        self, true: torch.Tensor, got: torch.Tensor, own: torch.Tensor, *, own_error: torch.Tensor,
+        moved: Sequence[torch.Tensor], dtype: torch.dtype, length: int, typical: float,
+    ) -> None:  # fmt: skip
+        self.worst: int | None = None
+        self.kernel = self.reference = 0.0
+        self.place = self.expected = self.found = self.said = ""
+        if not true.numel():
+            return
+        if not (true.is_floating_point() or true.is_complex()):
+            self._compare_exactly(true, got)
+            return
+        wide = true.dtype
+        limits = torch.finfo(dtype)
+        got, own = got.to(wide), own.to(wide)
+        judged = true.isfinite() & own.isfinite()  # an overflow of the reference judges nobody
+        error = torch.where(judged, (got - true).abs(), 0.0)
+        error = torch.where(error.isnan(), math.inf, error)
+        own_error = torch.where(judged & own_error.isfinite(), own_error, 0.0)
+        delta = torch.zeros_like(error)
+        for other in moved:
+            delta = torch.maximum(delta, torch.where(judged, (other - true).abs(), 0.0))
+        delta = torch.where(delta.isfinite(), delta, 0.0)
+        delta = delta + _AROUND * delta.square().mean().sqrt()
+        size = true.abs().nan_to_num().clamp(min=typical)
+        rounding = math.sqrt(length) * (limits.eps * size + delta)
+        allowed = FACTOR * torch.maximum(own_error.max(), rounding) + 4 * limits.tiny
+        unit = limits.eps * true.abs().clamp(min=limits.tiny)
+        unit = torch.where(unit.isfinite(), unit, 1.0)
+        self.kernel, self.reference = float((error / unit).max()), float((own_error / unit).max())
+        excess = error / allowed
+        if float(excess.max()) > 1:
+            self._tell(int(excess.argmax()), true, got, error / unit, own_error / unit)
+
+    def _compare_exactly(self, true: torch.Tensor, got: torch.Tensor) -> None:
+        unequal = got.to(true.dtype) != true
+        if bool(unequal.any()):
+            one = torch.ones_like(true, dtype=torch.float64)
+            self._tell(int(unequal.to(torch.uint8).argmax()), true, got, one, one)
+
+    def _tell(
+        self, worst: int, true: torch.Tensor, got: torch.Tensor, error: torch.Tensor,
+        own: torch.Tensor,
+    ) -> None:  # fmt: skip
+        self.worst = worst
+        shape = true.shape
+        index = [int(i) for i in torch.unravel_index(torch.tensor(worst), shape)] if shape else []
+        self.place = f"entry {tuple(index)}" if index else "its one entry"
+        self.expected = _number(true.flatten()[worst])
+        self.found = _number(got.flatten()[worst])
+        self.said = (
+            f"off by {float(error.flatten()[worst]):.3g} units in the last place, where the "
+            f"reference itself is off by {float(own.flatten()[worst]):.3g} there, and by "
+            f"{float(own.max()):.3g} at most"
+        )
+
+
+def _kind(got: Answer, own: Answer) -> Comparison | None:
+    """What tells the answers apart before any number: how many, of which shape and dtype."""
+    if len(got.outputs) != len(own.outputs):
+        counts = f"{len(own.outputs)} tensors", f"{len(got.outputs)} tensors"
+        return Comparison("it returns another number of tensors", *counts)
+    pairs = zip(got.named(), own.named(), strict=False)
+    for (name, one), (_, other) in pairs:
+        if one.shape != other.shape:
+            said = str(tuple(other.shape)), str(tuple(one.shape))
+            return Comparison(f"{name} has another shape", *said)
+        if one.dtype != other.dtype:
+            return Comparison(f"{name} has another dtype", str(other.dtype), str(one.dtype))
+    return None
+
+
+def poison(truth: Answer, dtype: torch.dtype) -> None:
+    """Leave no answer in memory that is free: what reads it without writing finds no number."""
+    blocks = [
+        torch.full(tensor.shape, math.nan, dtype=dtype) for _, tensor in truth.named() for _ in "ab"
+    ]
+    del blocks
+
+
+def dtype_of(arguments: Arguments) -> torch.dtype:
+    """The coarsest floating dtype of the arguments."""
+    found = [v.dtype for v in arguments.values if v.is_floating_point()]
+    return max(found, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
+
+
+def _number(value: torch.Tensor) -> str:
+    return f"{value.item():.8g}" if value.dtype != torch.bool else str(bool(value))

@@ -1,0 +1,76 @@
+"""Test promises in a copy of this process: one that dies or hangs breaks the promise in hand."""
+
+import multiprocessing
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from pullback.report import Verdict
+from pullback.verification._work import Result
+
+__all__ = ["isolated"]
+
+_Steps = Callable[[frozenset[str]], Iterator[tuple[str, Result | None]]]
+_PATIENCE = 3.0  # times the timeout, by the clock, for what blocks without using the CPU
+
+
+def isolated(steps: _Steps, timeout: float, *, isolate: bool) -> Iterator[tuple[str, Result]]:
+    """The results of steps, each named before it begins, in copies of this process.
+
+    Arguments:
+        steps: given the names that are done, yields ``(name, None)`` before a step and
+            ``(name, result)`` after it.
+        timeout: seconds of work for one step.
+        isolate: whether to; without, or where no copy can be made, the steps run here.
+
+    Yields:
+        The name of each step and its result; one that ended the copy crashes.
+    """
+    if not isolate or sys.platform != "linux" or torch.cuda.is_initialized():
+        yield from ((name, result) for name, result in steps(frozenset()) if result is not None)
+        return
+    done: set[str] = set()
+    while True:
+        began = ""
+        for name, result in _copy(steps, frozenset(done), timeout):
+            if result is None:
+                began = name
+                continue
+            began = ""
+            done.add(name)
+            yield name, result
+        if not began:
+            return
+        done.add(began)
+        yield began, Result(Verdict.CRASHES, "the process died, or gave no answer in time")
+
+
+def _copy(
+    steps: _Steps, done: frozenset[str], timeout: float
+) -> Iterator[tuple[str, Result | None]]:
+    """What one copy says until it ends."""
+    context = multiprocessing.get_context("fork")
+    reader, writer = context.Pipe(duplex=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12, of threads: torch's
+        copy = context.Process(target=_tell, args=(steps, done, writer), daemon=True)
+        copy.start()
+    writer.close()
+    try:
+        while reader.poll(_PATIENCE * timeout):
+            yield reader.recv()
+    except EOFError:
+        return
+    finally:
+        copy.kill()
+        copy.join()
+        reader.close()
+
+
+def _tell(steps: _Steps, done: frozenset[str], writer: Any) -> None:
+    torch.set_num_threads(1)  # those of the original are not in a copy
+    for item in steps(done):
+        writer.send(item)

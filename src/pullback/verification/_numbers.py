@@ -1,0 +1,238 @@
+"""The promises about numbers: right as given, and at other values, sizes, dtypes and strides."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from pullback.conformance import Arguments, Resizing, resizings, together
+from pullback.report import Verdict
+from pullback.verification._answers import Placing, outputs_of
+from pullback.verification._error import Judge
+from pullback.verification._work import Result, Work, broken, holds, wrong
+
+__all__ = ["dtypes", "gradients", "layouts", "outputs", "second", "sizes", "values"]
+
+_ENTRIES = 2**17
+_LARGEST = 1500
+_GUARD = 64
+_Trials = Iterator[tuple[str, Arguments, Placing | None]]
+
+
+def outputs(work: Work) -> Result:
+    """The example, and other values of its kind."""
+    silent = work.judge.silent()
+    worst = 0.0, 0.0
+    for name, arguments in (("", work.given), *((f"draw {k}", work.fresh(k)) for k in (1, 2))):
+        found = silent.compare(arguments)
+        if found.skipped:
+            return Result(Verdict.SKIPPED, found.skipped)
+        if found.refused:
+            return Result(
+                Verdict.CRASHES, f"It raises where the reference answers: {found.refused}"
+            )
+        if found.fault:
+            return wrong(name, found)
+        worst = max(worst[0], found.kernel), max(worst[1], found.reference)
+    return holds(
+        f"off by {worst[0]:.3g} units in the last place at most; the reference in that dtype "
+        f"by {worst[1]:.3g}"
+    )
+
+
+def gradients(work: Work) -> Result:
+    """The gradients at the example and at other values, with contiguous and other cotangents."""
+    truth = work.judge.truth(work.given)
+    if truth.fault or not truth.history:
+        return Result(Verdict.SKIPPED, truth.fault or "the reference cannot be differentiated")
+    worst = 0.0, 0.0
+    for name, arguments in (("", work.given), ("draw 1", work.fresh(1))):
+        found = work.judge.compare(arguments)
+        if found.refused:
+            return Result(
+                Verdict.CRASHES, f"It raises where the reference answers: {found.refused}"
+            )
+        if found.fault:
+            return wrong(name, found)
+        if not found.history:
+            return Result(Verdict.LACKING, "it gives no gradient, where its reference does")
+        worst = max(worst[0], found.kernel), max(worst[1], found.reference)
+    return holds(
+        f"off by {worst[0]:.3g} units in the last place at most; those of the reference by "
+        f"{worst[1]:.3g}"
+    )
+
+
+def second(work: Work) -> Result:
+    """The gradient of the gradient, where the kernel does not refuse it."""
+    if not work.judge.runner.gradients:
+        return Result(Verdict.SKIPPED, "it gives no gradient that is right")
+    try:
+        given = _second(work, work.judge.kernel.of(torch.float64))
+    except Exception as error:
+        return Result(Verdict.LACKING, f"refused: {type(error).__name__}: {error}")
+    try:
+        true = _second(work, work.judge.reference.of(torch.float64))
+    except Exception as error:
+        return Result(Verdict.SKIPPED, f"the reference has none: {type(error).__name__}: {error}")
+    for k, (one, other) in enumerate(zip(given, true, strict=True)):
+        scale = max(1.0, float(other.abs().max())) if other.numel() else 1.0
+        if one.shape == other.shape and not bool(((one - other).abs() <= 1e-6 * scale).all()):
+            entry = int((one - other).abs().argmax())
+            numbers = (f"{float(t.flatten()[entry]):.8g}" for t in (other, one))
+            path = work.given.paths[work.given.differentiable[k]]
+            return broken(f"The second derivative with respect to {path} is wrong.", *numbers)
+    return holds("agrees with the reference's")
+
+
+def _second(work: Work, function: Callable[..., Any]) -> list[torch.Tensor]:
+    """The derivative of a weighted sum of the gradients, in float64."""
+    wide = work.given.cast(torch.float64)
+    tensors = [value.clone() for value in wide.values]
+    points = [tensors[k].requires_grad_() for k in wide.differentiable]
+    roots = [out for out in outputs_of(function, wide, tensors) if out.requires_grad]
+    weights = [work.judge.runner.weights(root, k) for k, root in enumerate(roots)]
+    first = torch.autograd.grad(roots, points, weights, create_graph=True, allow_unused=True)
+    found = [g for g in first if g is not None and g.requires_grad]
+    if not found:
+        return [torch.zeros_like(point) for point in points]
+    drawn = [work.judge.runner.weights(g, 17 + k) for k, g in enumerate(found)]
+    twice = torch.autograd.grad(found, points, drawn, allow_unused=True)
+    pairs = zip(points, twice, strict=True)
+    return [torch.zeros_like(point) if g is None else g for point, g in pairs]
+
+
+def sizes(work: Work) -> Result:
+    """Each size that the arguments have: neighbours, one, odd, and beyond 64, 128 and 1,024."""
+
+    def trials() -> _Trials:
+        drawn = torch.Generator().manual_seed(work.seed)
+        found = list(resizings(work.given, _LARGEST, _ENTRIES, drawn))
+        for resizing in found:
+            n = resizing.size
+            wanted = [n - 1, n + 1, 1, 2 * n + 1, 67, 131, 1027]
+            for size in dict.fromkeys(s for s in wanted if 1 <= s <= resizing.largest and s != n):
+                arguments = resizing.at(size)
+                if arguments is not None:
+                    yield f"size {size} of {resizing.where}", arguments, None
+        wanted = [max(1, r.size - 1) for r in found], [min(67, r.largest) for r in found]
+        for sizes in wanted if len(found) > 1 else ():
+            if _is_small(found, sizes):
+                arguments = together(found, sizes, drawn)
+                if arguments is not None:
+                    yield f"sizes {sizes} in place of {[r.size for r in found]}", arguments, None
+
+    return work.over(trials())
+
+
+def _is_small(found: Sequence[Resizing], sizes: Sequence[int]) -> bool:
+    """Whether arguments of these sizes have no more entries than are tried."""
+    by_size = {resizing.size: size for resizing, size in zip(found, sizes, strict=True)}
+    shapes = [value.shape for value in found[0].arguments.values]
+    return all(math.prod(by_size.get(n, n) for n in shape) <= _ENTRIES for shape in shapes)
+
+
+def dtypes(work: Work) -> Result:
+    """Other floating dtypes: right, or refused."""
+
+    def trials() -> _Trials:
+        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+            if dtype != work.dtype and not any(v.is_complex() for v in work.given.values):
+                yield str(dtype), work.given.cast(dtype), None
+
+    return work.over(trials(), refusals=True)
+
+
+def layouts(work: Work) -> Result:
+    """Any strides of inputs and cotangents: the memory between entries holds other numbers."""
+    placings = {
+        "transposed": _transposed,
+        "every second entry": _sparse,
+        "inside of a larger tensor": _inside,
+        "expanded": _expanded,
+    }
+
+    def trials() -> _Trials:
+        for name, place in placings.items():
+            arguments = work.given if place is not _expanded else work.changed(_first_row)
+            if arguments is not None:
+                yield name, arguments, lambda k, value, place=place: place(value)
+
+    result = work.over(trials())
+    if result.verdict is not Verdict.HOLDS:
+        return result
+    runner = work.judge.runner
+    for name, place in placings.items():
+        if place is not _expanded:
+            strided = type(runner)(runner.seed, cotangents=place)
+            judge = Judge(work.judge.kernel, work.judge.reference, strided, work.given)
+            found = judge.compare(work.given)
+            if found.fault:
+                return wrong(f"cotangents {name}", found)
+    return result
+
+
+def _transposed(value: torch.Tensor) -> torch.Tensor:
+    if value.ndim < 2:
+        return _sparse(value)
+    return value.transpose(0, -1).contiguous().transpose(0, -1).detach()
+
+
+def _sparse(value: torch.Tensor) -> torch.Tensor:
+    wide = _garbage((*value.shape, 2), value)
+    wide[..., 0] = value
+    return wide[..., 0].detach()
+
+
+def _inside(value: torch.Tensor) -> torch.Tensor:
+    wide = _garbage(tuple(n + 3 for n in value.shape), value)
+    part = wide[tuple(slice(1, n + 1) for n in value.shape)]
+    return part.copy_(value).detach()
+
+
+def _expanded(value: torch.Tensor) -> torch.Tensor:
+    if value.ndim < 2 or value.shape[0] < 2 or not bool((value == value[:1]).all()):
+        return value.clone()
+    return value[:1].clone().expand(value.shape).detach()
+
+
+def _first_row(value: torch.Tensor) -> torch.Tensor:
+    return value[:1].expand(value.shape).contiguous() if value.ndim > 1 else value
+
+
+def _garbage(shape: tuple[int, ...], value: torch.Tensor) -> torch.Tensor:
+    if value.is_floating_point() or value.is_complex():
+        return torch.full(shape, 1e4, dtype=value.dtype)
+    return torch.zeros(shape, dtype=value.dtype)
+
+
+def values(work: Work) -> Result:
+    """Special values: zeros, ties, other signs, large and small numbers."""
+    half = torch.finfo(work.dtype).max < 1e6
+    changes = {
+        "zeros": torch.zeros_like,
+        "ties": lambda x: x.flatten()[:1].expand(x.shape).contiguous() if x.numel() else x,
+        "other signs": lambda x: -x,
+        "large numbers": lambda x: x * (20 if half else 100),
+        "small numbers": lambda x: x * 1e-3,
+        "very small numbers": lambda x: x * (1e-4 if half else 1e-12),
+        "one large entry": _one_large,
+    }
+
+    def trials() -> _Trials:
+        for name, change in changes.items():
+            arguments = work.changed(change)
+            if arguments is not None:
+                yield name, arguments, None
+        for k in range(3, 6):
+            yield f"draw {k}", work.fresh(k), None
+
+    return work.over(trials())
+
+
+def _one_large(value: torch.Tensor) -> torch.Tensor:
+    made = value.clone()
+    if made.numel():
+        made.view(-1)[made.numel() // 2] *= 50
+    return made

@@ -1,0 +1,160 @@
+"""`verify`: test whether a kernel computes what its reference computes."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from pullback.conformance import Arguments, NoEnd, guarded, limited
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.report import Finding, Report, Verdict
+from pullback.verification._answers import Runner, Subject
+from pullback.verification._conduct import load_modes
+from pullback.verification._error import Judge
+from pullback.verification._isolate import isolated
+from pullback.verification._promises import PROMISES
+from pullback.verification._speed import speed
+from pullback.verification._work import Promise, Result, Work
+
+__all__ = ["verify"]
+
+_SEED_BITS = 63
+
+
+def verify(
+    kernel: Any,
+    reference: Any,
+    inputs: Sequence[Any] | Callable[[], Sequence[Any]],
+    *,
+    forbid: Sequence[Any] = (),
+    seed: int = 0,
+    isolate: bool = True,
+    timeout: float = 60.0,
+) -> Report:
+    """Test whether a kernel computes what its reference computes, and does nothing else.
+
+    Outputs, gradients and second derivatives are compared with the reference in float64 on the
+    same numbers: as given, and at other values, sizes, dtypes and strides. An entry may be off by
+    eight times the reference's own largest error in the kernel's dtype, or eight times what
+    rounding of the inputs does to it, times the root of the number of entries that it is summed of.
+    Then its conduct is tested: caches, state, memory that it reads or writes, what it calls.
+
+    Arguments:
+        kernel: a function, `torch.autograd.Function`, custom operator or module.
+        reference: plain torch of the same signature.
+        inputs: one example, its positional arguments, nested or not; or a function that makes one,
+            fresh ones at each call. Tensors that require a gradient are differentiated, or every
+            floating tensor if none does.
+        forbid: functions of torch, or names of functions and operators, that the kernel must not
+            call, such as ``torch.softmax`` or ``"softmax"``. The reference is always among them.
+        seed: of everything random.
+        isolate: run in a copy of this process, so that a crash or a hang is a verdict. Where no
+            copy can be made (not on Linux, or a GPU is in use) it runs here.
+        timeout: seconds of work for each promise.
+
+    Returns:
+        A report with one finding for each of `PROMISES`; it is ok if none is broken or crashes. Its
+        ``environment["speed"]`` is the time of the reference over that of the kernel.
+
+    Raises:
+        ArgumentTypeError: kernel or reference cannot be called, or inputs are no arguments.
+        ArgumentError: the reference does not take the inputs.
+
+    Example:
+        >>> def plain(x):
+        ...     return torch.softmax(x, -1)
+        >>> def kernel(x):
+        ...     e = x.exp()
+        ...     return e / e.sum(-1, keepdim=True)
+        >>> report = verify(kernel, plain, (torch.randn(4, 8),), isolate=False)
+        >>> [finding.clause for finding in report.problems]
+        ['values']
+    """
+    started = time.perf_counter()
+    work = _work(kernel, reference, inputs, tuple(forbid), seed)
+    with guarded():
+        faulty = work.judge.truth(work.given).fault
+    if faulty:
+        raise ArgumentError(
+            "The reference does not take the inputs in float64.", given=faulty,
+            expected="plain torch, which computes in the dtype of its arguments",
+        )  # fmt: skip
+    load_modes()
+    found: dict[str, Finding] = {}
+    named = {promise.id: promise for promise in PROMISES}
+    ratio = ""
+    for name, result in isolated(lambda done: _run(work, timeout, done), timeout, isolate=isolate):
+        if name == "speed":
+            ratio = result.detail
+        else:
+            found[name] = _finding(named[name], result, seed)
+    findings = tuple(
+        found.get(promise.id, Finding(promise.id, Verdict.SKIPPED, "not run", seed=seed))
+        for promise in PROMISES
+    )
+    environment = {"torch": str(torch.__version__), "speed": ratio}
+    return Report(work.judge.kernel.name, "", False, findings, seed,
+                  time.perf_counter() - started, environment)  # fmt: skip
+
+
+def _work(kernel: Any, reference: Any, inputs: Any, forbid: tuple[Any, ...], seed: int) -> Work:
+    for name, given in (("kernel", kernel), ("reference", reference)):
+        if not callable(given):
+            raise ArgumentTypeError(
+                f"The {name} cannot be called.", given=repr(given), expected="a function"
+            )
+    make = inputs if callable(inputs) else None
+    example = inputs() if callable(inputs) else inputs
+    if isinstance(example, torch.Tensor) or not isinstance(example, (list, tuple)):
+        raise ArgumentTypeError(
+            "The inputs are no positional arguments.", given=type(example).__name__,
+            expected="a tuple, or a function that returns one", mend="verify(kernel, plain, (x,))",
+        )  # fmt: skip
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**_SEED_BITS:
+        raise ArgumentError("The seed is not one that torch takes.", given=f"seed={seed!r}")
+    arguments = Arguments.of(tuple(example))
+    judge = Judge(Subject(kernel), Subject(reference), Runner(seed), arguments)
+    return Work(judge, arguments, make, forbid, seed)
+
+
+def _run(work: Work, timeout: float, done: frozenset[str]) -> Iterator[tuple[str, Result | None]]:
+    """Each promise and its result; the name alone before it is tested.
+
+    Arguments:
+        work: what is tested.
+        timeout: seconds for each.
+        done: those that are not tested again.
+    """
+    wrong = False
+    for promise in PROMISES:
+        if promise.id in done:
+            continue
+        yield promise.id, None
+        result = _test(promise, work, timeout, wrong=wrong)
+        wrong = wrong or (promise.id == "outputs" and result.verdict is not Verdict.HOLDS)
+        if promise.id == "gradients" and result.verdict is not Verdict.HOLDS:
+            work.judge = work.judge.silent()  # said once; the rest is about outputs
+        yield promise.id, result
+    yield "speed", None
+    yield "speed", speed(work)
+
+
+def _test(promise: Promise, work: Work, timeout: float, *, wrong: bool) -> Result:
+    if wrong and not promise.alone:
+        return Result(Verdict.SKIPPED, "its outputs are wrong as given")
+    try:
+        with guarded(), limited(timeout):
+            return promise.test(work)
+    except NoEnd as error:
+        return Result(Verdict.CRASHES, str(error))
+    except Exception as error:  # what a kernel raises at arguments that it was given before
+        return Result(Verdict.CRASHES, f"{type(error).__name__}: {error}")
+
+
+def _finding(promise: Promise, result: Result, seed: int) -> Finding:
+    bad = result.verdict.is_bad
+    return Finding(
+        promise.id, result.verdict, result.detail, result.expected, result.got, seed=seed,
+        hint=promise.mend if bad else "", why=promise.promise if bad else "",
+    )  # fmt: skip

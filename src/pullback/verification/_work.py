@@ -1,0 +1,172 @@
+"""`Work`: what every promise is tested with, and what a test of one says."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pullback.conformance import Arguments, keep, outside
+from pullback.report import Verdict
+from pullback.verification._answers import Answer, Placing, outputs_of
+from pullback.verification._error import Comparison, Judge, dtype_of
+
+__all__ = ["Promise", "Result", "Work", "broken", "holds", "wrong"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a test of a promise says."""
+
+    verdict: Verdict
+    detail: str
+    expected: str = ""
+    got: str = ""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """One thing that a kernel promises who says that it computes what its reference does.
+
+    Arguments:
+        id: its stable name.
+        promise: what is promised.
+        mend: how a kernel that breaks it is mended.
+        test: says how a kernel stands to it.
+        alone: whether it can be judged where the numbers are wrong as given.
+    """
+
+    id: str
+    promise: str
+    mend: str
+    test: Callable[["Work"], Result]
+    alone: bool = False
+
+
+@dataclass
+class Work:
+    """A kernel, its reference, and arguments.
+
+    Arguments:
+        judge: compares them, outputs and gradients.
+        given: the example.
+        make: fresh arguments, where the caller gave what makes them.
+        forbid: functions of torch, or names of functions and operators, that are not to be called.
+        seed: of everything random.
+    """
+
+    judge: Judge
+    given: Arguments
+    make: Callable[[], tuple[Any, ...]] | None
+    forbid: tuple[Any, ...]
+    seed: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The floating dtype of the example."""
+        return dtype_of(self.given)
+
+    def fresh(self, number: int) -> Arguments:
+        """The arguments with other values of the same kind, other ones for each number."""
+        if self.make is not None:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(self.seed + 7919 * number)
+                return Arguments.of(self.make())
+        drawn = torch.Generator().manual_seed(self.seed + 7919 * number)
+        values = [_redrawn(value, drawn) for value in self.given.values]
+        pairs = zip(self.given.values, values, strict=True)
+        kept = [keep(given, value) for given, value in pairs]
+        return self.given.with_values(
+            [
+                given if value is None else value
+                for given, value in zip(self.given.values, kept, strict=True)
+            ]
+        )
+
+    def changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Arguments | None:
+        """The arguments with something done to every differentiated tensor.
+
+        ``None`` where the result is of another kind, or where the reference may not be defined.
+        """
+        made = []
+        for given in self.given.points():
+            value = keep(given, change(given))
+            if value is None or outside(given, value):
+                return None
+            made.append(value)
+        return self.given.with_points(made)
+
+    def kernel(self, arguments: Arguments, place: Placing | None = None) -> Answer:
+        """What the kernel answers."""
+        dtype = dtype_of(arguments)
+        return self.judge.runner.run(self.judge.kernel.of(dtype), arguments, place)
+
+    def raw(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The kernel's own outputs for these very tensors, not copied."""
+        kernel = self.judge.kernel.of(self.dtype)
+        return [out.detach() for out in outputs_of(kernel, self.given, tensors)]
+
+    def copies(self, arguments: Arguments) -> list[torch.Tensor]:
+        """Tensors of their own, with the values of the arguments."""
+        return [value.clone() for value in arguments.values]
+
+    def over(
+        self, trials: Iterator[tuple[str, Arguments, Placing | None]], *, refusals: bool = False
+    ) -> Result:
+        """The worst of several comparisons.
+
+        Arguments:
+            trials: what was changed, the arguments, and where their tensors lie.
+            refusals: whether a kernel may raise there.
+        """
+        tried, refused, last = 0, [], ""
+        for name, arguments, place in itertools.islice(trials, 64):
+            found = self.judge.compare(arguments, place)
+            last = found.skipped or last
+            if found.skipped:
+                continue
+            if found.refused and self.judge.runner.gradients:
+                # What is wrong before backward raises is wrong.
+                outputs = self.judge.silent().compare(arguments, place)
+                found = outputs if outputs.fault else found
+            if found.refused:
+                refused.append(f"{name}: {found.refused}")
+                continue
+            if found.fault:
+                return wrong(name, found)
+            tried += 1
+        if refused and not refusals:
+            return Result(Verdict.CRASHES, f"It raises where the reference answers: {refused[0]}")
+        if refused:
+            return Result(Verdict.LACKING, f"{tried} hold; refused: {'; '.join(refused[:3])}")
+        if not tried:
+            return Result(Verdict.SKIPPED, last or "nothing could be changed")
+        return Result(Verdict.HOLDS, f"right at {tried} variations")
+
+
+def wrong(name: str, found: Comparison) -> Result:
+    """A comparison that went wrong, for a report."""
+    where = f"{name}: " if name else ""
+    return Result(Verdict.BROKEN, f"{where}{found.fault}.", found.expected, found.got)
+
+
+def broken(detail: str, expected: str = "", got: str = "") -> Result:
+    """A promise that is broken."""
+    return Result(Verdict.BROKEN, detail, expected, got)
+
+
+def holds(detail: str) -> Result:
+    """A promise that is kept."""
+    return Result(Verdict.HOLDS, detail)
+
+
+def _redrawn(value: torch.Tensor, drawn: torch.Generator) -> torch.Tensor:
+    """The entries in another order, each changed by up to a fifth; whole numbers as they are."""
+    if not value.is_floating_point() or not value.numel():
+        return value
+    order = torch.randperm(value.numel(), generator=drawn)
+    factor = 1 + 0.4 * (torch.rand(value.shape, generator=drawn, dtype=torch.float64) - 0.5)
+    moved = value.flatten()[order].view(value.shape)
+    whole = bool((value == value.round()).all())
+    return moved if whole else (moved.double() * factor).to(value.dtype)

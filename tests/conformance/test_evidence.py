@@ -1,0 +1,71 @@
+"""Finite differences: the error estimate holds, and kinks are told from smooth points."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.fuzzing import examples
+
+from pullback.conformance._evidence import Estimate, compare, differentiate, inner
+
+ONE = torch.ones(1, dtype=torch.float64)
+
+
+def at(function, x):
+    return lambda t: function(torch.tensor([x + t], dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("function", "x", "derivative"),
+    [
+        (torch.exp, 0.3, math.exp(0.3)),
+        (torch.sin, 2.0, math.cos(2.0)),
+        (lambda x: (1000 * x).sin(), 0.01, 1000 * math.cos(10)),
+        (torch.log, 0.02, 50.0),
+        (lambda x: x**9, 1.5, 9 * 1.5**8),
+        (torch.round, 0.3, 0.0),
+        (lambda x: x * 0 + 5.0, 1.0, 0.0),
+    ],
+)
+def test_smooth_functions(function, x, derivative):
+    found = differentiate(at(function, x), ONE)
+    assert abs(found.value - derivative) <= 1e-7 * max(1.0, abs(derivative))
+    assert abs(found.value - derivative) <= 100 * found.error + 1e-12
+    assert compare(found, derivative, abs(derivative), torch.float64) == "match"
+
+
+@pytest.mark.parametrize("function", [torch.relu, torch.abs, lambda x: x.clamp(min=0) * 3 + x])
+def test_a_kink_is_unclear_not_wrong(function):
+    found = differentiate(at(function, 0.0), ONE)
+    assert not found.smooth
+    assert compare(found, 7.0, 7.0, torch.float64) == "unclear"
+
+
+def test_a_jump_and_what_is_not_finite_are_unclear():
+    jump = differentiate(at(torch.sign, 0.0), ONE)
+    assert compare(jump, 1.0, 1.0, torch.float64) == "unclear"
+    undefined = differentiate(at(torch.log, 0.0), ONE)
+    assert compare(undefined, 1.0, 1.0, torch.float64) == "unclear"
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(x=st.floats(0.2, 3.0), power=st.integers(1, 6), wrong=st.floats(0.001, 0.5))
+def test_a_wrong_derivative_is_a_mismatch(x, power, wrong):
+    found = differentiate(at(lambda v: v**power, x), ONE)
+    true = power * x ** (power - 1)
+    assert compare(found, true, true, torch.float64) == "match"
+    assert compare(found, true * (1 + wrong), true, torch.float64) == "mismatch"
+
+
+def test_inner_products_are_real_for_complex_tensors():
+    a, b = torch.tensor([1 + 2j]), torch.tensor([3 - 1j])
+    assert inner(a, b) == (1 - 2j) * (3 - 1j) == 0 or inner(a, b) == ((1 - 2j) * (3 - 1j)).real
+    assert inner(torch.ones(0), torch.ones(0)) == 0.0
+
+
+def test_an_infinite_derivative_agrees_with_nothing():
+    estimate = Estimate(1.0, 1e-12, 1.0, smooth=True)
+    for value in (math.inf, math.nan):
+        assert compare(estimate, value, math.inf, torch.float64) == "mismatch"

@@ -1,0 +1,117 @@
+"""What trains no more is named, with the line; what is sound is not accused."""
+
+import inspect
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from tests.recording.training import dead, sound
+
+from pullback.cli._training import training_outcome
+from pullback.recording import (
+    ParameterFinding,
+    Training,
+    watch_training,
+)
+from pullback.recording._recorder import _watch_training
+
+
+def cut_lines(program) -> set[str]:
+    """The lines that a program marks, or those marked with its name elsewhere."""
+    source = inspect.getsource(dead).splitlines()
+    lines, first = inspect.getsourcelines(program)
+    own = [first + k for k, line in enumerate(lines) if line.rstrip().endswith("# cut")]
+    named = f"# cut in {program.__name__}"
+    return {f"dead.py:{number}" for number in own} | {
+        f"dead.py:{number}" for number, line in enumerate(source, 1) if line.endswith(named)
+    }
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+    yield
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("name", dead.PROGRAMS)
+def test_what_trains_no_more_is_named(name: str) -> None:
+    program, said = dead.PROGRAMS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the programs' own
+        with watch_training() as found:
+            program()
+    assert {(item.kind.replace(" ", "_"), item.name) for item in found} == said
+    lines = cut_lines(program)
+    places = {item.place.rpartition("/")[2] for item in found}
+    if lines:
+        assert places == lines
+    assert all(not item.operation.startswith("_") for item in found)
+    assert not found
+    assert all(item.name in str(found) for item in found)
+
+
+@pytest.mark.parametrize("name", sound.PROGRAMS)
+def test_what_is_sound_is_not_accused(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with watch_training() as found:
+            sound.PROGRAMS[name]()
+    assert list(found) == []
+    assert found
+
+
+def test_a_program_without_pullback_writes_what_is_known_of_it(tmp_path: Path) -> None:
+    watched = _watch_training(str(tmp_path))
+    assert watched is not None
+    watch, _ = watched
+    assert not type(watch).__module__.startswith("pullback.")
+    dead.PROGRAMS["detach"][0]()
+    watch.leave()
+    training = Training.collect(str(tmp_path))
+    assert training.steps == 4  # the last at which it was looked at
+    assert [item.name for item in training.findings] == ["Net.first.weight"]
+
+
+def test_a_row_of_the_table_tells_of_training() -> None:
+    cut = ParameterFinding("Net.a", "cut", "at each of 6 steps", ".detach()", "train.py:5")
+    [outcome] = training_outcome(Training((cut,), 6), ["python", "train.py"])
+    assert outcome.report is not None
+    assert not outcome.report.ok
+    assert outcome.report["cut"].source == "train.py:5"
+    assert outcome.report["zero"].verdict == "holds"
+    assert training_outcome(Training(), ["python", "generate.py"]) == []
+
+
+def test_nothing_of_the_watch_stays() -> None:
+    from torch.nn.modules import module
+    from torch.optim import optimizer
+
+    kept = [
+        optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks,
+        module._global_forward_pre_hooks, module._global_parameter_registration_hooks,
+        module._global_module_registration_hooks,
+    ]  # fmt: skip
+    before = [len(hooks) for hooks in kept]
+    with watch_training():
+        sound.PROGRAMS["plain"]()
+        assert torch._C._len_torch_function_stack() == 0  # after its first steps
+    assert [len(hooks) for hooks in kept] == before
+
+
+def test_a_fault_of_the_watch_is_said_and_disturbs_nobody() -> None:
+    class Idle(torch.optim.SGD):
+        def step(self, closure=None):
+            return None
+
+    class Odd(torch.Tensor):
+        @property
+        def is_sparse(self):
+            raise RuntimeError("nobody asks me")
+
+    p = torch.nn.Parameter(torch.ones(3))
+    p.grad = torch.ones(3).as_subclass(Odd)
+    with watch_training() as training:
+        Idle([p], lr=0.1).step()
+    assert "could not be watched: RuntimeError: nobody asks me" in str(training)

@@ -1,0 +1,200 @@
+"""Statistics of blocks: dominated scales, underflow, what would lose less, and the advice."""
+
+import math
+
+import pytest
+import torch
+from tests.tracking.models import sequential
+from torch import nn
+
+from pullback.errors import ArgumentError, UnsupportedError
+from pullback.tracking import BlockErrors, Tracker, read_run, simulate_format
+from pullback.tracking.formats import (
+    E4M3,
+    ScaledFormat,
+    find_format,
+    round_values,
+    signal_to_noise,
+)
+
+
+def by_hand(values, number_format, rotation=None):
+    """The same, one block after the other."""
+    size = number_format.per
+    blocks = dominated = nonzero = underflow = 0
+    signal = noise = 0.0
+    for row in values.double():
+        for block in row.split(size):
+            given = block if rotation is None else block @ rotation
+            rounded = round_values(given, number_format)
+            largest = sorted(block.abs().tolist(), reverse=True)
+            blocks += largest[0] > 0
+            dominated += largest[0] > 0 and largest[0] >= 4 * largest[1]
+            nonzero += int((block != 0).sum())
+            underflow += int(((given != 0) & (rounded == 0)).sum())
+            signal += block.square().sum().item()
+            noise += (given - rounded).square().sum().item()
+    return blocks, dominated, nonzero, underflow, signal, noise
+
+
+def hadamard(size):
+    matrix = torch.ones(1, 1, dtype=torch.float64)
+    while len(matrix) < size:
+        matrix = torch.kron(torch.tensor([[1, 1], [1, -1]], dtype=torch.float64), matrix)
+    return matrix / math.sqrt(size)
+
+
+@pytest.mark.parametrize("blocks", ["mxfp8", "mxfp4", 16, ScaledFormat("own", E4M3, 8, "E8M0")])
+def test_the_figures_equal_those_of_each_block(blocks):
+    x = torch.randn(6, 64) * torch.logspace(-3, 3, 64)[torch.randperm(64)]
+    x[0] = 0
+    known = ScaledFormat("16", E4M3, 16, "E8M0") if blocks == 16 else find_format(blocks)
+    found = BlockErrors.of(x, blocks)
+    *counts, signal, noise = by_hand(x, known)
+    assert [found.blocks, found.dominated, found.nonzero, found.underflow] == counts
+    assert (found.signal, found.noise) == pytest.approx((signal, noise))
+    assert found.decibels == pytest.approx(signal_to_noise(x, known))
+    halved = ScaledFormat("half", known.element, known.per // 2, known.scale)
+    assert found.decibels_halved == pytest.approx(signal_to_noise(x, halved))
+    rotated = by_hand(x, known, hadamard(known.per))[-1]
+    assert found.noise_rotated == pytest.approx(rotated)
+
+
+def test_an_outlier_dominates_its_block_and_a_rotation_spreads_it():
+    x = torch.ones(4, 64)
+    assert BlockErrors.of(x, "nvfp4").dominated == 0
+    x[:, 5] = 1000.0
+    x[:, 20:] = torch.randn(4, 44)
+    found = BlockErrors.of(x, "mxfp4")
+    assert (found.blocks, found.dominated) == (8, 4)
+    assert found.underflow_share > 0.4
+    even = torch.randn(8, 64)
+    even[:, ::32] *= 20
+    assert (
+        BlockErrors.of(even, "mxfp4").decibels_rotated > BlockErrors.of(even, "mxfp4").decibels + 3
+    )
+
+
+def test_figures_add_up_and_odd_data_pass():
+    one, other = torch.randn(3, 32), torch.randn(5, 32)
+    together = BlockErrors.of(torch.cat([one, other]), "mxfp8")
+    added = BlockErrors.of(one, "mxfp8") + BlockErrors.of(other, "mxfp8")
+    assert added.blocks == together.blocks
+    assert added.noise == pytest.approx(together.noise)
+    broken = one.clone()
+    broken[0, 3], broken[1, 2] = math.nan, math.inf
+    assert BlockErrors.of(broken, "mxfp8").blocks == 1
+    for odd in (torch.tensor(3.0), torch.empty(0), torch.zeros(2, 5), torch.randn(3, 7).bfloat16()):
+        assert BlockErrors.of(odd, 32).dominated_share >= 0
+    assert math.isnan(BlockErrors.of(torch.zeros(4), 4).decibels)
+    assert BlockErrors.of(torch.randn(2, 8, dtype=torch.complex64), 8).blocks == 4
+
+
+@pytest.mark.parametrize("blocks", ["mxfp9", "E4M3", "int8", 24, 1, 0, True, "E4M3 tensor"])
+def test_what_has_no_blocks_of_a_power_of_two_is_refused(blocks):
+    with pytest.raises(ArgumentError, match=r"block|format of this name"):
+        Tracker(sequential(), blocks=blocks)
+
+
+class Small(nn.Module):
+    """A model whose head's gradients have an outlier in each row, as those of a softmax have."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.token, self.body, self.norm = nn.Embedding(64, 32), nn.Linear(32, 32), nn.LayerNorm(32)
+        self.head = nn.Linear(32, 64, bias=False)
+
+    def forward(self, x):
+        return self.head(self.norm(self.body(self.token(x))))
+
+
+def step(model, optimizer):
+    x = torch.randint(64, (4, 16))
+    logits = model(x)
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), x.flatten()).backward()
+    optimizer.step()
+
+
+@pytest.fixture(scope="module", params=[False, True])
+def tracker(request):
+    model = Small()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    with Tracker(model, blocks="mxfp4", parameters=request.param) as tracker:
+        for _ in range(3):
+            step(model, optimizer)
+    return tracker
+
+
+def test_a_tracker_measures_each_tensor_and_what_layers_multiply(tracker):
+    found = {str(key): each for key, each in tracker.block_errors().items() if not key.order}
+    assert {"head", "head.weight", "head[input]", "body", "body.weight", "norm"} <= found.keys()
+    assert "token[input]" not in found
+    assert found["head[input]"].blocks == 3 * 4 * 16
+    assert found["head.weight"].blocks == 3 * 64
+
+
+def test_the_advice_is_one_sentence_and_a_recipe(tracker):
+    advice = tracker.advise_blocks()
+    assert advice.keep == (("head", "gradient"),)
+    lost = advice.errors["head", "gradient"]
+    assert lost.dominated_share == 0.5  # of each row of 64, the block with the target
+    assert lost.decibels_rotated > lost.decibels + 3
+    assert str(advice) == (
+        f"Keep the gradient of head ({lost.decibels:.1f} dB, 50% of blocks ruled by an outlier) "
+        "in higher precision, and the other 5 in MXFP4."
+    )
+    formats = advice.recipe("bf16").find("head")
+    assert (str(formats.weight), str(formats.gradient)) == ("MXFP4", "bf16")
+    assert str(advice.recipe().find("body").gradient) == "MXFP4"
+    model = Small()
+    step(simulate_format(model, recipe=advice.recipe()), torch.optim.SGD(model.parameters()))
+
+
+def test_the_page_and_the_recording_have_the_figures(tracker, tmp_path):
+    tracker.to_jsonl(tmp_path / "run.jsonl")
+    assert (
+        '"kind":"noise","module":"head","role":"gradient"' in (tmp_path / "run.jsonl").read_text()
+    )
+    tracker.to_html(tmp_path / "run.html")
+    assert str(tracker.advise_blocks()) in (tmp_path / "run.html").read_text()
+    assert read_run(tmp_path / "run.jsonl").advice == str(tracker.advise_blocks())
+    assert tracker.table().endswith(str(tracker.advise_blocks()))
+
+
+def test_outliers_are_kept_where_a_sum_of_squares_does_not_show_them():
+    model = Small()
+    with Tracker(model, blocks="nvfp4") as tracker:
+        for _ in range(3):
+            step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert tracker.advise_blocks().keep == (("head", "gradient"),)
+
+
+def test_a_uniform_model_keeps_nothing_and_one_without_layers_has_nothing_to_say():
+    model = nn.Sequential(nn.Linear(32, 32))
+    with Tracker(model, blocks=32) as tracker:
+        model(torch.randn(8, 32)).backward(torch.randn(8, 32))
+        tracker.step()
+    assert str(tracker.advise_blocks()).startswith("All 3 factors can be in MXFP8 by 32")
+    with Tracker(nn.Tanh(), blocks=32) as tracker:
+        pass
+    assert "nothing to say" in str(tracker.advise_blocks())
+
+
+def test_without_blocks_it_says_how():
+    with Tracker(nn.Linear(2, 2)) as tracker:
+        pass
+    with pytest.raises(UnsupportedError, match="blocks="):
+        tracker.advise_blocks()
+
+
+def test_nothing_is_read_during_a_step_and_training_is_not_disturbed():
+    model, plain = Small(), Small()
+    with Tracker(model, blocks="nvfp4"):
+        torch.manual_seed(1)
+        step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    torch.manual_seed(1)
+    step(plain, torch.optim.SGD(plain.parameters(), lr=0.1))
+    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(one, other)

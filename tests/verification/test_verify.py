@@ -1,0 +1,159 @@
+"""Wrong kernels are caught, right ones are not accused."""
+
+import math
+import os
+import signal
+
+import numba
+import pytest
+import torch
+from tests.fuzzing import examples, spread
+from tests.verification.bases import BASES
+from tests.verification.kernels import DTYPES, FORBIDDEN, RIGHT, WRONG
+
+from pullback import verify
+from pullback.cli import main
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.report import read_reports
+
+# `make test` takes one computation for each kind; `make fuzz` takes all.
+WRONG_CASES = [
+    (kind, base)
+    for number, (kind, (_, bases)) in enumerate(WRONG.items())
+    for base in (bases if examples(1) > 1 else [bases[number % len(bases)]])
+]
+RIGHT_CASES = [(kind, base, dtype) for kind in RIGHT for base in BASES for dtype in DTYPES]
+
+
+def judge(kernel, base, dtype=torch.float32):
+    torch.manual_seed(0)
+    return verify(kernel, base.reference, base.make(dtype), forbid=FORBIDDEN, isolate=False)
+
+
+@pytest.mark.parametrize(("kind", "base"), WRONG_CASES)
+def test_what_is_wrong_is_caught(kind: str, base: str) -> None:
+    fault, _ = WRONG[kind]
+    report = judge(fault(BASES[base]), BASES[base])
+    assert not report.ok, str(report)
+
+
+@pytest.mark.parametrize(("kind", "base", "dtype"), spread(RIGHT_CASES, 19))
+def test_what_is_right_is_not_accused(kind: str, base: str, dtype: torch.dtype) -> None:
+    report = judge(RIGHT[kind](BASES[base]), BASES[base], dtype)
+    assert report.ok, str(report)
+
+
+def plain(x):
+    return torch.softmax(x, -1)
+
+
+def dies(x):
+    if x.shape[-1] == 17:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x.softmax(-1)
+
+
+def hangs(x):
+    while x.shape[-1] == 17:
+        pass
+    return x.softmax(-1)
+
+
+def test_a_kernel_that_dies_breaks_the_promise_in_hand_alone() -> None:
+    report = verify(dies, plain, (torch.randn(2, 16),))
+    assert report["sizes"].verdict == "crashes"
+    assert [f.clause for f in report.problems] == ["sizes"]
+    assert report["finished"].verdict == "holds"
+
+
+def test_a_kernel_that_hangs_is_a_verdict() -> None:
+    report = verify(hangs, plain, (torch.randn(2, 16),), isolate=False, timeout=0.3)
+    assert "no answer within 0.3 s" in report["sizes"].detail
+
+
+def test_a_module_is_cast_with_its_inputs() -> None:
+    reference = torch.nn.Linear(4, 3)
+
+    class Kernel(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = reference
+
+        def forward(self, x):
+            return x @ self.inner.weight.mT + self.inner.bias
+
+    report = verify(Kernel(), reference, lambda: (torch.randn(5, 4),), isolate=False)
+    assert report.ok, str(report)
+
+
+def test_integers_are_compared_exactly() -> None:
+    def kernel(x):
+        return x.flip(-1).argmax(-1)
+
+    def reference(x):
+        return x.argmax(-1)
+
+    report = verify(kernel, reference, (torch.randn(3, 5),), isolate=False)
+    assert report["outputs"].verdict == "broken"
+    assert report["sizes"].verdict == "skipped"
+
+
+def test_what_cannot_be_judged_is_refused_before_any_work() -> None:
+    with pytest.raises(ArgumentTypeError, match="kernel cannot be called"):
+        verify(3, plain, (torch.ones(2),))
+    with pytest.raises(ArgumentTypeError, match="no positional arguments"):
+        verify(plain, plain, torch.ones(2))
+    with pytest.raises(ArgumentError, match="does not take the inputs"):
+        verify(plain, plain, (torch.ones(2), 5, 6))
+
+
+def test_the_command(tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "kernels_of_mine.py").write_text(
+        "import torch\n\n\n"
+        "def plain(x):\n    return torch.softmax(x, -1)\n\n\n"
+        "def make():\n    return (torch.randn(2, 16),)\n\n\n"
+        "def cheat(x):\n    return plain(x)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = [f"kernels_of_mine:{name}" for name in ("cheat", "plain", "make")]
+    words = ["verify", names[0], "--reference", names[1], "--inputs", names[2], "--no-isolate"]
+    assert main([*words, "--json", "found.json"]) == 1
+    out = capsys.readouterr().out
+    assert "It calls its reference." in out
+    assert f"rerun: pullback verify {names[0]} --reference {names[1]} --inputs {names[2]}" in out
+    [report], reruns, _ = read_reports([tmp_path / "found.json"])
+    assert [f.clause for f in report.problems] == ["forbidden"]
+    assert reruns[names[0]].startswith("pullback verify")
+
+
+def test_a_numba_kernel_is_not_accused() -> None:
+    @numba.njit
+    def rows(x, y):
+        for i in range(x.shape[0]):
+            largest, total = x[i].max(), 0.0
+            for j in range(x.shape[1]):
+                y[i, j] = math.exp(x[i, j] - largest)
+                total += y[i, j]
+            for j in range(x.shape[1]):
+                y[i, j] /= total
+
+    def kernel(x):
+        flat = x.detach().reshape(-1, x.shape[-1]).double().contiguous()
+        y = torch.empty_like(flat)
+        rows(flat.numpy(), y.numpy())
+        return y.view(x.shape).to(x.dtype)
+
+    inputs = (torch.randn(3, 8),)
+    report = verify(kernel, plain, inputs, forbid=["softmax"], isolate=False)
+    assert report.ok, str(report)
+    assert report["gradients"].verdict == "lacking"
+
+
+@pytest.mark.breadth
+@pytest.mark.skipif(examples(1) == 1, reason="compiling takes seconds: make fuzz")
+def test_a_compiled_kernel_is_not_accused() -> None:
+    compiled = torch.compile(RIGHT["traced"](BASES["softmax"]), backend="eager", dynamic=True)
+    torch.compiler.reset()
+    report = verify(compiled, plain, (torch.randn(3, 8),), isolate=False)
+    assert report.ok, str(report)
