@@ -291,3 +291,60 @@ def test_what_backward_declares_to_have_no_derivative_is_not_given_one():
         return torch.autograd.grad(first.sum(), rows)
 
     right_or_refused(ask, Reciprocal.apply, Stopped.apply)
+
+
+def bisected(x):
+    """y with y ** 3 + y = x, of whose steps autograd sees no derivative."""
+    low, high = torch.full_like(x, -4.0), torch.full_like(x, 4.0)
+    for _ in range(48):
+        y = (low + high) / 2
+        below = y**3 + y < x
+        low, high = torch.where(below, y, low), torch.where(below, high, y)
+    return y
+
+
+@pytest.mark.parametrize("leave", [torch.Tensor.detach, lambda y: y.new_tensor(y.tolist())])
+def test_a_root_that_forward_found_by_steps_is_not_taken_for_a_constant(leave):
+    class Root(pullback.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = bisected(x)
+            ctx.y = y.detach()
+            return y
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            y = leave(ctx.y).to(cotangent)
+            return cotangent / (1 + 3 * y**2)
+
+    x = X.clone().requires_grad_()
+    (first,) = torch.autograd.grad(Root.apply(x).sum(), x, create_graph=True)
+    y = bisected(X)
+    agree(first, 1 / (1 + 3 * y**2))
+    with pytest.raises(PullbackError):
+        torch.autograd.grad((first**2).sum(), x)
+
+
+@pytest.mark.parametrize("write", [lambda a, b: a.copy_(b), lambda a, b: a.add_(1).mul_(b)])
+def test_what_forward_writes_when_it_runs_again_is_written_where_it_was_kept(write):
+    kept = []
+
+    class Cubed(pullback.Function):
+        @staticmethod
+        def forward(ctx, x):
+            slope = torch.zeros_like(x)
+            write(slope, 3 * x * x)
+            kept[:] = [slope]
+            return x**3
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return kept[0] * cotangent
+
+    def ask(function):
+        x = X.clone().requires_grad_()
+        y = function(x)  # the cotangent depends on it, so that its node runs once more
+        (first,) = torch.autograd.grad((y * y).sum() / 2, x, create_graph=True)
+        return torch.autograd.grad(first.sum(), x)
+
+    right_or_refused(ask, Cubed.apply, lambda x: x**3)

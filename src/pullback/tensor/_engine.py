@@ -12,7 +12,6 @@ transforms must carry. The rules that the author left out are derived:
 - ``vmap`` by torch's generated rule over the engine, or item by item (`pullback.tensor._batching`).
 """
 
-import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -130,29 +129,11 @@ def make_engine(function: type, definition: Definition) -> Any:
     if by_rule:
         body["vmap"] = staticmethod(batch_by_rule)
     engine: Any = type(name, (_Engine,), body)
-    engine.function = weakref.ref(function)
     engine.enter = super(torch.autograd.Function, engine).apply  # see `make_plain`
     engine.plain = make_plain(name, definition)
     engine.nested = make_plain(name, definition, nested=True)
     engine.casts = definition.autocast != ("inherit" if definition.direct else "ambient")
     return engine
-
-
-def _flat(args: Sequence[Any]) -> list[Any] | None:
-    """The arguments as torch takes them; ``None`` where one is nested."""
-    flat = []
-    for arg in args:
-        if isinstance(arg, torch.Tensor):
-            flat.append(_unwrap_if_dead(arg))
-        elif type(arg) in _ATOMS or is_data(arg) or not isinstance(arg, _CONTAINERS):
-            flat.append(arg)
-        else:
-            return None
-    return flat
-
-
-_ATOMS = frozenset({float, int, bool, str, type(None)})
-_CONTAINERS = (list, tuple, dict)
 
 
 class _Engine(torch.autograd.Function):

@@ -8,13 +8,7 @@ import torch
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal.torch import is_raised_by_tracing
 
-__all__ = ["Raised", "is_control", "is_without_graph", "named"]
-
-# What autograd says of the two ends of a graph that was not written down.
-_WITHOUT_GRAPH = (
-    "does not require grad and does not have a grad_fn",
-    "One of the differentiated Tensors does not require grad",
-)
+__all__ = ["Raised", "is_control", "named"]
 
 
 class Raised(UnsupportedError):
@@ -38,11 +32,6 @@ def named(what: str, mend: str) -> Iterator[None]:
         raise Raised(
             f"{what}: its rules raise {type(error).__name__}: {first}", mend=mend
         ) from error
-
-
-def is_without_graph(error: Exception) -> bool:
-    """Whether autograd was asked for a gradient of what it had written nothing down for."""
-    return not isinstance(error, PullbackError) and any(s in str(error) for s in _WITHOUT_GRAPH)
 
 
 def is_control(error: Exception) -> bool:

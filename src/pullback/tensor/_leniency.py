@@ -31,9 +31,9 @@ from pullback.internal.torch import (
     schema_of,
     wrap_functional_tensor,
 )
-from pullback.tensor._errors import Raised, is_without_graph
+from pullback.tensor._errors import Raised
 from pullback.tensor._functions import LEAVING
-from pullback.tensor._operations import name_of, writes_into_a_view
+from pullback.tensor._operations import name_of, tensors_in, writes_into_a_view
 from pullback.tensor._watch import watching
 
 __all__ = ["complete_inner", "leniency"]
@@ -61,7 +61,7 @@ class _Leniency(TorchFunctionMode):
             return args[0].detach()
         if func == _REQUIRES_GRAD and id(args[0]) in self._needs:
             return self._needs[id(args[0])]
-        if func is torch.autograd.grad and any(map(self._is_no_leaf, _of_which(args, kwargs))):
+        if func in _PRIVATE and any(map(self._is_no_leaf, _asked(func, args, kwargs or {}))):
             raise _leafless(self._name)  # allow_unused would make it None without a word
         if func in LEAVING and is_traced():
             raise UnsupportedError(
@@ -82,18 +82,23 @@ class _Leniency(TorchFunctionMode):
             )
         return func(*args, **(kwargs or {}))
 
-    def _is_no_leaf(self, tensor: Any) -> bool:
+    def _is_no_leaf(self, tensor: torch.Tensor) -> bool:
         if not self._needs.get(id(tensor), False):
-            return False
+            return not tensor.requires_grad
         # One item of a batch says that it requires a gradient, and no graph reaches it.
         with torch.enable_grad():
             node = tensor.view_as(tensor).grad_fn
         return node is None or node.next_functions[0][0] is None
 
 
-def _of_which(args: tuple[Any, ...], kwargs: Any) -> list[Any]:
-    """The tensors that `torch.autograd.grad` was asked to differentiate with respect to."""
-    return pytree.tree_leaves(args[1] if len(args) > 1 else (kwargs or {}).get("inputs"))
+# What asks for a private derivative, and how many of its arguments need a graph.
+_PRIVATE: dict[Any, int] = {torch.autograd.grad: 2, torch.autograd.backward: 1, _tensor.backward: 1}
+
+
+def _asked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors that are to be differentiated, and those with respect to which."""
+    named = (kwargs.get(name) for name in ("outputs", "tensors", "inputs"))
+    return tensors_in(*args[: _PRIVATE[func]], *named)
 
 
 def _leafless(name: str) -> Raised:
@@ -123,8 +128,6 @@ def leniency(answers: dict[int, bool], *, name: str) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
-            if is_without_graph(error):
-                raise _leafless(name) from error
             untraceable = isinstance(error, NotImplementedError) and is_traced()
             if isinstance(error, PullbackError) or not (untraceable or _TRACED in str(error)):
                 raise

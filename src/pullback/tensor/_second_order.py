@@ -214,7 +214,10 @@ def running_again(
             _random.replaying(generators),
             Born() as born,
         ):
-            yield Watch(given, born=born.storages, detaches=detaches)
+            watch = Watch(given, born=born.storages, detaches=detaches)
+            yield watch
+        if not call.transformed:
+            watch.write()
     finally:
         for step in undo:
             step()

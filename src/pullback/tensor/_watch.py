@@ -154,6 +154,8 @@ class Watch(TorchFunctionMode):
         self._instead: dict[int, torch.Tensor] = {}
         self._cuts: dict[int, str] = {}
         self._written: dict[int, str] = {}  # storages with values that were cut
+        self._read: set[int] = set()  # by functions that may have saved them
+        self._unwritten: list[torch.Tensor] = []  # whose new value is another tensor
         self._exposed: list[int] = []  # storages of which somebody has the memory
         self._viewed: set[int] = set()  # storages that views share
         self._given: set[int] = set()
@@ -190,6 +192,15 @@ class Watch(TorchFunctionMode):
         """Note the outputs that forward has computed: the author's rule differentiates these."""
         self._origins.add_outputs(outputs)
         self.outputs_left = any(map(self._origins.doubts_of, self._gone))
+
+    def write(self) -> None:
+        """Write what was computed in the place of changes: somebody may have kept what was changed.
+
+        Nobody has read it before, so that autograd has saved none of its earlier values.
+        """
+        with torch.no_grad():
+            for tensor in self._unwritten:
+                tensor.copy_(self.current(tensor))
 
     def computed(self) -> list[torch.Tensor]:
         """The tensors that were computed of what was given."""
@@ -263,10 +274,12 @@ class Watch(TorchFunctionMode):
             return self._leave(func, args, kwargs, given)
         pure = self._pure(name, args) if changes else None
         if pure is not None:
-            result = pure(*args, **kwargs).to(args[0].dtype)
+            first = self._unread(leaves, given)
+            result = pure(first, *args[1:], **kwargs).to(args[0].dtype)
             self._instead[id(args[0])] = result
             self._follow(name.rstrip("_"), Done(func, args, kwargs, given, result))
             return leaves[0]
+        self._read.update(map(id, given))
         result = pieces(func, args, kwargs) if func in CUTS else func(*args, **kwargs)
         self._follow(name, Done(func, args, kwargs, given, result))
         return iter(result) if func is _tensor.__iter__ else result
@@ -296,9 +309,21 @@ class Watch(TorchFunctionMode):
             return None
         return _copy if copies else getattr(_tensor, name.rstrip("_"), None)
 
+    def _unread(
+        self, leaves: Sequence[torch.Tensor], given: Sequence[torch.Tensor]
+    ) -> torch.Tensor:
+        """What is read in the place of a tensor that is changed; autograd may save it."""
+        first, *others = given
+        alone = first is leaves[0] and not any(first is other for other in others)
+        if first.requires_grad or not alone or id(first) in self._read:
+            return first
+        self._unwritten.append(first)
+        return first.clone()
+
     def _detach(self, tensor: torch.Tensor) -> torch.Tensor:
         tensor = self._seen(tensor)
         if not self._tracks(tensor):
+            self._use(tensor)
             alone = tensor.detach()
             self._keep(alone, [tensor])
             self._linearity.share(tensor, alone)
@@ -321,6 +346,8 @@ class Watch(TorchFunctionMode):
 
     def _leave(self, func: Any, args: Any, kwargs: Any, given: Sequence[torch.Tensor]) -> Any:
         tensors = [tensor for tensor in given if is_differentiable(tensor)]
+        for tensor in tensors:
+            self._use(tensor)
         if any(id(tensor) in self._cuts or self._tracks(tensor) for tensor in tensors):
             self.left = f"it leaves torch through {LEAVING[func]}"
         self._gone += [id(t) for t in tensors if id(t) in self._dependent]
@@ -409,6 +436,8 @@ class Watch(TorchFunctionMode):
 
     def _use(self, tensor: torch.Tensor) -> None:
         """Note that backward uses a tensor that forward has computed."""
+        if self.in_forward:
+            return
         doubts, vouched = self._origins.use(tensor)
         self.doubtful = self.doubtful or bool(doubts)
         if not vouched:
@@ -419,7 +448,7 @@ class Watch(TorchFunctionMode):
         """Follow what was given to a function to what it has made or written."""
         _, _, constant, custom = facts(done.func)
         read = () if constant else done.read(name)
-        for each in read if self._origins and not self.in_forward else ():
+        for each in read if self._origins else ():
             self._use(each)
         if isinstance(done.result, (float, complex)) and any(map(self._tracks, read)):
             self.left = f"it makes a number of a tensor ({name})"
