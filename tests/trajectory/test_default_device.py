@@ -87,6 +87,7 @@ RUNS = {
     "to_joint_trajectory": lambda: from_joint_trajectory(
         to_joint_trajectory(curve(), ["a", "b"])),
     "write_csv": lambda: (write_csv(curve(), FILE), read_csv(FILE))[1],
+    "read_urdf_limits": lambda: [read_urdf_limits(ROBOT)[1].velocity],
 }
 MISSING = set(PUBLIC) - set(RUNS) - set(ALIKE)
 assert not MISSING, f"no run for {MISSING}"
@@ -115,7 +116,13 @@ ALIKE = {
 
 
 def test_a_default_device_changes_nothing(tmp_path: Path) -> None:
-    head = f"FILE = {str(tmp_path / 'motion.csv')!r}\nPUBLIC = {list(public)}\nALIKE = {ALIKE}\n"
+    robot = tmp_path / "one.urdf"
+    robot.write_text(
+        '<robot name="one"><joint name="elbow" type="revolute">'
+        '<limit lower="-1.5" upper="2.5" effort="9" velocity="3"/></joint></robot>'
+    )
+    head = f"FILE = {str(tmp_path / 'motion.csv')!r}\nROBOT = {str(robot)!r}\n"
+    head += f"PUBLIC = {list(public)}\nALIKE = {ALIKE}\n"
     command = [sys.executable, "-c", head + textwrap.dedent(PROGRAM)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, f"after {done.stdout[-60:]}: {done.stderr[-3000:]}"

@@ -33,26 +33,27 @@ from typing import Any, NoReturn
 import torch
 
 __all__ = [
-    "CHECKPOINT_CONTEXTS", "COMPILER", "INTERMEDIATES_ARE_OUTPUTS", "LOGGERS", "METADATA",
-    "MODULE_STATE", "OLDEST", "OPERATORS", "PRINT_OPTIONS", "STATE_DICT_HOOKS", "TESTED", "Answer",
-    "BatchInterpreter", "BatchNormalisation", "CustomOpDef", "FakeTensor", "FakeTensorMode",
-    "FunctionalTensor", "OpOverload", "OpOverloadPacket", "TorchDispatchMode", "TransformType",
-    "add_batch_dim", "answering", "are_functorch_transforms_active", "base_of", "called_from",
-    "can_trace", "compile_in_one_thread", "constant_in_graph", "current_graph_task_id",
-    "current_interpreter", "custom_function_call", "declare_ordered", "disable_current_modes",
-    "disable_functorch", "disable_torch_function", "drops_writes", "end_forward_mode",
-    "forward_hooks_of", "forward_level", "free_symbols", "from_functional_tensor",
-    "function_behind", "function_of", "fused_function", "get_interpreter_stack", "get_unwrapped",
-    "graph_break", "graph_is_kept", "has_kernel", "hint_of", "innermost", "is_any_autocast_enabled",
-    "is_batchedtensor", "is_exporting", "is_functional_tensor", "is_functorch_wrapped_tensor",
-    "is_gradtrackingtensor", "is_legacy_batchedtensor", "is_of_an_operator",
-    "is_of_custom_operators", "is_raised_by_tracing", "is_recomputing", "is_symbolic", "is_traced",
-    "is_view", "is_whole", "is_zero_tensor", "lacks_gradient", "leave_function_mode",
-    "len_torch_dispatch_stack", "make_subclass", "maybe_get_bdim", "maybe_get_level", "metadata_of",
-    "mode_without_values", "nested_forward_mode", "never_compile", "node_class", "operator_of",
-    "overload_of", "parameters_of", "peek_interpreter_stack", "pytree", "recording",
-    "remove_forward_hook", "restore_vmap", "rules_in", "run_eagerly", "saved_tensors_are_hooked",
-    "schema_of", "set_deterministic", "set_forward_mode", "set_grad_mode", "storage_of",
+    "CHECKPOINT_CONTEXTS", "COMPILER", "FUSED_ATTENTION", "INTERMEDIATES_ARE_OUTPUTS", "LOGGERS",
+    "METADATA", "MODULE_STATE", "OLDEST", "OPERATORS", "PRINT_OPTIONS", "STATE_DICT_HOOKS",
+    "TESTED", "Answer", "BatchInterpreter", "BatchNormalisation", "CustomOpDef", "FakeTensor",
+    "FakeTensorMode", "FunctionalTensor", "HigherOrderOperator", "OpOverload", "OpOverloadPacket",
+    "TorchDispatchMode", "TransformType", "add_batch_dim", "answering",
+    "are_functorch_transforms_active", "base_of", "called_from", "can_trace",
+    "compile_in_one_thread", "constant_in_graph", "current_graph_task_id", "current_interpreter",
+    "custom_function_call", "declare_ordered", "disable_current_modes", "disable_functorch",
+    "disable_torch_function", "drops_writes", "end_forward_mode", "forward_hooks_of",
+    "forward_level", "free_symbols", "from_functional_tensor", "function_behind", "function_of",
+    "fused_function", "get_interpreter_stack", "get_unwrapped", "graph_break", "graph_is_kept",
+    "has_kernel", "hint_of", "innermost", "is_any_autocast_enabled", "is_batchedtensor",
+    "is_exporting", "is_functional_tensor", "is_functorch_wrapped_tensor", "is_gradtrackingtensor",
+    "is_legacy_batchedtensor", "is_of_an_operator", "is_of_custom_operators",
+    "is_raised_by_tracing", "is_recomputing", "is_symbolic", "is_traced", "is_view", "is_whole",
+    "is_zero_tensor", "lacks_gradient", "leave_function_mode", "len_torch_dispatch_stack",
+    "make_subclass", "maybe_get_bdim", "maybe_get_level", "metadata_of", "mode_without_values",
+    "nested_forward_mode", "never_compile", "node_class", "operator_of", "overload_of",
+    "parameters_of", "peek_interpreter_stack", "pytree", "recording", "remove_forward_hook",
+    "restore_vmap", "rules_in", "run_eagerly", "saved_tensors_are_hooked", "schema_of",
+    "set_deterministic", "set_forward_mode", "set_grad_mode", "storage_of",
     "temporarily_clear_interpreter_stack", "unwrap_if_dead", "version_of", "versions_of",
     "watch_apply", "while_tracing", "without_forward_hooks", "wrap_functional_tensor",
     "wrap_recomputation",
@@ -184,6 +185,10 @@ try:
 
     # Modules, and the functions that run a whole layer in one call.
     _layers: Any = torch._VF
+    FUSED_ATTENTION: Any = (
+        torch._transformer_encoder_layer_fwd,
+        torch._native_multi_head_attention,
+    )
     BatchNormalisation: Any = torch.nn.modules.batchnorm._NormBase
     # Hooks on state dicts run when weights are loaded or saved, never in forward or backward; they
     # hold bound methods of their owner and would make almost every module unrecordable.
@@ -216,6 +221,7 @@ try:
     OPERATORS: Any = _custom_ops.OPDEFS  # by name, those of `torch.library.custom_op`
     CustomOpDef: Any = _custom_ops.CustomOpDef
     OpOverload: Any = torch._ops.OpOverload
+    HigherOrderOperator: Any = torch._ops.HigherOrderOperator
     OpOverloadPacket: Any = torch._ops.OpOverloadPacket
     has_kernel: Callable[[str, str], bool] = _c._dispatch_has_kernel_for_dispatch_key
     _find(OpOverload.__init__.__code__.co_names, "_schema")

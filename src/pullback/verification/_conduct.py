@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pullback.conformance import Arguments, guarded, reseed, resizings
+from pullback.internal.torch import TorchDispatchMode
 from pullback.report import Verdict
 from pullback.verification._answers import Answer, outputs_of, same_bits
 from pullback.verification._work import Result, Work, broken, holds

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
-from torch._ops import HigherOrderOperator
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -16,7 +15,7 @@ from pullback.compat.unit_scaling._checkpoint import CHECKPOINT
 from pullback.compat.unit_scaling._formats import FPFormat
 from pullback.compat.unit_scaling._transform import Transform, apply_transform, in_graph
 from pullback.errors import UnsupportedError
-from pullback.internal.torch import never_compile
+from pullback.internal.torch import FUSED_ATTENTION, HigherOrderOperator, never_compile
 from pullback.tracking.formats._model import check_traceable
 
 __all__ = ["simulate_format", "simulate_fp8"]
@@ -132,11 +131,7 @@ class _Sentinel(TorchFunctionMode):
 never_compile(_Sentinel.__torch_function__)
 
 # What torch.compile keeps as one node, or torch computes at once: their products are out of reach.
-_FUSED = (
-    functional.multi_head_attention_forward,
-    torch._transformer_encoder_layer_fwd,
-    torch._native_multi_head_attention,
-)
+_FUSED = (functional.multi_head_attention_forward, *FUSED_ATTENTION)
 
 
 def _check_node(part: fx.GraphModule, node: fx.Node, products: Products) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from pullback.internal.torch import leave_function_mode, storage_of
+from pullback.internal.torch import COMPILER, leave_function_mode, storage_of
 
 __all__ = ["NOTE", "Cut", "Flow", "bits"]
 
@@ -125,7 +125,7 @@ class Flow(TorchFunctionMode):
 
     def run_eagerly(self) -> None:
         """Have what is compiled run eagerly, where the compiler is loaded (it takes seconds)."""
-        if self.entered and self._stance is None and "torch._dynamo" in sys.modules:
+        if self.entered and self._stance is None and COMPILER in sys.modules:
             self._stance = torch.compiler.set_stance("force_eager")
 
     def bit(self, leaf: Any) -> int:
