@@ -194,6 +194,7 @@ def test_the_adjoint_is_the_transpose_beyond_a_hundred_samples(name):
     assert abs(left - right) <= 1e-13 * sum(product.abs().sum() for product in products)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", [*PLAIN, *INDEXED])
 def test_half_precision_is_that_of_the_numbers(name, dtype):
@@ -216,6 +217,7 @@ def test_half_precision_is_that_of_the_numbers(name, dtype):
         assert (error <= 4 * torch.finfo(dtype).eps * scale).all()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [*PLAIN, *INDEXED])
 def test_transforms(name):
     run, used = differentiable(name, 6)

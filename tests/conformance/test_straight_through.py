@@ -26,12 +26,14 @@ def test_a_straight_through_estimator_is_never_called_broken(name, size, dtype, 
     assert not told, f"{name}, size {size}, {dtype}, seed {seed}\n{told}"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", spread(sorted(ESTIMATORS), 2))
 def test_each_estimator_at_the_largest_size(name):
     told = misjudged(name, LARGEST, torch.float32, LARGEST)
     assert not told, told
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "size", "dtype", "seed"),
     [
@@ -64,6 +66,7 @@ def test_a_smooth_function_with_an_error_is_always_called_broken(name, size, dty
     assert not told, f"{name}, size {size}, {dtype}, seed {seed}\n{told}"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "size", "dtype", "seed"),
     [

@@ -9,6 +9,8 @@ from torch import nn
 import pullback.gradients as room
 from pullback.errors import UnsupportedError
 
+pytestmark = pytest.mark.sampled(3)
+
 # A program cannot tell there whether it is compiled or exported, and an export drops the gradient.
 refused_before_2_9 = refused_before(
     "2.9", "compiling, which looks like exporting", match="cannot be exported with its gradient"

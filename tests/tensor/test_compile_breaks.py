@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 import pullback
 from pullback.errors import PullbackError
 
-pytestmark = [pytest.mark.sampled(8), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.sampled(20), pytest.mark.filterwarnings("ignore")]
 
 
 def copied_by_c(x):

@@ -30,6 +30,7 @@ def test_twenty_steps_have_the_same_bits(make: Any, every: int) -> None:
     assert not tracker.skipped
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", MAKERS)
 def test_nothing_remains_and_the_model_is_freed_without_gc(make: Any) -> None:
     model = make()

@@ -25,6 +25,8 @@ from pullback.trajectory import (
     rest,
 )
 
+pytestmark = pytest.mark.sampled(2)
+
 TIMES = [0.0, 0.62, 1.34, 2.0]
 PARTS = ("position", "velocity", "acceleration", "jerk")
 EVERY = Limits(velocity=1.6, acceleration=5.0, jerk=60.0)

@@ -18,6 +18,8 @@ from pullback.trajectory import (
     rest,
 )
 
+pytestmark = pytest.mark.sampled(2)
+
 F64 = {"dtype": torch.float64}
 SCHEMES = {"backward": 4, "central": 5}
 KINDS = ("number", "scalar", "steps", "trajectories")

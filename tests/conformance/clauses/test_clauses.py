@@ -67,6 +67,7 @@ def test_each_kind_of_code_is_among_the_compiled():
     assert {specimen.function.__name__ for specimen in COMPILED} >= KINDS_OF_CODE
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("specimen", COMPILED, ids=lambda specimen: specimen.id)
 def test_a_right_specimen_is_not_flagged_when_compiled(specimen):
     report = check(

@@ -69,6 +69,7 @@ def test_every_clause_has_a_mend_that_was_tried():
     assert {mend.clause for mend in MENDS} == {clause.id for clause in CLAUSES} - ON_A_GPU
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", range(len(MENDS)), ids=lambda k: f"{MENDS[k].clause}-{k}")
 def test_what_is_said_mends(number):
     mend = MENDS[number]

@@ -6,7 +6,7 @@ from tests.specimens.estimators import RoundTimesWeight
 
 
 class OneEntryOfMany(torch.autograd.Function):
-    """The last of 200,000 gradients is doubled, as a tail that is stored twice leaves it."""
+    """The last of 50,000 gradients is doubled, as a tail that is stored twice leaves it."""
 
     @staticmethod
     def forward(ctx, x):
@@ -21,7 +21,7 @@ class OneEntryOfMany(torch.autograd.Function):
 
 
 class OneEntryOfSum(torch.autograd.Function):
-    """One output, and one of 100,000 gradients is missing."""
+    """One output, and one of 30,000 gradients is missing."""
 
     @staticmethod
     def forward(ctx, x):
@@ -193,8 +193,8 @@ def singles(count):
 
 
 SPECIMENS = [
-    Specimen(OneEntryOfMany, lambda: (normal(200_000),), "derivative"),
-    Specimen(OneEntryOfSum, lambda: (normal(100_000),), "derivative"),
+    Specimen(OneEntryOfMany, lambda: (normal(50_000),), "derivative"),
+    Specimen(OneEntryOfSum, lambda: (normal(30_000),), "derivative"),
     Specimen(OneEntryOfSingles, lambda: singles(64), "derivative"),
     Specimen(SlightlyOff, lambda: singles(3), "derivative"),
     Specimen(SlightlyOff, lambda: singles(500), "derivative"),
