@@ -80,15 +80,15 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
 
 
 def _sample(config: Any, items: list[Any]) -> None:
-    """Leave, of the cases of a test that is marked ``sampled(every)``, each so many.
+    """Leave no slow test, and of the cases of one that is marked ``sampled(every)`` each so many.
 
     The first one is another one for the next test, so that each value of a parameter has its turn.
     """
     groups: dict[str, list[Any]] = {}
     for item in items:
-        if item.get_closest_marker("sampled"):
+        if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
             groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    left_out: set[Any] = set()
+    left_out = {item for item in items if item.get_closest_marker("slow")}
     for place, group in enumerate(groups.values()):
         step = min(group[0].get_closest_marker("sampled").args[0], len(group))
         left_out.update(set(group) - set(group[place % step :: step]))

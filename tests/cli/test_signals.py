@@ -151,6 +151,7 @@ def test_ctrl_c_ends_a_recording_and_the_command_it_prints_works_as_printed(fold
     assert "2 Functions checked" in capfd.readouterr().out
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", ["record", "track"])
 def test_ctrl_c_reaches_a_program_once(folder, command) -> None:
     options = ["-o", "calls.pt"] if command == "record" else []
@@ -165,6 +166,7 @@ def test_ctrl_c_reaches_a_program_once(folder, command) -> None:
     assert list((folder / "temporary").glob("pullback*")) == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("whom", ["us", "everybody"])
 def test_a_request_to_end_reaches_a_program_once(folder, whom) -> None:
     words = ["record", "-o", "calls.pt", "--", "python", "train.py"]

@@ -193,6 +193,7 @@ def test_apply_looks_as_it_did():
     assert Shifted.apply(torch.tensor(1.0)) == 4.0
 
 
+@pytest.mark.slow
 def test_dynamo_sees_no_difference():
     """Functions, names given before and after, own applies: the same graphs, the same refusals."""
     done = subprocess.run(

@@ -65,6 +65,7 @@ def folder(tmp_path) -> Path:
 QUICK = ("--pullback", "--pullback-clauses", "derivative,linear")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("workers", [(), ("-n1",)], ids=["one process", "xdist"])
 def test_a_broken_function_fails_the_run(folder, workers) -> None:
     done = run(folder, *QUICK, *workers, "--pullback-html", "out.html")

@@ -106,6 +106,7 @@ def test_a_script_is_recorded_and_found_again_without_running_it(script) -> None
     assert Path("ran.txt").read_text() == "xxx"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", ["module", "pytest", "child"])
 def test_other_ways_to_run_a_program(script, how, monkeypatch) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # which take as long as torch

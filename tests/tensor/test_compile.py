@@ -56,7 +56,6 @@ def test_composed_with_vmap_of_grad(row):
     agree(compiled(batched(row.function))(*args), batched(row.formula)(*args))
 
 
-@pytest.mark.slow
 def test_inductor():
     row = ROWS[2]
     args = [x.requires_grad_() for x in row.arguments(SEED)]

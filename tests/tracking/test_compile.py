@@ -47,6 +47,7 @@ def test_one_graph_over_twenty_steps_with_changing_cadence(make: Any, first: str
     compare(plain, tracker)
 
 
+@pytest.mark.slow
 def test_inductor() -> None:
     eager, compiled = sequential(), sequential()
     with Tracker(eager) as plain:

@@ -130,6 +130,7 @@ def test_the_stretch_keeps_positions_or_says_so():
     assert minimum_jerk(THREE, 12.0, limits=wide, samples=64).position.min() >= -0.5
 
 
+@pytest.mark.slow
 def test_segments_share_the_hurry():
     # By the descent that stood here before, 7 joints through 6 points took 16.6 s.
     generator = torch.Generator().manual_seed(0)
@@ -191,6 +192,7 @@ def test_ends_that_move_save_time():
     assert minimum_duration(THREE, hard, start=flying).times[-1] < 5.4
 
 
+@pytest.mark.slow
 def test_ends_that_move_in_a_batch_and_single_precision():
     points = torch.stack([THREE, 2 * THREE.flip(0)])
     velocity = torch.tensor([[0.5], [-0.8]], dtype=torch.float64)
@@ -207,6 +209,7 @@ def test_ends_that_move_in_a_batch_and_single_precision():
         torch.testing.assert_close(together.times[index, -1], alone.times[-1], rtol=5e-3, atol=0)
 
 
+@pytest.mark.slow
 def test_a_range_without_zero():
     steady = State(velocity=1.0)
     motion = minimum_duration(THREE, Limits(velocity=(0.5, 2.0)), start=steady, goal=steady)

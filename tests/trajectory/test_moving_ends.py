@@ -227,6 +227,7 @@ def test_the_derivative_at_ends_that_happen_to_be_at_rest() -> None:
     torch.testing.assert_close(torch.func.jacfwd(run)(still.detach()), reverse)
 
 
+@pytest.mark.slow
 def test_it_compiles_whole() -> None:
     points, velocity = some(3, 2).requires_grad_(), 0.3 * some(2)
 
