@@ -46,7 +46,9 @@ def compiled(function=InNumpy, backend="aot_eager", **options):
     return torch.compile(lambda x: function.apply(x * 1.0), backend=backend, **options)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize(
+    "backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
+)
 def test_rules_run_when_the_graph_runs_and_read_what_is_so_then(backend):
     run = compiled(backend=backend, fullgraph=True)
     for size, scale in ((2, 2.0), (3, 5.0), (4, 7.0)):
