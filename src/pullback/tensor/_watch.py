@@ -409,7 +409,7 @@ class Watch(TorchFunctionMode):
         return False
 
     def _depends(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor depends on what was given: itself, or what a view of it was filled with."""
+        """Whether a tensor depends on what was given, or lies in memory filled with what does."""
         return id(tensor) in self._dependent or (
             bool(self._filled) and memory_of(tensor) in self._filled
         )
