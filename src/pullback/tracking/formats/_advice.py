@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
-from pullback.tracking.formats._find import Named, find_format
-from pullback.tracking.formats._number_format import NumberFormat
 from pullback.tracking.formats._round import check_values, parts_of
-from pullback.tracking.formats._table import FORMATS
+from pullback.tracking.formats._scaled import Named, find_format
+from pullback.tracking.formats._table import FORMATS, NumberFormat
 
 __all__ = ["FormatAdvice", "advise_formats", "advise_from_exponents"]
 

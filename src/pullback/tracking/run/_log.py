@@ -149,7 +149,8 @@ class Log:
 
     def run(self, **told: Any) -> Run:
         """All of it as a run, with what else is told of it."""
-        points, none = self._points(), decode_points(*np.zeros((2, 0)), np.zeros((0, 4), np.uint8))
+        points, at = self._points(), np.zeros(0, np.int64)
+        none = decode_points(at, at, np.zeros((0, 4), np.uint8))
         totals = self.totals().items()
         series = (Series(key, total, points.get(n, none)) for n, (key, total) in enumerate(totals))
         before = () if self.first_nonfinite is None else tuple(self.predecessors)
