@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pullback.errors import ArgumentError
 from pullback.internal._limiter import Limiter
 
-__all__ = ["call_within_limit", "concurrency", "drive", "loop_of", "run", "runs", "slot"]
+__all__ = ["begin", "call_within_limit", "concurrency", "drive", "loop_of", "run", "runs", "slot"]
 
 T = TypeVar("T")
 DEFAULT_LIMIT = 64
@@ -188,6 +188,11 @@ def _serve(loop: asyncio.AbstractEventLoop, name: int | str) -> None:
     loop.run_forever()
 
 
+def begin(coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    """Let a coroutine run beside this, in the loop that `run` would take; what it gives."""
+    return asyncio.run_coroutine_threadsafe(coroutine, loop_of(getattr(_here, "depth", 0)))
+
+
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end from synchronous code, whether or not a loop runs here.
 
@@ -195,7 +200,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     to a loop can be kept. A coroutine that calls this itself is served by the next loop, so that
     none waits for itself.
     """
-    future = asyncio.run_coroutine_threadsafe(coroutine, loop_of(getattr(_here, "depth", 0)))
+    future = begin(coroutine)
     try:
         return future.result()
     except BaseException:
