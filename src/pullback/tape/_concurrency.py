@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from pullback.errors import ArgumentError
 from pullback.internal._limiter import Limiter
+from pullback.internal._setting import setting
 
 __all__ = ["begin", "call_within_limit", "concurrency", "drive", "loop_of", "run", "runs", "slot"]
 
@@ -24,8 +25,7 @@ _default = Limiter(DEFAULT_LIMIT)
 _limiter: ContextVar[Limiter] = ContextVar("pullback.tape.limiter", default=_default)
 
 
-@contextlib.contextmanager
-def concurrency(limit: int) -> Iterator[None]:
+def concurrency(limit: int) -> contextlib.AbstractContextManager[Limiter]:
     """Let at most so many rules that wait run at once inside; 64 by default.
 
     A rule that runs others (it applies Functions, or runs backward) lends them its own place,
@@ -45,11 +45,7 @@ def concurrency(limit: int) -> Iterator[None]:
         raise ArgumentError(
             "The limit on concurrency is no positive whole number.", given=f"limit={limit!r}"
         )
-    token = _limiter.set(Limiter(limit))
-    try:
-        yield
-    finally:
-        _limiter.reset(token)
+    return setting(_limiter, Limiter(limit))
 
 
 @contextlib.contextmanager
@@ -62,23 +58,18 @@ def slot() -> Iterator[None]:
     except BaseException:
         limiter.give_up(future)
         raise
-    token = _limiter.set(Limiter(1))
     try:
-        yield
+        with setting(_limiter, Limiter(1)):
+            yield
     finally:
-        _limiter.reset(token)
         limiter.release()
 
 
 @contextlib.asynccontextmanager
 async def _slot() -> AsyncIterator[None]:
-    limiter = _limiter.get()
-    async with limiter.place():
-        token = _limiter.set(Limiter(1))
-        try:
+    async with _limiter.get().place():
+        with setting(_limiter, Limiter(1)):
             yield
-        finally:
-            _limiter.reset(token)
 
 
 async def call_within_limit(
