@@ -9,7 +9,7 @@ import torch
 
 from pullback.conformance import Verdict
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._context_tensors import context_tensors
+from pullback.conformance._held import context_tensors
 from pullback.conformance._failure import classify, describe
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import replace, tensors, walk

@@ -14,7 +14,7 @@ from pullback.conformance._failure import NoForward, OnceOnly, describe, is_from
 from pullback.conformance._fresh import Fresh
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._nodes import call_backward, custom_nodes, edges, unit_cotangents
-from pullback.conformance._own_generators import own_generators
+from pullback.conformance._held import own_generators
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._subject import Subject
 from pullback.conformance._values import is_freed, same_bits
