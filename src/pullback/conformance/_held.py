@@ -9,7 +9,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +24,8 @@ PutBack = Callable[[], object]
 _DEPTH = 7
 _MOST = 20_000  # whatever holds more is no place for a generator or a tensor of the call
 _STATE_OF_A_GPU = 16  # bytes, in the memory of the host
-_LIBRARIES = ("builtins", "torch", "numpy", "types", "pullback", "typing", "functools")
+_LIBRARIES = ("builtins", "torch", "numpy")
+_BASES = (*_LIBRARIES, "pullback", "typing", "functools", "types")  # classes that hold no state
 _LARGE = ("torch", "numpy")  # whose functions name half of them
 
 
@@ -73,7 +74,7 @@ def _children(value: Any, whole: bool) -> Iterator[tuple[Any, str]]:
         with suppress(ValueError):  # a cell that is not filled yet
             named = inspect.getclosurevars(value)
             yield from ((item, f" closure over {n}") for n, item in named.nonlocals.items())
-            if whole and (value.__module__ or "").partition(".")[0] not in _LARGE:
+            if whole and not _is_of(value, _LARGE):
                 yield from ((item, f" global {n}") for n, item in named.globals.items())
     elif isinstance(value, functools.partial):
         yield from ((value.args, ".args"), (value.keywords, ".keywords"), (value.func, ".func"))
@@ -85,9 +86,9 @@ def _children(value: Any, whole: bool) -> Iterator[tuple[Any, str]]:
         # A generator refers to its locals, an iterator and a deque to what they have left.
         yield from ((item, " inside") for item in gc.get_referents(value))
     elif isinstance(value, type):
-        own = (kind for kind in value.__mro__ if whole and not _is_librarys(kind))
+        own = (kind for kind in value.__mro__ if whole and not _is_of(kind, _BASES))
         yield from ((item, f".{name}") for kind in own for name, item in vars(kind).items())
-    elif isinstance(value, torch.nn.Module) or is_dataclass(value) or not _is_librarys(type(value)):
+    elif isinstance(value, torch.nn.Module) or not _is_of(type(value), _LIBRARIES):
         hidden = MODULE_STATE if isinstance(value, torch.nn.Module) and not whole else ()
         yield from ((item, f".{name}") for name, item in _attributes(value) if name not in hidden)
         if whole:
@@ -105,8 +106,8 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
                     yield name, slot.__get__(value)
 
 
-def _is_librarys(made: Any) -> bool:
-    return (getattr(made, "__module__", None) or "").partition(".")[0] in _LIBRARIES
+def _is_of(made: Any, rooms: Sequence[str]) -> bool:
+    return (getattr(made, "__module__", None) or "").partition(".")[0] in rooms
 
 
 # Tensors ------------------------------------------------------------------------------------------
