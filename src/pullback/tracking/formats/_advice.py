@@ -144,10 +144,11 @@ def _advise(
     counts = torch.stack([over, under, fine, over_at_most, under_at_most], 1).tolist()
     counted = dict(zip(shifts, counts, strict=True))
     best = min(counted, key=lambda k: (sum(counted[k][:2]), counted[k][2], abs(k)))
-    nonzero = int(total)
+    nonzero, (over, under, fine, over_at_most, under_at_most) = int(total), counted[0]
     return FormatAdvice(
-        known, zeros + nonzero, nonzero, *counted[0], 2.0**best, sum(counted[best][:2])
-    )
+        known, zeros + nonzero, nonzero, over, under, fine, over_at_most, under_at_most,
+        2.0**best, sum(counted[best][:2]),
+    )  # fmt: skip
 
 
 def advise_from_exponents(
