@@ -68,14 +68,11 @@ def build_fd_matrix(
 ) -> Tensor:
     """Return the matrix of forward differences of an order, the power of that of the first.
 
-    Arguments:
-        horizon, device, dtype: as everywhere.
-        order: how often to take differences.
-        PREV_STATE: return ``[horizon, horizon + order]``, negated, for samples that begin with
-            ``order`` earlier ones.
-        FULL_RANK: forward differences in the first half, backward ones in the second, central in
-            the middle; of first order, and for an odd horizon from 3 on.
-        SHIFT: move the rows down, so that they are backward differences with row 0 zero.
+    With ``PREV_STATE`` it is ``[horizon, horizon + order]``, negated, for samples that begin with
+    ``order`` earlier ones. With ``FULL_RANK`` there are forward differences in the first half,
+    backward ones in the second and a central one in the middle: of first order, and for an odd
+    horizon from 3 on. ``SHIFT`` moves the rows down, so that they are backward differences with
+    row 0 zero.
     """
     _check_count("horizon", horizon, 1)
     _check_count("order", order, 1)
@@ -148,7 +145,7 @@ def tensor_linspace(start_tensor: Tensor, end_tensor: Tensor, steps: int = 10) -
 
 
 def sum_matrix(h: int, int_steps: int, tensor_args: Any) -> Tensor:
-    """Return ``[(h - 1) int_steps, h]`` that repeats each value but the last ``int_steps`` times."""
+    """Return ``[(h - 1) int_steps, h]`` that repeats each value but the last."""
     _check_count("h", h, 1)
     _check_count("int_steps", int_steps, 1)
     unit = torch.eye(h, device=tensor_args.device, dtype=tensor_args.dtype)[:-1]
