@@ -326,7 +326,7 @@ class _Lanes(_Rows):
         """Equal for items that can share one run of forward, else the item's own."""
         definition = self.definition
         alone = definition.random and self.info.randomness == "different"
-        if alone or definition.trusted or (application.recorded and not definition.split):
+        if alone or definition.trusted or (application.recorded and not definition.setup_context):
             return number
         values = [
             value._data if space_of(value._data).plain else id(value)
