@@ -9,6 +9,7 @@ import functools
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from graphlib import TopologicalSorter
 from typing import Any
 
 from pullback.tape._concurrency import drive, run
@@ -93,20 +94,14 @@ class Pass:
 
     async def arun(self) -> None:
         """Run each node as soon as all that flows into it is there."""
-        order, index = self._plan.order, self._plan.index
-        waits = [0] * len(order)
-        for node in order:
+        steps: TopologicalSorter[int] = TopologicalSorter()
+        for node, number in self._plan.index.items():
+            steps.add(number)
             for following, _ in node._next:
-                if following in index:
-                    waits[index[following]] += 1
+                if following in self._plan.index:
+                    steps.add(self._plan.index[following], number)
         with running(self._mode):
-            await drive(
-                len(order),
-                waits,
-                lambda i: [index[node] for node, _ in order[i]._next if node in index],
-                self._begin,
-                self._finish,
-            )
+            await drive(steps, self._begin, self._finish)
 
     def _begin(self, index: int) -> Any:
         node = self._plan.order[index]

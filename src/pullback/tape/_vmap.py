@@ -7,6 +7,7 @@ identical items once. What the tape records is a node an item, as a loop would r
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from graphlib import TopologicalSorter
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError, UnsupportedError
@@ -302,7 +303,7 @@ class _Lanes(_Rows):
         chosen = list(dict.fromkeys(first))
         raws: dict[int, Any] = {}
         await drive(
-            len(chosen), [0] * len(chosen), lambda step: (),
+            TopologicalSorter(dict.fromkeys(range(len(chosen)), ())),
             lambda step: applications[chosen[step]].aforward,
             lambda step, raw: raws.update({chosen[step]: raw}),
         )  # fmt: skip
