@@ -4,9 +4,10 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
+import functools
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextvars import ContextVar
 from graphlib import TopologicalSorter
 from typing import Any, TypeVar
@@ -65,23 +66,16 @@ def slot() -> Iterator[None]:
         limiter.release()
 
 
-@contextlib.asynccontextmanager
-async def _slot() -> AsyncIterator[None]:
-    async with _limiter.get().place():
-        with setting(_limiter, Limiter(1)):
-            yield
-
-
 async def call_within_limit(
     rule: Callable[..., Any], args: tuple[Any, ...], asynchronous: bool
 ) -> Any:
     """Call a rule that waits: await it, or give it a thread, when a place is free."""
-    async with _slot():
-        if asynchronous:
-            return await rule(*args)
-        context = contextvars.copy_context()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(_threads(), lambda: context.run(rule, *args))
+    async with _limiter.get().place():
+        with setting(_limiter, Limiter(1)):
+            if asynchronous:
+                return await rule(*args)
+            work = functools.partial(contextvars.copy_context().run, rule, *args)
+            return await asyncio.get_running_loop().run_in_executor(_threads(), work)
 
 
 _pools: list[concurrent.futures.ThreadPoolExecutor] = []

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from graphlib import TopologicalSorter
+from operator import itemgetter
 from typing import Any
 
 from pullback.tape._concurrency import drive, run
@@ -108,7 +109,7 @@ class Pass:
         arrivals = self._inbox.pop(node, None)
         if arrivals is None:
             return None
-        arrivals.sort(key=_place)  # they may have come in another order
+        arrivals.sort(key=itemgetter(0, 1))  # they may have come in another order
         if not node.waits:
             self._run_node(index, node, arrivals)
             return None
@@ -218,7 +219,3 @@ class Pass:
 
 
 _set_grad = Variable._grad.__set__  # type: ignore[missing-attribute]
-
-
-def _place(arrival: Arrival) -> tuple[int, int]:
-    return arrival[:2]
