@@ -33,10 +33,10 @@ from typing import Any, NoReturn
 import torch
 
 __all__ = [
-    "CHECKPOINT_CONTEXTS", "COMPILER", "FUSED_ATTENTION", "INTERMEDIATES_ARE_OUTPUTS", "LOGGERS",
+    "COMPILER", "FUSED_ATTENTION", "INTERMEDIATES_ARE_OUTPUTS", "LOGGERS",
     "METADATA", "MODULE_STATE", "OLDEST", "OPERATORS", "PRINT_OPTIONS", "STATE_DICT_HOOKS",
     "TESTED", "Answer", "BatchInterpreter", "BatchNormalisation", "CustomOpDef", "FakeTensor",
-    "FakeTensorMode", "FunctionalTensor", "HigherOrderOperator", "OpOverload", "OpOverloadPacket",
+    "FakeTensorMode", "FunctionalTensor", "OpOverload", "OpOverloadPacket",
     "TorchDispatchMode", "TransformType", "add_batch_dim", "answering",
     "are_functorch_transforms_active", "base_of", "called_from", "can_trace",
     "compile_in_one_thread", "constant_in_graph", "current_graph_task_id", "current_interpreter",
@@ -224,7 +224,6 @@ try:
     OPERATORS: Any = _custom_ops.OPDEFS  # by name, those of `torch.library.custom_op`
     CustomOpDef: Any = _custom_ops.CustomOpDef
     OpOverload: Any = torch._ops.OpOverload
-    HigherOrderOperator: Any = torch._ops.HigherOrderOperator
     OpOverloadPacket: Any = torch._ops.OpOverloadPacket
     has_kernel: Callable[[str, str], bool] = _c._dispatch_has_kernel_for_dispatch_key
     _find(OpOverload.__init__.__code__.co_names, "_schema")
@@ -468,8 +467,6 @@ def graph_break(message: str) -> None:
 
 
 COMPILER = "torch._dynamo"  # the module that `torch.compile` imports
-# Where the graph of what is checkpointed keeps ``context_fn``.
-CHECKPOINT_CONTEXTS = "_checkpoint_context_fn"
 # Where a module keeps its parameters and buffers.
 MODULE_STATE = ("_parameters", "_buffers")
 LOGGERS = (COMPILER, "torch._functorch", "torch._subclasses")  # those that compiling logs to
