@@ -135,7 +135,7 @@ def complete(
         "batching": batching,
         "keep_inputs": keep_inputs,
         "_lenient": True,
-        "_options": given,
+        "_made_of": (function, given),
     }
     result = types.new_class(
         function.__name__,
@@ -160,9 +160,9 @@ def _complete_by(reference: Any, function: Any, options: dict[str, Any]) -> Any:
         "__module__": function.__module__,
         "__qualname__": function.__qualname__,
         "__doc__": function.__doc__,
-        "__wrapped__": function,
+        "reference": staticmethod(reference),
         "pair": Pair(function.__name__, kernel.apply, reference),
-        "_options": {**options, "reference": reference},
+        "_made_of": (function, {**options, "reference": reference}),
     }
     return types.new_class(
         function.__name__,
@@ -181,9 +181,9 @@ def _again(function: Any, options: dict[str, Any]) -> Any:
 
 
 def _reduce(completed: Any) -> Any:
-    if "__wrapped__" not in vars(completed):  # inherits from a completed one
+    if "_made_of" not in vars(completed):  # inherits from a completed one
         return completed.__qualname__
-    return _again, (completed.__wrapped__, completed._options)
+    return _again, completed._made_of
 
 
 copyreg.pickle(_Completed, _reduce)  # type: ignore[arg-type]

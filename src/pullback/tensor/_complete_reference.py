@@ -29,6 +29,7 @@ __all__ = ["CompletedKernel", "Referenced", "reference_of", "refuse_reference"]
 class Referenced(Function):
     """A Function whose derivatives beyond the first are those of a plain reference."""
 
+    reference: ClassVar[Callable[..., Any]]
     pair: ClassVar[Pair]
 
     @classmethod
@@ -69,6 +70,7 @@ class CompletedKernel:
             "forward": staticmethod(call),
             # So that forward takes no context. No engine runs it.
             "setup_context": staticmethod(lambda ctx, inputs, output: None),
+            "reference": staticmethod(reference),
             "pair": Pair(name, call, reference),
         }
         made: Any = type(Referenced)
@@ -162,7 +164,12 @@ def refuse_reference(kernel: Any, reference: Any, hidden: int = 0) -> None:
 
 
 def reference_of(function: Any) -> Callable[..., Any] | None:
-    """The reference that a Function or callable was completed with, or ``None``."""
-    function = function.function if isinstance(function, CompletedKernel) else function
+    """The reference that a Function or callable was completed with, or ``None``.
+
+    Example:
+        >>> import pullback
+        >>> reference_of(pullback.complete(torch.sin, reference=torch.cos)) is torch.cos
+        True
+    """
     known = isinstance(function, type) and issubclass(function, Referenced)
-    return function.pair.reference if known else None
+    return function.reference if known or isinstance(function, CompletedKernel) else None
