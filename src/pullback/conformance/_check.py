@@ -1,7 +1,7 @@
 """`check`: run every clause of the contract on one Function."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,12 +16,14 @@ from pullback.conformance._clause import (
     teller,
 )
 from pullback.conformance._contracts import contract_of, judged_elsewhere
+from pullback.conformance._distributed import check_on_ranks
 from pullback.conformance._guard import environment, guarded, unpatched
 from pullback.conformance._intent import infer_intent
 from pullback.conformance._isolate import Isolation, check_isolated
 from pullback.conformance._not_a_number import without_nan
 from pullback.conformance._own_generators import own_generators
 from pullback.conformance._prepare import prepare, refuse_data
+from pullback.conformance._ranks import Ranks
 from pullback.conformance._subject import Subject
 from pullback.conformance.clauses import CLAUSES, ClauseId
 from pullback.errors import ArgumentError, ArgumentTypeError
@@ -44,6 +46,7 @@ def check(
     kwargs: Mapping[str, Any] | None = None,
     on_finding: Callable[[Finding], object] | None = None,
     on_start: Callable[[str], object] | None = None,
+    ranks: int | Ranks | None = None,
 ) -> Report:
     """Check a Function against every clause of the contract, without knowing its maths.
 
@@ -73,6 +76,8 @@ def check(
         on_finding: called with each finding as soon as there is one; clauses that compile come
             last. Called once more with those that turn out to have the cause of another.
         on_start: called with the id of each clause before it runs.
+        ranks: check the clause ``distributed``, and no other, on so many processes of this machine;
+            a `Ranks` says what each is given. Linux, and torch with gloo.
 
     Returns:
         A report with one finding for each clause. It is ok when nothing is silently wrong and
@@ -110,6 +115,12 @@ def check(
         return replace(report, without=left_out)
     subject = Subject.of(function, gradient)
     arguments = Arguments.of(inputs, kwargs)
+    if ranks is not None:
+        _refuse_others(clauses, chosen)
+        report = check_on_ranks(subject, arguments, ranks, seed, timeout)
+        if on_finding is not None:
+            on_finding(report.findings[0])
+        return report
     refuse_data(arguments)
     arguments, unjudged = without_nan(arguments)
     if isolate:
@@ -137,6 +148,17 @@ def check(
         time.perf_counter() - started, environment(), probe.constants, without=left_out,
         unjudged=unjudged,
     )  # fmt: skip
+
+
+def _refuse_others(clauses: object, chosen: Sequence[Clause]) -> None:
+    """On several ranks one clause is judged; the others are judged on none."""
+    if clauses is not None and [clause.id for clause in chosen] != ["distributed"]:
+        raise ArgumentError(
+            "On several ranks the clause distributed alone is checked.",
+            given=", ".join(clause.id for clause in chosen),
+            expected='ranks=2, or ranks=2 with clauses="distributed"',
+            mend="Check the other clauses in a call of their own, without ranks.",
+        )
 
 
 def _check_few_options(isolate: object, timeout: object, kwargs: object) -> None:

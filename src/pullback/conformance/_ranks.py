@@ -1,0 +1,351 @@
+"""Several ranks, as the process sees them that has started them; and as one Function.
+
+All ranks moving together are one function: of the tensors of all ranks, with the outputs of all of
+them. Its derivative is what a collective has to be right by, and it is judged as that of any other
+function (`Together`). What stands for what is a convention, and two are in use. Where each rank has
+a loss of its own, L = sum_r <w_r, y_r>, and the gradient of x_r is dL/dx_r: an output for each
+rank, an input for each rank. Where all ranks compute the one loss from an output that they share,
+it counts once, L = <w, y>: one output, whose cotangent each rank is handed. And where all ranks
+hold copies of one input, that is one input, and each rank has its whole gradient.
+"""
+
+import os
+import pickle
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._forked import can_copy
+from pullback.conformance._rank import Answer, Described, Rank, Request
+from pullback.conformance._subject import Subject
+from pullback.conformance._values import close
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._processes import Child, describe_end, start_copy
+from pullback.internal._work_time import WorkTime
+from pullback.report import Verdict
+
+__all__ = ["Apart", "Failed", "Group", "Ranks", "Together"]
+
+_MOST = 16
+_POLL = 0.05
+_STARTUP = 120.0
+_AFTER_ERROR = 1.0  # seconds: the others wait for a rank that has raised, as a rule
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes that a Function is checked on.
+
+    Arguments:
+        count: how many, 2 to 16.
+        inputs: called with the rank in each rank's own process, where `torch.distributed` is ready:
+            returns the tuple of its positional arguments, or ``None`` where the rank takes no part.
+            It is the place to make process groups. Without it each rank is given what `check` was
+            given, with other numbers: the same ones where all hold copies of one tensor.
+        loss: ``"sum"``: each rank has a loss of its own, and the gradient is that of their sum.
+            ``"replicated"``: all ranks compute the one loss, which counts once. ``None``: either;
+            the report says which holds.
+
+    Raises:
+        ArgumentError: there are too few ranks or too many, or there is no such loss.
+        ArgumentTypeError: the inputs are no function.
+
+    Example:
+        >>> Ranks(2, loss="sum").count
+        2
+    """
+
+    count: int
+    inputs: Callable[[int], tuple[Any, ...] | None] | None = None
+    loss: Literal["sum", "replicated"] | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.count) is not int or not 2 <= self.count <= _MOST:
+            raise ArgumentError(
+                "There cannot be so many ranks.", given=repr(self.count),
+                expected=f"2 to {_MOST} processes, for example ranks=2",
+            )  # fmt: skip
+        if self.loss not in (None, "sum", "replicated"):
+            raise ArgumentError(
+                "There is no such loss.", given=f"loss={self.loss!r}",
+                expected="'sum', 'replicated' or None",
+            )  # fmt: skip
+        if self.inputs is not None and not callable(self.inputs):
+            raise ArgumentTypeError(
+                "The inputs of the ranks are no function.", given=type(self.inputs).__name__,
+                expected="a function of the rank that returns a tuple of arguments",
+            )  # fmt: skip
+
+
+class Failed(Exception):
+    """Not every rank has answered; the message says which, and what it does.
+
+    Arguments:
+        said: what happened.
+        verdict: ``lacking`` where the code refuses on purpose, else ``crashes``.
+    """
+
+    def __init__(self, said: str, verdict: Verdict = Verdict.CRASHES) -> None:
+        super().__init__(said)
+        self.verdict = verdict
+
+
+class Apart(Exception):
+    """Copies of one input on several ranks have other gradients."""
+
+
+class Group:
+    """Ranks that run what they are asked to run, all at once.
+
+    Arguments:
+        subject: what is checked.
+        make: the arguments of a rank, made there, or ``None`` where it takes no part.
+        count: how many ranks.
+        seed: seeds every run.
+
+    Raises:
+        Failed: the arguments cannot be made on a rank.
+
+    Attributes:
+        described: the tensors among the arguments of each rank.
+        alive: whether the ranks can be asked again.
+        took: seconds that the last answer took, by the clock.
+    """
+
+    def __init__(
+        self, subject: Subject, make: Callable[[int], Arguments | None], count: int, seed: int
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="pullback-", ignore_cleanup_errors=True)
+        self._connections: list[Connection] = []
+        self._children: list[Child] = []
+        self.alive, self.took, self._graph = True, 0.0, 0
+        self.close = weakref.finalize(
+            self, _end, os.getpid(), self._children, self._connections, self._folder
+        )
+        whole = Path(self._folder.name)
+        for number in range(count):
+            ours, theirs = Pipe()
+            place = whole / str(number)
+            place.mkdir()
+            rank = Rank(number, count, subject, make, seed, theirs)
+            self._children.append(start_copy(lambda rank=rank: rank.run(whole), place))
+            self._connections.append(ours)
+            theirs.close()
+        self.described: list[Described] = self._hear(_STARTUP)
+
+    def forward(
+        self, values: Sequence[Sequence[torch.Tensor]], needs: Sequence[Sequence[bool]],
+        patience: float, **how: Sequence[float],
+    ) -> tuple[int, list[Answer]]:  # fmt: skip
+        """Run forward on all ranks.
+
+        Arguments:
+            values: the tensors of the arguments of each rank.
+            needs: which of them require a gradient.
+            patience: seconds of work, or of sleep, that every rank which has not answered may take.
+            how: what else a `Request` says, one for each rank.
+
+        Returns:
+            The number of the run, and the answer of each rank.
+
+        Raises:
+            Failed: a rank raised, died, or stands still.
+        """
+        self._graph += 1
+        each = enumerate(zip(values, needs, strict=True))
+        asked = [Request(self._graph, own, need, **_of(how, k)) for k, (own, need) in each]
+        return self._graph, self._ask(asked, patience)
+
+    def backward(
+        self, graph: int, cotangents: Sequence[Sequence[torch.Tensor | None]], patience: float,
+        **how: Sequence[float],
+    ) -> list[Answer]:  # fmt: skip
+        """Run backward on all ranks through one of the last forward runs; as `forward`."""
+        asked = [Request(graph, cotangents=own, **_of(how, k)) for k, own in enumerate(cotangents)]
+        return self._ask(asked, patience)
+
+    def _ask(self, requests: Sequence[Request], patience: float) -> list[Answer]:
+        if not self.alive:
+            raise Failed("The ranks have ended.")
+        for connection, request in zip(self._connections, requests, strict=True):
+            connection.send_bytes(pickle.dumps(request))
+        return self._hear(patience)
+
+    def _hear(self, patience: float) -> list[Any]:
+        started = time.monotonic()
+        waiting = dict(enumerate(self._connections))
+        spent = [WorkTime(child.pid) for child in self._children]
+        answers: dict[int, tuple[str, Any]] = {}
+        entered: list[list[str]] = [[] for _ in waiting]
+        while waiting:
+            ready = wait([*waiting.values()], _POLL)
+            for rank in [rank for rank, connection in waiting.items() if connection in ready]:
+                kind, value = self._message(rank)
+                if kind == "entered":
+                    entered[rank].append(value)
+                else:
+                    answers[rank] = kind, value
+                    del waiting[rank]
+            failed = any(kind != "answer" for kind, _ in answers.values())
+            limit = min(patience, _AFTER_ERROR) if failed else patience
+            # One that others starve of a processor neither works nor sleeps: it is waited for.
+            if waiting and min(spent[rank].seconds for rank in waiting) > limit:
+                break
+        self.took = time.monotonic() - started
+        if waiting or any(kind == "died" for kind, _ in answers.values()):
+            self.alive = False
+            ends = self.close() or [""] * len(entered)
+            for rank in [rank for rank, (kind, _) in answers.items() if kind == "died"]:
+                answers[rank] = "died", (ends[rank] or "The process ended.", Verdict.CRASHES)
+        _raise_cause(answers, entered)
+        return [answers[rank][1] for rank in range(len(entered))]
+
+    def _message(self, rank: int) -> tuple[str, Any]:
+        try:
+            return pickle.loads(self._connections[rank].recv_bytes())  # noqa: S301 - of our own
+        except (EOFError, OSError):
+            return "died", None
+
+
+def _of(how: dict[str, Sequence[float]], rank: int) -> dict[str, float]:
+    return {name: given[rank] for name, given in how.items()}
+
+
+def _end(
+    owner: int, children: Sequence[Child], connections: Sequence[Connection],
+    folder: tempfile.TemporaryDirectory[str],
+) -> list[str]:  # fmt: skip
+    """End the ranks, and tell how each has ended; a copy of their owner leaves them alone."""
+    if os.getpid() != owner:
+        return []
+    for connection in connections:
+        connection.close()
+    ends = [describe_end(child.end(), child.log) for child in children]
+    folder.cleanup()
+    return ends
+
+
+def _raise_cause(answers: dict[int, tuple[str, Any]], entered: Sequence[Sequence[str]]) -> None:
+    """Of one that died and one that raised, the other may have heard of it only."""
+    for wanted in ("died", "raised"):
+        for rank, (kind, value) in answers.items():
+            if kind == wanted:
+                raise Failed(f"rank {rank}: {value[0]}", value[1])
+    told = []
+    for rank, names in enumerate(entered):
+        if rank in answers:
+            told.append(f"rank {rank} is through, after {' and '.join(names) or 'no collective'}")
+        elif names:
+            told.append(f"rank {rank} waits in {names[-1]}, its collective number {len(names)}")
+        else:
+            told.append(f"rank {rank} waits, in no collective of torch.distributed")
+    if len(answers) < len(entered):
+        raise Failed(f"It does not end: {'; '.join(told)}.")
+
+
+def refuse_here() -> None:
+    """Refuse to start ranks where no copy of this process can be one.
+
+    Raises:
+        ArgumentError: it has a device in use, or is a rank itself.
+    """
+    if not (can_copy() and dist.is_available() and dist.is_gloo_available()):
+        raise ArgumentError(
+            "No ranks can be started from here.",
+            given="a device in use, another platform than Linux, or a torch without gloo",
+            mend="Check on ranks in a process that has used no device yet.",
+        )
+    if dist.is_initialized():
+        raise ArgumentError(
+            "A check on ranks starts processes of its own, and this one is a rank already.",
+            given="a process in which torch.distributed is initialized",
+            mend="Check in a program of its own, without torchrun.",
+        )
+
+
+@dataclass(frozen=True)
+class Together:
+    """All ranks as one function of tensors.
+
+    Arguments:
+        group: the ranks.
+        slots: for each tensor that it takes, where it goes: ranks and positions.
+        shared: the outputs that all ranks share, by position: one stands for all.
+        patience: seconds that a call may take.
+    """
+
+    group: Group
+    slots: tuple[tuple[tuple[int, int], ...], ...]
+    shared: frozenset[int]
+    patience: float
+
+    def __call__(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The outputs of all ranks, those that are shared once."""
+        return _Apply.apply(self, *values)  # type: ignore[no-any-return]
+
+    def hand_out(self, given: Sequence[Any]) -> list[list[Any]]:
+        """What each rank is given, of one thing for each tensor."""
+        places = {place: one for slot, one in zip(self.slots, given, strict=True) for place in slot}
+        ranks = range(len(self.group.described))
+        return [[places[r, k] for k in range(len(self.group.described[r].paths))] for r in ranks]
+
+    def shown(self, answers: Sequence[Answer]) -> list[tuple[int, int]]:
+        """The outputs that stand for all, as ranks and positions."""
+        return [
+            (rank, k) for rank, answer in enumerate(answers) for k in range(len(answer.found))
+            if rank == 0 or k not in self.shared
+        ]  # fmt: skip
+
+    def collect(self, answers: Sequence[Answer]) -> list[torch.Tensor | None]:
+        """The gradient of each tensor.
+
+        Raises:
+            Apart: copies of one have other gradients on other ranks.
+        """
+        found = []
+        for slot in self.slots:
+            first, *others = (answers[rank].found[k] for rank, k in slot)
+            for other in others:
+                pair = [g for g in (first, other) if g is not None]
+                if len(pair) == 1 or (pair and not close(*pair, 1e3, 0.0)):
+                    raise Apart
+            found.append(first)
+        return found
+
+
+class _Apply(torch.autograd.Function):
+    """`Together` for autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, together: Together, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        needs = together.hand_out(ctx.needs_input_grad[1:])
+        handed = together.hand_out([value.detach() for value in values])
+        ctx.together = together
+        ctx.graph, answers = together.group.forward(handed, needs, together.patience)
+        ctx.shown, ctx.counts = together.shown(answers), [len(one.found) for one in answers]
+        outputs = [answers[rank].found[k] for rank, k in ctx.shown]
+        still = [y for y, (rank, k) in zip(outputs, ctx.shown, strict=True)
+                 if not (answers[rank].needs[k] and is_continuous(y))]  # fmt: skip
+        ctx.mark_non_differentiable(*still)
+        ctx.set_materialize_grads(False)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        together = ctx.together
+        by_place = dict(zip(ctx.shown, cotangents, strict=True))
+        each = [
+            [by_place[0 if k in together.shared else rank, k] for k in range(count)]
+            for rank, count in enumerate(ctx.counts)
+        ]
+        return None, *together.collect(together.group.backward(ctx.graph, each, together.patience))
