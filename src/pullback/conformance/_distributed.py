@@ -451,9 +451,11 @@ class _Judge:
             return ""
         given = self.arguments.with_values(self.values[0]).with_differentiable(self.moving)
         drawn = self.probe.generator("shards")
-        last, taken = self.ranks.count - 1, []
+        last, taken = self.ranks.count - 1, list[str]()
+        copies = {k for k, how in self.held[1].items() if how == "copies"}
         for resizing in resizings(given, _LARGEST, _ENTRIES, drawn):
-            if resizing.size <= last:
+            split = {k for k, places in enumerate(resizing.places) if places}
+            if resizing.size <= last or split & copies:
                 continue
             uneven = [resizing.size - rank for rank in range(self.ranks.count)]
             for name, sizes in (("uneven", uneven), ("empty on a rank", [*uneven[:-1], 0])):

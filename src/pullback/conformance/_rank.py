@@ -1,10 +1,11 @@
 """What one rank does: it joins the group, makes its arguments, and runs what it is asked to run.
 
 A rank is a copy of the process that asks. It talks with the other ranks by the checked code alone,
-so that nothing of ours waits among them; it tells of each collective before it enters it, by which
-one sees where it waits.
+so that nothing of ours waits among them; it writes down each collective before it enters it, by
+which one sees where it waits.
 """
 
+import mmap
 import os
 import pickle
 import time
@@ -25,7 +26,7 @@ from pullback.conformance._tree import tensors
 from pullback.conformance._values import same_bits
 from pullback.internal.torch import TorchDispatchMode
 
-__all__ = ["Answer", "Described", "Rank", "Request"]
+__all__ = ["Answer", "Board", "Described", "Rank", "Request"]
 
 _COLLECTIVES = ("c10d", "_c10d_functional")
 # What torch.distributed calls the operators of its process groups.
@@ -34,6 +35,7 @@ _NAMES = {
     "_allgather_base_": "all_gather_into_tensor", "alltoall_base_": "all_to_all_single",
     "_reduce_scatter_base_": "reduce_scatter_tensor", "recv_any_source_": "recv",
 }  # fmt: skip
+_BOARD = 2**14  # bytes
 _GRAPHS = 4  # of runs that are kept for a backward
 
 
@@ -83,19 +85,41 @@ class Answer:
     written: tuple[int, ...] = ()
 
 
-class _Watch(TorchDispatchMode):
-    """Tells of each operator of a process group before it is entered."""
+class Board:
+    """Memory that a rank shares with the process that asks: the collectives entered so far."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, _BOARD)
+
+    def clear(self) -> None:
+        """Forget what was entered."""
+        self._memory[:] = bytes(_BOARD)
+
+    def write(self, name: str) -> None:
+        """Add a collective, before it is entered."""
+        line = f"{name}\n".encode()
+        start = self._memory.find(b"\0")
+        if start + len(line) < _BOARD:  # what is written last may be lost, of hundreds
+            self._memory[start : start + len(line)] = line
+
+    def read(self) -> list[str]:
+        """The names, in order."""
+        return self._memory[:].rstrip(b"\0").decode().splitlines()
+
+
+class _Watch(TorchDispatchMode):
+    """Writes down each operator of a process group before it is entered."""
+
+    def __init__(self, board: Board) -> None:
         super().__init__()
-        self.tell, self.linger = tell, 0.0
+        self.board, self.linger = board, 0.0
 
 
 def _watched(watch: Any, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     if operator.namespace not in _COLLECTIVES:
         return operator(*args, **(kwargs or {}))
     name = operator.overloadpacket.__name__
-    watch.tell(_NAMES.get(name, name.strip("_")))
+    watch.board.write(_NAMES.get(name, name.strip("_")))
     found = operator(*args, **(kwargs or {}))
     time.sleep(watch.linger)
     return found
@@ -115,14 +139,17 @@ class Rank:
         make: its arguments, or ``None`` where it takes no part.
         seed: seeds every run.
         connection: to the process that asks.
+        board: takes the collectives that it enters.
     """
 
     def __init__(  # noqa: PLR0917 - all that a copy takes over
         self, number: int, count: int, subject: Subject,
         make: Callable[[int], Arguments | None], seed: int, connection: Connection,
+        board: Board,
     ) -> None:  # fmt: skip
         self._number, self._count, self._subject = number, count, subject
         self._make, self._seed, self._connection = make, seed, connection
+        self._board = board
         self._arguments: Arguments | None = None
         self._graphs: dict[int, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
 
@@ -136,13 +163,14 @@ class Rank:
         dist.init_process_group(
             "gloo", store=store, rank=self._number, world_size=self._count
         )  # fmt: skip
-        watch = _Watch(lambda name: self._say("entered", name))
+        watch = _Watch(self._board)
         self._reply(self._describe)
         while True:
             try:
                 request = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - of our own
             except EOFError:
                 return
+            self._board.clear()
             time.sleep(request.late)
             watch.linger = request.linger
             with watch:

@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._forked import can_copy
-from pullback.conformance._rank import Answer, Described, Rank, Request
+from pullback.conformance._rank import Answer, Board, Described, Rank, Request
 from pullback.conformance._subject import Subject
 from pullback.conformance._values import close
 from pullback.errors import ArgumentError, ArgumentTypeError
@@ -39,7 +39,7 @@ __all__ = ["Apart", "Failed", "Group", "Ranks", "Together"]
 _MOST = 16
 _POLL = 0.05
 _STARTUP = 120.0
-_AFTER_ERROR = 1.0  # seconds: the others wait for a rank that has raised, as a rule
+_AFTER_ERROR = 0.3  # seconds: the others wait for a rank that has raised, as a rule
 
 
 @dataclass(frozen=True)
@@ -128,16 +128,18 @@ class Group:
         self._folder = tempfile.TemporaryDirectory(prefix="pullback-", ignore_cleanup_errors=True)
         self._connections: list[Connection] = []
         self._children: list[Child] = []
+        self._boards = [Board() for _ in range(count)]
         self.alive, self.took, self._graph = True, 0.0, 0
         self.close = weakref.finalize(
             self, _end, os.getpid(), self._children, self._connections, self._folder
         )
+        _load_backward()
         whole = Path(self._folder.name)
         for number in range(count):
             ours, theirs = Pipe()
             place = whole / str(number)
             place.mkdir()
-            rank = Rank(number, count, subject, make, seed, theirs)
+            rank = Rank(number, count, subject, make, seed, theirs, self._boards[number])
             self._children.append(start_copy(lambda rank=rank: rank.run(whole), place))
             self._connections.append(ours)
             theirs.close()
@@ -186,16 +188,11 @@ class Group:
         waiting = dict(enumerate(self._connections))
         spent = [WorkTime(child.pid) for child in self._children]
         answers: dict[int, tuple[str, Any]] = {}
-        entered: list[list[str]] = [[] for _ in waiting]
         while waiting:
             ready = wait([*waiting.values()], _POLL)
             for rank in [rank for rank, connection in waiting.items() if connection in ready]:
-                kind, value = self._message(rank)
-                if kind == "entered":
-                    entered[rank].append(value)
-                else:
-                    answers[rank] = kind, value
-                    del waiting[rank]
+                answers[rank] = self._message(rank)
+                del waiting[rank]
             failed = any(kind != "answer" for kind, _ in answers.values())
             limit = min(patience, _AFTER_ERROR) if failed else patience
             # One that others starve of a processor neither works nor sleeps: it is waited for.
@@ -204,17 +201,24 @@ class Group:
         self.took = time.monotonic() - started
         if waiting or any(kind == "died" for kind, _ in answers.values()):
             self.alive = False
-            ends = self.close() or [""] * len(entered)
+            ends = self.close()
             for rank in [rank for rank, (kind, _) in answers.items() if kind == "died"]:
                 answers[rank] = "died", (ends[rank] or "The process ended.", Verdict.CRASHES)
-        _raise_cause(answers, entered)
-        return [answers[rank][1] for rank in range(len(entered))]
+        _raise_cause(answers, [board.read() for board in self._boards])
+        return [answers[rank][1] for rank in range(len(answers))]
 
     def _message(self, rank: int) -> tuple[str, Any]:
         try:
             return pickle.loads(self._connections[rank].recv_bytes())  # noqa: S301 - of our own
         except (EOFError, OSError):
             return "died", None
+
+
+def _load_backward() -> None:
+    """A first backward imports much of torch: once here, in place of once on each rank."""
+    with torch.enable_grad():
+        x = torch.ones(1, requires_grad=True)
+        torch.autograd.grad(x.clone(), x, torch.ones(1))
 
 
 def _of(how: dict[str, Sequence[float]], rank: int) -> dict[str, float]:
