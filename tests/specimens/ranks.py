@@ -255,7 +255,7 @@ class UnevenGatherFromFirst(UnevenGather):
     @staticmethod
     def backward(ctx, cotangent):
         rank = dist.get_rank()
-        return total(cotangent)[-ctx.rows[rank] * (dist.get_world_size() - rank) :][: ctx.rows[rank]]
+        return total(cotangent)[rank * ctx.rows[rank] :][: ctx.rows[rank]]
 
 
 class ScatterTo(torch.autograd.Function):
@@ -442,12 +442,14 @@ class VocabularyLossOfShard(VocabularyLoss):
 
 
 def log_probability(logits, target):
-    """Of a vocabulary in shards, by sums that autograd knows nothing of: shards without the target
-    get no gradient: https://github.com/modelscope/ms-swift/pull/9947"""
+    """Of a vocabulary in shards, by a sum that autograd knows nothing of, so that shards without
+    the target get no gradient: https://github.com/modelscope/ms-swift/pull/9947"""
     width = logits.shape[-1]
     hot = torch.nn.functional.one_hot(target, width * dist.get_world_size()).to(logits.dtype)
     chosen = (hot[:, dist.get_rank() * width :][:, :width] * logits).sum(-1)
-    return total(chosen.detach()) - chosen.detach() + chosen - total(logits.exp().sum(-1)).log()
+    with torch.no_grad():
+        others = total(chosen) - chosen - total(logits.exp().sum(-1)).log()
+    return chosen + others
 
 
 # Rings --------------------------------------------------------------------------------------------
@@ -456,7 +458,7 @@ def log_probability(logits, target):
 def passed_on(*tensors):
     """What the rank before holds; its own goes to the one after."""
     rank, count = dist.get_rank(), dist.get_world_size()
-    found = [torch.empty_like(t) for t in tensors]
+    found = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in tensors]
     work = [dist.isend(t.contiguous(), (rank + 1) % count) for t in tensors]
     work += [dist.irecv(t, (rank - 1) % count) for t in found]
     for one in work:

@@ -16,17 +16,16 @@ from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._derivative import Trial, decide, try_derivative
 from pullback.conformance._directions import normal
 from pullback.conformance._guard import environment, guarded
-from pullback.conformance._intent import infer_intent
 from pullback.conformance._prepare import prepare
 from pullback.conformance._probe import Probe
 from pullback.conformance._rank import Answer
 from pullback.conformance._ranks import Apart, Failed, Group, Ranks, Together, refuse_here
 from pullback.conformance._repro import write_repro
 from pullback.conformance._resize import resizings
+from pullback.conformance._steps import motions
 from pullback.conformance._structure import keep
 from pullback.conformance._subject import Subject
-from pullback.conformance._values import close
-from pullback.conformance._wrong_derivative import wrong_derivative
+from pullback.conformance._values import close, same_bits
 from pullback.conformance.clauses.distributed import distributed
 from pullback.report import Finding, Report, Verdict
 
@@ -40,6 +39,7 @@ _FIRST, _LEAST, _MANY = 20.0, 5.0, 300.0  # seconds of a first pass, and of othe
 _TRIED = 0.6  # seconds for shards that it may not be made for
 _LATE, _LINGER = 0.03, 0.02  # seconds
 _LARGEST, _ENTRIES = 64, 2**12
+_CLOSE = 1e-2
 _HINT = (
     "Give each collective of forward its adjoint in backward, over the same group: of an all_reduce "
     "an all_reduce, of an all_gather a reduce_scatter, of a broadcast a reduction to its source. "
@@ -108,6 +108,8 @@ class _Judge:
         self.group: Group | None = None
         self.moving: list[int] = []  # positions that are differentiated
         self.values: Values = []
+        self.prepared: Probe | None = None
+        self.held: tuple[str, dict[int, str]] = ("sum", {})
         # It writes findings and draws; what is checked is not run here.
         self.probe = Probe(subject, arguments, arguments, seed=seed, clause=distributed.id)
 
@@ -304,7 +306,7 @@ class _Judge:
         slots = tuple(slot for slot in own if slot[0][1] != copies)
         if copies is not None:
             slots += (tuple(slot[0] for slot in own if slot[0][1] == copies),)
-        function = Together(group, slots, shared, self.patience)
+        function = Together(group, slots, shared, frozenset(self.moving), self.patience)
         tensors = tuple(
             values[slot[0][0]][slot[0][1]].detach().requires_grad_(slot[0][1] in self.moving)
             for slot in slots
@@ -317,10 +319,14 @@ class _Judge:
             for slot in slots
         )
         given = replace(Arguments.of(tensors), paths=paths)
-        probe = replace(prepare(subject, given, self.seed), clause=distributed.id)
+        if self.prepared is None:  # how it moves and rounds is the same whatever stands for what
+            self.prepared = prepare(subject, given, self.seed)
         if not group.alive:
             raise Failed("The ranks end where their arguments move a little.")
-        return probe
+        probe = replace(self.prepared, subject=subject, inputs=given, original=given)
+        every = probe.run(probe.leaves())
+        outputs = tuple(k for k, y in enumerate(every) if y.requires_grad)
+        return replace(probe, outputs=outputs, clause=distributed.id)
 
     def _of(self, probe: Probe, position: int) -> Probe:
         """The probe where one input moves alone, on all ranks together."""
@@ -338,16 +344,29 @@ class _Judge:
     def _holding(self, values: Values, loss: str) -> dict[int, str] | tuple[Probe, int, Trial]:
         """By input, whether each rank has its own or all have copies; else what disagrees."""
         shared = self._shared(values) if loss == "replicated" else frozenset[int]()
-        own, found = self._together(values, shared), {}
+        own, found = self._together(values, shared), dict[int, str]()
+        trials: dict[int, Trial] = {}
         for k in self.moving:
             trial = self._trial(own, k)
             if trial is None or trial.match != "mismatch":
                 found[k] = "own" if trial is not None else "unsettled"
             elif self._are_copies(values, shared, k):
-                found[k] = "copies"
+                found[k], trials[k] = "copies", trial
             else:
                 return own, k, trial
+        missed = [(k, trial) for k, trial in trials.items() if found[k] == "copies"]
+        if len(missed) == len(self.moving) and any(self._mixes(values, k) for k, _ in missed):
+            return own, *missed[0]  # what ranks send each other are no copies of one thing
         return found
+
+    def _mixes(self, values: Values, position: int) -> bool:
+        """Whether the outputs of one rank move with the input of another."""
+        taking = [rank for rank, own in enumerate(values) if position < len(own)]
+        moved = [[*own] for own in values]
+        moved[taking[-1]][position] = 1.125 * moved[taking[-1]][position]
+        before, after = self.run(values).forward, self.run(moved).forward
+        pairs = zip(before[taking[0]].found, after[taking[0]].found, strict=True)
+        return not all(one is None or other is None or same_bits(one, other) for one, other in pairs)
 
     def _are_copies(self, values: Values, shared: frozenset[int], position: int) -> bool:
         """Whether the gradient is right if one input is the same on all ranks, and on each."""
@@ -377,23 +396,47 @@ class _Judge:
         missed = []
         for loss in losses:
             found = self._holding(self.values, loss)
-            if isinstance(found, dict):
+            if isinstance(found, dict) and (set(found.values()) != {"unsettled"} or loss == losses[-1]):
                 self.held = loss, found
                 return _said(loss, found, self.group.described)  # type: ignore[union-attr]
-            missed.append(found)
+            if not isinstance(found, dict):
+                missed.append(found)
         own, position, trial = missed[0]
-        if self.subject.gradient is None:
-            inferred = infer_intent(replace(own, subject=replace(own.subject, gradient=None)))
-            if inferred.intent == "surrogate":
-                self.intent = inferred.intent
-                return f"The gradient is inferred as surrogate: {inferred.reason}."
-        finding = wrong_derivative(
-            self._of(own, position), trial, None, hint=_HINT,
-            place=f"{self.running().described[0].paths[position]} on every rank",
-            detail=f"Backward is not the derivative, all ranks moving together, of {_LOSSES[losses[0]]}"
-            + (f", nor of {_LOSSES[losses[1]]}." if len(losses) > 1 else "."),
+        if self.subject.gradient is None and (reason := self._is_surrogate(own, position)):
+            self.intent = "surrogate"
+            return f"The gradient is taken for a surrogate: {reason}."
+        nor = f", nor of {_LOSSES[losses[1]]}" if len(losses) > 1 else ""
+        return self._not_derivative(
+            own, position, trial,
+            f"Backward is not the derivative, all ranks moving together, of {_LOSSES[losses[0]]}{nor}.",
         )  # fmt: skip
-        return replace(finding, source=self.subject.source, repro=self._repro())
+
+    def _is_surrogate(self, own: Probe, position: int) -> str:
+        """Why a gradient that is no derivative may be meant so, or an empty text."""
+        alone = self._of(own, position)
+        slots = range(len(alone.inputs.differentiable))
+        if any(motion.is_stepped for k in slots for motion in motions(alone, k)):
+            return f"forward moves by jumps with {alone.path(0)}, backward is not zero"
+        return ""
+
+    def _not_derivative(self, own: Probe, position: int, trial: Trial, detail: str) -> Finding:
+        """Which ranks' input it is, by moving that of each alone."""
+        whole = self._of(own, position)
+        for slot in whole.inputs.differentiable:
+            alone = replace(own, inputs=own.inputs.with_differentiable([slot]))
+            found = decide(lambda number, alone=alone: try_derivative(alone, number), limit=3)
+            if found is not None and found.match == "mismatch":
+                whole, trial = alone, found
+                break
+        places = " and ".join(whole.inputs.names())
+        off = abs(trial.value - trial.estimate.value)
+        near = off < _CLOSE * max(trial.estimate.magnitude, abs(trial.estimate.value))
+        close_ = " They are close, as where a reduction has fewer digits." if near else ""
+        return self._broken(
+            f"{detail} Moving {places}, the outputs of all ranks move otherwise.{close_}",
+            expected=f"{trial.estimate.value:.8g} +- {trial.estimate.error:.1g} (finite differences)",
+            got=f"{trial.value:.8g} (backward)", place=places, hint=_HINT,
+        )  # fmt: skip
 
     # Other ways to call it --------------------------------------------------------------------
 
@@ -485,13 +528,7 @@ class _Judge:
         found = self._holding(values, self.held[0])
         if isinstance(found, dict):
             return None
-        own, position, trial = found
-        finding = wrong_derivative(
-            self._of(own, position), trial, None, hint=_HINT,
-            detail=f"{where}, backward is not the derivative any more.",
-            place=f"{self.running().described[0].paths[position]} on every rank",
-        )  # fmt: skip
-        return replace(finding, source=self.subject.source, repro=self._repro())
+        return self._not_derivative(*found, f"{where}, backward is not the derivative any more.")
 
 
 _LOSSES = {

@@ -285,12 +285,14 @@ class Together:
         group: the ranks.
         slots: for each tensor that it takes, where it goes: ranks and positions.
         shared: the outputs that all ranks share, by position: one stands for all.
+        moving: the positions that are differentiated, on every rank.
         patience: seconds that a call may take.
     """
 
     group: Group
     slots: tuple[tuple[tuple[int, int], ...], ...]
     shared: frozenset[int]
+    moving: frozenset[int]
     patience: float
 
     def __call__(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -305,9 +307,10 @@ class Together:
 
     def shown(self, answers: Sequence[Answer]) -> list[tuple[int, int]]:
         """The outputs that stand for all, as ranks and positions."""
+        first = next((rank for rank, answer in enumerate(answers) if answer.found), 0)
         return [
             (rank, k) for rank, answer in enumerate(answers) for k in range(len(answer.found))
-            if rank == 0 or k not in self.shared
+            if rank == first or k not in self.shared
         ]  # fmt: skip
 
     def collect(self, answers: Sequence[Answer]) -> list[torch.Tensor | None]:
@@ -332,7 +335,10 @@ class _Apply(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, together: Together, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        needs = together.hand_out(ctx.needs_input_grad[1:])
+        # On one rank alone it would be the others that wait for a backward that nobody asks for.
+        wanted = any(ctx.needs_input_grad[1:])
+        needs = [[wanted and k in together.moving for k in range(len(one.paths))]
+                 for one in together.group.described]  # fmt: skip
         handed = together.hand_out([value.detach() for value in values])
         ctx.together = together
         ctx.graph, answers = together.group.forward(handed, needs, together.patience)
@@ -341,15 +347,15 @@ class _Apply(torch.autograd.Function):
         still = [y for y, (rank, k) in zip(outputs, ctx.shown, strict=True)
                  if not (answers[rank].needs[k] and is_continuous(y))]  # fmt: skip
         ctx.mark_non_differentiable(*still)
-        ctx.set_materialize_grads(False)
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         together = ctx.together
         by_place = dict(zip(ctx.shown, cotangents, strict=True))
+        first = min((rank for rank, _ in ctx.shown), default=0)
         each = [
-            [by_place[0 if k in together.shared else rank, k] for k in range(count)]
+            [by_place[first if k in together.shared else rank, k] for k in range(count)]
             for rank, count in enumerate(ctx.counts)
         ]
         return None, *together.collect(together.group.backward(ctx.graph, each, together.patience))
