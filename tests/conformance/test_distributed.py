@@ -1,4 +1,4 @@
-"""The clause `distributed`: what others published is caught, and the right version is not accused."""
+"""The clause `distributed`: what others published is caught, the right version not accused."""
 
 import os
 import re
@@ -111,7 +111,9 @@ def test_inputs_are_made_on_each_rank_with_its_groups():
 
 
 def test_what_is_not_derived_is_taken_at_its_word():
-    finding = pullback.check(ReduceFrom, normal(2), ranks=Ranks(2, loss="sum"), gradient="surrogate")
+    finding = pullback.check(
+        ReduceFrom, normal(2), ranks=Ranks(2, loss="sum"), gradient="surrogate"
+    )
     assert finding.ok
     assert "declared as surrogate" in finding["distributed"].detail
 

@@ -545,6 +545,8 @@ def _rows():
     return normal(3, 4), normal(2, 3, seed=2)
 
 
+_OWN_LOSSES = Ranks(2, loss="sum")
+
 RIGHT = [
     OnRanks(AllReduce, _matrix, says="the sum of a loss on each rank", quick=True),
     OnRanks(ReduceFrom, _matrix, says="the one loss that all ranks share", quick=True),
@@ -562,16 +564,16 @@ RIGHT = [
     OnRanks(Gathered, _rows),
     OnRanks(SyncNorm, _matrix, says="uneven and empty on a rank"),
     OnRanks(VocabularyLoss, _of_vocabulary, says="the one loss that all ranks share"),
-    OnRanks(Ring, _attention, quick=True),
+    OnRanks(Ring, _attention),
 ]
 WRONG = [
-    OnRanks(ReduceFrom, _matrix, "distributed", ranks=Ranks(2, loss="sum"), says="not the derivative"),
+    OnRanks(ReduceFrom, _matrix, "distributed", ranks=_OWN_LOSSES, says="not the derivative"),
     OnRanks(CopyToLosesStrided, _matrix, "distributed", says="cotangents that are transposed"),
     OnRanks(ReducesInput, _matrix, "distributed", says="Forward writes args[0]"),
     OnRanks(ReducesCotangent, _matrix, "distributed", says="writes the cotangent", quick=True),
     OnRanks(ReducesLater, _matrix, "distributed", says="comes 30 ms late", quick=True),
     OnRanks(ReducesInHalf, _matrix, "distributed", says="not the derivative"),
-    OnRanks(GatherFrom, _matrix, "distributed", ranks=Ranks(2, loss="sum"), says="not the derivative"),
+    OnRanks(GatherFrom, _matrix, "distributed", ranks=_OWN_LOSSES, says="not the derivative"),
     OnRanks(GatherSumsOwnSlices, _matrix, "distributed", says="not the derivative"),
     OnRanks(GatherLosesStrided, _matrix, "distributed", says="cotangents that are", quick=True),
     OnRanks(GatherByGlobalRank, tuple, "distributed", ranks=Ranks(3, _in_group), says="IndexError"),

@@ -1,12 +1,7 @@
-"""Several ranks, as the process sees them that has started them; and as one Function.
+"""Several ranks, as the process sees them that has started them.
 
-All ranks moving together are one function: of the tensors of all ranks, with the outputs of all of
-them. Its derivative is what a collective has to be right by, and it is judged as that of any other
-function (`Together`). What stands for what is a convention, and two are in use. Where each rank has
-a loss of its own, L = sum_r <w_r, y_r>, and the gradient of x_r is dL/dx_r: an output for each
-rank, an input for each rank. Where all ranks compute the one loss from an output that they share,
-it counts once, L = <w, y>: one output, whose cotangent each rank is handed. And where all ranks
-hold copies of one input, that is one input, and each rank has its whole gradient.
+It asks all of them at once and hears from each by itself: where one has answered and another sleeps
+in a collective, that is what a collective left out looks like.
 """
 
 import os
@@ -24,17 +19,16 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._arguments import Arguments
 from pullback.conformance._forked import can_copy
 from pullback.conformance._rank import Answer, Board, Described, Rank, Request
 from pullback.conformance._subject import Subject
-from pullback.conformance._values import close
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._processes import Child, describe_end, start_copy
 from pullback.internal._work_time import WorkTime
 from pullback.report import Verdict
 
-__all__ = ["Apart", "Failed", "Group", "Ranks", "Together"]
+__all__ = ["Failed", "Group", "Ranks", "refuse_here"]
 
 _MOST = 16
 _POLL = 0.05
@@ -98,10 +92,6 @@ class Failed(Exception):
     def __init__(self, said: str, verdict: Verdict = Verdict.CRASHES) -> None:
         super().__init__(said)
         self.verdict = verdict
-
-
-class Apart(Exception):
-    """Copies of one input on several ranks have other gradients."""
 
 
 class Group:
@@ -275,87 +265,3 @@ def refuse_here() -> None:
             given="a process in which torch.distributed is initialized",
             mend="Check in a program of its own, without torchrun.",
         )
-
-
-@dataclass(frozen=True)
-class Together:
-    """All ranks as one function of tensors.
-
-    Arguments:
-        group: the ranks.
-        slots: for each tensor that it takes, where it goes: ranks and positions.
-        shared: the outputs that all ranks share, by position: one stands for all.
-        moving: the positions that are differentiated, on every rank.
-        patience: seconds that a call may take.
-    """
-
-    group: Group
-    slots: tuple[tuple[tuple[int, int], ...], ...]
-    shared: frozenset[int]
-    moving: frozenset[int]
-    patience: float
-
-    def __call__(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The outputs of all ranks, those that are shared once."""
-        return _Apply.apply(self, *values)  # type: ignore[no-any-return]
-
-    def hand_out(self, given: Sequence[Any]) -> list[list[Any]]:
-        """What each rank is given, of one thing for each tensor."""
-        places = {place: one for slot, one in zip(self.slots, given, strict=True) for place in slot}
-        ranks = range(len(self.group.described))
-        return [[places[r, k] for k in range(len(self.group.described[r].paths))] for r in ranks]
-
-    def shown(self, answers: Sequence[Answer]) -> list[tuple[int, int]]:
-        """The outputs that stand for all, as ranks and positions."""
-        first = next((rank for rank, answer in enumerate(answers) if answer.found), 0)
-        return [
-            (rank, k) for rank, answer in enumerate(answers) for k in range(len(answer.found))
-            if rank == first or k not in self.shared
-        ]  # fmt: skip
-
-    def collect(self, answers: Sequence[Answer]) -> list[torch.Tensor | None]:
-        """The gradient of each tensor.
-
-        Raises:
-            Apart: copies of one have other gradients on other ranks.
-        """
-        found = []
-        for slot in self.slots:
-            first, *others = (answers[rank].found[k] for rank, k in slot)
-            for other in others:
-                pair = [g for g in (first, other) if g is not None]
-                if len(pair) == 1 or (pair and not close(*pair, 1e3, 0.0)):
-                    raise Apart
-            found.append(first)
-        return found
-
-
-class _Apply(torch.autograd.Function):
-    """`Together` for autograd."""
-
-    @staticmethod
-    def forward(ctx: Any, together: Together, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        # On one rank alone it would be the others that wait for a backward that nobody asks for.
-        wanted = any(ctx.needs_input_grad[1:])
-        needs = [[wanted and k in together.moving for k in range(len(one.paths))]
-                 for one in together.group.described]  # fmt: skip
-        handed = together.hand_out([value.detach() for value in values])
-        ctx.together = together
-        ctx.graph, answers = together.group.forward(handed, needs, together.patience)
-        ctx.shown, ctx.counts = together.shown(answers), [len(one.found) for one in answers]
-        outputs = [answers[rank].found[k] for rank, k in ctx.shown]
-        still = [y for y, (rank, k) in zip(outputs, ctx.shown, strict=True)
-                 if not (answers[rank].needs[k] and is_continuous(y))]  # fmt: skip
-        ctx.mark_non_differentiable(*still)
-        return tuple(outputs)
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        together = ctx.together
-        by_place = dict(zip(ctx.shown, cotangents, strict=True))
-        first = min((rank for rank, _ in ctx.shown), default=0)
-        each = [
-            [by_place[first if k in together.shared else rank, k] for k in range(count)]
-            for rank, count in enumerate(ctx.counts)
-        ]
-        return None, *together.collect(together.group.backward(ctx.graph, each, together.patience))

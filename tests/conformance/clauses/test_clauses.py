@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 import torch
 from tests.fuzzing import examples, spread
-from tests.specimens import ranks
 from tests.specimens import clauses as of_clauses
+from tests.specimens import ranks
 from tests.specimens.right import domains, edges, manners, numbers, operators, sizes, smooth, values
 from tests.specimens.wrong import (
     bases,
