@@ -94,6 +94,8 @@ class _Judge:
             return self._failed(failure)
         if not self.passes.moving:
             return self.probe.skipped("No floating tensor among the arguments gets a gradient.")
+        if not self.passes.running().speaks:
+            return self.probe.skipped("It enters no collective: what it does on one rank is all.")
         said: list[str] = []
         for look in (self._written, self._waits, self._derivative, self._laid_out,
                      self._needed, self._shards):  # fmt: skip
@@ -328,7 +330,7 @@ class _Judge:
     def _takes(self, values: Values) -> bool:
         try:
             self.passes.running().forward(
-                values, self.passes.needs(), self.passes.timeout or _TRIED
+                values, self.passes.needs(), min(self.passes.timeout, _TRIED)
             )
         except Failed:
             return False

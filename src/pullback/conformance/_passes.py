@@ -1,5 +1,6 @@
 """Passes forward and back on all ranks, at one set of numbers after the other."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -44,8 +45,8 @@ class Passes:
         arguments: what `check` was given.
         ranks: how many ranks, and what else each is given.
         seed: seeds every random choice.
-        timeout: seconds of work, or of sleep, that one pass may take; ``None`` for some hundred
-            times what it takes.
+        timeout: seconds of work, or of sleep, that one pass may take, where that is less than some
+            hundred times what a pass takes.
 
     Attributes:
         moving: the positions that are differentiated.
@@ -59,7 +60,8 @@ class Passes:
         timeout: float | None,
     ) -> None:  # fmt: skip
         self.subject, self.arguments, self.ranks, self.seed = subject, arguments, ranks, seed
-        self.timeout, self.patience = timeout, timeout or _FIRST
+        self.timeout = math.inf if timeout is None else timeout
+        self.patience = min(self.timeout, _FIRST)
         self.group: Group | None = None
         self.moving: list[int] = []
         self.values: Values = []
@@ -123,7 +125,7 @@ class Passes:
             for rank, one in enumerate(described)
         ]
         plain = self.run(self.values)
-        self.patience = self.timeout or max(_LEAST, _MANY * self.running().took)
+        self.patience = min(self.timeout, max(_LEAST, _MANY * self.running().took))
         if not any(one.declared for one in described):
             answered = {
                 k for _, what, k, g in plain.tensors() if what == "gradient" and g is not None

@@ -102,6 +102,10 @@ class Board:
         if start + len(line) < _BOARD:  # what is written last may be lost, of hundreds
             self._memory[start : start + len(line)] = line
 
+    def is_empty(self) -> bool:
+        """Whether none was entered."""
+        return self._memory[0] == 0
+
     def read(self) -> list[str]:
         """The names, in order."""
         return self._memory[:].rstrip(b"\0").decode().splitlines()

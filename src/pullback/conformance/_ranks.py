@@ -7,6 +7,7 @@ in a collective, that is what a collective left out looks like.
 import os
 import pickle
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -33,6 +34,8 @@ __all__ = ["Failed", "Group", "Ranks", "refuse_here"]
 _MOST = 16
 _POLL = 0.05
 _STARTUP = 120.0
+# A rank of another group that is started meanwhile would hold what must close when a rank ends.
+_STARTING = threading.Lock()
 _AFTER_ERROR = 0.3  # seconds: the others wait for a rank that has raised, as a rule
 
 
@@ -110,6 +113,7 @@ class Group:
         described: the tensors among the arguments of each rank.
         alive: whether the ranks can be asked again.
         took: seconds that the last answer took, by the clock.
+        speaks: whether any rank has entered a collective.
     """
 
     def __init__(
@@ -119,20 +123,21 @@ class Group:
         self._connections: list[Connection] = []
         self._children: list[Child] = []
         self._boards = [Board() for _ in range(count)]
-        self.alive, self.took, self._graph = True, 0.0, 0
+        self.alive, self.speaks, self.took, self._graph = True, False, 0.0, 0
         self.close = weakref.finalize(
             self, _end, os.getpid(), self._children, self._connections, self._folder
         )
         _load_backward()
         whole = Path(self._folder.name)
-        for number in range(count):
-            ours, theirs = Pipe()
-            place = whole / str(number)
-            place.mkdir()
-            rank = Rank(number, count, subject, make, seed, theirs, self._boards[number])
-            self._children.append(start_copy(lambda rank=rank: rank.run(whole), place))
-            self._connections.append(ours)
-            theirs.close()
+        with _STARTING:
+            for number in range(count):
+                ours, theirs = Pipe()
+                place = whole / str(number)
+                place.mkdir()
+                rank = Rank(number, count, subject, make, seed, theirs, self._boards[number])
+                self._children.append(start_copy(lambda rank=rank: rank.run(whole), place))
+                self._connections.append(ours)
+                theirs.close()
         self.described: list[Described] = self._hear(_STARTUP)
 
     def forward(
@@ -189,6 +194,7 @@ class Group:
             if waiting and min(spent[rank].seconds for rank in waiting) > limit:
                 break
         self.took = time.monotonic() - started
+        self.speaks = self.speaks or not all(board.is_empty() for board in self._boards)
         if waiting or any(kind == "died" for kind, _ in answers.values()):
             self.alive = False
             ends = self.close()
