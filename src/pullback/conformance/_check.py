@@ -1,7 +1,7 @@
 """`check`: run every clause of the contract on one Function."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -116,11 +116,8 @@ def check(
     subject = Subject.of(function, gradient)
     arguments = Arguments.of(inputs, kwargs)
     if ranks is not None:
-        _refuse_others(clauses, chosen)
-        report = check_on_ranks(subject, arguments, ranks, seed, timeout)
-        if on_finding is not None:
-            on_finding(report.findings[0])
-        return report
+        asked = [] if clauses is None else [clause.id for clause in chosen]
+        return check_on_ranks(subject, arguments, ranks, asked, seed, timeout, on_finding)
     refuse_data(arguments)
     arguments, unjudged = without_nan(arguments)
     if isolate:
@@ -148,17 +145,6 @@ def check(
         time.perf_counter() - started, environment(), probe.constants, without=left_out,
         unjudged=unjudged,
     )  # fmt: skip
-
-
-def _refuse_others(clauses: object, chosen: Sequence[Clause]) -> None:
-    """On several ranks one clause is judged; the others are judged on none."""
-    if clauses is not None and [clause.id for clause in chosen] != ["distributed"]:
-        raise ArgumentError(
-            "On several ranks the clause distributed alone is checked.",
-            given=", ".join(clause.id for clause in chosen),
-            expected='ranks=2, or ranks=2 with clauses="distributed"',
-            mend="Check the other clauses in a call of their own, without ranks.",
-        )
 
 
 def _check_few_options(isolate: object, timeout: object, kwargs: object) -> None:

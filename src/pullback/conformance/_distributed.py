@@ -6,7 +6,7 @@ gradients are needed, and with other shards.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from pullback.conformance._steps import motions
 from pullback.conformance._subject import Subject
 from pullback.conformance._values import close
 from pullback.conformance.clauses.distributed import distributed
+from pullback.errors import ArgumentError
 from pullback.report import Finding, Report, Verdict
 
 __all__ = ["check_on_ranks"]
@@ -41,26 +42,41 @@ _HINT = (
 )
 
 
-def check_on_ranks(
-    subject: Subject, arguments: Arguments, ranks: int | Ranks, seed: int,
+def check_on_ranks(  # noqa: PLR0917 - what `check` was given
+    subject: Subject,
+    arguments: Arguments,
+    ranks: int | Ranks,
+    asked: Sequence[str],
+    seed: int,
     timeout: float | None,
-) -> Report:  # fmt: skip
+    on_finding: Callable[[Finding], object] | None = None,
+) -> Report:
     """Check the clause `distributed`.
 
     Arguments:
         subject: what is checked.
         arguments: what `check` was given.
         ranks: the processes, and what else each is given.
+        asked: the ids of the clauses that were asked for by name.
         seed: seeds every random choice.
         timeout: seconds of work, or of sleep, that one pass on all ranks may take.
+        on_finding: called with the finding.
 
     Raises:
-        ArgumentError: no ranks can be started here.
+        ArgumentError: other clauses were asked for, or no ranks can be started here.
     """
-    ranks = ranks if isinstance(ranks, Ranks) else Ranks(ranks)
+    if set(asked) - {distributed.id}:
+        raise ArgumentError(
+            "On several ranks the clause distributed alone is checked.",
+            given=", ".join(asked),
+            expected='ranks=2, or ranks=2 with clauses="distributed"',
+            mend="Check the other clauses in a call of their own, without ranks.",
+        )
+    passes = Passes(
+        subject, arguments, ranks if isinstance(ranks, Ranks) else Ranks(ranks), seed, timeout
+    )
     refuse_here()
     started = time.perf_counter()
-    passes = Passes(subject, arguments, ranks, seed, timeout)
     judge = _Judge(passes)
     try:
         with guarded():
@@ -69,6 +85,8 @@ def check_on_ranks(
         passes.end()
     if finding.verdict not in (Verdict.HOLDS, Verdict.SKIPPED):
         finding = replace(finding, why=distributed.why, hint=finding.hint or distributed.mend)
+    if on_finding is not None:
+        on_finding(finding)
     return Report(
         subject.name, judge.intent, subject.gradient is None, (finding,), seed,
         time.perf_counter() - started, environment(),

@@ -36,8 +36,7 @@ _LEAST_VALUES = 2**16
 class RecordedCall:
     """One call of a Function: its arguments as plain data, and the tensors they refer to.
 
-    Where several ranks ran the program, ``place`` is the rank, the number of ranks, and how many
-    calls of its Function that rank had made with it.
+    On several ranks ``place`` is the rank, of how many, and the number of the call on that rank.
     """
 
     arguments: list[Any]
