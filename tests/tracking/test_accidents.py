@@ -19,7 +19,7 @@ from torch import nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, RecordingError
 from pullback.tracking import Tracker
-from pullback.tracking.run._writing import LineFile, RunWriter
+from pullback.tracking.run._recording import LineFile, RunWriter
 from pullback.tracking.sinks import JsonLines
 from pullback.tracking.watch._rounds import Rounds
 

@@ -27,7 +27,7 @@ from pullback.tracking.formats import ProductFormats, QuantisationNoise, Recipe
 from pullback.tracking.report._html import render_html
 from pullback.tracking.report._thinning import thin
 from pullback.tracking.run._points import Points, decode_points, encode_points
-from pullback.tracking.run._writing import write_run
+from pullback.tracking.run._recording import write_run
 
 
 def tracked(tmp_path: Path, steps: int = 5) -> tuple[Tracker, Path]:

@@ -18,10 +18,10 @@ from pullback.conformance._clause import (
 from pullback.conformance._contracts import contract_of, judged_elsewhere
 from pullback.conformance._distributed import check_on_ranks
 from pullback.conformance._guard import environment, guarded, unpatched
+from pullback.conformance._held import own_generators
 from pullback.conformance._intent import infer_intent
 from pullback.conformance._isolate import Isolation, check_isolated
 from pullback.conformance._not_a_number import without_nan
-from pullback.conformance._own_generators import own_generators
 from pullback.conformance._prepare import prepare, refuse_data
 from pullback.conformance._ranks import Ranks
 from pullback.conformance._subject import Subject

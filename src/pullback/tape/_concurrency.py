@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 from pullback.errors import ArgumentError
 from pullback.internal._limiter import Limiter
+from pullback.internal._setting import setting
 
-__all__ = ["call_within_limit", "concurrency", "drive", "loop_of", "run", "runs", "slot"]
+__all__ = ["begin", "call_within_limit", "concurrency", "drive", "loop_of", "run", "runs", "slot"]
 
 T = TypeVar("T")
 DEFAULT_LIMIT = 64
@@ -24,8 +25,7 @@ _default = Limiter(DEFAULT_LIMIT)
 _limiter: ContextVar[Limiter] = ContextVar("pullback.tape.limiter", default=_default)
 
 
-@contextlib.contextmanager
-def concurrency(limit: int) -> Iterator[None]:
+def concurrency(limit: int) -> contextlib.AbstractContextManager[Limiter]:
     """Let at most so many rules that wait run at once inside; 64 by default.
 
     A rule that runs others (it applies Functions, or runs backward) lends them its own place,
@@ -45,11 +45,7 @@ def concurrency(limit: int) -> Iterator[None]:
         raise ArgumentError(
             "The limit on concurrency is no positive whole number.", given=f"limit={limit!r}"
         )
-    token = _limiter.set(Limiter(limit))
-    try:
-        yield
-    finally:
-        _limiter.reset(token)
+    return setting(_limiter, Limiter(limit))
 
 
 @contextlib.contextmanager
@@ -62,23 +58,18 @@ def slot() -> Iterator[None]:
     except BaseException:
         limiter.give_up(future)
         raise
-    token = _limiter.set(Limiter(1))
     try:
-        yield
+        with setting(_limiter, Limiter(1)):
+            yield
     finally:
-        _limiter.reset(token)
         limiter.release()
 
 
 @contextlib.asynccontextmanager
 async def _slot() -> AsyncIterator[None]:
-    limiter = _limiter.get()
-    async with limiter.place():
-        token = _limiter.set(Limiter(1))
-        try:
+    async with _limiter.get().place():
+        with setting(_limiter, Limiter(1)):
             yield
-        finally:
-            _limiter.reset(token)
 
 
 async def call_within_limit(
@@ -188,6 +179,11 @@ def _serve(loop: asyncio.AbstractEventLoop, name: int | str) -> None:
     loop.run_forever()
 
 
+def begin(coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    """Let a coroutine run beside this, in the loop that `run` would take; what it gives."""
+    return asyncio.run_coroutine_threadsafe(coroutine, loop_of(getattr(_here, "depth", 0)))
+
+
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end from synchronous code, whether or not a loop runs here.
 
@@ -195,7 +191,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     to a loop can be kept. A coroutine that calls this itself is served by the next loop, so that
     none waits for itself.
     """
-    future = asyncio.run_coroutine_threadsafe(coroutine, loop_of(getattr(_here, "depth", 0)))
+    future = begin(coroutine)
     try:
         return future.result()
     except BaseException:

@@ -32,11 +32,12 @@ class _Named(Space):
 class _Read(Node):
     """A node that was read from JSON: to look at."""
 
-    __slots__ = ("outputs",)
+    __slots__ = ("notes", "outputs")
+    notes: list[dict[str, str]]
 
 
 def to_json(roots: Roots, indent: int | None = None) -> str:
-    """A graph as JSON: its nodes, edges, roles, and the values that are numbers or texts.
+    """A graph as JSON: nodes, edges, roles, values that are numbers or texts, notes on leaves.
 
     The same graph gives the same text, whatever the process and the timing.
 
@@ -64,6 +65,7 @@ def to_json(roots: Roots, indent: int | None = None) -> str:
                 None if following is None else [index[following], number]
                 for following, number in node._next
             ],
+            **_notes(node),
         }
         for node in order
     ]
@@ -88,6 +90,10 @@ def from_json(text: str) -> list[GradientEdge]:
         nodes = [_Read(str(entry["name"])) for entry in whole["nodes"]]
         for node, entry in zip(nodes, whole["nodes"], strict=True):
             node.outputs = tuple(map(_read_output, entry["outputs"]))
+            node.notes = [
+                {"function": str(note["function"]), "text": str(note["text"])}
+                for note in entry.get("notes", ())
+            ]
             node.next_functions = [  # type: ignore[bad-assignment]
                 (None, 0) if edge is None else (nodes[edge[0]], int(edge[1]))
                 for edge in entry["next"]
@@ -191,6 +197,17 @@ def _edges(roots: Any) -> list[GradientEdge]:
 
 def _order(edges: Sequence[GradientEdge]) -> list[Node]:
     return plan(list(dict.fromkeys(edge.node for edge in edges)), None).order
+
+
+def _notes(node: Node) -> dict[str, Any]:
+    """What was said of a leaf that is a text, with who said it; nothing of other nodes."""
+    notes = node.notes if isinstance(node, _Read) else []
+    if isinstance(node, AccumulateGrad) and isinstance(node.variable._grad, list):
+        notes = [
+            {"function": note.origin.function if note.origin else "", "text": str(note._data)}
+            for note in node.variable._grad
+        ]
+    return {"notes": notes} if notes else {}
 
 
 def _output(output: Output) -> dict[str, Any]:

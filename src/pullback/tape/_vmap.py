@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError, UnsupportedError
+from pullback.internal._setting import setting
 from pullback.tape import _layout
 from pullback.tape._apply import Application, aapply, apply
 from pullback.tape._concurrency import drive, run
@@ -148,15 +149,11 @@ def vmap(
                 given=f"sizes {sorted(sizes)}", expected="at least one item, as many in each",
             )  # fmt: skip
         info = VmapInfo(sizes.pop(), randomness or "error", randomness is not None)
-        token = _level.set(_level.get() + 1)
-        level = _level.get()
-        try:
+        with setting(_level, _level.get() + 1) as level:
             result = func(*[
                 arg if row is None else Batched(row, level, info)
                 for arg, row in zip(args, rows, strict=True)
             ])  # fmt: skip
-        finally:
-            _level.reset(token)
         if isinstance(result, tuple):
             wanted = out_dims if isinstance(out_dims, tuple) else (out_dims,) * len(result)
             return tuple(

@@ -16,10 +16,9 @@ from pullback.tracking.formats import (
 from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.report._diagnosis import Finding, diagnose
 from pullback.tracking.run._difference import Change, diff
-from pullback.tracking.run._identity import Key, Place
-from pullback.tracking.run._observation import Observation
-from pullback.tracking.run._reading import read_run
-from pullback.tracking.run._run import Run, Series
+from pullback.tracking.run._identity import Key, Observation, Place
+from pullback.tracking.run._log import Run, Series
+from pullback.tracking.run._recording import read_run
 from pullback.tracking.watch._annotate import annotate
 from pullback.tracking.watch._blocks import BlockAdvice
 from pullback.tracking.watch._measures import channel_maximum

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from pullback.internal._extras import require
-from pullback.tracking.run._identity import Key
-from pullback.tracking.run._observation import Observation, Sink
-from pullback.tracking.run._writing import LineFile, observation_fields
+from pullback.tracking.run._identity import Key, Observation, Sink
+from pullback.tracking.run._recording import LineFile, observation_fields
 
 __all__ = ["JsonLines", "Sink", "TensorBoard", "WeightsAndBiases"]
 

@@ -46,7 +46,7 @@ def test_the_sources_of_a_kernel_are_those_of_its_room():
     wanted = {"states/_cpu.py", "kernels/_cpu.py"}
     assert wanted <= found
     assert not any(name.startswith("tensor/") for name in found)
-    assert {"measure/_layout.py", "_exponents/_cpu.py"} <= names("pullback.tracking.measure._cpu")
+    assert {"measure/_layout.py", "vectors/_cpu.py"} <= names("pullback.tracking.measure._cpu")
 
 
 def test_a_change_in_any_file_that_a_kernel_uses_is_noticed(tmp_path):

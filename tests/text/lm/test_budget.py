@@ -134,7 +134,7 @@ def test_the_schedules_have_64_calls_under_way_and_answers():
 
 
 def test_the_schedules_would_catch_a_budget_that_reserves_nothing(monkeypatch):
-    monkeypatch.setattr(Account, "_fits", lambda self, amounts, beside: True)
+    monkeypatch.setattr(Account, "_exceeded", lambda self, amounts, beside: [])
 
     def exceeded(seed):
         try:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pullback.compat.curobo._buffers import fill
+from pullback.compat.curobo._schemes import Four
 
 __all__ = [
     "euler_integrate",
@@ -26,8 +27,6 @@ __all__ = [
     "tensor_step_pos_ik",
     "tensor_step_vel",
 ]
-
-Four = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def _start_row(part: Tensor, act: Tensor) -> Tensor:

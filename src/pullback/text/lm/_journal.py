@@ -21,17 +21,6 @@ from pullback.text.lm._summary import ModelSummary
 
 __all__ = ["Journal"]
 
-_MARK, _SHARED = 0x50424A32, 0x50424332  # "PBJ2", "PBC2"
-_SCHEMA = """
-CREATE TABLE calls (
-    id INTEGER PRIMARY KEY,
-    digest TEXT NOT NULL, place TEXT NOT NULL, occurrence INTEGER NOT NULL,
-    model TEXT NOT NULL, request TEXT NOT NULL, key TEXT NOT NULL,
-    begun REAL NOT NULL, ended REAL, answer TEXT, failure TEXT, checksum TEXT NOT NULL,
-    UNIQUE (place, digest, occurrence)
-) STRICT;
-CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum TEXT NOT NULL) STRICT
-"""
 _ALL = "SELECT * FROM calls ORDER BY id"
 _ANSWERED = "SELECT * FROM calls WHERE digest=? AND answer IS NOT NULL ORDER BY id LIMIT 1"
 _WRITE = """
@@ -67,11 +56,7 @@ class Journal:
     def __init__(
         self, path: str | os.PathLike[str], *, make: bool = True, shared: bool = False
     ) -> None:
-        self._database = Database(
-            path, mark=_SHARED if shared else _MARK, schema=_SCHEMA, alone=not shared,
-            what="cache" if shared else "journal", make=make,
-            tables=() if shared else ("calls", "notes"),
-        )  # fmt: skip
+        self._database = Database(path, make=make, shared=shared)
         self.path = self._database.path
         self.paid, self.recorded = ModelSummary(), 0
         self._taken: dict[tuple[str, str], set[int]] = defaultdict(set)

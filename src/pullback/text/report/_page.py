@@ -80,7 +80,7 @@ def render_run(journal: Journal) -> str:
 
 def _drawings(calls: Sequence[Call], notes: Mapping[str, Any]) -> list[Any]:
     return [
-        draw(name.removeprefix("graph:"), value["graph"], calls, value["feedback"])
+        draw(name.removeprefix("graph:"), value, calls)
         for name, value in notes.items()
         if name.startswith("graph:")
     ]

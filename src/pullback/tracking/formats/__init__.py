@@ -2,13 +2,11 @@
 
 from pullback.tracking.formats._advice import FormatAdvice, advise_formats, advise_from_exponents
 from pullback.tracking.formats._block_errors import BlockErrors
-from pullback.tracking.formats._find import find_format
 from pullback.tracking.formats._model import SimulatedFormat, simulate_format
 from pullback.tracking.formats._noise import QuantisationNoise, signal_to_noise
-from pullback.tracking.formats._number_format import NumberFormat
 from pullback.tracking.formats._recipe import ProductFormats, Recipe
 from pullback.tracking.formats._round import draw_noise, round_values
-from pullback.tracking.formats._scaled import SCALED_FORMATS, ScaledFormat
+from pullback.tracking.formats._scaled import SCALED_FORMATS, ScaledFormat, find_format
 from pullback.tracking.formats._table import (
     BFLOAT16,
     E2M1,
@@ -20,6 +18,7 @@ from pullback.tracking.formats._table import (
     FORMATS,
     INT4,
     INT8,
+    NumberFormat,
 )
 
 __all__ = [

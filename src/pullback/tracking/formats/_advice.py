@@ -1,16 +1,15 @@
 """Format advice: what a number format loses of some values, and the scale that loses least."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
-from pullback.tracking.formats._find import Named, find_format
-from pullback.tracking.formats._number_format import NumberFormat
 from pullback.tracking.formats._round import check_values, parts_of
-from pullback.tracking.formats._table import FORMATS
+from pullback.tracking.formats._scaled import Named, find_format
+from pullback.tracking.formats._table import FORMATS, NumberFormat
 
 __all__ = ["FormatAdvice", "advise_formats", "advise_from_exponents"]
 
@@ -91,8 +90,10 @@ def advise_formats(values: Tensor, formats: Iterable[Named] = FORMATS) -> dict[s
     flat = parts_of(values.detach()).reshape(-1).to(torch.float64).abs()
     flat = flat[flat.isfinite()]
     magnitudes = flat[flat > 0].sort().values
+    upto = torch.arange(len(magnitudes) + 1, device=flat.device)
+    zeros = len(flat) - len(magnitudes)
     return {
-        known.name: _advise_exactly(magnitudes, int(flat.numel()), known)
+        known.name: _advise(known, magnitudes, magnitudes, upto, zeros)
         for known in _unscaled(formats)
     }
 
@@ -108,62 +109,46 @@ def _unscaled(formats: Iterable[Named]) -> Iterator[NumberFormat]:
         yield known
 
 
-def _advise_exactly(magnitudes: Tensor, count: int, known: NumberFormat) -> FormatAdvice:
-    ends = torch.frexp(magnitudes[[0, -1]]).exponent - 1 if magnitudes.numel() else ()
-    # Beyond 2**-900 and 2**900 the scaled limits would leave float64.
-    shifts = [k for k in _candidates([int(end) for end in ends], known) if abs(k) <= 900]
-    scales = torch.tensor([2.0**k for k in shifts], dtype=torch.float64, device=magnitudes.device)
-    counts = torch.stack(_count(magnitudes, scales, known), 1).tolist()
-    return _choose(known, count, magnitudes.numel(), dict(zip(shifts, counts, strict=True)))
-
-
-def _candidates(ends: Sequence[int], known: NumberFormat) -> range:
-    """Every power of two that may be best: those that move some value to a limit."""
-    if not ends:
-        return range(1)
-    low = known.largest_exponent - max(ends) - 1
-    high = known.smallest_exponent - min(ends) + 1
-    return range(min(low, 0), max(high, 0) + 1)
-
-
-def _choose(
-    known: NumberFormat,
-    count: int,
-    nonzero: int,
-    counted: Mapping[int, Sequence[int]],
-    unsure: Sequence[int] = (0, 0),
+def _advise(
+    known: NumberFormat, low: Tensor, high: Tensor, upto: Tensor, zeros: int
 ) -> FormatAdvice:
-    """The advice from what each power of two overflows, flushes to zero and makes subnormal."""
-    overflow, underflow, subnormal = counted[0]
-    best = min(counted, key=lambda k: (sum(counted[k][:2]), counted[k][2], abs(k)))
-    return FormatAdvice(
-        number_format=known,
-        count=count,
-        nonzero=nonzero,
-        overflow=overflow,
-        underflow=underflow,
-        subnormal=subnormal,
-        overflow_at_most=overflow + unsure[0],
-        underflow_at_most=underflow + unsure[1],
-        best_scale=2.0**best,
-        lost_at_best=sum(counted[best][:2]),
-    )
+    """Count what a format loses of magnitudes of which each lies between a low and a high one.
 
+    Arguments:
+        known: the format.
+        low: ascending, float64.
+        high: likewise; the same where values are known exactly.
+        upto: how many magnitudes there are before each of these, and in all.
+        zeros: how many values are zero.
+    """
+    ends = torch.frexp(torch.stack([low[0], high[-1]])).exponent - 1 if len(low) else ()
+    first, last = map(int, ends) if len(low) else (known.smallest_exponent, known.largest_exponent)
+    # Every power of two that may be best moves some value to a limit. Beyond 2**-900 and 2**900
+    # the scaled limits would leave float64.
+    span = known.largest_exponent - last - 1, known.smallest_exponent - first + 1
+    shifts = [k for k in range(min(span[0], 0), max(span[1], 0) + 1) if abs(k) <= 900]
+    scales = torch.tensor([2.0**k for k in shifts], dtype=torch.float64, device=low.device)
 
-def _count(
-    magnitudes: Tensor, scales: Tensor, known: NumberFormat
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return, for each scale, the counts of overflow, underflow and subnormal results."""
-    total = magnitudes.numel()
-    # Multiplying the values by 2**k is dividing the limits by it, which is exact.
-    below_bound = torch.searchsorted(
-        magnitudes, known.overflow_bound / scales, right=not known.overflows_at_bound
+    def count_below(limit: float, edges: Tensor, with_it: bool = False) -> Tensor:
+        # Multiplying the values by 2**k is dividing the limits by it, which is exact.
+        return upto[torch.searchsorted(edges, limit / scales, right=with_it)]
+
+    beyond, half, total = known.overflow_bound, known.smallest / 2, upto[-1]
+    over, over_at_most = (
+        total - count_below(beyond, edges, not known.overflows_at_bound) for edges in (low, high)
     )
     # Half the smallest value is a tie, and zero is even: it rounds to zero.
-    to_zero = torch.searchsorted(magnitudes, known.smallest / 2 / scales, right=True)
+    under, under_at_most = (count_below(half, edges, True) for edges in (high, low))
     # What rounds up to the smallest normal value is subnormal before, and loses precision.
-    below_normal = torch.searchsorted(magnitudes, known.smallest_normal / scales)
-    return total - below_bound, to_zero, (below_normal - to_zero).clamp(min=0)
+    fine = (count_below(known.smallest_normal, high) - under_at_most).clamp(min=0)
+    counts = torch.stack([over, under, fine, over_at_most, under_at_most], 1).tolist()
+    counted = dict(zip(shifts, counts, strict=True))
+    best = min(counted, key=lambda k: (sum(counted[k][:2]), counted[k][2], abs(k)))
+    nonzero, (over, under, fine, over_at_most, under_at_most) = int(total), counted[0]
+    return FormatAdvice(
+        known, zeros + nonzero, nonzero, over, under, fine, over_at_most, under_at_most,
+        2.0**best, sum(counted[best][:2]),
+    )  # fmt: skip
 
 
 def advise_from_exponents(
@@ -196,36 +181,12 @@ def advise_from_exponents(
     """
     if zeros < 0 or any(count < 0 for count in exponents.values()):
         raise ArgumentError("A count is negative.", given=f"zeros={zeros}, {dict(exponents)!r}")
-    bins = {int(e): int(count) for e, count in exponents.items() if count}
-    return {
-        known.name: _advise_bins(bins, zeros, known, largest, smallest)
-        for known in _unscaled(formats)
-    }
-
-
-def _advise_bins(
-    bins: dict[int, int],
-    zeros: int,
-    known: NumberFormat,
-    largest: float | None,
-    smallest: float | None,
-) -> FormatAdvice:
-    counted = {shift: _count_bins(bins, shift, known) for shift in _candidates([*bins], known)}
-    edge = known.smallest_exponent - known.mantissa_bits - 1  # half the smallest value is 2**edge
-    over, under = bins.get(known.largest_exponent, 0), bins.get(edge, 0)
-    if largest is not None and largest < known.overflow_bound:
-        over = 0
-    if smallest is not None and smallest > known.smallest / 2:
-        under = 0
-    nonzero = sum(bins.values())
-    return _choose(known, nonzero + zeros, nonzero, counted, (over, under))
-
-
-def _count_bins(bins: dict[int, int], shift: int, known: NumberFormat) -> tuple[int, int, int]:
-    """Return the counts that are certain after scaling by ``2**shift``."""
-    top, normal = known.largest_exponent - shift, known.smallest_exponent - shift
-    edge = normal - known.mantissa_bits - 1
-    overflow = sum(count for e, count in bins.items() if e > top)
-    underflow = sum(count for e, count in bins.items() if e < edge)
-    subnormal = sum(count for e, count in bins.items() if edge < e < normal)
-    return overflow, underflow, subnormal
+    bins = {min(max(int(e), -1074), 1023): int(n) for e, n in sorted(exponents.items()) if n}
+    low = torch.tensor([2.0**e for e in bins], dtype=torch.float64)
+    high = low * (2 - 2.0**-52)
+    if bins and largest is not None:
+        high[-1] = max(largest, low[-1])
+    if bins and smallest is not None:
+        low[0] = min(smallest, high[0])
+    upto = torch.tensor([0, *bins.values()]).cumsum(0)
+    return {known.name: _advise(known, low, high, upto, zeros) for known in _unscaled(formats)}

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
-from pullback.tracking.formats._find import Format, find_format
 from pullback.tracking.formats._round import check_values, parts_of, round_values
-from pullback.tracking.formats._scaled import ScaledFormat
+from pullback.tracking.formats._scaled import Format, ScaledFormat, find_format
 from pullback.tracking.formats._table import E4M3
 
 __all__ = ["BlockErrors", "choose_blocks", "measure_blocks"]

@@ -22,18 +22,13 @@ from torch.nn import functional
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.tensor import Function
 from pullback.tracking.formats._products import FACTORS
-from pullback.tracking.formats._round import Overflow, Rounder
-from pullback.tracking.formats._scaled import ScaledFormat
+from pullback.tracking.formats._round import Rounder
 from pullback.tracking.formats._simulate import RoundValueFunction
+from pullback.tracking.formats._table import Overflow
 
-__all__ = ["BlockProductFunction", "along", "multiply_by"]
+__all__ = ["BlockProductFunction", "multiply_by"]
 
 Multiply = Callable[..., Tensor]
-
-
-def along(number_format: Rounder, dim: int) -> Rounder:
-    """A format with its channels and blocks along a dimension, if it has any."""
-    return number_format.along(dim) if isinstance(number_format, ScaledFormat) else number_format
 
 
 class BlockProductFunction(Function):
@@ -69,7 +64,7 @@ class BlockProductFunction(Function):
         def rounded(dim: int) -> Tensor:
             if ctx.number_format is None:
                 return cotangent
-            chosen = along(ctx.number_format, dim)
+            chosen = ctx.number_format.along(dim)
             return RoundValueFunction.apply(cotangent, noise, chosen, ctx.overflow)
 
         first = second = None

@@ -7,10 +7,9 @@ from torch import Tensor, nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal.torch import get_unwrapped, is_batchedtensor, is_recomputing, run_eagerly
-from pullback.tracking.formats._blocks import BlockProductFunction, along
+from pullback.tracking.formats._blocks import BlockProductFunction
 from pullback.tracking.formats._deferred import check_output
 from pullback.tracking.formats._delayed import DelayedScales
-from pullback.tracking.formats._find import Named
 from pullback.tracking.formats._mode import rounding_products
 from pullback.tracking.formats._noise import (
     NoiseMeter,
@@ -28,7 +27,7 @@ from pullback.tracking.formats._round import (
     draw_noise,
     round_values,
 )
-from pullback.tracking.formats._scaled import ScaledFormat
+from pullback.tracking.formats._scaled import Named, ScaledFormat
 from pullback.tracking.formats._simulate import RoundGradientFunction, simulate_tensor
 from pullback.tracking.formats._spot import Spot
 
@@ -119,7 +118,7 @@ class SimulatedFormat(nn.Module):
         wanted = self._formats(spot).of(role)
         if wanted is None:
             return x
-        chosen = self._delayed.fix(wanted if dim is None else along(wanted, dim), spot)
+        chosen = self._delayed.fix(wanted if dim is None else wanted.along(dim), spot)
         how = {"rounding": self.rounding, "overflow": self.overflow, "generator": self.generator}
         rounded = simulate_tensor(x, chosen, None, **how)
         if self.training:
@@ -169,7 +168,7 @@ class SimulatedFormat(nn.Module):
         chosen = self._delayed.fix(wanted, spot._replace(factor=-1))
         y = BlockProductFunction.apply(first, second, *again, noise, chosen, self.overflow)
         if wanted is not None and chosen is not None:
-            self._see_gradient(y, wanted, along(chosen, -1), noise, spot)
+            self._see_gradient(y, wanted, chosen.along(-1), noise, spot)
         return y
 
     def noise(self) -> list[QuantisationNoise]:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from pullback.internal.torch import innermost
-from pullback.tracking.formats._find import Named, find_format
 from pullback.tracking.formats._recipe import Role
 from pullback.tracking.formats._round import check_values, parts_of, round_values
+from pullback.tracking.formats._scaled import Named, find_format
 
 __all__ = [
     "ROLES",

@@ -6,8 +6,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.tracking.formats._find import Format, Named, find_format
-from pullback.tracking.formats._scaled import ScaledFormat
+from pullback.tracking.formats._scaled import Format, Named, ScaledFormat, find_format
 
 __all__ = ["ProductFormats", "Recipe", "Role"]
 

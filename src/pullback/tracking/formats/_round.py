@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal._dtypes import PACKED
-from pullback.tracking.formats._number_format import NumberFormat
+from pullback.tracking.formats._table import Overflow
 
 __all__ = [
     "Overflow",
@@ -22,10 +22,6 @@ __all__ = [
 ]
 
 Rounding = Literal["nearest", "stochastic"]
-Overflow = Literal["saturate", "cast"]
-
-_MANTISSA = 52  # of float64
-_BIAS = 1023
 
 
 def check_choices(rounding: str, overflow: str) -> None:
@@ -115,19 +111,20 @@ def parts_of(values: Tensor) -> Tensor:
     return torch.view_as_real(values) if values.is_complex() else values
 
 
-class Scaled(Protocol):
-    """A format whose values share a scale: `ScaledFormat`."""
+class Rounder(Protocol):
+    """What rounds: a `NumberFormat`, or a format whose values share a scale."""
 
-    def for_parts(self) -> "Scaled":
-        """The format of the parts of complex values."""
+    def along(self, dim: int) -> "Rounder":
+        """The same, with channels and blocks, if there are any, along a dimension."""
+        ...
+
+    def for_parts(self) -> "Rounder":
+        """The format of the parts of complex values, which lie along a new last dimension."""
         ...
 
     def round(self, values: Tensor, noise: Tensor | None, overflow: Overflow) -> Tensor:
         """Round real values."""
         ...
-
-
-Rounder = NumberFormat | Scaled
 
 
 def round_values(
@@ -166,7 +163,7 @@ def round_values(
         >>> round_values(torch.tensor([0.3, 17.0, 1000.0]), E4M3).tolist()
         [0.3125, 16.0, 448.0]
     """
-    if not isinstance(number_format, NumberFormat) and not hasattr(number_format, "for_parts"):
+    if not hasattr(number_format, "for_parts"):
         raise ArgumentTypeError(
             "round_values takes a format.",
             given=repr(number_format),
@@ -177,37 +174,6 @@ def round_values(
     if values.is_complex():
         parts = parts_of(values.reshape(values.shape or (1,)))
         noise = None if noise is None else noise.reshape(parts.shape)
-        if not isinstance(number_format, NumberFormat):
-            number_format = number_format.for_parts()
-        rounded = round_values(parts, number_format, noise, overflow)
+        rounded = round_values(parts, number_format.for_parts(), noise, overflow)
         return torch.complex(*rounded.unbind(-1)).to(values.dtype).reshape(values.shape)
-    values = parts_of(values)
-    if not isinstance(number_format, NumberFormat):
-        return number_format.round(values, noise, overflow)
-    wide = values.to(torch.float64)
-    quantum = _quantum(wide, number_format)
-    steps = wide / quantum
-    if noise is None:
-        steps = torch.round(steps)
-    else:
-        size = steps.abs()
-        below = torch.floor(size)
-        steps = torch.copysign(below + (noise >= 1 - (size - below)), steps)
-    rounded = steps * quantum
-    if overflow == "saturate":
-        rounded = rounded.clamp(-number_format.largest, number_format.largest)
-    rounded = torch.where(wide.isfinite(), rounded, wide)
-    if overflow == "cast":
-        beyond = torch.copysign(torch.full_like(wide, number_format.beyond), wide)
-        rounded = torch.where(rounded.abs() > number_format.largest, beyond, rounded)
-    if not number_format.signed_zero:
-        rounded = rounded + 0.0  # -0 + 0 is +0
-    return rounded.to(values.dtype)
-
-
-def _quantum(wide: Tensor, number_format: NumberFormat) -> Tensor:
-    """Return the distance between neighbours at each value, built bit by bit: exact."""
-    exponent = ((wide.view(torch.int64) >> _MANTISSA) & 0x7FF) - _BIAS
-    exponent = exponent.clamp(number_format.smallest_exponent, _BIAS)
-    bits = (exponent - number_format.mantissa_bits + _BIAS) << _MANTISSA
-    return bits.view(torch.float64)
+    return number_format.round(parts_of(values), noise, overflow)

@@ -8,11 +8,17 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.tracking.formats._number_format import NumberFormat
-from pullback.tracking.formats._round import Overflow, round_values
-from pullback.tracking.formats._table import E4M3, FLOAT32, SCALED
+from pullback.tracking.formats._round import round_values
+from pullback.tracking.formats._table import (
+    E4M3,
+    FLOAT32,
+    FORMATS,
+    SCALED,
+    NumberFormat,
+    Overflow,
+)
 
-__all__ = ["SCALED_FORMATS", "FixedScale", "ScaledFormat"]
+__all__ = ["SCALED_FORMATS", "FixedScale", "Format", "Named", "ScaledFormat", "find_format"]
 
 Scale = Literal["float32", "E8M0", "E4M3"]
 _INFINITE = 2.0**128  # has the exponent that infinity has in float32
@@ -165,8 +171,12 @@ class FixedScale:
     number_format: ScaledFormat
     scale: Tensor
 
-    def for_parts(self) -> "FixedScale":
+    def along(self, dim: int) -> "FixedScale":
         """The same: there is one scale."""
+        return self
+
+    def for_parts(self) -> "FixedScale":
+        """The same."""
         return self
 
     def round(self, values: Tensor, noise: Tensor | None, overflow: Overflow) -> Tensor:
@@ -192,3 +202,39 @@ def _where_zero(size: Tensor, scale: Tensor) -> Tensor:
 
 SCALED_FORMATS = tuple(ScaledFormat(*row) for row in SCALED)
 """Formats with a scale that are known by name."""
+
+Format = NumberFormat | ScaledFormat
+Named = str | Format | torch.dtype
+
+
+def find_format(name: Named) -> Format:
+    """Return a number format by its name or dtype.
+
+    Arguments:
+        name: a format, its name in any case (``"E4M3"``, ``"e5m2 fnuz"``, ``"fp16"``,
+            ``"MXFP8"``, ``"int8"``), or its torch dtype.
+
+    Raises:
+        ArgumentError: there is none of this name.
+
+    Example:
+        >>> import torch
+        >>> from pullback.tracking.formats import find_format
+        >>> find_format("e5m2").largest, find_format(torch.float16).name
+        (57344.0, 'fp16')
+    """
+    if isinstance(name, NumberFormat | ScaledFormat):
+        return name
+    wanted = str(name).casefold().replace("_", " ")
+    by_dtype = {known.dtype: known for known in FORMATS if known.dtype is not None}
+    if isinstance(name, torch.dtype) and name in by_dtype:
+        return by_dtype[name]
+    for known in (*FORMATS, *SCALED_FORMATS):
+        if wanted == known.name.casefold():
+            return known
+    raise ArgumentError(
+        "There is no number format of this name.",
+        given=repr(name),
+        expected=", ".join(known.name for known in (*FORMATS, *SCALED_FORMATS))
+        + ", a NumberFormat or a ScaledFormat",
+    )

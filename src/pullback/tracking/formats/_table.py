@@ -1,10 +1,13 @@
-"""The table of number formats, which rounding, advice, simulation, reports and documents read."""
+"""`NumberFormat`, described by its bits, and the one table of formats that all else reads."""
 
-from typing import Any
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
-from pullback.tracking.formats._number_format import NumberFormat
+from pullback.errors import ArgumentError
 
 __all__ = [
     "BFLOAT16",
@@ -19,7 +22,154 @@ __all__ = [
     "INT4",
     "INT8",
     "SCALED",
+    "NumberFormat",
+    "Overflow",
 ]
+
+Overflow = Literal["saturate", "cast"]
+
+_MANTISSA, _BIAS = 52, 1023  # of float64
+
+
+@dataclass(frozen=True)
+class NumberFormat:
+    r"""A binary floating-point format with subnormal numbers.
+
+    A normal value is :math:`(-1)^s \, 2^{e - b} \, (1 + m / 2^M)`.
+
+    Arguments:
+        name: what it is called in tables.
+        exponent_bits: the number of exponent bits, >= 1; with one the values are evenly spaced.
+        mantissa_bits: the number of stored mantissa bits M, >= 0.
+        bias: the exponent bias b.
+        largest: the largest finite value.
+        infinite: whether it has infinities.
+        signed_zero: whether it has a negative zero.
+        dtype: torch's dtype for it, if there is one.
+
+    Raises:
+        ArgumentError: the numbers of bits or the largest value contradict each other.
+
+    Example:
+        >>> from pullback.tracking.formats import E4M3
+        >>> E4M3.largest, E4M3.smallest_normal, E4M3.smallest
+        (448.0, 0.015625, 0.001953125)
+    """
+
+    name: str
+    exponent_bits: int
+    mantissa_bits: int
+    bias: int
+    largest: float
+    infinite: bool = False
+    signed_zero: bool = True
+    dtype: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        if self.exponent_bits < 1 or self.mantissa_bits < 0:
+            raise ArgumentError(
+                "A number format needs an exponent bit or more and no negative mantissa.",
+                given=f"exponent_bits={self.exponent_bits}, mantissa_bits={self.mantissa_bits}",
+            )
+        if not (self.largest > 0 and self._steps.is_integer()):
+            raise ArgumentError(
+                f"The largest value of {self.name} is not one of its values.",
+                given=f"largest={self.largest}, mantissa_bits={self.mantissa_bits}",
+            )
+
+    @property
+    def bits(self) -> int:
+        """The number of bits of one value."""
+        return 1 + self.exponent_bits + self.mantissa_bits
+
+    @property
+    def _steps(self) -> float:
+        """How many of the largest binade's quanta the largest value is."""
+        return self.largest / 2.0 ** (self.largest_exponent - self.mantissa_bits)
+
+    @property
+    def smallest_exponent(self) -> int:
+        """The exponent, to base 2, of the smallest normal value."""
+        return 1 - self.bias
+
+    @property
+    def largest_exponent(self) -> int:
+        """The exponent, to base 2, of the largest value."""
+        return math.frexp(self.largest)[1] - 1
+
+    @property
+    def smallest_normal(self) -> float:
+        """The smallest positive normal value."""
+        return 2.0**self.smallest_exponent
+
+    @property
+    def smallest(self) -> float:
+        """The smallest positive value, subnormal if there are mantissa bits."""
+        return 2.0 ** (self.smallest_exponent - self.mantissa_bits)
+
+    @property
+    def overflow_bound(self) -> float:
+        """The value halfway between the largest and what would follow it."""
+        return self.largest + 2.0 ** (self.largest_exponent - self.mantissa_bits - 1)
+
+    @property
+    def overflows_at_bound(self) -> bool:
+        """Whether the value at `overflow_bound` rounds up: the largest has an odd mantissa."""
+        return int(self._steps) % 2 == 1
+
+    @property
+    def beyond(self) -> float:
+        """What a cast makes of infinity, and of all that rounds beyond the largest value.
+
+        Infinity, NaN, or the largest value; without a cast in torch, as torchao's casts do.
+        """
+        return _BEYOND.get(self.dtype, torch.inf if self.infinite else self.largest)
+
+    @property
+    def reach(self) -> tuple[float, float, float]:
+        """Powers of two: to where rounding gives zero, from where values are normal, overflow."""
+        limits = (self.smallest / 2, self.smallest_normal, self.overflow_bound)
+        return tuple(map(math.log2, limits))  # type: ignore[return-value]
+
+    def along(self, dim: int) -> "NumberFormat":
+        """The same: values share nothing."""
+        return self
+
+    def for_parts(self) -> "NumberFormat":
+        """The same, for the parts of complex values."""
+        return self
+
+    def round(self, values: Tensor, noise: Tensor | None, overflow: Overflow) -> Tensor:
+        """Return real values rounded, as `round_values` does."""
+        wide = values.to(torch.float64)
+        quantum = self._quantum(wide)
+        steps = wide / quantum
+        if noise is None:
+            steps = torch.round(steps)
+        else:
+            size = steps.abs()
+            below = torch.floor(size)
+            steps = torch.copysign(below + (noise >= 1 - (size - below)), steps)
+        rounded = steps * quantum
+        if overflow == "saturate":
+            rounded = rounded.clamp(-self.largest, self.largest)
+        rounded = torch.where(wide.isfinite(), rounded, wide)
+        if overflow == "cast":
+            beyond = torch.copysign(torch.full_like(wide, self.beyond), wide)
+            rounded = torch.where(rounded.abs() > self.largest, beyond, rounded)
+        if not self.signed_zero:
+            rounded = rounded + 0.0  # -0 + 0 is +0
+        return rounded.to(values.dtype)
+
+    def _quantum(self, wide: Tensor) -> Tensor:
+        """The distance between neighbours at each value, built bit by bit: exact."""
+        exponent = ((wide.view(torch.int64) >> _MANTISSA) & 0x7FF) - _BIAS
+        exponent = exponent.clamp(self.smallest_exponent, _BIAS)
+        return ((exponent - self.mantissa_bits + _BIAS) << _MANTISSA).view(torch.float64)
+
+    def __str__(self) -> str:
+        return self.name
+
 
 _MOST = float(torch.finfo(torch.bfloat16).max), float(torch.finfo(torch.float32).max)
 
@@ -59,6 +209,12 @@ _SCALED_ROWS: tuple[tuple[str, str, Any, Any], ...] = (
 # fmt: on
 
 _TABLE = {row[0]: NumberFormat(*row) for row in _ROWS}
+# Asked of torch, whose versions differ: E4M3 saturates from 2.12 on, and was NaN before.
+_BEYOND: dict[torch.dtype | None, float] = {
+    known.dtype: float(torch.tensor(torch.inf, device="cpu").to(known.dtype))
+    for known in _TABLE.values()
+    if known.dtype is not None
+}
 SCALED = tuple((name, _TABLE[element], *rest) for name, element, *rest in _SCALED_ROWS)
 """What a `ScaledFormat` is made from: this file has none, as a scale is rounded by the table."""
 

@@ -94,14 +94,14 @@ def measure_into(
         row: `WIDTH` float64 numbers, a NumPy array for a CPU tensor, else on its device.
         factor: a multiplier; for the CPU a number.
         backend: see `choose_backend`.
-        exponents: fill the histogram, which is most of the time on a CPU.
+        exponents: whether the histogram is wanted; without it, zeros.
     """
     # A kernel that was chosen for this device before is not chosen again for every tensor.
     chosen = "cpu" if backend == "cpu" and values.is_cpu else choose_backend(backend, values.device)
     if chosen == "cpu":
         numbers = row.numpy() if isinstance(row, torch.Tensor) else row
         kernel = kernels.implementation(__package__, "cpu")
-        kernel.measure_cpu(_flat(values), numbers, float(factor), exponents)
+        kernel.measure_cpu(_flat(values), numbers, float(factor))
     else:
         target = torch.from_numpy(row) if isinstance(row, np.ndarray) else row
         if chosen == "triton":

@@ -6,9 +6,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from pullback.tracking.measure._statistics import Statistics
-from pullback.tracking.run._identity import Key
-from pullback.tracking.run._observation import Observation
-from pullback.tracking.run._run import Run, Series
+from pullback.tracking.run._identity import Key, Observation
+from pullback.tracking.run._log import Run, Series
 
 __all__ = ["Finding", "Problem", "diagnose", "same_tensors"]
 

@@ -25,7 +25,8 @@ from pullback.tracking.report._rows import (
     row_names,
 )
 from pullback.tracking.report._thinning import thin
-from pullback.tracking.run._run import Run, Series
+from pullback.tracking.run._log import Run, Series
+from pullback.tracking.run._points import pack_points
 
 __all__ = ["render_html", "write_html"]
 
@@ -194,7 +195,8 @@ def _data(
             continue
         side = _side(series, column, offset)
         offset += side["count"]
-        blocks.append(_pack(series))
+        points = series.points
+        blocks.append(pack_points(points.scale, points.peak, points.zeros, points.flags))
         row = rows[row_name(series.key)]
         if series.key.source != "module":  # a page says so of few
             row["group"] = group_of(series.key)
@@ -204,12 +206,12 @@ def _data(
         row["rank"] = min(row["rank"], rank)
         if finding.problem not in row["problems"]:
             row["problems"].append(finding.problem)
-    points = np.concatenate(blocks).tobytes() if blocks else b""
+    packed = np.concatenate(blocks).tobytes() if blocks else b""
     return {
         "rows": list(rows.values()),
         "moments": moments,
         "microbatches": any(batch for _, batch in moments),
-        "points": base64.b64encode(points).decode("ascii"),
+        "points": base64.b64encode(packed).decode("ascii"),
         "figures": FIGURES,
         "formats": [
             dict(zip(("tiny", "normal", "top"), each.reach, strict=True)) for each in FORMATS
@@ -252,17 +254,3 @@ def _side(series: Series, column: dict[tuple[int, int], int], offset: int) -> di
 
 def _figure(value: float) -> float | None:
     return float(f"{value:.4g}") if math.isfinite(value) else None
-
-
-def _pack(series: Series) -> np.ndarray:
-    """Four bytes a point, as the page's script reads them."""
-    points = series.points
-    drawn = np.isfinite(points.scale)
-    level = np.where(drawn, points.scale, 0.0)
-    above = np.where(drawn, points.peak, 0.0) - level
-    packed = np.zeros((len(points), 4), np.uint8)
-    level = np.clip(np.round(level * 256), -32767, 32767).astype("<i2")
-    packed[:, :2] = level[:, None].view(np.uint8)
-    packed[:, 2] = np.clip(np.round(above * 8), 0, 255)
-    packed[:, 3] = points.flags
-    return packed

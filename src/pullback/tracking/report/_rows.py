@@ -2,7 +2,7 @@
 
 from pullback.tracking.report._diagnosis import Finding, same_tensors
 from pullback.tracking.run._identity import Key
-from pullback.tracking.run._run import Run
+from pullback.tracking.run._log import Run
 
 __all__ = [
     "GROUPS",

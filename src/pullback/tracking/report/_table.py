@@ -3,7 +3,7 @@
 from pullback.tracking.formats._noise import render_noise
 from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.report._rows import gradient_of
-from pullback.tracking.run._run import Run
+from pullback.tracking.run._log import Run
 
 __all__ = ["render_table"]
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from pullback.tracking.run._log import Run, Series
 from pullback.tracking.run._points import BAD, Points
-from pullback.tracking.run._run import Run, Series
 
 __all__ = ["MOMENTS", "thin"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pullback.errors import ArgumentError
 from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.run._identity import Key
-from pullback.tracking.run._run import Run
+from pullback.tracking.run._log import Run
 
 __all__ = ["Change", "diff"]
 

@@ -1,10 +1,15 @@
-"""`Key` and `Place`: which tensor a row of statistics is of, and when it was seen."""
+"""`Observation`: one tensor at one moment; its `Key` says which, its `Place` when."""
 
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
 
 from pullback.tracking.measure._layout import Direction
+from pullback.tracking.measure._statistics import Statistics
 
-__all__ = ["Key", "Phase", "Place", "Source", "Ticket"]
+__all__ = ["Key", "Observation", "Phase", "Place", "Sink", "Source", "Ticket"]
 
 Phase = Literal["training", "evaluation"]
 Source = Literal["module", "parameter", "state", "update"]
@@ -68,3 +73,33 @@ class Ticket(NamedTuple):
     recomputed: bool
     active: bool
     evaluation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One tensor at one moment, in full.
+
+    Arguments:
+        key: which tensor.
+        place: the step and the microbatch.
+        statistics: what was measured.
+        measures: what statistics of one's own gave, by name; not for a tensor that has this name
+            beside another.
+    """
+
+    key: Key
+    place: Place
+    statistics: Statistics
+    measures: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+class Sink(Protocol):
+    """What receives observations while a model trains."""
+
+    def write(self, observations: Sequence[Observation]) -> None:
+        """Take what was measured since the last flush, in the order of execution."""
+        ...
+
+    def close(self) -> None:
+        """Take nothing any more."""
+        ...

@@ -22,12 +22,10 @@ from pullback.tracking.measure._statistics import finite_counts
 __all__ = [
     "ALL_FLAGS",
     "BAD",
-    "EMPTY",
-    "NULL",
-    "POINT_BYTES",
     "Points",
     "decode_points",
     "encode_points",
+    "pack_points",
 ]
 
 POINT_BYTES = 4
@@ -74,26 +72,35 @@ def encode_points(rows: np.ndarray) -> np.ndarray:
     finite = finite_counts(rows)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         deviation = np.sqrt(rows[:, layout.M2] / np.maximum(finite, 1.0))
-        scale = np.hypot(rows[:, layout.MEAN], deviation)
-        level = np.log2(scale)
-        above = np.log2(rows[:, layout.MAX_ABS]) - level
-    empty, null = finite == 0, (finite > 0) & (rows[:, layout.MAX_ABS] == 0)
-    drawn = ~(empty | null | np.isnan(level) | np.isnan(above))
-    points = np.zeros((len(rows), POINT_BYTES), np.uint8)
-    level = np.clip(np.round(np.where(drawn, level, 0.0) * 256), -32766, 32767)
-    level = np.where(null, ALL_ZERO, np.where(drawn, level, NONE_FINITE)).astype("<i2")
-    points[:, :2] = level[:, None].view(np.uint8)
-    points[:, 2] = np.clip(np.round(np.where(drawn, above, 0.0) * 8), 0, 255)
-    share = rows[:, layout.ZEROS] / np.maximum(rows[:, layout.COUNT], 1.0)
-    rounded = np.round(share * WHOLE)
-    rounded = np.where(share > 0, np.maximum(rounded, 1), rounded)
-    rounded = np.where(share < 1, np.minimum(rounded, WHOLE - 1), rounded)
-    bad = (
+        scale = np.log2(np.hypot(rows[:, layout.MEAN], deviation))
+        peak = np.log2(rows[:, layout.MAX_ABS])
+    flags = (
         (rows[:, layout.NANS] > 0) * NAN_SEEN
         + (rows[:, layout.POSITIVE_INFINITIES] > 0) * POSITIVE_SEEN
         + (rows[:, layout.NEGATIVE_INFINITIES] > 0) * NEGATIVE_SEEN
+        + (finite == 0) * EMPTY
+        + ((finite > 0) & (rows[:, layout.MAX_ABS] == 0)) * NULL
     )
-    points[:, 3] = np.where(bad > 0, WHOLE + bad, rounded)
+    return pack_points(scale, peak, rows[:, layout.ZEROS] / np.maximum(rows[:, 0], 1.0), flags)
+
+
+def pack_points(
+    scale: np.ndarray, peak: np.ndarray, zeros: np.ndarray, flags: np.ndarray
+) -> np.ndarray:
+    """The bytes of what `Points` holds of some moments; what was packed before is so again."""
+    null = (flags & NULL) > 0
+    drawn = ~(null | ((flags & EMPTY) > 0)) & np.isfinite(scale) & np.isfinite(peak)
+    level, peak = np.where(drawn, scale, 0.0), np.where(drawn, peak, 0.0)
+    stored = np.clip(np.round(level * 256), -32766, 32767)
+    stored = np.where(null, ALL_ZERO, np.where(drawn, stored, NONE_FINITE)).astype("<i2")
+    points = np.zeros((len(scale), POINT_BYTES), np.uint8)
+    points[:, :2] = stored[:, None].view(np.uint8)
+    points[:, 2] = np.clip(np.round((peak - level) * 8), 0, 255)
+    share = np.round(zeros * WHOLE)
+    share = np.where(zeros > 0, np.maximum(share, 1), share)
+    share = np.where(zeros < 1, np.minimum(share, WHOLE - 1), share)
+    bad = flags & BAD
+    points[:, 3] = np.where(bad > 0, WHOLE + bad, np.clip(share, 0, WHOLE))
     return points
 
 

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 
 from pullback.tracking.formats._block_errors import BlockErrors, measure_blocks
-from pullback.tracking.formats._find import Named
 from pullback.tracking.formats._noise import ROLES, QuantisationNoise
 from pullback.tracking.formats._recipe import ProductFormats, Recipe, Role
-from pullback.tracking.formats._scaled import ScaledFormat
+from pullback.tracking.formats._scaled import Named, ScaledFormat
 from pullback.tracking.run._identity import Key, Place
 from pullback.tracking.watch._measures import Measures
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 import torch
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.tracking.run._history import Measured
 from pullback.tracking.run._identity import Key, Place
+from pullback.tracking.run._log import Measured
 
 __all__ = ["Measure", "Measures", "channel_maximum"]
 

@@ -79,9 +79,9 @@ class Record(Recorder):
         if order is None:
             order = 0 if direction == "forward" else 1
         key = Key(self.name, call, direction, order, recomputed, visit)
-        found = self._history.statistics(key)
+        found = self._log.totals().get(key)
         if found is None:
-            seen = ", ".join(f"{key} ({key.direction})" for key in self._history.totals())
+            seen = ", ".join(f"{key} ({key.direction})" for key in self._log.totals())
             raise ArgumentError(
                 "Nothing of that kind was recorded.",
                 given=f"{key} ({direction})",

@@ -13,10 +13,9 @@ from pullback.tracking.report._diagnosis import Finding, diagnose
 from pullback.tracking.report._html import write_html
 from pullback.tracking.report._picture import write_png
 from pullback.tracking.report._table import render_table
-from pullback.tracking.run._history import History
 from pullback.tracking.run._identity import Key
-from pullback.tracking.run._run import Run
-from pullback.tracking.run._writing import RunWriter, write_run
+from pullback.tracking.run._log import Log, Run
+from pullback.tracking.run._recording import RunWriter, write_run
 from pullback.tracking.watch._store import STATISTICS, Store
 
 __all__ = ["Recorder", "check_cadence"]
@@ -47,8 +46,8 @@ class Recorder:
     ) -> None:
         check_cadence(every)
         self._title = title
-        self._history = History(history)
-        self._store = Store(self._history.absorb, every, backend, statistics)
+        self._log = Log(history)
+        self._store = Store(self._log.absorb, every, backend, statistics)
         self._writer: RunWriter | None = None
 
     def step(self) -> None:
@@ -59,7 +58,7 @@ class Recorder:
     def totals(self) -> dict[Key, Statistics]:
         """All that was measured of each tensor, merged over the steps."""
         self._store.flush()
-        return self._history.totals()
+        return self._log.totals()
 
     @property
     def skipped(self) -> dict[str, str]:
@@ -69,14 +68,9 @@ class Recorder:
     def run(self) -> Run:
         """All that was recorded, as `diff` and the reports read it."""
         self._store.flush()
-        first = self._history.first_nonfinite
-        return Run(
-            self._history.series(),
-            first,
-            () if first is None else tuple(self._history.predecessors),
-            self._store.every,
-            self._history.dropped,
-            self.skipped,
+        return self._log.run(
+            every=self._store.every,
+            skipped=self.skipped,
             title=self._title,
             noise=self._noise(),
             advice=self._advice(),
@@ -129,7 +123,7 @@ class Recorder:
     def _write_to(self, path: str | Path) -> RunWriter:
         """Write each step, as soon as it is flushed, as a line of a file."""
         self._writer = RunWriter(path, self._title, self._store.every)
-        self._history.sinks.append(self._writer)
+        self._log.sinks.append(self._writer)
         return self._writer
 
     def _finish(self) -> None:
@@ -138,7 +132,7 @@ class Recorder:
         with ExitStack() as ends:  # each of them, whatever another one raises
             if self._writer is not None:
                 ends.callback(self._finish_file, self._writer, self.run())
-            for sink in self._history.sinks:
+            for sink in self._log.sinks:
                 if sink is not self._writer:
                     ends.callback(sink.close)
 

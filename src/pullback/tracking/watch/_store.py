@@ -23,8 +23,8 @@ from pullback.tracking.measure._dispatch import (
 )
 from pullback.tracking.measure._layout import WIDTH, Direction
 from pullback.tracking.measure._statistics import hide_unknown
-from pullback.tracking.run._history import Measured
 from pullback.tracking.run._identity import Key, Phase, Place, Source, Ticket
+from pullback.tracking.run._log import Measured
 from pullback.tracking.watch._measures import Measures
 from pullback.tracking.watch._rounds import Rounds
 

@@ -21,8 +21,7 @@ from pullback.tracking.formats._block_errors import choose_blocks
 from pullback.tracking.measure._dispatch import Backend
 from pullback.tracking.measure._layout import Direction
 from pullback.tracking.measure._statistics import Statistics
-from pullback.tracking.run._identity import Key, Phase, Place
-from pullback.tracking.run._observation import Observation, Sink
+from pullback.tracking.run._identity import Key, Observation, Phase, Place, Sink
 from pullback.tracking.run._reduction import reduce_totals
 from pullback.tracking.watch._attachment import ROOT, Attachment, Names, choose_by
 from pullback.tracking.watch._blocks import BlockAdvice, advise_blocks, block_measures, errors_of
@@ -129,7 +128,7 @@ class Tracker(Recorder):
         )
         patterns = (functions,) if isinstance(functions, str) else tuple(functions)
         self._functions = FunctionWatch(self._attachment.sightings, patterns) if patterns else None
-        self._history.sinks += sinks
+        self._log.sinks += sinks
         self._watch = StepWatch(
             model.parameters,
             self._store.advance,
@@ -205,11 +204,11 @@ class Tracker(Recorder):
     @property
     def history_bytes(self) -> int:
         """How many bytes the ring of moments holds."""
-        return self._history.nbytes
+        return self._log.nbytes
 
     def latest(self) -> list[Observation]:
         """What the last flushed step measured, in the order of execution, in full."""
-        return self._history.latest()
+        return self._log.latest()
 
     def totals(self) -> dict[Key, Statistics]:
         """All that was measured of each tensor, merged over steps, and over ranks once reduced."""
@@ -272,7 +271,7 @@ class Tracker(Recorder):
         wanted = (name, call, direction, int(direction == "backward"), False, 0, "training")
         found = {
             place: values[statistic]
-            for key, moments in self._history.measured.items()
+            for key, moments in self._log.measured.items()
             if key[:7] == wanted
             for place, values in moments
             if statistic in values
@@ -346,7 +345,7 @@ class Tracker(Recorder):
         """
         self._chosen_blocks()
         self._store.flush()
-        return errors_of(self._history.measured)
+        return errors_of(self._log.measured)
 
     def advise_blocks(self) -> BlockAdvice:
         """Which factors of products to keep in higher precision; ``str()`` of it is one sentence.
@@ -374,7 +373,7 @@ class Tracker(Recorder):
             ProgramError: another rank did not answer; what this rank measured stays as it was.
         """
         self._store.flush()
-        self._reduced = reduce_totals(self._history.totals(), group)
+        self._reduced = reduce_totals(self._log.totals(), group)
         return dict(self._reduced)
 
     def _noise(self) -> tuple[QuantisationNoise, ...]:

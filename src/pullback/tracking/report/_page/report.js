@@ -1,6 +1,6 @@
 "use strict";
 // Data: a list of rows with two sides each; their points lie one after another in one block of
-// four bytes a point: scale (int16, 1/256 octave), peak above it (1/8 octave), flags.
+// four bytes a point, as pullback.tracking.run._points packs them.
 const data = JSON.parse(document.getElementById("data").textContent);
 const bytes = Uint8Array.from(atob(data.points), (c) => c.charCodeAt(0));
 const view = new DataView(bytes.buffer);
@@ -17,11 +17,11 @@ function decode(side) {
   side.scale = new Float32Array(side.count); side.peak = new Float32Array(side.count);
   side.flags = new Uint8Array(side.count);
   for (let i = 0; i < side.count; i++) {
-    const at = 4 * (side.offset + i), flags = bytes[at + 3];
-    const hidden = flags & EMPTY ? NaN : flags & NULL ? -Infinity : 0;
-    side.scale[i] = hidden === 0 ? view.getInt16(at, true) / 256 : hidden;
+    const at = 4 * (side.offset + i), stored = view.getInt16(at, true);
+    const hidden = stored === -32767 ? NaN : stored === -32768 ? -Infinity : 0;
+    side.scale[i] = hidden === 0 ? stored / 256 : hidden;
     side.peak[i] = hidden === 0 ? side.scale[i] + bytes[at + 2] / 8 : hidden;
-    side.flags[i] = flags;
+    side.flags[i] = Math.max(bytes[at + 3] - 248, 0) | (hidden === 0 ? 0 : hidden < 0 ? NULL : EMPTY);
   }
   side.moments = side.moments || null;
   return side;

@@ -1,60 +1,108 @@
-"""`History`: what arrived on the host: totals, the last moments, the first non-finite tensor."""
+"""`Log`: what was measured, on the host; and `Run`, as every report and file reads it."""
 
 import warnings
 from collections import deque
-from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
 from pullback.errors import ArgumentError, RecordingError
-from pullback.tracking.measure._layout import COUNT, WIDTH
+from pullback.tracking.formats import QuantisationNoise
+from pullback.tracking.measure._layout import COUNT
 from pullback.tracking.measure._statistics import Statistics, finite_counts, merge_rows
-from pullback.tracking.run._identity import Key, Place
-from pullback.tracking.run._observation import Observation, Sink
+from pullback.tracking.run._identity import Key, Observation, Place, Sink
 from pullback.tracking.run._points import Points, decode_points, encode_points
-from pullback.tracking.run._run import Series, no_points
 
-__all__ = ["History", "Measured"]
+__all__ = ["PREDECESSORS", "Log", "Measured", "Run", "Series"]
 
 Measured = dict[tuple[Key, Place], dict[str, np.ndarray]]
 """What statistics of one's own made of rows, by name."""
 
 PREDECESSORS = 5
+_NOTHING = Statistics(0).to_row()
 
 
-class History:
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One tensor over the run.
+
+    Arguments:
+        key: which tensor.
+        total: all that was ever measured of it, merged.
+        points: its moments, as many as the history still holds.
+    """
+
+    key: Key
+    total: Statistics
+    points: Points
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A recorded run.
+
+    Arguments:
+        series: every tensor, in the order of its first appearance.
+        first_nonfinite: the first tensor, in the order of execution, that held a NaN or an
+            infinity, if there was one.
+        predecessors: the tensors measured just before that one, oldest first, each with its scale
+            (root mean square).
+        every: the cadence it was recorded at, in steps.
+        dropped: how many moments the history no longer holds.
+        skipped: tensors that could not be measured, with the reason.
+        truncated: the file that the run was read from ends in the middle of a line.
+        title: the model, or the program, that was tracked.
+        noise: what simulated formats lost, or one with blocks would, of each module and factor.
+        advice: what to keep in higher precision, if blocks were measured: one sentence.
+    """
+
+    series: tuple[Series, ...]
+    first_nonfinite: Observation | None = None
+    predecessors: tuple[tuple[Key, float], ...] = ()
+    every: int = 1
+    dropped: int = 0
+    skipped: dict[str, str] = field(default_factory=dict)
+    truncated: bool = False
+    title: str = "model"
+    noise: tuple[QuantisationNoise, ...] = ()
+    advice: str = ""
+
+
+class Log:
     """The totals of every tensor, its last moments, and the first that was not finite.
 
-    What arrives is handed on to sinks as well.
+    A tracker fills it while a model trains, and a file that is read fills one again. What arrives
+    is handed on to sinks as well.
 
     Moments are in a ring of frames; a frame is one moment of training, four bytes a tensor. Which
     tensors a frame is of is almost always the same from one frame to the next, so it is stored once
     and shared.
 
     Arguments:
-        limit: how many frames are kept; the oldest makes room for the newest.
+        limit: how many frames are kept, the oldest making room for the newest; ``None`` keeps all.
 
     Raises:
         ArgumentError: the limit is not positive.
     """
 
-    def __init__(self, limit: int) -> None:
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+    def __init__(self, limit: int | None) -> None:
+        whole = isinstance(limit, int) and not isinstance(limit, bool)
+        if limit is not None and not (whole and limit >= 1):
             raise ArgumentError(
                 "A history keeps at least one moment.",
                 given=f"history={limit}",
                 expected="a number of steps, 1 or more",
             )
-        self.dropped = 0
         self.first_nonfinite: Observation | None = None
+        self.predecessors: deque[tuple[Key, float]] = deque(maxlen=PREDECESSORS)
         self.sinks: list[Sink] = []
         self.measured: dict[Key, deque[tuple[Place, dict[str, np.ndarray]]]] = {}
-        self._limit = limit
+        self._dropped = 0
         self._latest: tuple[list[tuple[Key, Place]], np.ndarray, Measured] = ([], np.empty(0), {})
         self._numbers: dict[Key, int] = {}
-        self._rows = np.zeros((16, WIDTH))
-        self.predecessors: deque[tuple[Key, float]] = deque(maxlen=PREDECESSORS)
+        self._rows = np.tile(_NOTHING, (16, 1))
         self._frames: deque[tuple[Place, bytes, np.ndarray]] = deque(maxlen=limit)
         self._layouts: dict[bytes, bytes] = {}
 
@@ -63,27 +111,29 @@ class History:
     ) -> None:
         """Take in rows in the order of their execution, and hand them on."""
         self._latest = identities, rows, measured
-        numbers = [self._number(key) for key, _ in identities]
-        self._merge(np.asarray(numbers), rows)
         self._look_for_nonfinite(identities, rows)
-        moments = groupby(range(len(rows)), key=lambda index: identities[index][1])
-        for place, indices in moments:
-            chosen = list(indices)
-            self._add_frame(place, [numbers[i] for i in chosen], rows[chosen])
+        self._merge(self.add_points(identities, encode_points(rows)), rows)
         for (key, place), found in measured.items():
-            kept = self.measured.setdefault(key, deque(maxlen=self._limit))
+            kept = self.measured.setdefault(key, deque(maxlen=self._frames.maxlen))
             kept.append((place, found))
         if self.sinks:
             observations = self.latest()
             for sink in list(self.sinks):
                 self._hand(sink, observations)
 
-    def _hand(self, sink: Sink, observations: list[Observation]) -> None:
-        try:
-            sink.write(observations)
-        except RecordingError as error:  # a full disk does not end somebody's training
-            self.sinks.remove(sink)
-            warnings.warn(f"The rest of the run is not written: {error}", stacklevel=2)
+    def add_points(self, identities: list[tuple[Key, Place]], points: np.ndarray) -> np.ndarray:
+        """Take in moments alone; give the number of each one's tensor."""
+        numbers = np.fromiter((self._number(key) for key, _ in identities), np.int32)
+        moments = groupby(range(len(points)), key=lambda index: identities[index][1])
+        for place, indices in moments:
+            chosen = list(indices)
+            self._add_frame(place, numbers[chosen].tobytes(), points[chosen])
+        return numbers
+
+    def set_total(self, key: Key, total: Statistics) -> None:
+        """Say what all that was measured of a tensor is, merged."""
+        number = self._number(key)  # which may make room for it
+        self._rows[number] = total.to_row()
 
     def latest(self) -> list[Observation]:
         """The rows that were taken in last, in the order of execution, in full."""
@@ -93,22 +143,18 @@ class History:
             for (key, place), row in zip(identities, rows, strict=True)
         ]
 
-    def statistics(self, key: Key) -> Statistics | None:
-        """All that was measured of a tensor, merged."""
-        number = self._numbers.get(key)
-        return None if number is None else Statistics.from_row(self._rows[number])
-
     def totals(self) -> dict[Key, Statistics]:
-        """The merged statistics of every tensor."""
+        """The merged statistics of every tensor, in the order of first appearance."""
         return {key: Statistics.from_row(self._rows[n]) for key, n in self._numbers.items()}
 
-    def series(self) -> tuple[Series, ...]:
-        """Every tensor in the order of its first appearance."""
-        points = self._points()
-        return tuple(
-            Series(key, total, points.get(self._numbers[key], no_points()))
-            for key, total in self.totals().items()
-        )
+    def run(self, **told: Any) -> Run:
+        """All of it as a run, with what else is told of it."""
+        points, at = self._points(), np.zeros(0, np.int64)
+        none = decode_points(at, at, np.zeros((0, 4), np.uint8))
+        totals = self.totals().items()
+        series = (Series(key, total, points.get(n, none)) for n, (key, total) in enumerate(totals))
+        before = () if self.first_nonfinite is None else tuple(self.predecessors)
+        return Run(tuple(series), self.first_nonfinite, before, dropped=self._dropped, **told)
 
     @property
     def nbytes(self) -> int:
@@ -116,12 +162,17 @@ class History:
         points = sum(points.nbytes for _, _, points in self._frames)
         return points + sum(len(layout) for layout in self._layouts)
 
+    def _hand(self, sink: Sink, observations: list[Observation]) -> None:
+        try:
+            sink.write(observations)
+        except RecordingError as error:  # a full disk does not end somebody's training
+            self.sinks.remove(sink)
+            warnings.warn(f"The rest of the run is not written: {error}", stacklevel=2)
+
     def _number(self, key: Key) -> int:
         number = self._numbers.setdefault(key, len(self._numbers))
         if number == len(self._rows):
-            self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
-        if number >= len(self._numbers) - 1 and not self._rows[number].any():
-            self._rows[number] = Statistics(0).to_row()
+            self._rows = np.concatenate([self._rows, np.tile(_NOTHING, (number, 1))])
         return number
 
     def _merge(self, numbers: np.ndarray, rows: np.ndarray) -> None:
@@ -143,15 +194,12 @@ class History:
             key, place = identities[index]
             self.first_nonfinite = Observation(key, place, Statistics.from_row(rows[index]))
 
-    def _add_frame(self, place: Place, numbers: Iterable[int], rows: np.ndarray) -> None:
-        layout = np.fromiter(numbers, np.int32).tobytes()
+    def _add_frame(self, place: Place, layout: bytes, points: np.ndarray) -> None:
         layout = self._layouts.setdefault(layout, layout)
-        if len(self._frames) == self._frames.maxlen:
-            self.dropped += 1
-        self._frames.append((place, layout, encode_points(rows)))
+        self._dropped += len(self._frames) == self._frames.maxlen
+        self._frames.append((place, layout, points))
         if len(self._layouts) > 2 * len(self._frames) + 2:
-            kept = {layout for _, layout, _ in self._frames}
-            self._layouts = {layout: layout for layout in kept}
+            self._layouts = {layout: layout for _, layout, _ in self._frames}
 
     def _points(self) -> dict[int, Points]:
         """For each tensor's number, its points in order."""

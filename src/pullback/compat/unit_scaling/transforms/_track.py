@@ -5,9 +5,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, fx, nn
 
-from pullback.compat.unit_scaling._metrics import Metrics
-from pullback.compat.unit_scaling._transform import Transform, apply_transform
-from pullback.errors import UnsupportedError
+from pullback.compat.unit_scaling.transforms._apply import apply_transform
+from pullback.compat.unit_scaling.transforms._metrics import Metrics
 
 __all__ = ["track_scales"]
 
@@ -26,7 +25,8 @@ def track_scales(module: Module) -> Module:
 
     Raises:
         ArgumentTypeError: no module.
-        UnsupportedError: when run, torch.compile traced nothing.
+        UnsupportedError: the module is tracked or compiled already; or, when run, torch.compile
+            traced nothing.
 
     Example:
         >>> import torch
@@ -43,54 +43,35 @@ def track_scales(module: Module) -> Module:
     return tracked
 
 
-class _Tracking(Transform):
-    """Keeps the graphs of the last forward, with metrics of each value."""
-
-    name = "track_scales"
-    rank = 2
+class _Tracking:
+    """Keeps the graph of the last forward, with metrics of each value."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.graphs: list[fx.Graph] = []
+        self.graph = fx.Graph()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Tracking":
-        return _Tracking()
+        memo[id(self)] = fresh = _Tracking()
+        return fresh
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Forget the last forward, and give floating inputs a gradient."""
-        self.graphs.clear()
+        self.graph = fx.Graph()
         named = {name: _with_gradient(value) for name, value in kwargs.items()}
         return tuple(_with_gradient(value) for value in args), named
 
-    def transform(self, graph_module: fx.GraphModule) -> "_Tracked":
+    def __call__(self, graph_module: fx.GraphModule, example_inputs: list[Any]) -> Any:
         """Return what runs the graph and records."""
-        return _Tracked(graph_module, self.graphs)
+        interpreter = _MetricsInterpreter(graph_module)
+
+        def run(*args: Any) -> Any:
+            self.graph = graph_module.graph
+            return interpreter.run(*args)
+
+        return run
 
     def scales_graph(self) -> fx.Graph:
         """Return the graph of the last forward."""
-        return _join(self.graphs)
-
-
-class _Tracked:
-    """Runs a graph and records metrics of each value: nothing can be transformed after it."""
-
-    def __init__(self, graph_module: fx.GraphModule, graphs: list[fx.Graph]) -> None:
-        self._interpreter = _MetricsInterpreter(graph_module)
-        self._graph = graph_module.graph
-        self._graphs = graphs
-
-    def __call__(self, *args: Any) -> Any:
-        """Run the graph."""
-        self._graphs.append(self._graph)
-        return self._interpreter.run(*args)
-
-    @property
-    def graph(self) -> Any:
-        """Nothing: a transform after this one would take what is tracked from under it."""
-        raise UnsupportedError(
-            "A transform was applied to a module that is tracked already.",
-            mend="Apply track_scales last.",
-        )
+        return self.graph
 
 
 def _with_gradient(value: Any) -> Any:
@@ -125,20 +106,3 @@ class _MetricsInterpreter(fx.Interpreter):
             value = value.view_as(value) if parameter else value.clone()
         value.register_hook(metrics.set_bwd)
         return value
-
-
-def _join(graphs: list[fx.Graph]) -> fx.Graph:
-    """Return the graphs of one forward as one: with graph breaks there are several."""
-    if len(graphs) == 1:
-        return graphs[0]
-    joined = fx.Graph()
-    results = []
-    for graph in graphs:
-        results.append(joined.graph_copy(graph, {}))
-    if results:
-        joined.output(tuple(results))
-        for node in joined.nodes:
-            node.meta.setdefault("clean_name", _clean(node.name))
-            node.meta.setdefault("outputs_float_tensor", False)
-            node.meta.setdefault("requires_grad", False)
-    return joined

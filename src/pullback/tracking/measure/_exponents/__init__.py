@@ -1,1 +1,0 @@
-"""The histogram of exponents, apart from the moments: see ``_cpu.py``."""

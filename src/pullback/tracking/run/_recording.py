@@ -1,0 +1,302 @@
+"""Recorded runs as JSON lines, flushed step by step, and read back.
+
+The kinds of lines:
+
+.. code-block:: text
+
+    run          the header: version, title, cadence
+    seen         one tensor at one moment, with all its statistics
+    point        the same at the precision of the history (scale within 0.2 %)
+    total        one tensor over the whole run
+    nonfinite    the first tensor that held a NaN or an infinity
+    noise        what a format lost, or would lose, of one module's factors of one kind
+    advice       which factors to keep in higher precision, a sentence
+    skipped      a tensor that could not be measured, and why
+"""
+
+import contextlib
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from typing import Any, TextIO, get_args
+
+import numpy as np
+
+from pullback.errors import RecordingError
+from pullback.tracking.formats import QuantisationNoise
+from pullback.tracking.formats._noise import ROLES
+from pullback.tracking.measure._layout import Direction
+from pullback.tracking.measure._statistics import Statistics, plain_number, whole
+from pullback.tracking.run._identity import Key, Observation, Phase, Place, Source
+from pullback.tracking.run._log import PREDECESSORS, Log, Run, Series
+from pullback.tracking.run._points import ALL_FLAGS, pack_points
+
+__all__ = ["LineFile", "RunWriter", "observation_fields", "read_run", "write_run"]
+
+VERSION = 1
+
+
+class LineFile:
+    """A new file that JSON objects are appended to, one a line.
+
+    Raises:
+        RecordingError: the file cannot be written.
+    """
+
+    def __init__(self, path: str | Path, what: str) -> None:
+        self._path, self._what = path, what
+        try:
+            self._file: TextIO | None = Path(path).open("w", encoding="utf-8")  # noqa: SIM115 - until close()
+        except OSError as error:
+            raise self._refusal(error) from error
+
+    def append(self, lines: Iterable[dict[str, Any]]) -> None:
+        """Append lines and hand them to the operating system; nothing once the file is closed.
+
+        Raises:
+            RecordingError: they cannot be written; the file is closed.
+        """
+        if self._file is None:
+            return
+        try:
+            self._file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+            self._file.flush()
+        except OSError as error:
+            self.close()
+            raise self._refusal(error) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # of what could not be written before
+                file.close()
+
+    def _refusal(self, error: OSError) -> RecordingError:
+        return RecordingError(
+            f"The {self._what} cannot be written.", given=str(self._path), expected=str(error)
+        )
+
+
+class RunWriter(LineFile):
+    """A sink whose file `read_run` reads, so that a crash loses at most one step."""
+
+    def __init__(self, path: str | Path, title: str, every: int) -> None:
+        super().__init__(path, "recording")
+        self.append([{"kind": "run", "version": VERSION, "title": title, "every": every}])
+
+    def write(self, observations: Iterable[Observation]) -> None:
+        """Append a step, as soon as it is flushed."""
+        self.append({"kind": "seen", **observation_fields(each)} for each in observations)
+
+    def finish(self, run: Run) -> None:
+        """Append what a whole run tells, and close the file."""
+        self.append(closing_lines(run))
+        self.close()
+
+
+def observation_fields(observation: Observation) -> dict[str, Any]:
+    """One tensor at one moment, as JSON holds it."""
+    return {
+        **observation.key._asdict(),
+        **observation.place._asdict(),
+        **observation.statistics.to_dict(),
+    }
+
+
+def closing_lines(run: Run) -> Iterator[dict[str, Any]]:
+    """What is known once a run is over."""
+    for series in run.series:
+        yield {"kind": "total", **series.key._asdict(), **series.total.to_dict()}
+    if run.first_nonfinite is not None:
+        first = run.first_nonfinite
+        before = [
+            {**key._asdict(), "scale": plain_number(scale)} for key, scale in run.predecessors
+        ]
+        yield {
+            "kind": "nonfinite",
+            **first.key._asdict(),
+            **first.place._asdict(),
+            "statistics": first.statistics.to_dict(),
+            "predecessors": before,
+        }
+    for noise in run.noise:
+        yield {"kind": "noise", **asdict(noise), "decibels": plain_number(noise.decibels)}
+    if run.advice:
+        yield {"kind": "advice", "text": run.advice}
+    for name, reason in run.skipped.items():
+        yield {"kind": "skipped", "name": name, "reason": reason}
+
+
+def write_run(run: Run, path: str | Path) -> None:
+    """Write a run that is in memory: points at the precision of the history, and exact totals.
+
+    Raises:
+        RecordingError: the file cannot be written.
+    """
+    writer = RunWriter(path, run.title, run.every)
+    for series in run.series:
+        writer.append(point_lines(series))
+    writer.finish(run)
+
+
+def point_lines(series: Series) -> Iterator[dict[str, Any]]:
+    """The moments of a series as lines."""
+    points = series.points
+    columns = (points.scale, points.peak, points.zeros, points.flags)
+    for moment, scale, peak, zeros, flags in zip(points.moments(), *columns, strict=True):
+        yield {
+            "kind": "point",
+            **series.key._asdict(),
+            **Place(*moment)._asdict(),
+            "log2_scale": plain_number(round(float(scale), 5)),
+            "log2_peak": plain_number(round(float(peak), 5)),
+            "zero_share": round(float(zeros), 5),
+            "flags": int(flags),
+        }
+
+
+BATCH = 1024  # lines of moments that a log takes in at once
+
+
+class _Reader:
+    """Fills a log with lines, and keeps what else a run is told of."""
+
+    def __init__(self) -> None:
+        self.log = Log(None)
+        self.told: dict[str, Any] = {}
+        self.skipped: dict[str, str] = {}
+        self.noise: list[QuantisationNoise] = []
+        self.seen: list[tuple[Key, Place, np.ndarray]] = []
+        self.points: list[tuple[Key, Place, tuple[float, float, float, int]]] = []
+
+    def take(self, line: dict[str, Any]) -> None:
+        kind = line["kind"]
+        if kind == "run":
+            if line["version"] != VERSION:
+                raise ValueError(f"version {line['version']}, and this reads version {VERSION}")
+            self.told |= {"title": _text(line["title"]), "every": max(whole(line["every"]), 1)}
+        elif kind == "seen":
+            self.seen.append((_key(line), _place(line), Statistics.from_dict(line).to_row()))
+        elif kind == "point":
+            self.points.append((_key(line), _place(line), _point(line)))
+        elif kind == "noise":
+            self.noise.append(_noise(line))
+        elif kind == "advice":
+            self.told["advice"] = _text(line["text"])
+        elif kind == "skipped":
+            self.skipped[_text(line["name"])] = _text(line["reason"])
+        if kind in ("total", "nonfinite") or len(self.seen) + len(self.points) >= BATCH:
+            self.absorb()
+        if kind == "total":
+            self.log.set_total(_key(line), Statistics.from_dict(line))
+        elif kind == "nonfinite":
+            before = [(_key(one), float(one["scale"])) for one in line["predecessors"]]
+            self.log.predecessors = deque(before, PREDECESSORS)
+            statistics = Statistics.from_dict(line["statistics"])
+            self.log.first_nonfinite = Observation(_key(line), _place(line), statistics)
+
+    def absorb(self) -> None:
+        """Hand the moments that wait to the log."""
+        if self.seen:
+            rows = np.stack([row for *_, row in self.seen])
+            self.log.absorb([(key, place) for key, place, _ in self.seen], rows, {})
+        if self.points:
+            scale, peak, zeros, flags = map(
+                np.asarray, zip(*(point for *_, point in self.points), strict=True)
+            )
+            packed = pack_points(scale, peak, zeros, flags)
+            self.log.add_points([(key, place) for key, place, _ in self.points], packed)
+        self.seen, self.points = [], []
+
+    def run(self, truncated: bool) -> Run:
+        self.absorb()
+        if "title" not in self.told:
+            raise ValueError("no header")
+        run = self.log.run(
+            skipped=self.skipped, noise=tuple(self.noise), truncated=truncated, **self.told
+        )
+        first = run.first_nonfinite
+        if first is not None and all(series.key != first.key for series in run.series):
+            raise ValueError(f"{first.key} was not finite, and is not in the recording")
+        return run
+
+
+def _key(line: dict[str, Any]) -> Key:
+    # A recording made before a field was there has its default.
+    fields = {**Key._field_defaults, **line}
+    return Key(
+        _text(fields["name"]),
+        whole(fields["call"]),
+        _one_of(get_args(Direction), fields["direction"]),
+        whole(fields["order"]),
+        fields["recomputed"] is True,
+        whole(fields["visit"]),
+        _one_of(get_args(Phase), fields["phase"]),
+        _one_of(get_args(Source), fields["source"]),
+    )
+
+
+def _place(line: dict[str, Any]) -> Place:
+    return Place(whole(line["step"]), whole(line["microbatch"]))
+
+
+def _point(line: dict[str, Any]) -> tuple[float, float, float, int]:
+    scale, peak = float(line["log2_scale"]), float(line["log2_peak"])
+    if isfinite(scale) != isfinite(peak):
+        raise ValueError(f"a scale of 2^{scale} beside a peak of 2^{peak}")
+    return scale, peak, float(line["zero_share"]), whole(line["flags"]) & ALL_FLAGS
+
+
+def _noise(line: dict[str, Any]) -> QuantisationNoise:
+    module, number_format = _text(line["module"]), _text(line["number_format"])
+    role, count = _one_of(ROLES, line["role"]), whole(line["count"])
+    return QuantisationNoise(module, role, number_format, count, float(line["decibels"]))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    return value
+
+
+def _one_of(known: tuple[Any, ...], value: Any) -> Any:
+    if value not in known:
+        raise ValueError(f"{value!r} is none of {known}")
+    return value
+
+
+def read_run(path: str | Path) -> Run:
+    """Read a recording, even one whose program died while writing it.
+
+    Arguments:
+        path: a file that a tracker wrote with ``jsonl=`` or ``to_jsonl``.
+
+    Returns:
+        The run. If the last line is incomplete it is left out and ``truncated`` is true.
+
+    Raises:
+        RecordingError: the file is missing, is not a recording, or is damaged before its end.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines(keepends=True)
+    except (OSError, ValueError) as error:  # also a path that none can be, and text that is none
+        raise RecordingError(
+            "The recording cannot be read.", given=str(path), expected=str(error)
+        ) from error
+    reader = _Reader()
+    truncated = bool(lines) and not lines[-1].endswith("\n")
+    number = 0
+    try:
+        for number, line in enumerate(lines[:-1] if truncated else lines, start=1):  # noqa: B007 - the message names the line
+            reader.take(json.loads(line))
+        return reader.run(truncated)
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise RecordingError(
+            "This is not a recording, or it is damaged.",
+            given=f"{path}, line {number}: {error}",
+            expected="a file written with jsonl=... or to_jsonl(...)",
+        ) from error
