@@ -127,6 +127,30 @@ def test_the_command(tmp_path, monkeypatch, capsys) -> None:
     assert reruns[names[0]].startswith("pullback verify")
 
 
+@pytest.mark.slow
+def test_the_command_goes_on_from_its_file(tmp_path, monkeypatch, capsys) -> None:
+    module = tmp_path / "kernels_to_go_on.py"
+    module.write_text(
+        "import torch\n\n\n"
+        "def plain(x):\n    return torch.exp(x)\n\n\n"
+        "def kernel(x):\n    return x.exp()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = [f"kernels_to_go_on:{name}" for name in ("kernel", "missing", "plain")]
+    words = ["verify", *names[:2], "-r", names[2], "-i", "torch.randn(4)", "--results", "a.jsonl"]
+    assert main(words) == 3  # of the one that is missing nothing is known
+    assert "missing" in capsys.readouterr().out
+    kept = (tmp_path / "a.jsonl").read_text()
+    assert main(words) == 3
+    assert (tmp_path / "a.jsonl").read_text().strip() == kept.strip()
+    module.write_text(module.read_text() + "\n\ndef missing(x):\n    return 2 * x.exp()\n")
+    assert main(words) == 1
+    assert (tmp_path / "a.jsonl").read_text().count("kernels_to_go_on:kernel") == 2 * kept.count(
+        "kernels_to_go_on:kernel"
+    )
+
+
 def test_a_numba_kernel_is_not_accused() -> None:
     @numba.njit
     def rows(x, y):

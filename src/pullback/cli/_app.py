@@ -113,6 +113,10 @@ def _verify(  # noqa: PLR0917 - typer reads the options off the parameters
     isolate: Annotated[
         bool, typer.Option("--isolate/--no-isolate", help="Survive crashes and hangs.")
     ] = True,
+    results: Annotated[
+        Path | None,
+        typer.Option(help="Add each report to this file of JSON lines; go on from what it holds."),
+    ] = None,
     json_path: Annotated[
         str | None, typer.Option("--json", help="Write the reports as JSON; - for stdout.")
     ] = None,
@@ -137,7 +141,10 @@ def _verify(  # noqa: PLR0917 - typer reads the options off the parameters
     require_tensor("pullback verify")
     from pullback.cli._verify import run_verify  # imports torch
 
-    return run_verify(kernels, reference, inputs, options, forbid=forbid or (), timeout=timeout)
+    return run_verify(
+        kernels, reference, inputs, options,
+        forbid=forbid or (), timeout=timeout, results=results,
+    )  # fmt: skip
 
 
 @app.command("record", options_metavar="[OPTIONS] -- PROGRAM [ARGUMENTS]...")

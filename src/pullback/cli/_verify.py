@@ -1,8 +1,13 @@
 """``pullback verify``: test whether a kernel computes what its reference computes."""
 
+import hashlib
+import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 from rich.markup import escape
 
@@ -11,17 +16,18 @@ from pullback.cli._outputs import aside, write_outputs
 from pullback.cli._show import show
 from pullback.cli._targets import evaluate, find_target
 from pullback.cli._tasks import Outcome, Task
-from pullback.report import Report, make_console
+from pullback.recording.locator import Locator, source_of
+from pullback.report import Report, gather_reports, make_console
 from pullback.verification import verify
 
 __all__ = ["run_verify"]
 
-_BROKEN = 1
+_BROKEN, _UNCHECKED = 1, 3
 
 
 def run_verify(
     kernels: Sequence[str], reference: str, inputs: str, options: Options, *,
-    forbid: Sequence[str], timeout: float,
+    forbid: Sequence[str], timeout: float, results: Path | None = None,
 ) -> int:  # fmt: skip
     """Verify each kernel, print the table and write the files that were asked for.
 
@@ -32,35 +38,69 @@ def run_verify(
         options: the files, and whether to isolate.
         forbid: names of functions and operators that a kernel must not call.
         timeout: seconds of work for one promise.
+        results: a file of JSON lines, from which an interrupted run goes on.
 
     Returns:
-        0 if every kernel keeps its promises, 1 otherwise.
+        0 if every kernel keeps its promises, 1 if one breaks one, 3 if one could not be verified.
 
     Raises:
-        PullbackError: a name cannot be found, or the inputs do not fit the reference.
+        PullbackError: the only kernel or another name cannot be found, or the inputs do not fit the
+            reference.
     """
     options.refuse_conflicts()
     console = make_console(stderr=options.json == "-")
-    plain = find_target(reference)
-    make = find_target(inputs) if _is_name(inputs) else evaluate(inputs)
-    outcomes = []
+    find_target(reference)  # refused before anything runs
+    _inputs(inputs)
+    work = partial(
+        _verified, reference=reference, inputs=inputs, forbid=tuple(forbid), seed=options.seed,
+        isolate=options.isolate is not False, timeout=timeout,
+    )  # fmt: skip
+    words = ["--reference", reference, "--inputs", inputs]
+    words += [word for item in forbid for word in ("--forbid", item)]
+    found: dict[str, Outcome] = {}
     with aside(when=options.json == "-"):
-        for name in kernels:
-            report = verify(
-                find_target(name), plain, make, forbid=tuple(forbid), seed=options.seed,
-                isolate=options.isolate is not False, timeout=timeout,
-            )  # fmt: skip
-            words = [name, "--reference", reference, "--inputs", inputs]
-            words += [word for item in forbid for word in ("--forbid", item)]
-            outcomes.append(_outcome(name, report, words, options.seed))
-    seconds = sum(item.report.seconds for item in outcomes if item.report is not None)
+        for name, outcome in _judged(work, kernels, results):
+            found[name] = _outcome(name, outcome, [name, *words], options.seed)
+    outcomes = [found[name] for name in dict.fromkeys(kernels)]
+    reports = [item.report for item in outcomes if item.report is not None]
+    seconds = sum(report.seconds for report in reports)
     show(outcomes, (), console, seconds, verbose=options.verbose)
     for item in outcomes:
         if item.report is not None and item.report.environment["speed"]:
             said = f"{item.name} takes {item.report.environment['speed']} time."
             console.print(escape(said), highlight=False, soft_wrap=True)
     write_outputs(options, outcomes, (), console, seconds=seconds, partial="")
-    return 0 if all(item.report for item in outcomes) else _BROKEN
+    if not all(reports):
+        return _BROKEN
+    return 0 if len(reports) == len(outcomes) else _UNCHECKED
+
+
+def _judged(
+    work: partial[Report], kernels: Sequence[str], results: Path | None
+) -> Iterable[tuple[str, Report | Exception]]:
+    """Each kernel and its report: of one, made here; of several, each in a process of its own."""
+    if len(kernels) == 1 and results is None:
+        return ((name, work(name)) for name in kernels)
+    return gather_reports(work, kernels, results=results, asked=partial(_asked, work))
+
+
+def _asked(work: partial[Report], name: str) -> str:
+    """What a report depends on: the options, and the files of the kernel, reference and inputs."""
+    texts = []
+    for each in (name, work.keywords["reference"], work.keywords["inputs"]):
+        if _is_name(each):
+            where = Locator.parse(each)
+            file = where.file or source_of(where.module)
+            texts.append(hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else "")
+    return json.dumps([work.keywords, texts])
+
+
+def _verified(name: str, *, reference: str, inputs: str, **options: Any) -> Report:
+    return verify(find_target(name), find_target(reference), _inputs(inputs), **options)
+
+
+def _inputs(text: str) -> Any:
+    return find_target(text) if _is_name(text) else evaluate(text)
 
 
 def _is_name(text: str) -> bool:
@@ -70,7 +110,9 @@ def _is_name(text: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in (*dotted.split("."), name))
 
 
-def _outcome(name: str, report: Report, words: list[str], seed: int) -> Outcome:
-    rerun = ["pullback", "verify", *words, *(["--seed", str(seed)] if seed else [])]
+def _outcome(name: str, found: Report | Exception, words: list[str], seed: int) -> Outcome:
+    rerun = shlex.join(["pullback", "verify", *words, *(["--seed", str(seed)] if seed else [])])
     task = Task(name, lambda: (None, []), ())
-    return Outcome(task, replace(report, function=name), rerun=shlex.join(rerun))
+    if isinstance(found, Report):
+        return Outcome(task, replace(found, function=name), rerun=rerun)
+    return Outcome(task, reason=" ".join(str(found).split()), rerun=rerun)

@@ -3,6 +3,7 @@
 from pullback.internal._text import clean
 from pullback.report._baseline import Baseline
 from pullback.report._findings import Finding
+from pullback.report._gather import gather_reports
 from pullback.report._json import read_reports, render_json
 from pullback.report._junit import render_junit
 from pullback.report._merge import merge_reports
@@ -20,6 +21,7 @@ __all__ = [
     "Sign",
     "Verdict",
     "clean",
+    "gather_reports",
     "make_console",
     "merge_reports",
     "print_problems",

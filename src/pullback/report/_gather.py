@@ -1,0 +1,150 @@
+"""Judge many subjects in other processes: results as they come, kept, and not made twice."""
+
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
+from contextlib import ExitStack
+from dataclasses import asdict
+from multiprocessing import get_context
+from pathlib import Path
+from typing import IO, Any
+
+from pullback.errors import ArgumentError, PullbackError
+from pullback.report._report import Report
+
+__all__ = ["gather_reports"]
+
+_Work = Callable[[str], Report]
+_Outcome = tuple[str, Report | Exception]
+
+
+def gather_reports(
+    work: _Work,
+    names: Iterable[str],
+    *,
+    executor: Executor | None = None,
+    results: Path | str | None = None,
+    asked: Callable[[str], str] | None = None,
+) -> Iterator[_Outcome]:
+    """Judge many subjects, each in a process of an executor.
+
+    Arguments:
+        work: takes a name and returns its report. It is handed to other processes, so it is a
+            function of a module, or a `functools.partial` of one.
+        names: of the subjects, each judged once.
+        executor: of any library that has one (``dask.distributed.Client().get_executor()``,
+            ``mpi4py.futures.MPIPoolExecutor()``); processes of this machine, one on each core,
+            unless given. One of these that ends without an answer is tried again, alone.
+        results: a file of JSON lines. Reports are added as they come, and those that it holds
+            are not made again, so that what was interrupted goes on.
+        asked: says for a name what its report depends on, such as options and the kernel's text.
+            Where that has changed since, the report is made again.
+
+    Yields:
+        Each name, and its report or what its work has raised: first those of the file, then in the
+        order in which they end.
+
+    Raises:
+        ArgumentError: the file cannot be written.
+        PullbackError: the executor that was given has ended.
+
+    Example:
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> def work(name):
+        ...     return Report(name, "exact", False, (), 0)
+        >>> with ThreadPoolExecutor() as pool:
+        ...     found = dict(gather_reports(work, ["a:F", "a:G"], executor=pool))
+        >>> sorted(found)
+        ['a:F', 'a:G']
+    """
+    wanted = {name: "" if asked is None else asked(name) for name in names}
+    known = {} if results is None else _read(Path(results), wanted)
+    yield from ((name, known[name]) for name in wanted if name in known)
+    left = [name for name in wanted if name not in known]
+    with ExitStack() as stack:
+        kept = None if results is None else stack.enter_context(_appended(Path(results)))
+        outcomes = _in_processes(work, left) if executor is None else _by(executor, work, left)
+        for name, outcome in outcomes:
+            if kept is not None and isinstance(outcome, Report):
+                line = {"name": name, "asked": wanted[name], "report": asdict(outcome)}
+                kept.write(json.dumps(line) + "\n")
+                kept.flush()
+            yield name, outcome
+
+
+def _read(path: Path, wanted: Mapping[str, str]) -> dict[str, Report]:
+    """The reports of a file; a line that was cut off when its process ended is none."""
+    found: dict[str, Report] = {}
+    lines = path.read_text("utf-8", "replace").splitlines() if path.exists() else []
+    for line in lines:
+        try:
+            entry = json.loads(line)
+            if entry["asked"] == wanted.get(entry["name"]):
+                found[entry["name"]] = Report.from_json(json.dumps(entry["report"]))
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def _appended(path: Path) -> IO[str]:
+    try:
+        stream = path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError("The results cannot be written.", given=str(error)) from error
+    if stream.tell():
+        stream.write("\n")  # the last line may have no end
+    return stream
+
+
+def _by(executor: Executor, work: _Work, names: Sequence[str]) -> Iterator[_Outcome]:
+    waiting: dict[Future[Any], str] = {executor.submit(work, name): name for name in names}
+    try:
+        for future in as_completed(waiting):
+            yield waiting[future], _outcome(future)
+    except BrokenExecutor as error:
+        raise PullbackError(
+            "The executor has ended before all was judged.",
+            given=str(error),
+            mend="Ask again with the same file of results: what it holds is not made again.",
+        ) from error
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _outcome(future: Future[Any]) -> Report | Exception:
+    try:
+        return future.result()
+    except BrokenExecutor:
+        raise
+    except Exception as error:
+        return error
+
+
+def _in_processes(work: _Work, names: Sequence[str]) -> Iterator[_Outcome]:
+    """Judge in processes of this machine; who was at work when one died is judged alone."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    waiting, alone = deque(names), list[str]()
+    while waiting:
+        pool, working = ProcessPoolExecutor(cores, get_context("spawn")), dict[Any, str]()
+        try:
+            while waiting or working:
+                # No more are handed over than can be at work, so that it is known who was.
+                while waiting and len(working) < (cores or 1):
+                    future = pool.submit(work, waiting[0])
+                    working[future] = waiting.popleft()
+                future = next(as_completed(working))
+                outcome = _outcome(future)
+                yield working.pop(future), outcome
+        except BrokenExecutor:
+            alone += working.values()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    for name in alone:
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            try:
+                yield name, _outcome(pool.submit(work, name))
+            except BrokenExecutor as error:
+                yield name, PullbackError("Its process ended without an answer.", given=str(error))

@@ -1,0 +1,94 @@
+"""Many subjects are judged in other processes, as they come, and not twice."""
+
+import os
+import signal
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+
+import pytest
+
+from pullback.errors import ArgumentError, PullbackError
+from pullback.report import Finding, Report, Verdict, gather_reports
+
+BROKEN = Finding("derivative", Verdict.BROKEN, "another number", "1.0", "2.0", seed=3)
+
+
+def judged(name):
+    if name == "lost":
+        raise ArgumentError("There is none.", given=name)
+    if name == "fatal":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return Report(name, "exact", False, (BROKEN,), 3)
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+def test_each_name_once_and_what_fails_beside_the_rest(pool):
+    found = dict(gather_reports(judged, ["a", "lost", "b", "a"], executor=pool))
+    assert sorted(found) == ["a", "b", "lost"]
+    assert found["a"] == judged("a")
+    assert isinstance(found["lost"], ArgumentError)
+
+
+def test_what_was_interrupted_goes_on(pool, tmp_path):
+    path, made = tmp_path / "found.jsonl", []
+
+    def work(name):
+        made.append(name)
+        return judged(name)
+
+    names = ["a", "b", "c", "d"]
+    first = gather_reports(work, names, executor=pool, results=path)
+    begun = [next(first)[0], next(first)[0]]
+    first.close()
+    with path.open("r+") as stream:  # killed while it wrote a third
+        stream.seek(0, os.SEEK_END)
+        stream.write('{"name": "d", "asked": "", "rep')
+    made.clear()
+    found = dict(gather_reports(work, names, executor=pool, results=path))
+    assert found == {name: judged(name) for name in names}
+    assert not set(made) & set(begun)
+    made.clear()
+    assert dict(gather_reports(work, names, executor=pool, results=path)) == found
+    assert not made
+
+
+def test_a_report_of_something_else_is_made_again(pool, tmp_path):
+    path, texts = tmp_path / "found.jsonl", {"a": "1", "b": "1"}
+
+    def gather():
+        made = []
+        work = lambda name: made.append(name) or judged(name)
+        dict(gather_reports(work, texts, executor=pool, results=path, asked=texts.get))
+        return made
+
+    assert sorted(gather()) == ["a", "b"]
+    texts["b"] = "2"
+    assert gather() == ["b"]
+
+
+def test_a_file_that_cannot_be_written_is_said_before_any_work(pool, tmp_path):
+    work = lambda name: pytest.fail("worked")
+    with pytest.raises(ArgumentError, match="cannot be written"):
+        list(gather_reports(work, ["a"], executor=pool, results=tmp_path / "none" / "a.jsonl"))
+
+
+def test_an_executor_that_ends_is_said(tmp_path):
+    class Ending(Executor):
+        def submit(self, work, name):
+            future = Future()
+            future.set_exception(BrokenExecutor("its workers are gone"))
+            return future
+
+    with pytest.raises(PullbackError, match="workers are gone"):
+        list(gather_reports(judged, ["a"], executor=Ending()))
+
+
+def test_a_process_that_is_killed_costs_its_own_subject_alone():
+    names = ["a", "fatal", "b", "c"]
+    found = dict(gather_reports(judged, names))
+    assert {name: found[name] for name in "abc"} == {name: judged(name) for name in "abc"}
+    assert isinstance(found["fatal"], PullbackError)
