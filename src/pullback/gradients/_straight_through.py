@@ -1,7 +1,5 @@
 """`straight_through` and its ready decisions: a hard value with the gradient of a soft one."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -10,8 +8,7 @@ from pullback.gradients._check import check_device, check_real, check_tensor
 from pullback.gradients._factor import Factor, check_factor, widen
 from pullback.gradients._module import module_of
 from pullback.gradients._norm import check_positive
-from pullback.gradients._route import WhereGradientFunction
-from pullback.tensor import Function
+from pullback.gradients._route import ReplaceGradientFunction, WhereGradientFunction
 
 __all__ = [
     "StraightThrough",
@@ -28,25 +25,8 @@ __all__ = [
 ]
 
 
-class StraightThroughFunction(Function):
-    """The Function behind every straight-through estimator: ``(h, s) -> h``, ``g -> (0, g)``."""
-
-    gradient = "surrogate"
-
-    @staticmethod
-    def forward(hard: Tensor, soft: Tensor) -> Tensor:
-        """Return a view of the hard value: no copy."""
-        return hard.view_as(hard)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep nothing: the cotangent passes as it is."""
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Return zero for the hard value and the cotangent for the soft one."""
-        to_hard = torch.zeros_like(cotangent) if ctx.needs_input_grad[0] else None
-        return to_hard, cotangent
+class StraightThroughFunction(ReplaceGradientFunction):
+    """`ReplaceGradientFunction` under the name of its use: ``(h, s) -> h``, ``g -> (0, g)``."""
 
 
 def straight_through(hard: Tensor, soft: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from pullback.compat.curobo._schemes import (
     Differences,
     Four,
     Held,
+    Needs,
     check_tensors,
 )
 from pullback.compat.curobo._steps import jit_tensor_step_pos_clique
@@ -164,19 +165,20 @@ class CliqueTensorStepKernel(Function):
         grad_out_j: Tensor,
     ) -> tuple[Any, ...]:
         """Return a gradient for each argument that needs one."""
-        needs = _needs(ctx, cls._places[-1] + 2)
+        asked = _needs(ctx, cls._places[-1] + 2)
+        needs = (asked[0], asked[1], asked[2], asked[3], asked[cls._places[-1]])
         cotangents = (grad_out_p, grad_out_v, grad_out_a, grad_out_j)
-        pulled = cls._pull(ctx.saved_tensors, cotangents, needs[cls._places[-1]])
+        pulled = cls._pull(ctx.saved_tensors, cotangents, needs)
         found = dict(zip(cls._places, pulled, strict=True))
-        return tuple(found.get(place) if need else None for place, need in enumerate(needs))
+        return tuple(found.get(place) for place in range(len(asked)))
 
     @classmethod
     def _pull(
-        cls, given: Sequence[Tensor], cotangents: Four, steps: bool
+        cls, given: Sequence[Tensor], cotangents: Four, needs: Needs
     ) -> tuple[Tensor | None, ...]:
         u, p, v, a, dt = map(_wide, given)
         of_p, of_v, of_a, of_j = map(_wide, cotangents)
-        gradients = cls._scheme.pull(u, (p, v, a), dt, (of_p, of_v, of_a, of_j), steps=steps)
+        gradients = cls._scheme.pull(u, (p, v, a), dt, (of_p, of_v, of_a, of_j), needs)
         return tuple(
             None if gradient is None else gradient.to(tensor.dtype)
             for gradient, tensor in zip(gradients, given, strict=True)
@@ -251,14 +253,14 @@ class CliqueTensorStepIdxKernel(CliqueTensorStepKernel):
 
     @classmethod
     def _pull(
-        cls, given: Sequence[Tensor], cotangents: Four, steps: bool
+        cls, given: Sequence[Tensor], cotangents: Four, needs: Needs
     ) -> tuple[Tensor | None, ...]:
         u_act, *tables, start_idx, traj_dt = given
         starts = [_gather(table, start_idx) for table in tables]
-        of_act, *of_rows, of_dt = super()._pull((u_act, *starts, traj_dt), cotangents, steps)
+        of_act, *of_rows, of_dt = super()._pull((u_act, *starts, traj_dt), cotangents, needs)
         index = start_idx.flatten().long()
         of_tables = (
-            torch.zeros_like(table).index_add(0, index, rows)  # type: ignore[bad-argument-type]
+            None if rows is None else torch.zeros_like(table).index_add(0, index, rows)
             for table, rows in zip(tables, of_rows, strict=True)
         )
         return of_act, *of_tables, None, of_dt

@@ -19,12 +19,23 @@ from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory import State, integrate
 from pullback.trajectory._knots import concrete
 
-__all__ = ["BACKWARD", "CENTRAL", "EULER", "EXACT", "Differences", "Four", "Held", "check_tensors"]
+__all__ = [
+    "BACKWARD",
+    "CENTRAL",
+    "EULER",
+    "EXACT",
+    "Differences",
+    "Four",
+    "Held",
+    "Needs",
+    "check_tensors",
+]
 
 Four = tuple[Tensor, Tensor, Tensor, Tensor]
 Starts = tuple[Tensor, Tensor, Tensor]
 # Of actions, start position, velocity and acceleration, and of traj_dt.
-Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+Needs = tuple[bool, bool, bool, bool, bool]
 
 
 @dataclass(frozen=True)
@@ -63,9 +74,9 @@ class Differences:
         return line[:, 2:], v, a, pad(j, (0, 0, 1, 0))
 
     def pull(
-        self, u: Tensor, starts: Starts, traj_dt: Tensor, cotangents: Four, *, steps: bool
+        self, u: Tensor, starts: Starts, traj_dt: Tensor, cotangents: Four, needs: Needs
     ) -> Gradients:
-        """Return the gradients of the arguments of `move`; that of ``traj_dt`` where asked for."""
+        """Return the gradients of the arguments of `move`, those that are needed."""
         rate = traj_dt.flatten()[0]
         of_p, *given = cotangents
         inner = given if self.held else [part[:, 1:] for part in given]
@@ -80,23 +91,34 @@ class Differences:
         of_line = _undo_diff(of_d) + pad(of_p, (0, 0, 2, 2 if self.held else 0))
         of_start, of_act = of_line[:, : self.past + 1], of_line[:, self.past + 1 :]
         ago = self._ago(u, rate)
-        of_v, of_a = -(ago * of_start).sum(1), (ago**2 / 2 * of_start).sum(1)
-        if self.held:
-            end = u.shape[1] - 1
-            of_act = torch.cat([of_act[:, :end], of_act[:, end:].sum(1, keepdim=True)], dim=1)
-        else:
-            of_act = pad(of_act, (0, 0, 0, 1))
-            of_v, of_a = of_v + given[0][:, 0], of_a + given[1][:, 0]
-        of_steps = None
-        if steps:
-            _, *values = self.move(u, starts, traj_dt)
-            values = values if self.held else [part[:, 1:] for part in values]
-            pairs = enumerate(zip(inner, values, strict=True), start=1)
-            of_rate = sum((order * (c * y).sum() for order, (c, y) in pairs), rate * 0) / rate
-            moved = ago * (starts[1][:, None] - ago * starts[2][:, None])
-            of_rate = of_rate + (of_start * moved).sum() / rate
-            of_steps = pad(of_rate.reshape(1), (0, traj_dt.numel() - 1)).reshape(traj_dt.shape)
-        return of_act, of_start.sum(1), of_v, of_a, of_steps
+        # With nothing held, the derivatives of the start are those of sample 0.
+        of_v, of_a = (0, 0) if self.held else (given[0][:, 0], given[1][:, 0])
+        return (
+            self._pull_actions(of_act, u.shape[1]) if needs[0] else None,
+            of_start.sum(1) if needs[1] else None,
+            of_v - (ago * of_start).sum(1) if needs[2] else None,
+            of_a + (ago**2 / 2 * of_start).sum(1) if needs[3] else None,
+            self._pull_rate(u, starts, traj_dt, inner, of_start) if needs[4] else None,
+        )
+
+    def _pull_actions(self, of_act: Tensor, count: int) -> Tensor:
+        if not self.held:
+            return pad(of_act, (0, 0, 0, 1))
+        held = of_act[:, count - 1 :].sum(1, keepdim=True)
+        return torch.cat([of_act[:, : count - 1], held], dim=1)
+
+    def _pull_rate(
+        self, u: Tensor, starts: Starts, traj_dt: Tensor, inner: list[Tensor], of_start: Tensor
+    ) -> Tensor:
+        """Of the powers of the rate, and of the parabola: there ago is a number over the rate."""
+        rate = traj_dt.flatten()[0]
+        _, *values = self.move(u, starts, traj_dt)
+        values = values if self.held else [part[:, 1:] for part in values]
+        pairs = enumerate(zip(inner, values, strict=True), start=1)
+        ago = self._ago(u, rate)
+        moved = ago * (starts[1][:, None] - ago * starts[2][:, None])
+        of_rate = sum((order * (c * y).sum() for order, (c, y) in pairs), (of_start * moved).sum())
+        return pad((of_rate / rate).reshape(1), (0, traj_dt.numel() - 1)).reshape(traj_dt.shape)
 
     def _ago(self, u: Tensor, rate: Tensor) -> Tensor:
         """How many seconds before the start each of the first samples lies, ``[past + 1, 1]``."""
@@ -152,21 +174,23 @@ class Held:
         return motion.position, motion.velocity, acceleration, pad(jerk, (0, 0, 1, 0))
 
     def pull(
-        self, u: Tensor, starts: Starts, traj_dt: Tensor, cotangents: Four, *, steps: bool
+        self, u: Tensor, starts: Starts, traj_dt: Tensor, cotangents: Four, needs: Needs
     ) -> Gradients:
-        """Return the gradients of the arguments of `move`; that of ``traj_dt`` where asked for.
+        """Return the gradients of the arguments of `move`, those that are needed.
 
         The states are running sums of what the steps add, so the gradients sum backwards.
         """
         dt = _read_steps(u, traj_dt)[:, None]
         of_p, of_v, of_a, of_j = cotangents
-        later_p = of_p.flip(1).cumsum(1).flip(1)
-        later_v = (of_v + pad(later_p[:, 1:] * dt, (0, 0, 0, 1))).flip(1).cumsum(1).flip(1)
+        later_p = _sum_from_here(of_p)
+        later_v = of_held = of_steps = None
         push = of_j[:, 1:] / dt
-        of_added = later_v[:, 1:] * dt + self.weight * later_p[:, 1:] * dt**2
-        of_held = of_a + pad(of_added, (0, 0, 1, 0)) + _undo_diff(push)
-        of_steps = None
-        if steps:
+        if needs[0] or needs[2] or needs[3] or needs[4]:
+            later_v = _sum_from_here(of_v + pad(later_p[:, 1:] * dt, (0, 0, 0, 1)))
+        if later_v is not None and (needs[0] or needs[3]):
+            of_added = later_v[:, 1:] * dt + self.weight * later_p[:, 1:] * dt**2
+            of_held = of_a + pad(of_added, (0, 0, 1, 0)) + _undo_diff(push)
+        if later_v is not None and needs[4]:
             _, velocity, acceleration, jerk = self.move(u, starts, traj_dt)
             held = acceleration[:, 1:]
             of_dt = later_v[:, 1:] * held - push * jerk[:, 1:]
@@ -174,12 +198,21 @@ class Held:
             of_dt, count = of_dt.sum((0, 2)), traj_dt.numel()
             of_dt = of_dt.sum() if count == 1 else pad(of_dt, (1, count - len(of_dt) - 1))
             of_steps = of_dt.reshape(traj_dt.shape)
-        of_act = pad(of_held[:, 1:], (0, 0, 0, 1))
-        return of_act, later_p[:, 0], later_v[:, 0], of_held[:, 0], of_steps
+        return (
+            pad(of_held[:, 1:], (0, 0, 0, 1)) if of_held is not None and needs[0] else None,
+            later_p[:, 0] if needs[1] else None,
+            later_v[:, 0] if later_v is not None and needs[2] else None,
+            of_held[:, 0] if of_held is not None and needs[3] else None,
+            of_steps,
+        )
 
 
 EXACT = Held("exact", 0.5)
 EULER = Held("semi_implicit_euler", 1.0)
+
+
+def _sum_from_here(part: Tensor) -> Tensor:
+    return part.flip(1).cumsum(1).flip(1)
 
 
 def _undo_diff(part: Tensor) -> Tensor:

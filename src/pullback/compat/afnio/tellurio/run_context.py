@@ -1,6 +1,6 @@
 """The hosted run that is under way: there is none."""
 
-from pullback.compat.afnio.tellurio import login
+from pullback.compat.afnio.tellurio.run import login
 
 __all__ = ["get_active_run_uuid", "set_active_run_uuid"]
 
