@@ -50,6 +50,7 @@ ClauseId = Literal[
     "index-width",
     "memory",
     "reference",
+    "distributed",
 ]
 
 
