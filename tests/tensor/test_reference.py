@@ -348,3 +348,9 @@ def _decorated(function):
 @_decorated
 def decorated(x):
     return 2 * x
+
+
+def test_a_refusal_names_the_way_out():
+    f = pullback.complete(Numba).apply
+    with pytest.raises(UnsupportedError, match=r"complete\(F, reference=\.\.\.\)"):
+        twice(lambda x: f(x, x), numbers())
