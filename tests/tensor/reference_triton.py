@@ -5,6 +5,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from tests.fuzzing import examples
 from tests.tensor.references import (
     Case,
     Tensor,
@@ -70,6 +71,9 @@ if __name__ == "__main__":
     same_transforms(CASE, f)
     same_second_order(CASE, f)
     same_copies(CASE, completed)
-    same_compiled(CASE, f)
-    same_compiled_derivative(CASE, f)
+    if (
+        examples(1) > 1
+    ):  # Dynamo takes as long as all others, and sees of Triton what it sees of numba
+        same_compiled(CASE, f)
+        same_compiled_derivative(CASE, f)
     print("same")

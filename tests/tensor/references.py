@@ -34,6 +34,7 @@ class Case:
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Fused where there are four dimensions."""
     return torch.nn.functional.scaled_dot_product_attention(query, key, value)
 
 
@@ -120,7 +121,7 @@ def _(x: Tensor, w: Tensor) -> Tensor:
 
 
 CASES = [
-    Case("attention", attention, plain_attention, ((3, 2), (4, 2), (4, 2))),
+    Case("attention", attention, plain_attention, ((1, 1, 3, 2), (1, 1, 4, 2), (1, 1, 4, 2))),
     Case("numba", Numba, plain_exp_sine, ((2, 3), (2, 3)), Numba.apply),
     Case("operator", operator, plain_exp_sine, ((2, 3), (2, 3))),
     Case("numba without backward", only_forward, plain_exp_sine, ((2, 3), (2, 3))),

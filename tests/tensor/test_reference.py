@@ -10,6 +10,7 @@ import weakref
 import pytest
 import torch
 import torch.utils.checkpoint
+from tests.fuzzing import examples
 from tests.tensor.references import (
     CASES,
     Numba,
@@ -25,6 +26,7 @@ from tests.tensor.references import (
     same_second_order,
     same_transforms,
 )
+from torch.autograd import forward_ad
 
 import pullback
 from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError, UnsupportedError
@@ -52,9 +54,40 @@ def test_second_order_is_the_references(case, completed):
     same_second_order(case, caller(completed))
 
 
-@each
+# What Dynamo traces, and what stands in the graph as one operator; `make fuzz` compiles all.
+@pytest.mark.parametrize(
+    "case", CASES if examples(1) > 1 else CASES[:2], ids=lambda case: case.name
+)
 def test_compiled(case, completed):
     same_compiled(case, caller(completed))
+
+
+@pytest.mark.parametrize("case", CASES[1:3], ids=lambda case: case.name)
+def test_compiled_in_forward_mode(case, completed):
+    compiled = torch.compile(caller(completed), fullgraph=True, backend="eager")
+    xs = case.inputs()
+    with forward_ad.dual_level():
+        y = compiled(*(forward_ad.make_dual(x, x.cos()) for x in xs))
+        tangent = forward_ad.unpack_dual(y).tangent
+    expected = torch.func.jvp(case.plain, tuple(xs), tuple(x.cos() for x in xs))[1]
+    torch.testing.assert_close(tangent, expected)
+
+
+def test_the_attention_is_fused_and_has_no_forward_mode():
+    xs = tuple(CASES[0].inputs())
+    with pytest.raises(NotImplementedError, match="forward AD"):
+        torch.func.jvp(attention, xs, xs)
+
+
+@pytest.mark.parametrize("strategy", ["forward-mode", "reverse-mode"])
+def test_many_directions_at_once(strategy):
+    f = pullback.complete(Numba, reference=plain_exp_sine).apply
+    xs = tuple(CASES[1].inputs())
+    options = {"vectorize": True, "strategy": strategy}
+    got, expected = (
+        torch.autograd.functional.jacobian(g, xs, **options) for g in (f, plain_exp_sine)
+    )
+    torch.testing.assert_close(got, expected)
 
 
 @pytest.mark.parametrize("case", CASES[:2], ids=["callable", "Function"])
@@ -315,3 +348,9 @@ def _decorated(function):
 @_decorated
 def decorated(x):
     return 2 * x
+
+
+def test_a_refusal_names_the_way_out():
+    f = pullback.complete(Numba).apply
+    with pytest.raises(UnsupportedError, match=r"complete\(F, reference=\.\.\.\)"):
+        twice(lambda x: f(x, x), numbers())

@@ -18,7 +18,12 @@ from pullback.internal._operator import (
     signature,
     written,
 )
-from pullback.internal.torch import are_functorch_transforms_active, graph_break, pytree
+from pullback.internal.torch import (
+    are_functorch_transforms_active,
+    forward_level,
+    graph_break,
+    pytree,
+)
 from pullback.tensor._compile import follow
 from pullback.tensor._function import Function
 from pullback.tensor._reference import Pair, run
@@ -37,7 +42,7 @@ class Referenced(Function):
         """Apply the kernel, or its reference where a transform is at work."""
         if not torch.compiler.is_dynamo_compiling():
             return run(cls.pair, args, kwargs)
-        if are_functorch_transforms_active():
+        if are_functorch_transforms_active() or forward_level() >= 0:
             return cls.pair.reference(*args, **kwargs)
         return follow(cls, args, kwargs)
 

@@ -636,6 +636,6 @@ def refusal(purpose: str, name: str, why: str) -> UnsupportedError:
 
 
 _MEND = (
-    "Write the rules in torch operations on their arguments, or declare backward "
-    "once_differentiable."
+    "Write the rules in torch operations on their arguments, declare backward "
+    "once_differentiable, or give the same computation in torch: complete(F, reference=...)."
 )
