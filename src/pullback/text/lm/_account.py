@@ -180,17 +180,19 @@ class Account:
             self._began = time.monotonic() if self._began is None else self._began
         try:
             async with asyncio.timeout(self.seconds_left):
-                async with contextlib.nullcontext() if asked.within else self._turn.place():
-                    await self._room(asked)
+                async with self._inside(asked) if asked.within else self._turn.place():
+                    while (changed := self._take(asked)) is not None:
+                        await asyncio.shield(awaited(changed))
         except TimeoutError:
             raise self._over() from None
 
-    async def _room(self, asked: _Held) -> None:
+    @contextlib.asynccontextmanager
+    async def _inside(self, asked: _Held) -> AsyncIterator[None]:
+        """Let the calls around it be blocked inside."""
         with self._changing():
             self._blocked.update(asked.within)
         try:
-            while (changed := self._take(asked)) is not None:
-                await asyncio.shield(awaited(changed))
+            yield
         finally:
             with self._changing():
                 self._blocked -= Counter(asked.within)  # keeps what is positive

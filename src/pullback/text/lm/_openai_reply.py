@@ -25,15 +25,10 @@ def read_reply(reply: Any, price: Price | None, model: str) -> Completion:
             expected="a chat completion with one choice", transient=True,
             may_be_billed=True,
         )  # fmt: skip
-    message = choices[0].message
-    calls = tuple(
-        ToolCall(call.id or f"call_{number}", call.function.name, call.function.arguments or "")
-        for number, call in enumerate(message.tool_calls or ())
-    )
-    pieces = Pieces(price, model, [message.content or ""], reply, reply.usage)
-    pieces.finish = choices[0].finish_reason or "stop"
-    pieces.refusal = getattr(message, "refusal", None) or ""
-    return pieces.completion(calls)
+    pieces = Pieces(price, model)
+    pieces.add(reply)
+    pieces.finish = pieces.finish or "stop"
+    return pieces.completion()
 
 
 @dataclass
@@ -50,26 +45,26 @@ class Pieces:
     calls: dict[int, list[str]] = field(default_factory=dict)
 
     def add(self, event: Any) -> str:
-        """Take an event of a stream; what text is new in it."""
+        """Take an event of a stream, or a whole reply; what text is new in it."""
         self.head = self.head or event
         self.usage = event.usage or self.usage
         if not event.choices:
             return ""
         choice = event.choices[0]
         self.finish = choice.finish_reason or self.finish
-        delta = choice.delta
-        self.refusal += getattr(delta, "refusal", None) or ""
-        for part in delta.tool_calls or ():
-            call = self.calls.setdefault(part.index, ["", "", ""])
-            function = part.function
-            call[0] = part.id or call[0]
+        part = choice.delta if hasattr(choice, "delta") else choice.message
+        self.refusal += getattr(part, "refusal", None) or ""
+        for number, asked in enumerate(part.tool_calls or ()):
+            call = self.calls.setdefault(getattr(asked, "index", number), ["", "", ""])
+            function = asked.function
+            call[0] = asked.id or call[0]
             call[1] += (function and function.name) or ""
             call[2] += (function and function.arguments) or ""
-        text = scrub(delta.content or "")
+        text = scrub(part.content or "")
         self.texts.append(text)
         return text
 
-    def completion(self, calls: tuple[ToolCall, ...] = ()) -> Completion:
+    def completion(self) -> Completion:
         """The whole.
 
         Raises:
@@ -81,8 +76,10 @@ class Pieces:
                 given=f"{sum(map(len, self.texts))} characters", transient=True,
                 may_be_billed=True,
             )  # fmt: skip
-        for number, (name, function, arguments) in sorted(self.calls.items()):
-            calls += (ToolCall(name or f"call_{number}", function, arguments),)
+        calls = tuple(
+            ToolCall(name or f"call_{number}", function, scrub(arguments))
+            for number, (name, function, arguments) in sorted(self.calls.items())
+        )
         usage, metadata = self._usage()
         metadata["id"] = scrub(str(getattr(self.head, "id", "") or ""))
         finish = Finish.STOP
@@ -94,7 +91,6 @@ class Pieces:
             metadata["finish_reason"] = scrub(self.finish)
         model = scrub(getattr(self.head, "model", None) or self.model)
         text = scrub("".join(self.texts))
-        calls = tuple(ToolCall(call.id, call.name, scrub(call.arguments)) for call in calls)
         return Completion(text, usage, finish, None, calls, model, metadata)
 
     def _usage(self) -> tuple[Usage, dict[str, Any]]:
