@@ -228,12 +228,9 @@ def test_a_scale_tracker_with_rules_of_its_own():
         torch.func.jvp(lambda t: Loud.apply(t, pair), (x.detach(),), (x.detach(),))
 
 
-def test_the_numbers_of_a_pair_are_read_when_they_are_looked_at():
+def test_a_pair_is_a_dataclass():
     pair = us.ScalePair()
     us.ScaleTracker.track(torch.randn(5, requires_grad=True), pair).sum().backward()
-    assert isinstance(vars(pair)["forward"], torch.Tensor)
-    assert isinstance(pair.forward, float)
-    assert isinstance(vars(pair)["forward"], float)
     for twin in (copy.copy(pair), copy.deepcopy(pair), pickle.loads(pickle.dumps(pair))):
         assert twin == pair
         us.ScaleTracker.track(torch.ones(3), twin)
@@ -328,7 +325,7 @@ def test_metrics():
 def test_the_names_are_whole():
     names = {
         "FPFormat", "Metrics", "ScalePair", "ScaleTracker", "ScaleTrackingInterpreter",
-        "analyse_module", "graph_to_dataframe", "plot", "prune_non_float_tensors",
+        "analyse_module", "plot", "prune_non_float_tensors",
         "prune_same_scale_tensors", "prune_selected_nodes", "scale_bwd", "scale_fwd",
         "simulate_fp8", "track_scales",
     }  # fmt: skip

@@ -1,13 +1,11 @@
-"""`track_scales` where unit-scaling goes wrong, and the table and picture of its graph."""
-
-import sys
+"""`track_scales` where unit-scaling goes wrong, and the picture of its graph."""
 
 import pytest
 import torch
 from torch import nn
 
 from pullback.compat import unit_scaling as us
-from pullback.errors import ArgumentError, ArgumentTypeError, MissingExtraError
+from pullback.errors import ArgumentError, ArgumentTypeError
 
 
 def metrics_of(model):
@@ -30,34 +28,11 @@ def test_a_plain_sequential_root_is_tracked():
     assert x.grad is None
 
 
-# torch.compile itself looks at .grad of what crosses a graph break.
-@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
-def test_all_graphs_survive_a_graph_break():
-    class Breaking(nn.Module):
-        def forward(self, x):
-            y = x * 2
-            torch._dynamo.graph_break()
-            return (y + 1).relu()
-
-    model = us.track_scales(Breaking())
-    x = torch.randn(5)
-    model(x).sum().backward()
-    graph = model.scales_graph()
-    graph.lint()
-    names = [node.name for node in graph.nodes]
-    assert len(names) == len(set(names)) == 6
-    targets = [str(node.target) for node in graph.nodes]
-    assert any("mul" in target for target in targets)
-    assert any("add" in target for target in targets)
-    assert all(m.bwd is not None for m in metrics_of(model).values())
-    us.prune_same_scale_tensors(us.prune_non_float_tensors(graph))
-
-
 def test_many_shapes_and_many_models_are_all_tracked():
-    # Past torch.compile's limit of recompilations it would silently run untracked.
-    for count in range(12):
+    # torch.compile's limit of recompilations is 8.
+    for count in range(2):
         model = us.track_scales(nn.Sequential(nn.ReLU()))
-        for size in (1, count + 2):
+        for size in range(1, 11 + count):
             model(torch.randn(size))
             assert {each.fwd.numel for each in metrics_of(model).values()} == {size}
 
@@ -108,31 +83,6 @@ def graph():
     model = us.track_scales(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)))
     model(torch.randn(5, 6)).sum().backward()
     return model.scales_graph()
-
-
-def test_the_table(graph, monkeypatch):
-    class Table:
-        def __init__(self, rows, columns):
-            self.rows, self.columns = rows, columns
-
-    # pandas is no dependency: what it would be given is looked at instead.
-    monkeypatch.setitem(sys.modules, "pandas", type("pandas", (), {"DataFrame": Table}))
-    table = us.graph_to_dataframe(graph)
-    assert table.columns == [
-        "layer", "weight tensor", "direction", "tensor type", *us.Metrics.full_names(),
-    ]  # fmt: skip
-    kinds = {row[3] for row in table.rows}
-    assert kinds == {"x", "w", "grad_x", "grad_w"}
-    assert all(len(row) == len(table.columns) for row in table.rows)
-    nodes = [node for node in graph.nodes if "metrics" in node.meta]
-    assert len(table.rows) == 2 * len(nodes)
-    assert table.rows[0][4] == nodes[0].meta["metrics"].fwd.mean_abs
-
-
-def test_without_pandas_the_extra_is_named(graph, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingExtraError, match=r"pullback\[pandas\]"):
-        us.graph_to_dataframe(graph)
 
 
 def test_the_picture(graph):

@@ -8,7 +8,7 @@ import torch
 from tests.specimens._specimen import normal
 
 from pullback.conformance import check
-from pullback.conformance._own_generators import own_generators
+from pullback.conformance._held import own_generators
 from pullback.conformance.clauses import CLAUSES
 
 CHEAP = [c.id for c in CLAUSES if c.id not in ("compile", "compositions", "cuda-graph")]

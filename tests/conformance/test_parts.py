@@ -9,8 +9,8 @@ import torch
 
 from pullback.conformance import Verdict
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._context_tensors import context_tensors
-from pullback.conformance._failure import classify, describe
+from pullback.conformance._failure import classify, describe, is_written
+from pullback.conformance._held import context_tensors
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import replace, tensors, walk
 from pullback.errors import UnsupportedError
@@ -23,6 +23,8 @@ class CallsTorch(torch.autograd.Function):
     def forward(ctx, x, kind):
         if kind == "own":
             raise RuntimeError("no idea")
+        if kind == "value":
+            raise ValueError("no idea")
         if kind == "assertion":
             assert x.ndim == 7, "seven dimensions"
         if kind == "attribute":
@@ -30,6 +32,12 @@ class CallsTorch(torch.autograd.Function):
         return x @ torch.ones(9, dtype=x.dtype)
 
     vmap = forward
+
+
+class CallsSplit(CallsTorch):
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
 
 
 def raised(function, *args):
@@ -41,23 +49,25 @@ def raised(function, *args):
 @pytest.mark.parametrize(
     ("kind", "under", "elsewhere"),
     [
-        ("own", "lacking", "lacking"),
+        ("own", "lacking", "crashes"),
+        ("value", "lacking", "lacking"),
         ("assertion", "lacking", "lacking"),
         ("attribute", "crashes", "crashes"),
         ("operation", "lacking", "crashes"),
     ],
 )
-def test_an_error_is_judged_by_where_it_is_raised(kind, under, elsewhere):
+def test_an_error_is_judged_by_its_type_and_by_what_was_tried(kind, under, elsewhere):
     error = raised(CallsTorch.forward, None, torch.ones(3), kind)
     assert classify(error) == under
     assert classify(error, transform=False) == elsewhere
 
 
-def test_an_operation_inside_a_rule_for_the_transform_is_no_refusal():
-    def vmap():
-        return torch.ones(3) @ torch.ones(4)
-
-    assert classify(raised(vmap)) is Verdict.CRASHES
+def test_an_error_of_a_rule_that_is_written_for_the_transform_is_no_refusal():
+    assert classify(RuntimeError("shapes"), written=True) is Verdict.CRASHES
+    assert classify(NotImplementedError("no vmap"), written=True) is Verdict.LACKING
+    assert not is_written(CallsTorch, "vmap")  # torch refuses it beside such a forward
+    assert is_written(CallsSplit, "vmap")
+    assert not is_written(CallsSplit, "jvp")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +75,8 @@ def test_an_operation_inside_a_rule_for_the_transform_is_no_refusal():
     [
         (NotImplementedError(), "lacking"),
         (UnsupportedError("no second derivative"), "lacking"),
-        (RuntimeError("it does not require grad, is not supported, must be contiguous"), "crashes"),
+        (RuntimeError("it does not require grad, is not supported, must be contiguous"), "lacking"),
+        (TypeError("it is not supported"), "lacking"),
         (AttributeError("'NoneType' object has no attribute 'is not supported'"), "crashes"),
         (TimeoutError("no answer within 3 s"), "crashes"),
     ],

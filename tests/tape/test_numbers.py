@@ -56,7 +56,7 @@ def close(ours, theirs):
     )
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(steps=steps, numbers=numbers)
 def test_random_graphs_equal_torch(steps, numbers):
     run = program(steps)
@@ -150,7 +150,7 @@ def true_hessian_times(a, b, u):
     return [cross * u[1], cross * u[0] + 2 * a * u[1]]
 
 
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     way=st.sampled_from(WAYS),
     which=st.integers(0, 1),

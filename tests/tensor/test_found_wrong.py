@@ -348,3 +348,58 @@ def test_what_forward_writes_when_it_runs_again_is_written_where_it_was_kept(wri
         return torch.autograd.grad(first.sum(), x)
 
     right_or_refused(ask, Cubed.apply, lambda x: x**3)
+
+
+@pytest.mark.parametrize("second", [func.hessian, lambda f: func.jacfwd(func.jacrev(f))])
+def test_a_view_that_is_written_fills_the_tensor_that_it_is_of(second):
+    class HalfSquare(pullback.Function):
+        @staticmethod
+        def forward(ctx, x):
+            slope = torch.zeros_like(x)
+            slope.view(-1).copy_(x)
+            ctx.slope = slope.detach()
+            return x * x / 2
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return ctx.slope * cotangent
+
+    right_or_refused(
+        lambda f: second(lambda x: (f(x) ** 2).sum())(X), HalfSquare.apply, lambda x: x * x / 2
+    )
+
+
+class Straight(torch.autograd.Function):
+    """The cube, with the backward of the identity."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x**3
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent
+
+
+def test_a_private_derivative_of_another_functions_result():
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = Straight.apply(x)
+            ctx.y = y.detach()
+            ctx.save_for_backward(x)
+            return y
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            (x,) = ctx.saved_tensors
+            with torch.enable_grad():
+                u = ctx.y.detach().requires_grad_()
+                (y,) = torch.autograd.grad((u * u / 2).sum(), u)
+            return 3 * y / x * cotangent
+
+    def ask(function):
+        first = func.grad(lambda x: function(x).sum())
+        return func.grad(lambda x: first(x).sum())(X)
+
+    right_or_refused(ask, pullback.complete(Cube).apply, lambda x: x**3)

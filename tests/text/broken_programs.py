@@ -14,7 +14,7 @@ from dataclasses import replace
 from tests.text.helpers import parts
 
 from pullback.errors import ModelError, PullbackError, ReplyError
-from pullback.tape import Variable, vmap
+from pullback.tape import Variable, place, vmap
 from pullback.text import (
     ChatModule,
     Module,
@@ -194,7 +194,7 @@ class Attempt:
         return True
 
     def count(self, journal):
-        """Keep how often one run has asked for the same: it may pay for no more.
+        """Keep how often one run has asked for the same at one place: it may pay for no more.
 
         What failed where too many did is asked again by the next run, as it is to be.
         """
@@ -212,7 +212,7 @@ class Attempt:
 
         def counted(request, model, **options):
             with lock:
-                asked[identity(request)] += 1
+                asked[identity(request), place()] += 1
                 self.provider.most |= asked
             return take(request, model, **options)
 
@@ -363,7 +363,10 @@ def faults_of(seed, folder):
             broken += attempt.broken
     broken += [] if ended else ["the program did not end without faults"]
     broken += [f"a budget was exceeded: {provider.exceeded}"] if provider.exceeded else []
-    twice = {d: n for d, n in provider.billed.items() if n > provider.most[d] + provider.again[d]}
+    allowed = collections.Counter(provider.again)
+    for (digest, _), count in provider.most.items():
+        allowed[digest] += count
+    twice = {d: n for d, n in provider.billed.items() if n > allowed[d]}
     broken += [f"paid twice: {sum(twice.values())} calls"] if twice else []
     for file in folder.glob(f"*-{seed}.sqlite*"):
         broken += [f"a key in {file.name}"] if KEY.encode() in file.read_bytes() else []

@@ -57,7 +57,7 @@ def change_a_text(validated, outcome):
     ("owner", "name", "wrong", "seeds", "what"),
     [
         (Journal, "release", forget_all, (0, 1, 2), "paid twice"),
-        (Account, "_fits", lambda self, amounts, beside: True, (1, 4, 5), "exceeded"),
+        (Account, "_exceeded", lambda self, amounts, beside: [], (1, 4, 5), "exceeded"),
         (Validated, "_done", change_a_text, (3, 14, 28), "left"),
         (broken_programs, "KEY", "role", (0,), "a key"),
     ],

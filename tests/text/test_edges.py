@@ -37,9 +37,9 @@ def test_half_a_character_is_sent_kept_and_shown(tmp_path):
 
 def test_a_page_is_bounded_and_says_what_it_leaves_out(tmp_path):
     with Journal(tmp_path / "run.sqlite") as journal:
-        lm = Record(Scripted(lambda request: "answer " * 40_000), journal)
+        lm = Record(Scripted(lambda request: "answer " * 20_000), journal)
         for number in range(30):
-            lm(f"{number} " + "prompt " * 40_000)
+            lm(f"{number} " + "prompt " * 20_000)
         page = render_run(journal)
     assert len(page) < 5_000_000
     assert "characters left out" in page

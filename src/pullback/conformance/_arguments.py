@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._context_tensors import tensors_within
-from pullback.conformance._own_generators import PutBack, rewinds
+from pullback.conformance._held import PutBack, rewinds, tensors_within
 from pullback.conformance._tree import leaves, replace, walk
 from pullback.errors import ArgumentTypeError
 from pullback.recording.codec import TENSORS

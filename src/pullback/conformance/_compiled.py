@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._batch import Batch
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import resizings
+from pullback.conformance._transforms import PAIRS, Batch, grad, jvp
 from pullback.conformance._tree import tensors
 
 __all__ = ["Way", "composed_ways", "has_compiler", "plain_ways", "refused_way"]
@@ -26,11 +26,13 @@ class Way:
         name: as one would write it.
         run: gives the answer of compiled code.
         eager: gives what is expected.
+        source: a function of x that shows it, where ``f`` is the Function.
     """
 
     name: str
     run: Callable[[], Tensors]
     eager: Callable[[], Tensors]
+    source: str = "f"
 
 
 def has_compiler() -> bool:
@@ -72,6 +74,27 @@ def plain_ways(probe: Probe) -> Iterator[Way]:
         )
 
 
+# How each is written, whether it takes all items at once, and a function of x that shows it.
+_INSIDE: dict[str, tuple[Callable[..., Any], bool, str]] = {
+    "torch.func.grad(f)": (grad, False, "torch.func.grad(f)"),
+    "torch.func.jvp(f)": (
+        jvp, False, "lambda x: torch.func.jvp(f, (x,), (torch.ones_like(x),))[1]",
+    ),
+    "torch.func.vmap(torch.func.grad(f))": (
+        PAIRS["vmap of grad"].ask, True,
+        "lambda x: torch.func.vmap(torch.func.grad(f))(torch.stack([x, x]))",
+    ),
+    "torch.func.grad(torch.func.vmap(f))": (
+        PAIRS["grad of vmap"].ask, True,
+        "torch.func.grad(lambda x: torch.func.vmap(f)(torch.stack([x, x])).sum())",
+    ),
+    "torch.func.jvp(torch.func.grad(f))": (
+        PAIRS["jvp of grad"].ask, False,
+        "lambda x: torch.func.jvp(torch.func.grad(f), (x,), (torch.ones_like(x),))[1]",
+    ),
+}  # fmt: skip
+
+
 def composed_ways(probe: Probe) -> list[Way]:
     """Transforms of the Function, and compositions of them, where eager code answers.
 
@@ -82,22 +105,16 @@ def composed_ways(probe: Probe) -> list[Way]:
         First all of them compiled at once, then each alone: to be asked only if that is refused.
     """
     batch = Batch.of(probe)
-    found: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {}
-    for name, (function, inputs) in _transforms(batch).items():
+    alone = []
+    for name in _INSIDE:
+        way = _way(batch, name)
         try:
-            function(*inputs)
+            way.eager()
         except Exception:  # noqa: S112 - refused in eager code: the other clauses say how
             continue
-        found[name] = function, inputs
-    if not found:
-        return []
-
-    def every(*_: torch.Tensor) -> list[Any]:
-        return [function(*inputs) for function, inputs in found.values()]
-
-    alone = [_way(name, function, inputs) for name, (function, inputs) in found.items()]
-    together = _way(", ".join(found), every, ())
-    return [together, *alone] if len(alone) > 1 else alone
+        alone.append(name)
+    ways = [_way(batch, name) for name in alone]
+    return [_way(batch, *alone), *ways] if len(ways) > 1 else ways
 
 
 def refused_way(probe: Probe) -> Way | None:
@@ -109,72 +126,32 @@ def refused_way(probe: Probe) -> Way | None:
         probe: the subject.
     """
     batch = Batch.of(probe)
-    name = "torch.func.grad(f)"
-    function, inputs = _transforms(batch)[name]
+    way = _way(batch, "torch.func.grad(f)")
     try:
-        function(*inputs)
+        way.eager()
     except Exception:  # as eager torch does without setup_context
-        way = _way(name, function, inputs)
-        return replace(way, eager=lambda: probe.backward(batch.items[0], batch.weights[0]))
+        points, weights, *_ = batch.items[0]
+        return replace(way, eager=lambda: probe.backward(points, weights))
     return None
 
 
-def _way(name: str, function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> Way:
-    def run() -> Tensors:
-        def whole(*given: torch.Tensor) -> Any:
-            return function(*given)
+def _way(batch: Batch, *names: str) -> Way:
+    """Some transforms, compiled at once."""
+    chosen = [_INSIDE[name] for name in names]
+    given = [batch.stacked if stacked else batch.items[0] for _, stacked, _ in chosen]
 
-        return _flat(_compile(whole)(*inputs))
+    def whole(*parts: Any) -> list[Any]:
+        return [ask(batch, *part) for (ask, *_), part in zip(chosen, parts, strict=True)]
 
-    return Way(f"torch.compile({name})", run, lambda: _flat(function(*inputs)))
+    shown = ", ".join(names)
+    return Way(
+        f"torch.compile({shown})", lambda: _flat(_compile(whole)(*given)),
+        lambda: _flat(whole(*given)), chosen[0][2],
+    )  # fmt: skip
 
 
 def _flat(answer: Any) -> Tensors:
     return [t.detach() for t in tensors(answer)]
-
-
-_Transform = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
-
-
-def _transforms(batch: Batch) -> dict[str, _Transform]:
-    """Each transform as a function of tensors, with its inputs."""
-    probe = batch.probe
-    points, weights, steps = (tuple(part[0]) for part in (batch.items, batch.weights, batch.steps))
-    count = len(points)
-    stacked = (*batch.stacked(batch.items), *batch.stacked(batch.weights))
-
-    def loss(*given: torch.Tensor) -> torch.Tensor:
-        pairs = zip(given[count:], probe.unseeded(*given[:count]), strict=True)
-        return sum(((w.conj() * y).real.sum() for w, y in pairs), torch.zeros(()))
-
-    def slope(*given: torch.Tensor) -> Any:
-        return torch.func.grad(loss, argnums=tuple(range(count)))(*given)
-
-    def slopes(*given: torch.Tensor) -> Any:
-        return torch.func.vmap(slope)(*given)
-
-    def total(*given: torch.Tensor) -> Any:
-        def summed(*inside: torch.Tensor) -> torch.Tensor:
-            return torch.func.vmap(loss)(*inside, *given[count:]).sum()
-
-        return torch.func.grad(summed, argnums=tuple(range(count)))(*given[:count])
-
-    def push(*given: torch.Tensor) -> Any:
-        return torch.func.jvp(probe.unseeded, given[:count], given[count:])[1]
-
-    def bend(*given: torch.Tensor) -> Any:
-        def inside(*moved: torch.Tensor) -> Any:
-            return slope(*moved, *weights)
-
-        return torch.func.jvp(inside, given[:count], given[count:])[1]
-
-    return {
-        "torch.func.grad(f)": (slope, (*points, *weights)),
-        "torch.func.jvp(f)": (push, (*points, *steps)),
-        "torch.func.vmap(torch.func.grad(f))": (slopes, stacked),
-        "torch.func.grad(torch.func.vmap(f))": (total, stacked),
-        "torch.func.jvp(torch.func.grad(f))": (bend, (*points, *steps)),
-    }
 
 
 def _compile(function: Callable[..., Any], backend: str = "aot_eager", **options: Any) -> Any:

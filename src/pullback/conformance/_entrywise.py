@@ -120,44 +120,53 @@ class _At:
     base: Tensors
     until: float
 
+    def change(self, only: int, step: torch.Tensor) -> Tensors | None:
+        """How much each output changes with one input along a step, half of it to either side."""
+        sides = []
+        for sign in (1, -1):
+            moved = [x.clone() for x in self.points]
+            moved[only] = moved[only] + sign * step
+            try:
+                with torch.no_grad():
+                    sides.append(aligned(self.probe.evaluate(moved), self.base))
+            except Exception:  # refused there
+                return None
+        return [(up - down) / 2 for up, down in zip(*sides, strict=True)]
+
+    def weighed(self, only: int, step: torch.Tensor) -> float | None:
+        """The same, of <w, f>."""
+        found = self.change(only, step)
+        if found is None:
+            return None
+        return sum(inner(w, change) for w, change in zip(self.weights, found, strict=True))
+
     def slope(self, only: int, place: int) -> complex | float | None:
         """d<w, f> by one entry; of a complex entry as autograd has it."""
         point = self.points[only]
-        step = _step(point, place, self.probe.rough)
+        size = _step(point, place, self.probe.rough)
         found = []
         for unit in (1.0, 1j) if point.is_complex() else (1.0,):
-            sides = []
-            for sign in (1, -1):
-                moved = [x.clone() for x in self.points]
-                moved[only] = moved[only].contiguous()
-                moved[only].view(-1)[place] += sign * step * unit
-                try:
-                    with torch.no_grad():
-                        outputs = aligned(self.probe.evaluate(moved), self.base)
-                except Exception:  # refused there
-                    return None
-                sides.append(sum(inner(w, y) for w, y in zip(self.weights, outputs, strict=True)))
-            found.append((sides[0] - sides[1]) / (2 * step))
+            step = torch.zeros_like(point).contiguous()
+            step.view(-1)[place] = torch.tensor(size * unit, dtype=point.dtype)
+            change = self.weighed(only, step)
+            if change is None:
+                return None
+            found.append(change / size)
         return complex(*found) if len(found) == 2 else found[0]
 
     def gap(
         self, only: int, step: torch.Tensor, gradient: torch.Tensor, low: int, high: int
     ) -> float:
         """How far backward is off where one range of entries moves; 0 where f is refused."""
-        size = _STEP[torch.float32 if self.probe.rough else torch.float64]
         moved = torch.zeros_like(step)
         moved[low:high] = step[low:high]
-        sides = []
-        for sign in (1, -1):
-            points = [x.clone() for x in self.points]
-            points[only] = points[only] + sign * size * moved.view(points[only].shape)
-            try:
-                with torch.no_grad():
-                    outputs = aligned(self.probe.evaluate(points), self.base)
-            except Exception:  # refused there
-                return 0.0
-            sides.append(sum(inner(w, y) for w, y in zip(self.weights, outputs, strict=True)))
-        return abs((sides[0] - sides[1]) / (2 * size) - inner(gradient, moved))
+        change = self.weighed(only, self.size * moved.view(self.points[only].shape))
+        return 0.0 if change is None else abs(change / self.size - inner(gradient, moved))
+
+    @property
+    def size(self) -> float:
+        """How far what moves as a whole does so, as a part of a step."""
+        return _STEP[torch.float32 if self.probe.rough else torch.float64]
 
     def gradient(self, only: int, places: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """The gradient of one input at some entries, as many as there is time for, and which."""
@@ -177,17 +186,8 @@ class _At:
         point = self.points[only]
         if len(self.weights) != 1 or self.weights[0].shape != point.shape or point.is_complex():
             return None
-        size = _STEP[torch.float32 if self.probe.rough else torch.float64]
-        sides = []
-        for sign in (1, -1):
-            points = [x.clone() for x in self.points]
-            points[only] = points[only] + sign * size * self.weights[0].to(point.dtype)
-            try:
-                with torch.no_grad():
-                    sides.append(self.probe.evaluate(points)[0])
-            except Exception:  # refused there
-                return None
-        return (sides[0] - sides[1]) / (2 * size)
+        change = self.change(only, self.size * self.weights[0].to(point.dtype))
+        return None if change is None else change[0] / self.size
 
     def whole(self, only: int, weights: Tensors | None = None) -> torch.Tensor | None:
         """All entries of a gradient; ``None`` where one cannot be had, or time is over."""

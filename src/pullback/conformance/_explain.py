@@ -1,7 +1,7 @@
 """Say in words how one tensor differs from another: the first relation that fits all entries."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,6 +14,10 @@ _NOTHING = 1e-5
 _WIDE = {True: torch.complex128, False: torch.float64}
 # Whole factors that are told as such, also as divisors.
 _WHOLE = range(2, 13)
+
+
+# A sentence that is true, or one that is where a tensor equals what was expected.
+_Said = str | tuple[torch.Tensor, str]
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,17 @@ def explain(difference: Difference) -> str:
         return _not_finite(difference)
     if pair.equal(pair.got):
         return ""
-    return next((said for rule in _RULES for said in rule(pair)), "")
+    return _first(pair, _RULES)
+
+
+def _first(pair: "_Pair", rules: "Sequence[Callable[[_Pair], Iterator[_Said]]]") -> str:
+    """The first sentence that is true."""
+    for said in itertools.chain.from_iterable(rule(pair) for rule in rules):
+        if isinstance(said, str):
+            return said
+        if pair.equal(said[0]):
+            return said[1]
+    return ""
 
 
 def _numeric(*tensors: torch.Tensor) -> bool:
@@ -136,94 +150,85 @@ def _not_finite(difference: Difference) -> str:
     return f"{int(bad.sum())} of {bad.numel()} entries got are {kind}; expected are finite numbers."
 
 
-def _zero(pair: _Pair) -> Iterator[str]:
+# Rules --------------------------------------------------------------------------------------------
+# Each yields sentences, or claims: a sentence with what equals the expected numbers if it is true.
+
+
+def _zero(pair: _Pair) -> Iterator[_Said]:
     if not pair.got[pair.known].any():
         yield "Got is zero everywhere."
 
 
-def _factor(pair: _Pair) -> Iterator[str]:
+def _factor(pair: _Pair) -> Iterator[_Said]:
     """One factor for all entries."""
     expected, got = pair.expected[pair.known], pair.got[pair.known]
     norm = float(expected.abs().square().sum())
-    factor = (expected.conj() * got).sum() / norm if norm else None
-    if factor is None or abs(complex(factor).imag) > pair.difference.close * abs(complex(factor)):
+    factor = complex((expected.conj() * got).sum() / norm) if norm else 0.0
+    ratio = factor.real
+    if not ratio or abs(factor.imag) > pair.difference.close * abs(factor):
         return
-    ratio = complex(factor).real
-    if not ratio or not pair.equal(pair.got / ratio) or abs(ratio - 1) < _LITTLE / 5:
+    if not pair.equal(pair.got / ratio) or abs(ratio - 1) < _LITTLE / 5:
         return
     if _near(ratio, -1.0):
         yield "Got is expected with the other sign."
-        return
-    yield from _named_factor(ratio, pair.difference)
-
-
-def _named_factor(ratio: float, difference: Difference) -> Iterator[str]:
-    sizes = difference.sizes
     sign = "-" if ratio < 0 else ""
-    large = [(name, size) for name, size in sizes.items() if size > 2]
+    named = (said for size, said in _numbers(pair.difference, sign) if _near(abs(ratio), size))
+    yield next(named, f"Got is {ratio:.4g} x expected.")
+
+
+def _numbers(difference: Difference, sign: str) -> Iterator[tuple[float, str]]:
+    """Factors that have a name, and how it is said."""
+    large = [(name, size) for name, size in difference.sizes.items() if size > 2]
     for name, size in large:
-        if _near(abs(ratio) * size, 1.0):
-            yield f"Got is {sign}expected / {size}, and {size} is the size of {name}."
-        if _near(abs(ratio) / size, 1.0):
-            yield f"Got is {size} x {sign}expected, and {size} is the size of {name}."
+        tail = f"and {size} is the size of {name}."
+        yield 1 / size, f"Got is {sign}expected / {size}, {tail}"
+        yield size, f"Got is {size} x {sign}expected, {tail}"
     for whole in _WHOLE:
-        if _near(abs(ratio), whole):
-            yield f"Got is {whole} x {sign}expected."
-        if _near(abs(ratio) * whole, 1.0):
-            yield f"Got is {sign}expected / {whole}."
+        yield whole, f"Got is {whole} x {sign}expected."
+        yield 1 / whole, f"Got is {sign}expected / {whole}."
     for name, number in difference.numbers.items():
-        if _near(abs(ratio), abs(number)):
-            yield f"Got is {abs(number):.4g} x {sign}expected, and {name} is {number:.4g}."
-        if _near(abs(ratio) * abs(number), 1.0):
-            yield f"Got is {sign}expected / {abs(number):.4g}, and {name} is {number:.4g}."
+        size, tail = abs(number), f"and {name} is {number:.4g}."
+        yield size, f"Got is {size:.4g} x {sign}expected, {tail}"
+        yield 1 / size, f"Got is {sign}expected / {size:.4g}, {tail}"
     for name, size in large:
-        if _near(ratio**2 * size, 1.0):
-            yield f"Got is {sign}expected / sqrt({size}), and {size} is the size of {name}."
-        if _near(ratio**2, size):
-            yield f"Got is sqrt({size}) x {sign}expected, and {size} is the size of {name}."
-    yield f"Got is {ratio:.4g} x expected."
+        tail = f"and {size} is the size of {name}."
+        yield size**-0.5, f"Got is {sign}expected / sqrt({size}), {tail}"
+        yield size**0.5, f"Got is sqrt({size}) x {sign}expected, {tail}"
 
 
 def _near(one: float, other: float) -> bool:
     return abs(one - other) <= _CLOSE * abs(other)
 
 
-def _arranged(pair: _Pair) -> Iterator[str]:
+def _arranged(pair: _Pair) -> Iterator[_Said]:
     """The right numbers at other places."""
     got = pair.got
     for first, second in itertools.combinations(range(got.ndim), 2):
         turned = got.transpose(first, second)
-        both = f"dimensions {first} and {second}"
-        if pair.equal(turned) or pair.equal(turned.contiguous().view(got.shape)):
-            yield f"Got is expected transposed: {both} are exchanged."
+        said = f"Got is expected transposed: dimensions {first} and {second} are exchanged"
+        yield turned, f"{said}."
+        yield turned.reshape(got.shape), f"{said}."
         back = got.reshape(turned.shape).transpose(first, second)
-        if pair.equal(back):
-            yield f"Got is expected transposed: {both} are exchanged, and the shape is put back."
+        yield back, f"{said}, and the shape is put back."
     for dim in range(got.ndim):
-        if got.shape[dim] < 2:
-            continue
-        if pair.equal(got.flip(dim)):
-            yield f"Got is expected reversed along dimension {dim}."
+        yield got.flip(dim), f"Got is expected reversed along dimension {dim}."
         for shift in (1, -1):
-            if got.shape[dim] > 2 and pair.equal(got.roll(shift, dim)):
-                yield f"Got is expected, shifted by one along dimension {dim}."
-    if pair.expected.is_complex() and pair.equal(got.conj()):
-        yield "Got is the complex conjugate of expected."
+            yield got.roll(shift, dim), f"Got is expected, shifted by one along dimension {dim}."
+    yield got.conj(), "Got is the complex conjugate of expected."
 
 
-def _terms(pair: _Pair) -> Iterator[str]:
+def _terms(pair: _Pair) -> Iterator[_Said]:
     """Another gradient, or not all of several terms."""
     others = [(name, t) for name, t in pair.takes(pair.difference.others) if t.any()]
     parts = [(name, t) for name, t in pair.takes(pair.difference.parts) if t.any()]
     for name, term in [*parts, *others]:
-        if pair.equal(pair.got + term):
-            yield f"The term of {name} is missing."
-        elif pair.equal(pair.got - term):
-            yield f"The term of {name} is counted once too often."
+        yield pair.got + term, f"The term of {name} is missing."
+        yield pair.got - term, f"The term of {name} is counted once too often."
     for name, term in parts:
         share = _ratio_of(term[pair.known], (pair.got - pair.expected + term)[pair.known])
-        if share and pair.equal(pair.got + (1 - share) * term):
-            yield f"The term of {name} is {share:.4g} x what it should be."
+        if share:
+            said = f"The term of {name} is {share:.4g} x what it should be."
+            yield pair.got + (1 - share) * term, said
     for name, term in others:
         other = _Pair(term, pair.got, pair.known, pair.difference)
         if other.equal(pair.got):
@@ -232,25 +237,24 @@ def _terms(pair: _Pair) -> Iterator[str]:
             yield f"Got is minus {name}."
 
 
-def _factors(pair: _Pair) -> Iterator[str]:
+def _factors(pair: _Pair) -> Iterator[_Said]:
     """A tensor that is missing as a factor, or is one too many, up to a number."""
-    for name, factor in pair.takes(pair.difference.factors):
-        if factor.is_complex() and factor[pair.known].all():
-            turned = pair.got * factor.conj() / factor
-            if pair.equal(turned):
-                yield f"Got is expected with {name} where its complex conjugate is meant."
-    for name, factor in pair.takes(pair.difference.factors):
-        if not factor[pair.known].all() or _is_constant(factor[pair.known]):
+    whole = [(n, f) for n, f in pair.takes(pair.difference.factors) if f[pair.known].all()]
+    for name, factor in whole:
+        said = f"Got is expected with {name} where its complex conjugate is meant."
+        yield pair.got * factor.conj() / factor, said
+    for name, factor in whole:
+        if _is_constant(factor[pair.known]):
             continue
         for other, said in (
             (pair.got * factor, f"Got is expected without the factor {name}"),
             (pair.got / factor, f"Got is expected with the factor {name} once too often"),
         ):
-            if pair.equal(other):
-                yield f"{said}."
-            ratio = _ratio(pair, other)
-            if ratio is not None:
-                yield f"{said}, and {ratio:.4g} times as large."
+            yield other, f"{said}."
+            expected = pair.expected[pair.known]
+            ratio = _ratio_of(expected, other[pair.known]) if len(expected) > 2 else 0.0
+            if ratio:
+                yield other / ratio, f"{said}, and {ratio:.4g} times as large."
 
 
 def _ratio_of(one: torch.Tensor, other: torch.Tensor) -> float:
@@ -258,17 +262,11 @@ def _ratio_of(one: torch.Tensor, other: torch.Tensor) -> float:
     return complex((one.conj() * other).sum() / norm).real if norm else 0.0
 
 
-def _ratio(pair: _Pair, other: torch.Tensor) -> float | None:
-    expected = pair.expected[pair.known]
-    ratio = _ratio_of(expected, other[pair.known])
-    return ratio if ratio and len(expected) > 2 and pair.equal(other / ratio) else None
-
-
 def _is_constant(values: torch.Tensor) -> bool:
     return bool((values - values[0]).abs().max() <= _CLOSE * values.abs().max())
 
 
-def _rows(pair: _Pair) -> Iterator[str]:
+def _rows(pair: _Pair) -> Iterator[_Said]:
     """The same numbers all along a dimension."""
     got, expected = pair.got, pair.expected
     whole = bool(pair.known.all())
@@ -291,22 +289,24 @@ def _same(one: torch.Tensor, other: torch.Tensor, close: float) -> bool:
     return bool((one - other).abs().max() <= close * one.abs().max())
 
 
-def _reduced(pair: _Pair) -> Iterator[str]:
+def _reduced(pair: _Pair) -> Iterator[_Said]:
     """A sum along a dimension that is not taken, or of which the mean is left out."""
     for name, tensor in pair.difference.reduced.items():
         wide = tensor.detach().to("cpu", pair.expected.dtype)
         for dim in range(wide.ndim):
-            if wide.shape[dim] > 1 and pair.equal(wide.sum(dim)):
+            if wide.shape[dim] > 1:
                 kinds = {"first entry": wide.select(dim, 0), "last entry": wide.select(dim, -1)}
-                seen = [k for k, v in kinds.items() if _same(v, pair.got, pair.difference.close)]
+                seen = [k for k, v in kinds.items() if v.shape == pair.got.shape
+                        and _same(v, pair.got, pair.difference.close)]  # fmt: skip
                 tail = f"got is its {seen[0]}" if seen else "got is not"
-                yield f"Expected is the sum of {name} along dimension {dim}; {tail}."
+                said = f"Expected is the sum of {name} along dimension {dim}; {tail}."
+                yield wide.sum(dim), said
     for dim in range(pair.got.ndim if bool(pair.known.all()) else 0):
-        if pair.got.shape[dim] > 2 and pair.equal(pair.got - pair.got.mean(dim, keepdim=True)):
-            yield f"Expected is got less its mean along dimension {dim}: that term is missing."
+        said = f"Expected is got less its mean along dimension {dim}: that term is missing."
+        yield pair.got - pair.got.mean(dim, keepdim=True), said
 
 
-def _signs(pair: _Pair) -> Iterator[str]:
+def _signs(pair: _Pair) -> Iterator[_Said]:
     if not pair.expected.is_complex() and _same(
         pair.got.abs()[pair.known], pair.expected.abs()[pair.known], pair.difference.close
     ):
@@ -314,7 +314,7 @@ def _signs(pair: _Pair) -> Iterator[str]:
         yield f"Got has the right size, and the wrong sign at {wrong} of {int(pair.known.sum())}."
 
 
-def _blocks(pair: _Pair) -> Iterator[str]:
+def _blocks(pair: _Pair) -> Iterator[_Said]:
     """Right but for a part that is a range of one dimension."""
     wrong = (pair.got - pair.expected).abs() > pair.difference.close * pair.size
     wrong &= pair.known
@@ -347,7 +347,7 @@ def _what(pair: _Pair, touched: torch.Tensor, dim: int) -> str:
         return ""
     part = _Pair(pair.expected.index_select(dim, places), pair.got.index_select(dim, places),
                  known, pair.difference)  # fmt: skip
-    said = next((s for rule in (_zero, _factor) for s in rule(part)), "")
+    said = _first(part, (_zero, _factor))
     return f", where {said[0].lower()}{said[1:-1]}" if said else ""
 
 
@@ -360,7 +360,7 @@ def _repeated(pair: _Pair, places: list[int], right: list[int]) -> str:
     return ""
 
 
-def _nearly(pair: _Pair) -> Iterator[str]:
+def _nearly(pair: _Pair) -> Iterator[_Said]:
     """Off by little at most entries."""
     gaps = (pair.got - pair.expected)[pair.known].abs() / pair.size
     gap, off = float(gaps.max()), int((gaps > _NOTHING).sum())
@@ -373,12 +373,12 @@ def _nearly(pair: _Pair) -> Iterator[str]:
         )
 
 
-def _offset(pair: _Pair) -> Iterator[str]:
+def _offset(pair: _Pair) -> Iterator[_Said]:
     gap = (pair.got - pair.expected)[pair.known]
     if len(gap) > 2 and _is_constant(gap):
         yield f"Got is expected {complex(gap.mean()).real:+.4g} at every entry."
 
 
-_RULES: tuple[Callable[[_Pair], Iterator[str]], ...] = (
+_RULES: tuple[Callable[[_Pair], Iterator[_Said]], ...] = (
     _zero, _factor, _arranged, _terms, _factors, _reduced, _rows, _nearly, _blocks, _signs, _offset,
 )  # fmt: skip

@@ -1,29 +1,26 @@
 """Tell an error that clearly says "not supported" from one that does not.
 
 What plain forward and plain backward do is known before any clause runs. An error that comes up
-only with a transform is a refusal where somebody raised it on purpose: the author by a ``raise``
-of their own, or torch, whose transforms refuse what they cannot follow. It is a crash where code
-ran into what nobody foresaw, and where other numbers or precisions of the very same call fail in
-backward although forward took them, and where a rule fails that the author wrote for the transform
-itself. The words of a message decide nothing.
+only with a transform, or with other data, is a refusal where its type says that somebody meant it:
+NotImplementedError and our own always, what torch's compiler has types for, a ValueError or a
+failed assertion. By a RuntimeError or a TypeError torch refuses a transform that it cannot follow;
+with other data it is an operation that does not fit, which nobody foresaw. All others, as an
+AttributeError or a KeyError, are code that ran into what it was not written for. Where the author
+wrote a rule for the very transform, no error of it is a refusal but one that says so by name.
+
+Neither the words of a message nor the place that it comes from decides anything.
 """
 
-import dis
-import os
-from collections.abc import Iterable, Iterator
-from types import CodeType, TracebackType
+import inspect
 from typing import Any
 
 import torch
 
 from pullback.errors import PullbackError
-from pullback.internal import torch as internal
 from pullback.report import Verdict
 
-__all__ = ["NoForward", "OnceOnly", "classify", "describe", "is_from_within", "is_raised_in"]
+__all__ = ["NoForward", "OnceOnly", "classify", "describe", "fits", "is_written"]
 
-# Raised by the interpreter when code runs into what nobody foresaw.
-_UNFORESEEN = (AttributeError, LookupError, NameError, ArithmeticError, MemoryError, TimeoutError)
 _REFUSING_TYPES = {
     "Unsupported",
     "UserError",
@@ -32,19 +29,6 @@ _REFUSING_TYPES = {
     "UnsupportedOperatorException",
     "GuardOnDataDependentSymNode",
 }
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_PYTHON = os.path.dirname(os.__file__) + os.sep
-_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
-# The method of `Probe` that calls the subject.
-_CALL = "call_subject"
-_LAYER = internal.__file__
-# What torch itself calls its own fault is no refusal.
-_FAULT = "INTERNAL ASSERT FAILED"
-# The rules that an author writes for one transform, by their own name, or by that of the function
-# of torch that calls them: an error inside is no refusal.
-_RULES = {"vmap", "jvp"}
-_CALLERS = {"custom_function_call_vmap_helper", "apply_jvp", "fake_impl"}
-_REGISTERED = (torch.library.__file__, os.path.join("_library", "fake_impl.py"))
 
 
 class NoForward(Exception):
@@ -55,13 +39,14 @@ class OnceOnly(Exception):
     """A function that a second call with the same arguments fails."""
 
 
-def classify(error: BaseException, *, transform: bool = True) -> Verdict:
+def classify(error: BaseException, *, transform: bool = True, written: bool = False) -> Verdict:
     """``lacking`` for an error that refuses on purpose, ``crashes`` for any other.
 
     Arguments:
-        error: what the checked code raised, with its traceback.
+        error: what the checked code raised.
         transform: whether the call went through a transform of torch; if not, other data was
             tried, which torch refuses for the reason that the code does not fit it.
+        written: whether the author wrote a rule for that transform.
 
     Returns:
         `Verdict.LACKING` or `Verdict.CRASHES`.
@@ -74,112 +59,51 @@ def classify(error: BaseException, *, transform: bool = True) -> Verdict:
     """
     if isinstance(error, (NotImplementedError, PullbackError)):
         return Verdict.LACKING
-    if isinstance(error, _UNFORESEEN) and not _is_the_authors(error):
-        return Verdict.CRASHES
-    if transform and _is_from_a_rule(error) and type(error).__name__ not in _REFUSING_TYPES:
-        return Verdict.CRASHES
     if type(error).__name__ in _REFUSING_TYPES:
         return Verdict.LACKING
-    refused = _is_deliberate(error) or (transform and _is_refused_by_torch(error))
-    return Verdict.LACKING if refused else Verdict.CRASHES
+    meant = (ValueError, AssertionError, *([RuntimeError, TypeError] if transform else []))
+    refuses = isinstance(error, meant) and not isinstance(error, TimeoutError)
+    return Verdict.LACKING if refuses and not written else Verdict.CRASHES
 
 
-def _frames(error: BaseException) -> Iterator[TracebackType]:
-    step = error.__traceback__
-    while step is not None:
-        yield step
-        step = step.tb_next
-
-
-def is_raised_in(error: BaseException, given: Iterable[Any]) -> bool:
-    """Whether the code that raised, torch aside, is that of one of the callables.
+def is_written(kind: Any, rule: str) -> bool:
+    """Whether the author of a Function wrote a rule: not torch, nor we.
 
     Arguments:
-        error: what was raised, with its traceback.
-        given: what the caller handed over: functions, modules and others.
-    """
-    codes = {getattr(getattr(value, "forward", value), "__code__", None) for value in given}
-    own = [
-        step.tb_frame.f_code
-        for step in _frames(error)
-        if not step.tb_frame.f_code.co_filename.startswith((_TORCH, _OURS))
-    ]
-    return bool(own) and own[-1] in codes
-
-
-def is_from_within(error: BaseException | None) -> bool:
-    """Whether the checked code was running: not so where the arguments do not fit its signature.
+        kind: a Function class, or ``None``.
+        rule: the name of the method.
 
     Example:
-        >>> is_from_within(TypeError("forward() missing 1 required positional argument"))
+        >>> is_written(torch.autograd.Function, "vmap")
         False
     """
-    return error is not None and any(
-        not step.tb_frame.f_code.co_filename.startswith((_TORCH, _OURS)) for step in _frames(error)
-    )
-
-
-def _is_deliberate(error: BaseException) -> bool:
-    """Whether a ``raise`` or an ``assert`` is what raised the error; a bare one, the author's."""
-    last = list(_frames(error))[-1:]
-    if not last or (isinstance(error, AssertionError) and not str(error) and _is_foreign(last[0])):
+    owners = [owner for owner in getattr(kind, "__mro__", ()) if rule in vars(owner)]
+    if not owners or owners[0].__module__.partition(".")[0] in ("torch", "pullback"):
         return False
-    code = last[0].tb_frame.f_code
-    return code.co_code[last[0].tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    # torch refuses to call a vmap rule beside a forward that takes the context.
+    return rule != "vmap" or kind.setup_context is not torch.autograd.Function.setup_context
 
 
-def _is_the_authors(error: BaseException) -> bool:
-    """Whether a ``raise`` in code of the author's own is what raised the error."""
-    last = list(_frames(error))[-1:]
-    return bool(last) and not _is_foreign(last[0]) and _is_deliberate(error)
+def fits(function: Any, args: Any, kwargs: Any, *, context: bool) -> bool:
+    """Whether a Python function of somebody else's takes such arguments, by its signature.
 
+    Arguments:
+        function: what is called.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        context: whether a context comes before these.
 
-def _is_foreign(step: TracebackType) -> bool:
-    """Whether the code is torch's, ours or Python's, which raise a KeyError for an author's bug."""
-    name = step.tb_frame.f_code.co_filename
-    installed = name[len(_PYTHON) :].startswith(("site-packages", "dist-packages"))
-    library = name.startswith((_PYTHON, "<frozen")) and not installed
-    return library or name.startswith((_TORCH, _OURS))
-
-
-def _is_refused_by_torch(error: BaseException) -> bool:
-    """Whether an operation that the checked code calls refused what the transform hands it.
-
-    What the engine itself complains of, from inside its own call, is what the checked code gave it.
+    Example:
+        >>> fits(lambda x: x, (1, 2), {}, context=False)
+        False
     """
-    codes = [step.tb_frame.f_code for step in _frames(error)]
-    own = [c for c in codes if not c.co_filename.startswith((_TORCH, _OURS))]
-    refused = bool(own) or (_is_raised_by_apply(codes) and _FAULT not in str(error))
-    return isinstance(error, RuntimeError) and refused
-
-
-def _is_from_a_rule(error: BaseException) -> bool:
-    """Whether a rule of the author's own for a transform was running."""
-    codes = [step.tb_frame.f_code for step in _frames(error)]
-    for caller, code in zip([None, *codes], codes, strict=False):
-        if code.co_filename.startswith((_TORCH, _OURS)):
-            continue
-        called = caller is not None and caller.co_filename.startswith(_TORCH)
-        if code.co_name in _RULES or (called and _calls_rules(caller)):
-            return True
-    return False
-
-
-def _calls_rules(code: CodeType) -> bool:
-    return code.co_name in _CALLERS or code.co_filename.endswith(_REGISTERED)
-
-
-def _is_raised_by_apply(codes: list[CodeType]) -> bool:
-    """Whether `apply` itself refused before any rule ran: from torch 2.14 on it is in C++.
-
-    Between it and our call there may be the layer that hears the calls of a program.
-    """
-    for code in reversed(codes):
-        if code.co_name == _CALL and code.co_filename.startswith(_OURS):
-            return True
-        if not code.co_filename.startswith((_TORCH, _LAYER)):
-            return False
-    return False
+    if (getattr(function, "__module__", None) or "").partition(".")[0] in ("torch", "pullback"):
+        return False
+    try:
+        inspect.signature(function).bind(*([None] if context else []), *args, **kwargs)
+    except (TypeError, ValueError):  # it does not take them, or is made in C
+        return False
+    return True
 
 
 def describe(error: BaseException, limit: int = 240) -> str:

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import operator
 import os
 import platform
 import random
@@ -11,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -65,11 +67,16 @@ def guarded(
         1
     """
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with suppress(ImportError):
+        import numpy.random  # noqa: F401 - so that its state is known before foreign code draws
+    loggers = [(log, log.level) for log in map(logging.getLogger, LOGGERS)]
+    kept = [(read, write, read()) for read, write in _settings()]
     with ExitStack() as stack:
-        for keep in (_python, _settings, _switches, _loggers):
-            stack.enter_context(keep())
-        for put_back in generators:
+        for put_back in (partial(_restore, kept), *rewind_shared(), *generators):
             stack.callback(put_back)
+        for logger, level in loggers:  # Dynamo and functorch log what becomes a finding here
+            stack.callback(_set_level, logger, level)
+            _set_level(logger, logging.CRITICAL)
         stack.enter_context(torch.random.fork_rng(devices))
         for mode in (torch.inference_mode(False), torch.enable_grad()):
             stack.enter_context(mode)
@@ -79,57 +86,46 @@ def guarded(
         yield caught
 
 
-@contextmanager
-def _python() -> Iterator[None]:
-    """The interpreter's own: generators, working directory, environment, import path."""
-    with suppress(ImportError):
-        import numpy.random  # noqa: F401 - so that its state is known before foreign code draws
-    generators = rewind_shared()
-    folder, path, variables = _folder(), list(sys.path), dict(os.environ)
-    try:
-        yield
-    finally:
-        for put_back in generators:
-            put_back()
-        sys.path[:] = path
-        if dict(os.environ) != variables:
-            os.environ.clear()
-            os.environ.update(variables)
-        if folder and _folder() != folder:
-            with suppress(OSError):
-                os.chdir(folder)
+Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
 
 
-def _folder() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it was removed
-        return ""
+def _restore(kept: Sequence[tuple[Callable[[], Any], Callable[[Any], Any], Any]]) -> None:
+    """Write what is no longer as it was: to write some has a price, or imports torch's compiler."""
+    for read, write, value in kept:
+        if read() != value:
+            write(value)
 
 
-def _interpreter_settings() -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
+def _settings() -> list[Setting]:
     """How each setting of the interpreter, torch and numpy is read, and put back."""
-
-    def attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-        return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
-
     printing = vars(PRINT_OPTIONS)  # what set_printoptions writes, and nothing reads back
-    found = [
+    found: list[Setting] = [
+        (_folder, _change_folder),
+        (lambda: list(sys.path), lambda value: sys.path.__setitem__(slice(None), value)),
+        (lambda: dict(os.environ), _set_environment),
         (sys.getrecursionlimit, sys.setrecursionlimit),
         (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
         (gc.get_threshold, lambda value: gc.set_threshold(*value)),
+        _attribute(sys, "stdout"), _attribute(sys, "stderr"), _attribute(sys, "excepthook"),
         (lambda: dict(printing), printing.update),
-        (
-            torch.autograd.is_multithreading_enabled,
-            torch.autograd.set_multithreading_enabled,
-        ),
+        (torch.get_default_dtype, torch.set_default_dtype),
+        (torch.get_default_device,
+         lambda value: torch.set_default_device(None if value.type == "cpu" else value)),
+        (torch.get_num_threads, torch.set_num_threads),
+        (torch.is_grad_enabled, torch.set_grad_enabled),
+        (torch.autograd.is_multithreading_enabled, torch.autograd.set_multithreading_enabled),
+        (lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+         lambda value: torch.autograd.set_detect_anomaly(*value)),
+        (lambda: (torch.are_deterministic_algorithms_enabled(),
+                  torch.is_deterministic_algorithms_warn_only_enabled()),
+         lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1])),
+        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
         (_flushes_denormal, torch.set_flush_denormal),
-        attribute(sys, "stdout"), attribute(sys, "stderr"), attribute(sys, "excepthook"),
-        attribute(torch.backends.cuda.matmul, "allow_tf32"),
-        attribute(torch.backends.cudnn, "allow_tf32"),
-        attribute(torch.backends.cudnn, "benchmark"),
-        attribute(torch.backends.cudnn, "deterministic"),
-        attribute(torch.utils.deterministic, "fill_uninitialized_memory"),
+        _attribute(torch.backends.cuda.matmul, "allow_tf32"),
+        _attribute(torch.backends.cudnn, "allow_tf32"),
+        _attribute(torch.backends.cudnn, "benchmark"),
+        _attribute(torch.backends.cudnn, "deterministic"),
+        _attribute(torch.utils.deterministic, "fill_uninitialized_memory"),
     ]  # fmt: skip
     if threading.current_thread() is threading.main_thread():
         found += [_handler(number) for number in (signal.SIGINT, signal.SIGTERM)]
@@ -143,7 +139,28 @@ def _interpreter_settings() -> list[tuple[Callable[[], Any], Callable[[Any], Any
     return found
 
 
-def _handler(number: int) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+def _attribute(owner: Any, name: str) -> Setting:
+    return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return ""
+
+
+def _change_folder(folder: str) -> None:
+    with suppress(OSError):
+        os.chdir(folder)
+
+
+def _set_environment(variables: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
+
+
+def _handler(number: int) -> Setting:
     def write(handler: Any) -> None:
         if handler is not None:  # None: it was not set from Python
             signal.signal(number, handler)
@@ -151,21 +168,16 @@ def _handler(number: int) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
     return lambda: signal.getsignal(number), write
 
 
+_DENORMAL = 1e-310
+
+
 def _flushes_denormal() -> bool:
-    smallest = torch.full((1,), 1e-310, dtype=torch.float64, device="cpu")
-    return not bool(smallest.mul(0.5).mul(2.0).gt(0))
+    return not _DENORMAL * 0.5 * 2.0 > 0  # by the register that torch sets
 
 
-@contextmanager
-def _settings() -> Iterator[None]:
-    """Settings that are read and written by a pair of functions."""
-    kept = [(read, write, read()) for read, write in _interpreter_settings()]
-    try:
-        yield
-    finally:
-        for read, write, value in kept:
-            if read() != value:
-                write(value)
+def _set_level(logger: logging.Logger, level: int) -> None:
+    if logger.level != level:  # to set it makes every logger of the process forget what it keeps
+        logger.setLevel(level)
 
 
 @contextmanager
@@ -187,7 +199,10 @@ def unpatched() -> Iterator[list[str]]:
         yield replaced
     finally:
         for name, owner in _PATCHABLE.items():
-            now = vars(owner)
+            now = dict(vars(owner))
+            kept = len(now) >= len(before[name])
+            if kept and all(map(operator.is_, now.values(), before[name].values())):
+                continue  # in the same order, as a rule
             for attribute, value in before[name].items():
                 new = now.get(attribute)
                 if new is not value and callable(value) and not _is_torchs_own(new):
@@ -197,8 +212,7 @@ def unpatched() -> Iterator[list[str]]:
 
 def _is_torchs_own(value: Any) -> bool:
     """Whether torch made it: its compiler wraps a few functions when it is first imported."""
-    code = getattr(value, "__code__", None)
-    return code is not None and code.co_filename.startswith(os.path.dirname(torch.__file__))
+    return getattr(value, "__globals__", {}).get("__name__", "").partition(".")[0] == "torch"
 
 
 _PATCHABLE = {
@@ -211,59 +225,6 @@ _PATCHABLE = {
     "torch.autograd": torch.autograd,
     "torch.func": torch.func,
 }
-
-
-@contextmanager
-def _switches() -> Iterator[None]:
-    """The defaults and switches of torch that hold for the whole process."""
-    dtype, threads, device = torch.get_default_dtype(), torch.get_num_threads(), _device()
-    strict = _strictness()
-    precision, anomaly = torch.get_float32_matmul_precision(), torch.is_anomaly_enabled()
-    grad = torch.is_grad_enabled()
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(dtype)
-        if _device() != device:
-            torch.set_default_device(None if device.type == "cpu" else device)
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
-        if _strictness() != strict:  # torch imports its compiler to change it
-            torch.use_deterministic_algorithms(strict[0], warn_only=strict[1])
-        if torch.get_float32_matmul_precision() != precision:
-            torch.set_float32_matmul_precision(precision)
-        torch.autograd.set_detect_anomaly(anomaly, torch.is_anomaly_check_nan_enabled())
-        torch.set_grad_enabled(grad)
-
-
-def _strictness() -> tuple[bool, bool]:
-    return (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
-
-
-def _device() -> torch.device:
-    return torch.get_default_device()
-
-
-@contextmanager
-def _loggers() -> Iterator[None]:
-    """Dynamo and functorch say on the log what becomes a finding here."""
-    loggers = [logging.getLogger(name) for name in LOGGERS]
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            _set_level(logger, logging.CRITICAL)
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            _set_level(logger, level)
-
-
-def _set_level(logger: logging.Logger, level: int) -> None:
-    if logger.level != level:  # to set it makes every logger of the process forget what it keeps
-        logger.setLevel(level)
 
 
 def environment() -> dict[str, str]:

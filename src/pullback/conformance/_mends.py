@@ -10,6 +10,7 @@ import torch
 
 from pullback.conformance._subject import Subject
 from pullback.internal.torch import pytree
+from pullback.tensor import reference_of
 
 __all__ = ["MENDS", "Mend", "mended"]
 
@@ -46,6 +47,8 @@ def mended(subject: Subject, mend: Mend) -> Subject | None:
         mend: the breach to undo.
     """
     kind = subject.function
+    if kind is None and reference_of(subject.target) is not None:
+        kind = subject.target.function
     if kind is None:
         return None
     try:
@@ -125,36 +128,22 @@ def _fresh(kind: _Kind) -> dict[str, Any]:
     return made  # a combined forward has told its ctx of the very tensors that it returns
 
 
-def _restored(kind: _Kind) -> dict[str, Any]:
-    """Backward finds on its ctx what forward left there, however often it runs."""
+def _kept(keep: Callable[[Any], Any], restore: Callable[[Any, Any], Any]) -> Undo:
+    """What is kept of a context once forward has filled it makes the context for backward."""
 
-    def keep(method: Any, *args: Any, **kwargs: Any) -> Any:
-        found = method(*args, **kwargs)
-        ctx = args[0]
-        saved = [t for t in getattr(ctx, "to_save", None) or () if isinstance(t, torch.Tensor)]
-        own = {name: _copied(value) for name, value in vars(ctx).items()}
-        object.__setattr__(ctx, "_before", (own, [t.detach().clone() for t in saved]))
-        return found
+    def undo(kind: _Kind) -> dict[str, Any]:
+        def fill(method: Any, *args: Any, **kwargs: Any) -> Any:
+            found = method(*args, **kwargs)
+            object.__setattr__(args[0], "_kept", keep(args[0]))
+            return found
 
-    def restore(method: Any, ctx: Any, *cotangents: Any) -> Any:
-        own, saved = vars(ctx).get("_before", ({}, []))
-        for name, value in own.items():
-            setattr(ctx, name, _copied(value))
-        present = [t for t in ctx.saved_tensors if t is not None] if saved else []
-        for tensor, before in zip(present, saved, strict=False):
-            if tensor.shape == before.shape:
-                tensor.data.copy_(before)
-        return method(ctx, *cotangents)
+        def go_back(method: Any, ctx: Any, *cotangents: Any) -> Any:
+            return method(restore(ctx, vars(ctx)["_kept"]), *cotangents)
 
-    return {**_wrapped(kind, _context(kind), keep), **_wrapped(kind, _backward(kind), restore)}
+        filled = _wrapped(kind, _context(kind), fill)
+        return {**filled, **_wrapped(kind, _backward(kind), go_back)}
 
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone() if not value.requires_grad else value
-    if type(value) in (list, dict):
-        return _each(_copied, value)
-    return set(value) if type(value) is set else value
+    return undo
 
 
 class _Stand:
@@ -167,53 +156,64 @@ class _Stand:
         return getattr(vars(self)["_ctx"], name)
 
 
-def _saving(kind: _Kind) -> dict[str, Any]:
-    """What forward left on its ctx goes through save_for_backward."""
-
-    def keep(method: Any, *args: Any, **kwargs: Any) -> Any:
-        found = method(*args, **kwargs)
-        ctx = args[0]
-        leaves, form = pytree.tree_flatten(dict(vars(ctx)))
-        held = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        saved = tuple(getattr(ctx, "to_save", None) or ())
-        ctx.save_for_backward(*saved, *held)
-        vars(ctx).clear()
-        rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-        ctx._left = len(saved), rest, places, form
-        return found
-
-    def restore(method: Any, ctx: Any, *cotangents: Any) -> Any:
-        count, rest, places, form = ctx._left
-        every = ctx.saved_tensors
-        leaves = list(rest)
-        for place, tensor in zip(places, every[count:], strict=True):
-            leaves[place] = tensor
-        own = pytree.tree_unflatten(leaves, form)
-        return method(_Stand(ctx, saved_tensors=every[:count], **own), *cotangents)
-
-    return {**_wrapped(kind, _context(kind), keep), **_wrapped(kind, _backward(kind), restore)}
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone() if not value.requires_grad else value
+    if type(value) in (list, dict):
+        return _each(_copied, value)
+    return set(value) if type(value) is set else value
 
 
-def _asked_for_all(kind: _Kind) -> dict[str, Any]:
-    """Backward is asked for every gradient."""
-
-    def around(method: Any, ctx: Any, *cotangents: Any) -> Any:
-        every = tuple(True for _ in ctx.needs_input_grad)
-        return method(_Stand(ctx, needs_input_grad=every), *cotangents)
-
-    return _wrapped(kind, _backward(kind), around)
+def _state(ctx: Any) -> tuple[dict[str, Any], list[torch.Tensor]]:
+    """Copies of what stands on a context and of what it saves."""
+    saved = [t for t in getattr(ctx, "to_save", None) or () if isinstance(t, torch.Tensor)]
+    own = {name: _copied(value) for name, value in vars(ctx).items()}
+    return own, [t.detach().clone() for t in saved]
 
 
-def _materialised(kind: _Kind) -> dict[str, Any]:
-    """Backward is handed zeros for ``None``."""
+def _put_back(ctx: Any, state: tuple[dict[str, Any], list[torch.Tensor]]) -> Any:
+    own, saved = state
+    for name, value in own.items():
+        setattr(ctx, name, _copied(value))
+    present = [t for t in ctx.saved_tensors if t is not None] if saved else []
+    for tensor, before in zip(present, saved, strict=False):
+        if tensor.shape == before.shape:
+            tensor.data.copy_(before)
+    return ctx
 
-    def around(method: Any, *args: Any, **kwargs: Any) -> Any:
-        found = method(*args, **kwargs)
-        args[0].set_materialize_grads(True)
-        return found
 
-    return _wrapped(kind, _context(kind), around)
+def _save_all(ctx: Any) -> Any:
+    """Save what stands on a context too, and leave no tensor there."""
+    leaves, form = pytree.tree_flatten(dict(vars(ctx)))
+    saved = tuple(getattr(ctx, "to_save", None) or ())
+    ctx.save_for_backward(*saved, *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)))
+    vars(ctx).clear()
+    places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    return len(saved), rest, places, form
+
+
+def _with_all(ctx: Any, kept: Any) -> Any:
+    count, rest, places, form = kept
+    every = ctx.saved_tensors
+    leaves = list(rest)
+    for place, tensor in zip(places, every[count:], strict=True):
+        leaves[place] = tensor
+    own = pytree.tree_unflatten(leaves, form)
+    return _Stand(ctx, saved_tensors=every[:count], **own)
+
+
+# Backward finds on its ctx what forward left there, however often it runs.
+_restored = _kept(_state, _put_back)
+# What forward left on its ctx goes through save_for_backward.
+_saving = _kept(_save_all, _with_all)
+# Backward is asked for every gradient.
+_asked_for_all = _kept(
+    lambda ctx: None,
+    lambda ctx, _: _Stand(ctx, needs_input_grad=tuple(True for _ in ctx.needs_input_grad)),
+)
+# Backward is handed zeros for ``None``.
+_materialised = _kept(lambda ctx: ctx.set_materialize_grads(True), lambda ctx, _: ctx)
 
 
 def _of_the_call(kind: _Kind) -> dict[str, Any]:
@@ -324,6 +324,11 @@ class _Ignored(_Stand):
 
 
 # The likeliest first; of those that explain as much, the first is taken.
+def _by_reference(kind: _Kind) -> dict[str, Any]:
+    """First order is the reference's too."""
+    return {"apply": staticmethod(reference_of(kind))}  # type: ignore[arg-type]
+
+
 MENDS: Sequence[Mend] = (
     Mend("cotangent", [_given_to_backward(torch.clone)]),
     Mend("saved", [_saving]),
@@ -355,4 +360,6 @@ MENDS: Sequence[Mend] = (
     Mend("derivative", [_differentiated],
          of=("double", "forward", "undefined", "non-differentiable", "values", "sizes", "dtype",
              "autocast", "transforms")),
+    Mend("reference", [_by_reference],
+         of=("double", "forward", "forward-over-forward", "transforms", "vmap", "fake")),
 )  # fmt: skip

@@ -10,15 +10,15 @@ import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._directions import KINDS
-from pullback.conformance._failure import NoForward, OnceOnly, describe, is_from_within
+from pullback.conformance._failure import NoForward, OnceOnly, describe, fits
 from pullback.conformance._fresh import Fresh
 from pullback.conformance._guard import guarded, reseed
+from pullback.conformance._held import own_generators
 from pullback.conformance._nodes import call_backward, custom_nodes, edges, unit_cotangents
-from pullback.conformance._own_generators import own_generators
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._subject import Subject
 from pullback.conformance._values import is_freed, same_bits
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, PullbackError
 from pullback.internal.torch import FakeTensor
 
 __all__ = ["prepare", "refuse_data"]
@@ -52,7 +52,7 @@ def prepare(subject: Subject, arguments: Arguments, seed: int, *, fresh: bool = 
         try:
             arguments = _settle(subject, arguments, seed)
         except ArgumentError as error:
-            if not is_from_within(error.__cause__):
+            if isinstance(error.__cause__, PullbackError) or not _takes(subject, arguments):
                 raise
             if probe.fresh is not None and probe.fresh.first is not None:
                 return _once_only(probe, error.given or error.what)
@@ -63,6 +63,15 @@ def prepare(subject: Subject, arguments: Arguments, seed: int, *, fresh: bool = 
             return _look(probe)
         except (Exception, SystemExit) as error:
             return _once_only(probe, describe(error))
+
+
+def _takes(subject: Subject, arguments: Arguments) -> bool:
+    """Whether the arguments fit the signature, so that a failure is the code's own."""
+    kind = subject.function
+    split = kind is not None and kind.setup_context is not torch.autograd.Function.setup_context
+    called = subject.target if kind is None else kind.forward
+    context = kind is not None and not split
+    return fits(called, arguments.args, arguments.kwargs, context=context)
 
 
 def _once_only(probe: Probe, said: str) -> Probe:

@@ -11,78 +11,62 @@ import torch
 from pullback.conformance._accumulated import accumulated
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._directions import KINDS, normal, scale, spread
-from pullback.conformance._failure import classify, describe
+from pullback.conformance._failure import classify, describe, is_written
 from pullback.conformance._guard import reseed
 from pullback.conformance._limits import limited
-from pullback.conformance._repro import Given, write_repro
-from pullback.conformance._shown import compared
+from pullback.conformance._nodes import custom_nodes
 from pullback.conformance._structure import keep, keep_step
-from pullback.conformance._subject import Subject
+from pullback.conformance._teller import Teller
 from pullback.conformance._tree import tensors
-from pullback.conformance._values import close, show
+from pullback.conformance._values import close
 from pullback.conformance._vectors import Tensors, flatten
-from pullback.internal.torch import versions_of
+from pullback.internal.torch import function_of, versions_of
 from pullback.report import Finding, Verdict
 
 __all__ = ["Probe", "Tensors"]
 
 
 @dataclass(frozen=True)
-class Probe:
+class Probe(Teller):
     """A subject, its inputs and what was learnt about them before the clauses ran.
 
+    The first of its fields are those of `Teller`.
+
     Arguments:
-        subject: what is checked.
-        inputs: the arguments, in float64 where the function allows it.
-        original: the arguments as they were given.
         intent: the gradient intent, declared or inferred.
         inferred: whether it was inferred.
         reason: why it was inferred so.
         held: positions of the inputs that the derivative is asked of although another input is
             passed straight through.
         moving: positions among the output tensors by which these are held.
-        seed: the seed of every random choice.
-        outputs: positions among the output tensors that are differentiated.
-        random: whether the function draws from a global generator.
         private: whether it draws from a generator of its own, which is put back before each run.
         erratic: whether two runs differ all the same, beyond rounding.
         rough: whether it computes in float32 although its outputs are float64.
         grain: the precision of gradients, where that is less than forward computes in: one part
             in how many; 0 where it is not.
-        accumulates: whether it refuses `torch.autograd.grad`, and takes ``.backward()``: one that
-            runs forward again in backward cannot tell which gradients are asked for.
         frees: whether forward gives the memory of its inputs back.
         fault: what plain backward raised, or ``None`` where it runs.
         patience: the seconds of CPU time after which one call is taken never to end.
         fresh: the first call of all (`_fresh.Fresh`), where the clause ``first-call`` is asked for.
         thorough: whether what takes long is tried too.
         kin: how the points and directions tried keep to those that forward accepts.
-        clause: the clause that is running.
     """
 
-    subject: Subject
-    inputs: Arguments
-    original: Arguments
     intent: str = "exact"
     inferred: bool = True
     reason: str = ""
     held: tuple[int, ...] = ()
     moving: tuple[int, ...] = ()
-    seed: int = 0
-    outputs: tuple[int, ...] = ()
-    random: bool = False
     private: bool = False
     erratic: bool = False
     rough: bool = False
     grain: float = 0.0
-    accumulates: bool = False
     frees: bool = False
     fault: Exception | None = None
     patience: float = 120.0
     fresh: Any = None
     thorough: bool = False
     kin: str = "any"
-    clause: str = ""
 
     @property
     def constants(self) -> tuple[str, ...]:
@@ -292,77 +276,39 @@ class Probe:
                 return k
         return None
 
-    # Findings ---------------------------------------------------------------------------------
+    # Findings about runs ----------------------------------------------------------------------
 
-    def holds(self, detail: str) -> Finding:
-        """A finding that the clause holds."""
-        return self._finding(Verdict.HOLDS, detail)
-
-    def skipped(self, detail: str) -> Finding:
-        """A finding that the clause does not apply."""
-        return self._finding(Verdict.SKIPPED, detail)
-
-    def lacking(self, detail: str, hint: str = "") -> Finding:
-        """A finding that the function says clearly that it does not support this."""
-        return replace(self._finding(Verdict.LACKING, detail), hint=hint)
-
-    def crashes(self, detail: str, hint: str = "", repro: Sequence[str] = ()) -> Finding:
-        """A finding that the function fails with an unclear error."""
-        script = self._script(repro)
-        return replace(self._finding(Verdict.CRASHES, detail), hint=hint, repro=script)
-
-    def broken(
+    def unlike(
         self,
+        got: Sequence[torch.Tensor],
+        expected: Sequence[torch.Tensor],
         detail: str,
         *,
-        expected: object = "",
-        got: object = "",
-        place: str = "",
-        hint: str,
-        repro: Sequence[str] = (),
-        given: Given | None = None,
-        said: str | None = None,
-    ) -> Finding:
-        """A finding that the function is silently wrong.
+        outputs: int = 0,
+        looser: float = 1e3,
+        **told: Any,
+    ) -> Finding | None:
+        """The finding that a tensor is another than it should be; ``None`` where all are equal.
 
         Arguments:
-            detail: what was seen.
-            expected: what the clause asks for.
-            got: what was seen instead.
-            place: the path of the input concerned.
-            hint: how to mend it.
-            repro: the lines that show it, after those that make ``args``, ``xs`` and ``outs``.
-            given: the tensors judged with, which these lines find by name.
-            said: how the two differ, in words; found from the numbers where it is not given.
+            got: what was seen, outputs and then gradients.
+            expected: what is right, in the same order.
+            detail: what was seen, in words.
+            outputs: how many are outputs.
+            looser: how many times the usual rounding is allowed.
+            told: what else `broken` is told.
         """
-        script = self._script(repro, given or {})
-        shown, said, entries = compared(expected, got, said)
-        return replace(
-            self._finding(Verdict.BROKEN, f"{detail} {said}" if said else detail),
-            expected=shown[0], got=shown[1], input=place, hint=hint, repro=script, entries=entries,
-        )  # fmt: skip
-
-    def _script(self, body: Sequence[str], given: Given | None = None) -> str:
-        return write_repro(
-            self.subject, self.inputs, self.outputs, self.seed, body,
-            random=self.random, accumulates=self.accumulates, given=given or {},
-        )  # fmt: skip
-
-    def _finding(self, verdict: Verdict, detail: str) -> Finding:
-        return Finding(self.clause, verdict, detail, seed=self.seed, source=self.subject.source)
-
-    def untidy(
-        self, detail: str, *, expected: object = "", got: object = "", place: str = "", hint: str
-    ) -> Finding:
-        """A finding that the numbers are right because torch mends them."""
-        return replace(
-            self._finding(Verdict.UNTIDY, detail),
-            expected=show(expected), got=show(got), input=place, hint=hint,
-        )  # fmt: skip
+        place = self.differ(got, expected, looser)
+        if place is None:
+            return None
+        where = f"output {place}" if place < outputs else self.path(place - outputs)
+        told.setdefault("place", where)
+        return self.broken(detail, expected=expected[place], got=got[place], **told)
 
     def failed(
-        self, error: BaseException, doing: str, hint: str = "", *, transform: bool = True
-    ) -> Finding:
+        self, error: BaseException, doing: str, hint: str = "", *,
+        transform: bool = True, rule: str = "",
+    ) -> Finding:  # fmt: skip
         """The finding for an error of the checked code: ``lacking`` if it refuses on purpose.
 
         Arguments:
@@ -370,9 +316,17 @@ class Probe:
             doing: what was tried, in words.
             hint: how to mend it.
             transform: whether a transform of torch was tried, not other data.
+            rule: the method of a Function that an author may write for that transform.
         """
-        refuses = classify(error, transform=transform) is Verdict.LACKING
+        written = any(is_written(kind, rule) for kind in self.functions())
+        refuses = classify(error, transform=transform, written=written) is Verdict.LACKING
         return (self.lacking if refuses else self.crashes)(f"{doing}: {describe(error)}", hint)
+
+    def functions(self) -> list[Any]:
+        """The Function that is checked, if it is one, and every other in the graph of a run."""
+        outputs = self.evaluate(self.leaves())  # held: a node lives as long as what it made
+        found = [function_of(node) for node in custom_nodes(outputs)]
+        return [self.subject.function, *found] if self.subject.function is not None else found
 
     def path(self, position: int) -> str:
         """The path of a differentiated input."""

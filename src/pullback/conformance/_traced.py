@@ -2,13 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from pullback.conformance._failure import classify, describe
 from pullback.conformance._forked import ProcessDied, can_copy, forked
 from pullback.conformance._probe import Probe
-from pullback.internal.torch import FakeTensorMode, compile_in_one_thread
+from pullback.internal.torch import (
+    FakeTensorMode,
+    TorchDispatchMode,
+    compile_in_one_thread,
+    has_own_fake,
+)
 from pullback.report import Finding, Verdict
 
 __all__ = ["Failed", "form_of", "survived", "trace"]
@@ -79,15 +85,30 @@ def _alone(probe: Probe, test: Callable[[Probe], Finding]) -> Finding:
     return test(probe)
 
 
+class _Failing(TorchDispatchMode):
+    """Notes the operator in which a run fails."""
+
+    op: Any = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        try:
+            return func(*args, **(kwargs or {}))
+        except Exception:
+            self.op = self.op or func
+            raise
+
+
 def _traced(shadow: Probe, mode: FakeTensorMode) -> list[tuple[str, str]] | Failed:
     made: list[torch.Tensor] = []
-    with mode:
+    with mode, _Failing() as failing:
         try:
             ghosts = [x.detach().clone().requires_grad_() for x in shadow.inputs.points()]
             made = list(shadow.unseeded(*ghosts))
             slopes = shadow.pull(ghosts, [torch.ones_like(y) for y in made], made)
-        except Exception as error:  # judged by where it is raised
-            return Failed(classify(error), describe(error), tuple(_forms(made)))
+        except Exception as error:  # judged by its type, and by whose operator it comes from
+            written = has_own_fake(failing.op)
+            verdict = classify(error, written=written)
+            return Failed(verdict, describe(error), tuple(_forms(made)))
         return _forms([*made, *slopes])
 
 

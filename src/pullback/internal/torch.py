@@ -33,10 +33,10 @@ from typing import Any, NoReturn
 import torch
 
 __all__ = [
-    "CHECKPOINT_CONTEXTS", "COMPILER", "FUSED_ATTENTION", "INTERMEDIATES_ARE_OUTPUTS", "LOGGERS",
+    "COMPILER", "FUSED_ATTENTION", "INTERMEDIATES_ARE_OUTPUTS", "LOGGERS",
     "METADATA", "MODULE_STATE", "OLDEST", "OPERATORS", "PRINT_OPTIONS", "STATE_DICT_HOOKS",
     "TESTED", "Answer", "BatchInterpreter", "BatchNormalisation", "CustomOpDef", "FakeTensor",
-    "FakeTensorMode", "FunctionalTensor", "HigherOrderOperator", "OpOverload", "OpOverloadPacket",
+    "FakeTensorMode", "FunctionalTensor", "OpOverload", "OpOverloadPacket",
     "TorchDispatchMode", "TransformType", "add_batch_dim", "answering",
     "are_functorch_transforms_active", "base_of", "called_from", "can_trace",
     "compile_in_one_thread", "constant_in_graph", "current_graph_task_id", "current_interpreter",
@@ -44,12 +44,14 @@ __all__ = [
     "disable_torch_function", "drops_writes", "end_forward_mode", "forward_hooks_of",
     "forward_level", "free_symbols", "from_functional_tensor", "function_behind", "function_of",
     "fused_function", "get_interpreter_stack", "get_unwrapped", "graph_break", "graph_is_kept",
-    "has_kernel", "hint_of", "innermost", "is_any_autocast_enabled", "is_batchedtensor",
+    "has_kernel", "has_own_fake", "hint_of", "innermost", "is_any_autocast_enabled",
+    "is_batchedtensor",
     "is_exporting", "is_functional_tensor", "is_functorch_wrapped_tensor", "is_gradtrackingtensor",
     "is_legacy_batchedtensor", "is_of_an_operator", "is_of_custom_operators",
     "is_raised_by_tracing", "is_recomputing", "is_symbolic", "is_traced", "is_view", "is_whole",
-    "is_zero_tensor", "lacks_gradient", "leave_function_mode", "len_torch_dispatch_stack",
-    "make_subclass", "maybe_get_bdim", "maybe_get_level", "metadata_of", "mode_without_values",
+    "is_zero_tensor", "lacks_gradient", "leave_function_mode",
+    "len_torch_dispatch_stack", "make_subclass", "maybe_get_bdim", "maybe_get_level",
+    "metadata_of", "mode_without_values",
     "nested_forward_mode", "never_compile", "node_class", "operator_of", "overload_of",
     "parameters_of", "peek_interpreter_stack", "pytree", "recording", "remove_forward_hook",
     "restore_vmap", "rules_in", "run_eagerly", "saved_tensors_are_hooked", "schema_of",
@@ -114,11 +116,12 @@ try:
             "_subclasses.functional_tensor", "utils._python_dispatch",
         )
     )  # fmt: skip
-    _effects, _custom_ops, _registered, _checkpoint, pytree = (
+    _effects, _custom_ops, _registered, _registry, _checkpoint, pytree = (
         importlib.import_module(f"torch.{name}")
         for name in (
             "_library.effects" if _EFFECTS_ARE_PUBLIC else "_higher_order_ops.effects",
-            "_library.custom_ops", "_library.autograd", "utils.checkpoint", "utils._pytree",
+            "_library.custom_ops", "_library.autograd", "_library.simple_registry",
+            "utils.checkpoint", "utils._pytree",
         )
     )  # fmt: skip
     _c: Any = torch._C
@@ -221,7 +224,6 @@ try:
     OPERATORS: Any = _custom_ops.OPDEFS  # by name, those of `torch.library.custom_op`
     CustomOpDef: Any = _custom_ops.CustomOpDef
     OpOverload: Any = torch._ops.OpOverload
-    HigherOrderOperator: Any = torch._ops.HigherOrderOperator
     OpOverloadPacket: Any = torch._ops.OpOverloadPacket
     has_kernel: Callable[[str, str], bool] = _c._dispatch_has_kernel_for_dispatch_key
     _find(OpOverload.__init__.__code__.co_names, "_schema")
@@ -379,6 +381,16 @@ def lacks_gradient(op: Any) -> bool:
     return not any(has_kernel(op.name(), key) for key in keys)
 
 
+def has_own_fake(op: Any) -> bool:
+    """Whether its author says which shapes an operator that is not torch's own gives."""
+    if not isinstance(op, OpOverload) or op.namespace in ("aten", "prims", "prim"):
+        return False
+    if _registry.singleton.find(schema_of(op).name).fake_impl.kernel is not None:
+        definition = OPERATORS.get(schema_of(op).name)  # whose stand-in refuses where none is given
+        return definition is None or definition._abstract_fn is not None
+    return has_kernel(op.name(), "Meta")
+
+
 def is_of_custom_operators(module: str) -> bool:
     """Whether a module, by its name, is one of those that hold operators that are not torch's."""
     return module.startswith("torch._ops.") and module != "torch._ops.aten"
@@ -455,8 +467,6 @@ def graph_break(message: str) -> None:
 
 
 COMPILER = "torch._dynamo"  # the module that `torch.compile` imports
-# Where the graph of what is checkpointed keeps ``context_fn``.
-CHECKPOINT_CONTEXTS = "_checkpoint_context_fn"
 # Where a module keeps its parameters and buffers.
 MODULE_STATE = ("_parameters", "_buffers")
 LOGGERS = (COMPILER, "torch._functorch", "torch._subclasses")  # those that compiling logs to

@@ -4,17 +4,19 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
-import heapq
+import functools
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextvars import ContextVar
+from graphlib import TopologicalSorter
 from typing import Any, TypeVar
 
 from pullback.errors import ArgumentError
 from pullback.internal._limiter import Limiter
+from pullback.internal._setting import setting
 
-__all__ = ["call_within_limit", "concurrency", "drive", "loop_of", "run", "runs", "slot"]
+__all__ = ["begin", "call_within_limit", "concurrency", "drive", "loop_of", "run", "runs", "slot"]
 
 T = TypeVar("T")
 DEFAULT_LIMIT = 64
@@ -24,8 +26,7 @@ _default = Limiter(DEFAULT_LIMIT)
 _limiter: ContextVar[Limiter] = ContextVar("pullback.tape.limiter", default=_default)
 
 
-@contextlib.contextmanager
-def concurrency(limit: int) -> Iterator[None]:
+def concurrency(limit: int) -> contextlib.AbstractContextManager[Limiter]:
     """Let at most so many rules that wait run at once inside; 64 by default.
 
     A rule that runs others (it applies Functions, or runs backward) lends them its own place,
@@ -45,11 +46,7 @@ def concurrency(limit: int) -> Iterator[None]:
         raise ArgumentError(
             "The limit on concurrency is no positive whole number.", given=f"limit={limit!r}"
         )
-    token = _limiter.set(Limiter(limit))
-    try:
-        yield
-    finally:
-        _limiter.reset(token)
+    return setting(_limiter, Limiter(limit))
 
 
 @contextlib.contextmanager
@@ -62,35 +59,23 @@ def slot() -> Iterator[None]:
     except BaseException:
         limiter.give_up(future)
         raise
-    token = _limiter.set(Limiter(1))
     try:
-        yield
-    finally:
-        _limiter.reset(token)
-        limiter.release()
-
-
-@contextlib.asynccontextmanager
-async def _slot() -> AsyncIterator[None]:
-    limiter = _limiter.get()
-    async with limiter.place():
-        token = _limiter.set(Limiter(1))
-        try:
+        with setting(_limiter, Limiter(1)):
             yield
-        finally:
-            _limiter.reset(token)
+    finally:
+        limiter.release()
 
 
 async def call_within_limit(
     rule: Callable[..., Any], args: tuple[Any, ...], asynchronous: bool
 ) -> Any:
     """Call a rule that waits: await it, or give it a thread, when a place is free."""
-    async with _slot():
-        if asynchronous:
-            return await rule(*args)
-        context = contextvars.copy_context()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(_threads(), lambda: context.run(rule, *args))
+    async with _limiter.get().place():
+        with setting(_limiter, Limiter(1)):
+            if asynchronous:
+                return await rule(*args)
+            work = functools.partial(contextvars.copy_context().run, rule, *args)
+            return await asyncio.get_running_loop().run_in_executor(_threads(), work)
 
 
 _pools: list[concurrent.futures.ThreadPoolExecutor] = []
@@ -104,11 +89,7 @@ def _threads() -> concurrent.futures.Executor:
 
 
 async def drive(
-    count: int,
-    waits: list[int],
-    followers: Callable[[int], Iterable[int]],
-    begin: Callable[[int], Any],
-    finish: Callable[[int, Any], None],
+    steps: TopologicalSorter[int], begin: Callable[[int], Any], finish: Callable[[int, Any], None]
 ) -> None:
     """Run steps as soon as all that they wait for is finished.
 
@@ -116,22 +97,19 @@ async def drive(
     ready at the same time begin in the order of their numbers.
 
     Arguments:
-        count: the number of steps.
-        waits: for each step, how many others it waits for.
-        followers: the steps that wait for one.
+        steps: their numbers, and for which others each waits.
         begin: begins a step; gives None if it is finished, or a coroutine function to await.
         finish: takes what that gave.
     """
-    ready = [index for index in range(count) if not waits[index]]
     done: asyncio.Queue[tuple[int, asyncio.Task[Any]]] = asyncio.Queue()
     running: set[asyncio.Task[Any]] = set()
+    steps.prepare()
     try:
-        while ready or running:
-            while ready:
-                index = heapq.heappop(ready)
+        while steps.is_active():
+            for index in sorted(steps.get_ready()):
                 waiting = begin(index)
                 if waiting is None:
-                    _release(index, waits, followers, ready)
+                    steps.done(index)
                     continue
                 task = asyncio.get_running_loop().create_task(waiting())
                 task.add_done_callback(lambda task, index=index: done.put_nowait((index, task)))
@@ -140,21 +118,12 @@ async def drive(
                 index, task = await done.get()
                 running.discard(task)
                 finish(index, task.result())
-                _release(index, waits, followers, ready)
+                steps.done(index)
     finally:
         for task in running:
             task.cancel()
         if running:
             await asyncio.gather(*running, return_exceptions=True)
-
-
-def _release(
-    index: int, waits: list[int], followers: Callable[[int], Iterable[int]], ready: list[int]
-) -> None:
-    for follower in followers(index):
-        waits[follower] -= 1
-        if not waits[follower]:
-            heapq.heappush(ready, follower)
 
 
 _here = threading.local()
@@ -188,6 +157,11 @@ def _serve(loop: asyncio.AbstractEventLoop, name: int | str) -> None:
     loop.run_forever()
 
 
+def begin(coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    """Let a coroutine run beside this, in the loop that `run` would take; what it gives."""
+    return asyncio.run_coroutine_threadsafe(coroutine, loop_of(getattr(_here, "depth", 0)))
+
+
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end from synchronous code, whether or not a loop runs here.
 
@@ -195,7 +169,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     to a loop can be kept. A coroutine that calls this itself is served by the next loop, so that
     none waits for itself.
     """
-    future = asyncio.run_coroutine_threadsafe(coroutine, loop_of(getattr(_here, "depth", 0)))
+    future = begin(coroutine)
     try:
         return future.result()
     except BaseException:

@@ -76,22 +76,12 @@ class Context:
 
     def save_for_backward(self, *values: Any) -> None:
         """Save values for backward (or vjp), once: Variables, None, or plain values."""
-        self._only_in_forward("save_for_backward")
-        if self._saved is not None:
-            raise DefinitionError(
-                f"{self._name} calls save_for_backward twice.",
-                expected="one call with all that is saved",
-            )
+        self._only_in_forward("save_for_backward", again=self._saved is not None)
         self._saved = values
 
     def save_for_forward(self, *values: Any) -> None:
         """Save values for jvp, once."""
-        self._only_in_forward("save_for_forward")
-        if self._saved_for_forward is not None:
-            raise DefinitionError(
-                f"{self._name} calls save_for_forward twice.",
-                expected="one call with all that is saved",
-            )
+        self._only_in_forward("save_for_forward", again=self._saved_for_forward is not None)
         self._saved_for_forward = values
 
     @property
@@ -152,11 +142,15 @@ class Context:
                 )
         return variables
 
-    def _only_in_forward(self, verb: str) -> None:
+    def _only_in_forward(self, verb: str, again: bool = False) -> None:
         if self._phase != "forward":
             raise DefinitionError(
                 f"{self._name} calls ctx.{verb} in {self._phase}.",
                 expected=f"ctx.{verb} in forward or setup_context",
+            )
+        if again:
+            raise DefinitionError(
+                f"{self._name} calls {verb} twice.", expected="one call with all that is saved"
             )
 
     def __getattr__(self, name: str) -> Any:
@@ -168,16 +162,12 @@ class Context:
         watch = mode.get().watch
         if watch is not None and not self._is_constant(value):
             watch.append(Hidden(f"ctx.{name}"))
-        return _rebuild(value, self._unpack_attribute)
+        return _rebuild(value, lambda entry: self._not_released() or self._unpack(entry))
 
     def _is_constant(self, value: Any) -> bool:
         if isinstance(value, _Packed):
             return True  # unpacking it says what it hides
         return isinstance(value, _HARMLESS) or any(value is given for given in self._constants)
-
-    def _unpack_attribute(self, entry: "_Packed") -> Any:
-        self._not_released()
-        return self._unpack(entry)
 
     def _not_released(self) -> None:
         if self._phase == "released":

@@ -1,5 +1,6 @@
 """What an author wrote, read off a Function class once."""
 
+import contextlib
 import inspect
 import sys
 from collections.abc import Callable
@@ -20,7 +21,7 @@ class Definition:
     Arguments:
         name: the name of the class.
         node_name: the name of its graph nodes.
-        split: whether forward has no ``ctx`` and setup_context is written.
+        setup_context: None where forward is given ``ctx`` and does it itself.
         concurrent: whether the rules wait for something, so that they run beside others.
         blocking: whether those that are no coroutine functions wait in threads.
         waits: whether backward does.
@@ -40,7 +41,6 @@ class Definition:
     backward: Callable[..., Any] | None
     jvp: Callable[..., Any] | None
     vmap: Callable[..., Any] | None
-    split: bool
     concurrent: bool
     blocking: bool
     waits: bool
@@ -57,8 +57,8 @@ class Definition:
     def leaves_numbers(self) -> bool:
         """Whether something lies where forward can leave it for the other rules, past the tape.
 
-        A number there has no history. What is not seen: attributes of classes and of instances,
-        files, and other threads.
+        A number there has no history. What is not seen: globals, attributes of classes and of
+        instances, files, and other threads.
         """
         return any(map(bool, self.shared))
 
@@ -138,7 +138,6 @@ def define(cls: Any, base: Any) -> Definition:
         node_name=f"{name}Backward",
         **rules,
         setup_context=cls.setup_context if split else None,
-        split=split,
         concurrent=bool(asynchronous) or cls.blocking,
         blocking=cls.blocking,
         waits=cls.blocking or "backward" in asynchronous,
@@ -155,31 +154,21 @@ def define(cls: Any, base: Any) -> Definition:
 
 
 def _shared(forward: Any, rules: dict[str, Any]) -> tuple[Any, ...]:
-    """The containers that forward and another rule both hold: captured, as a default, or global."""
+    """The containers that forward and another rule both hold: captured, or as a default."""
     written = _containers(forward)
-    read: dict[int, Any] = {}
-    for name in ("backward", "jvp"):
-        read |= _containers(rules[name])
+    read = _containers(rules["backward"]) | _containers(rules["jvp"])
     return tuple(each for number, each in read.items() if number in written)
 
 
 def _containers(rule: Any) -> dict[int, Any]:
     rule = inspect.unwrap(rule) if callable(rule) else rule
-    code = getattr(rule, "__code__", None)
-    if code is None:
+    if not inspect.isfunction(rule):
         return {}
-    found = [cell.cell_contents for cell in rule.__closure__ or () if _is_filled(cell)]
-    found += [*(rule.__defaults__ or ()), *(rule.__kwdefaults__ or {}).values()]
-    found += [rule.__globals__[name] for name in code.co_names if name in rule.__globals__]
+    found = [*(rule.__defaults__ or ()), *(rule.__kwdefaults__ or {}).values()]
+    for cell in rule.__closure__ or ():
+        with contextlib.suppress(ValueError):  # an empty cell
+            found.append(cell.cell_contents)
     return {id(each): each for each in found if isinstance(each, dict | list | set | bytearray)}
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018  # an empty cell raises
-    except ValueError:
-        return False
-    return True
 
 
 def _check(cls: Any, vmap: Callable[..., Any] | None, split: bool) -> None:

@@ -1,13 +1,14 @@
 """Whether operations are recorded, and which values a rule reads behind the tape's back."""
 
-import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
 from typing import Any, TypeVar
 
 from pullback.errors import ArgumentTypeError
+from pullback.internal._setting import setting
 
 __all__ = [
     "OFF",
@@ -46,14 +47,9 @@ ON, OFF = Mode(True), Mode(False)
 mode: ContextVar[Mode] = ContextVar("pullback.tape.mode", default=ON)
 
 
-@contextlib.contextmanager
-def running(chosen: Mode) -> Iterator[None]:
+def running(chosen: Mode) -> AbstractContextManager[Mode]:
     """Let operations run so inside."""
-    token = mode.set(chosen)
-    try:
-        yield
-    finally:
-        mode.reset(token)
+    return setting(mode, chosen)
 
 
 def is_grad_enabled() -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._text import shortened
 from pullback.tape._node import AccumulateGrad, GradientEdge, Node, Output, get_gradient_edge
 from pullback.tape._plan import plan
 from pullback.tape._registry import Space
@@ -32,11 +33,12 @@ class _Named(Space):
 class _Read(Node):
     """A node that was read from JSON: to look at."""
 
-    __slots__ = ("outputs",)
+    __slots__ = ("notes", "outputs")
+    notes: list[dict[str, str]]
 
 
 def to_json(roots: Roots, indent: int | None = None) -> str:
-    """A graph as JSON: its nodes, edges, roles, and the values that are numbers or texts.
+    """A graph as JSON: nodes, edges, roles, values that are numbers or texts, notes on leaves.
 
     The same graph gives the same text, whatever the process and the timing.
 
@@ -53,9 +55,7 @@ def to_json(roots: Roots, indent: int | None = None) -> str:
         >>> root.node.name()
         'MultiplyBackward'
     """
-    edges = _edges(roots)
-    order = _order(edges)
-    index = {node: number for number, node in enumerate(order)}
+    edges, index = _graph(roots)
     nodes = [
         {
             "name": node.name(),
@@ -64,8 +64,9 @@ def to_json(roots: Roots, indent: int | None = None) -> str:
                 None if following is None else [index[following], number]
                 for following, number in node._next
             ],
+            **_notes(node),
         }
-        for node in order
+        for node in index
     ]
     whole = {
         "format": FORMAT,
@@ -88,6 +89,10 @@ def from_json(text: str) -> list[GradientEdge]:
         nodes = [_Read(str(entry["name"])) for entry in whole["nodes"]]
         for node, entry in zip(nodes, whole["nodes"], strict=True):
             node.outputs = tuple(map(_read_output, entry["outputs"]))
+            node.notes = [
+                {"function": str(note["function"]), "text": str(note["text"])}
+                for note in entry.get("notes", ())
+            ]
             node.next_functions = [  # type: ignore[bad-assignment]
                 (None, 0) if edge is None else (nodes[edge[0]], int(edge[1]))
                 for edge in entry["next"]
@@ -112,9 +117,7 @@ def to_dot(roots: Roots) -> str:
           n1 -> n0;
         }
     """
-    edges = _edges(roots)
-    order = _order(edges)
-    index = {node: number for number, node in enumerate(order)}
+    _, index = _graph(roots)
     lines = ["digraph {", '  rankdir=LR; node [fontname="sans-serif", fontsize=10];']
     for node, number in index.items():
         leaf = node.name() == "AccumulateGrad"
@@ -189,8 +192,21 @@ def _edges(roots: Any) -> list[GradientEdge]:
     return [root if isinstance(root, GradientEdge) else get_gradient_edge(root) for root in chosen]
 
 
-def _order(edges: Sequence[GradientEdge]) -> list[Node]:
-    return plan(list(dict.fromkeys(edge.node for edge in edges)), None).order
+def _graph(roots: Any) -> tuple[list[GradientEdge], dict[Node, int]]:
+    """The edges of the roots, and every node with its number, each before what it follows from."""
+    edges = _edges(roots)
+    return edges, plan(list(dict.fromkeys(edge.node for edge in edges)), None).index
+
+
+def _notes(node: Node) -> dict[str, Any]:
+    """What was said of a leaf that is a text, with who said it; nothing of other nodes."""
+    notes = node.notes if isinstance(node, _Read) else []
+    if isinstance(node, AccumulateGrad) and isinstance(node.variable._grad, list):
+        notes = [
+            {"function": note.origin.function if note.origin else "", "text": str(note._data)}
+            for note in node.variable._grad
+        ]
+    return {"notes": notes} if notes else {}
 
 
 def _output(output: Output) -> dict[str, Any]:
@@ -237,8 +253,7 @@ def _parts(node: Node) -> list[str]:
 def _short(data: Any) -> str:
     if isinstance(data, float):
         return f"{data:.6g}" if not data.is_integer() else repr(data)
-    text = " ".join((data if isinstance(data, str) else repr(data)).split())
-    text = text if len(text) <= 48 else text[:47] + "…"
+    text = shortened(" ".join((data if isinstance(data, str) else repr(data)).split()), 48)
     return f"'{text}'" if isinstance(data, str) else text
 
 

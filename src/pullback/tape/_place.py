@@ -6,9 +6,11 @@ inside one, forward or backward, happens at its place. The count is kept in the 
 a task which is forked goes on counting by itself.
 """
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from typing import Any
+
+from pullback.internal._setting import setting
 
 __all__ = ["advance", "at", "place", "within"]
 
@@ -36,22 +38,15 @@ def advance() -> Path:
     return (*path, count)
 
 
-@contextlib.contextmanager
-def at(*parts: Part) -> Iterator[None]:
+def at(*parts: Part) -> AbstractContextManager[Any]:
     """Let what happens inside have a place of its own.
 
     Arguments:
         parts: a name, a number, or both; the same ones are the same place again.
     """
-    with within((*place(), *parts)):
-        yield
+    return within((*place(), *parts))
 
 
-@contextlib.contextmanager
-def within(path: Path) -> Iterator[None]:
+def within(path: Path) -> AbstractContextManager[Any]:
     """Let what happens inside be at a place that is known, such as that of a node."""
-    token = _here.set((path, 0))
-    try:
-        yield
-    finally:
-        _here.reset(token)
+    return setting(_here, (path, 0))

@@ -5,9 +5,9 @@ number on ``ctx``, an intermediate that forward saved) has no history, so a deri
 would be silently zero. A rule that runs while it is recorded is therefore watched, and what it
 read so is known: its gradient stays, tied to a node that refuses to be differentiated with respect
 to that. No rule is run a second time and no point is tried, so nothing depends on values or order.
-What forward leaves in a container that backward can reach too counts as read. Not seen are private
-attributes, attributes of classes and instances, files and other threads: a number that takes such
-a way has no derivative, as in torch.
+What forward leaves in a container that backward holds too, captured or as a default, counts as
+read. Not seen are globals, private attributes, attributes of classes and instances, files and other
+threads: a number that takes such a way has no derivative, as in torch.
 """
 
 from collections.abc import Sequence

@@ -7,9 +7,11 @@ identical items once. What the tape records is a node an item, as a loop would r
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from graphlib import TopologicalSorter
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError, UnsupportedError
+from pullback.internal._setting import setting
 from pullback.tape import _layout
 from pullback.tape._apply import Application, aapply, apply
 from pullback.tape._concurrency import drive, run
@@ -148,15 +150,11 @@ def vmap(
                 given=f"sizes {sorted(sizes)}", expected="at least one item, as many in each",
             )  # fmt: skip
         info = VmapInfo(sizes.pop(), randomness or "error", randomness is not None)
-        token = _level.set(_level.get() + 1)
-        level = _level.get()
-        try:
+        with setting(_level, _level.get() + 1) as level:
             result = func(*[
                 arg if row is None else Batched(row, level, info)
                 for arg, row in zip(args, rows, strict=True)
             ])  # fmt: skip
-        finally:
-            _level.reset(token)
         if isinstance(result, tuple):
             wanted = out_dims if isinstance(out_dims, tuple) else (out_dims,) * len(result)
             return tuple(
@@ -305,7 +303,7 @@ class _Lanes(_Rows):
         chosen = list(dict.fromkeys(first))
         raws: dict[int, Any] = {}
         await drive(
-            len(chosen), [0] * len(chosen), lambda step: (),
+            TopologicalSorter(dict.fromkeys(range(len(chosen)), ())),
             lambda step: applications[chosen[step]].aforward,
             lambda step, raw: raws.update({chosen[step]: raw}),
         )  # fmt: skip
@@ -329,7 +327,7 @@ class _Lanes(_Rows):
         """Equal for items that can share one run of forward, else the item's own."""
         definition = self.definition
         alone = definition.random and self.info.randomness == "different"
-        if alone or definition.trusted or (application.recorded and not definition.split):
+        if alone or definition.trusted or (application.recorded and not definition.setup_context):
             return number
         values = [
             value._data if space_of(value._data).plain else id(value)

@@ -160,6 +160,7 @@ class Watch(TorchFunctionMode):
         self._viewed: set[int] = set()  # storages that views share
         self._given: set[int] = set()
         self._dependent: set[int] = set()  # on what was given
+        self._filled: set[int] = set()  # storages into which such a value was written
         self._gone: list[int] = []  # those that depend on what was given, and have left torch
         self._linearity = _NOT_LINEAR
         self.dtypes: set[torch.dtype] = set()  # of what was made
@@ -204,7 +205,8 @@ class Watch(TorchFunctionMode):
 
     def computed(self) -> list[torch.Tensor]:
         """The tensors that were computed of what was given."""
-        return [self._known[number] for number in self._dependent - self._given]
+        made = (self._known[number] for number in self._known.keys() - self._given)
+        return [tensor for tensor in made if self._depends(tensor)]
 
     def __enter__(self) -> "Watch":
         _thread.stack = (*_thread.stack, self)
@@ -322,8 +324,8 @@ class Watch(TorchFunctionMode):
 
     def _detach(self, tensor: torch.Tensor) -> torch.Tensor:
         tensor = self._seen(tensor)
+        self._use(tensor)
         if not self._tracks(tensor):
-            self._use(tensor)
             alone = tensor.detach()
             self._keep(alone, [tensor])
             self._linearity.share(tensor, alone)
@@ -350,7 +352,7 @@ class Watch(TorchFunctionMode):
             self._use(tensor)
         if any(id(tensor) in self._cuts or self._tracks(tensor) for tensor in tensors):
             self.left = f"it leaves torch through {LEAVING[func]}"
-        self._gone += [id(t) for t in tensors if id(t) in self._dependent]
+        self._gone += [id(t) for t in tensors if self._depends(t)]
         self._exposed += [memory_of(t) for t in tensors if not self._tracks(t)]
         if self.left is not None:  # what is known by its memory may be written unseen
             self._written.update(dict.fromkeys(self._exposed, self.left))
@@ -402,9 +404,15 @@ class Watch(TorchFunctionMode):
         """Whether a transform within has wrapped a tensor that depends on what was given."""
         while is_functorch_wrapped_tensor(tensor):
             tensor = get_unwrapped(tensor)
-            if id(tensor) in self._dependent:
+            if self._depends(tensor):
                 return True
         return False
+
+    def _depends(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor depends on what was given, or lies in memory filled with what does."""
+        return id(tensor) in self._dependent or (
+            bool(self._filled) and memory_of(tensor) in self._filled
+        )
 
     def _attached(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """What a tensor was made of unseen: the same view of the same memory, with a history.
@@ -424,12 +432,12 @@ class Watch(TorchFunctionMode):
         """Whether a tensor is differentiated, by autograd or in forward mode."""
         if not is_differentiable(tensor):
             return False
-        return bool(_levels(tensor)) or (self._forward_mode and id(tensor) in self._dependent)
+        return bool(_levels(tensor)) or (self._forward_mode and self._depends(tensor))
 
     def _keep(self, tensor: torch.Tensor, given: Sequence[torch.Tensor]) -> None:
         self._known[id(tensor)] = tensor
         self.dtypes.add(tensor.dtype)
-        if not self._dependent.isdisjoint(map(id, given)):
+        if any(map(self._depends, given)):
             self._dependent.add(id(tensor))
         if self.in_forward:
             self._origins.add(tensor, given)
@@ -463,6 +471,8 @@ class Watch(TorchFunctionMode):
         made, written = tensors_in(done.result), done.written(name)
         if self._linearity:
             self._linearity.follow(name, done, [*made, *written], written)
+        if written and any(map(self._depends, read)):
+            self._filled.update(map(memory_of, written))
         for tensor in (*made, *written):
             self._keep(tensor, read)
             if is_view(tensor):

@@ -1,13 +1,14 @@
 """Critics: who says what the inputs of an operation should change, given what is said of it."""
 
-import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pullback.errors import ArgumentTypeError
+from pullback.internal._setting import setting
 from pullback.tape import Feedback, Variable
 
 __all__ = ["Critic", "Relay", "Review", "Rule", "RuleCritic", "current_critic", "use_critic"]
@@ -129,8 +130,7 @@ class RuleCritic:
 _critic: ContextVar[Any] = ContextVar("pullback.text.critic", default=None)
 
 
-@contextlib.contextmanager
-def use_critic(critic: Critic) -> Iterator[None]:
+def use_critic(critic: Critic) -> AbstractContextManager[Critic]:
     """Have the operations that are applied inside criticised by this critic.
 
     Example:
@@ -139,11 +139,7 @@ def use_critic(critic: Critic) -> Iterator[None]:
     """
     if not callable(getattr(critic, "review", None)):
         raise ArgumentTypeError("A critic has a method review.", given=type(critic).__name__)
-    token = _critic.set(critic)
-    try:
-        yield
-    finally:
-        _critic.reset(token)
+    return setting(_critic, critic)
 
 
 def current_critic() -> Any:

@@ -3,11 +3,12 @@
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Any, Self
 
 from pullback.errors import ArgumentError, ModelError, ReplyError
+from pullback.internal._setting import setting
 from pullback.text.lm import Call, current_run, hearing, scrub
 
 __all__ = [
@@ -139,8 +140,7 @@ class Failures:
 _tolerance: ContextVar[Failures | None] = ContextVar("pullback.text.failures", default=None)
 
 
-@contextlib.contextmanager
-def tolerate(max_failures: float = SHARE) -> Iterator[Failures]:
+def tolerate(max_failures: float = SHARE) -> AbstractContextManager[Failures]:
     """Inside, an answer that cannot be used is a `Failure` and not an error, up to so many.
 
     Training and measuring do this of themselves.
@@ -155,23 +155,13 @@ def tolerate(max_failures: float = SHARE) -> Iterator[Failures]:
         >>> answer.data
         '[failed: The model answered nothing.]'
     """
-    failures = Failures(max_failures)
-    token = _tolerance.set(failures)
-    try:
-        yield failures
-    finally:
-        _tolerance.reset(token)
+    return setting(_tolerance, Failures(max_failures))  # type: ignore[bad-return]
 
 
-@contextlib.contextmanager
-def tolerating() -> Iterator[Failures]:
+def tolerating() -> AbstractContextManager[Failures]:
     """The tolerance that is in force here, or one for what happens inside."""
     now = _tolerance.get()
-    if now is not None:
-        yield now
-        return
-    with tolerate() as failures:
-        yield failures
+    return tolerate() if now is None else contextlib.nullcontext(now)
 
 
 def forgive(error: Exception, calls: Sequence[Call] = ()) -> Failure | None:
@@ -182,35 +172,32 @@ def forgive(error: Exception, calls: Sequence[Call] = ()) -> Failure | None:
     return now.add(scrub(getattr(error, "what", str(error))), calls)
 
 
-class attempted:  # noqa: N801  # reads as a statement: with attempted() as tried
+class Attempt:
+    """One answer that a model was asked for.
+
+    Attributes:
+        failure: why there is none; None where there is one.
+    """
+
+    failure: Failure | None = None
+
+
+@contextlib.contextmanager
+def attempted() -> Iterator[Attempt]:
     """One answer that a model is asked for: what is raised inside is its failure.
 
     Inside, nothing else is tolerated, so that a part of the answer that fails is its failure, and
     counts once. Where nothing is tolerated outside, everything raises as ever.
     """
-
-    def __init__(self) -> None:
-        self.failure: Failure | None = None
-        self._stack = contextlib.ExitStack()
-
-    def __enter__(self) -> Self:
-        self._calls = self._stack.enter_context(hearing())
-        self._token = _tolerance.set(None)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
-        _tolerance.reset(self._token)
-        self._stack.close()
-        now = _tolerance.get()
-        if error is None:
+    now, tried = _tolerance.get(), Attempt()
+    with hearing() as calls:
+        try:
+            with setting(_tolerance, None):
+                yield tried
+        except Exception as error:
+            tried.failure = forgive(error, calls)
+            if tried.failure is None:
+                raise
+        else:
             if now is not None:
                 now.answered()
-            return False
-        if isinstance(error, Exception):
-            self.failure = forgive(error, self._calls)
-        return self.failure is not None

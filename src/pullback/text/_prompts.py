@@ -1,13 +1,13 @@
 """The prompts that this room itself sends: readable files, which can be replaced."""
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
 from pullback.errors import ArgumentError
+from pullback.internal._setting import setting
 from pullback.text._templates import FENCE, fields_of
 
 __all__ = ["Prompt", "default_prompt", "prompt", "prompt_names", "use_prompts"]
@@ -62,8 +62,7 @@ def prompt(name: str) -> Prompt:
     return _replaced.get().get(name) or default_prompt(name)
 
 
-@contextlib.contextmanager
-def use_prompts(folder: str | Path) -> Iterator[None]:
+def use_prompts(folder: str | Path) -> AbstractContextManager[dict[str, Prompt]]:
     """Send the prompts of a folder inside, in place of those of the same name.
 
     The field ``{fence}`` is a mark that is new for each request, for the tags around the data, so
@@ -92,11 +91,7 @@ def use_prompts(folder: str | Path) -> Iterator[None]:
                 given=", ".join(sorted(given)), expected=", ".join(sorted(wanted)),
             )  # fmt: skip
         found[path.stem] = replaced
-    token = _replaced.set(found)
-    try:
-        yield
-    finally:
-        _replaced.reset(token)
+    return setting(_replaced, found)
 
 
 def _fields(prompt: Prompt) -> set[str]:

@@ -1,19 +1,18 @@
 """Templates: texts with fields in braces, filled strictly and never twice."""
 
 import hashlib
-import re
 from collections.abc import Mapping
 from functools import lru_cache
+from string import Formatter
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._text import shortened
 from pullback.tape import Variable
 from pullback.text.lm._json import canonical
 
 __all__ = ["FENCE", "Template", "fence_of", "fields_of", "fill"]
 
 FENCE = "fence"  # the field of the prompts of this room that marks their tags
-
-_PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 class Template(Variable):
@@ -96,7 +95,7 @@ def fill(template: str, values: Mapping[str, str]) -> str:
     if unused:
         raise ArgumentError(
             f"A value was given that the template has no field for: {unused[0]!r}.",
-            given=repr(_short(template)), expected=", ".join(fields) or "no values",
+            given=repr(shortened(template)), expected=", ".join(fields) or "no values",
             mend=f"Write {{{unused[0]}}} where it belongs, or leave it out.",
         )  # fmt: skip
     return "".join(
@@ -106,26 +105,16 @@ def fill(template: str, values: Mapping[str, str]) -> str:
 
 @lru_cache(256)  # a pipeline fills the same few templates for every sample
 def _pieces(template: str) -> tuple[tuple[str, str | None], ...]:
-    """A template as literal texts, each with the name of the field after it; None at the end."""
-    pieces: list[tuple[str, str | None]] = []
-    literal, place = "", 0
-    for match in _PIECE.finditer(template):
-        piece, name = match.group(0), match.group(1)
-        literal += template[place : match.start()]
-        place = match.end()
-        if piece in ("{{", "}}"):
-            literal += piece[0]
-            continue
-        if name is None or not name.isidentifier():
-            raise ArgumentError(
-                "A template has a brace that is no field.",
-                given=f"{piece!r} at {match.start()} of {_short(template)!r}",
-                expected="{name}, or two braces for one",
-            )
-        pieces.append((literal, name))
-        literal = ""
-    return (*pieces, (literal + template[place:], None))
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 80 else text[:77] + "..."
+    """A template as literal texts, each with the name of the field after it, or None."""
+    pieces = []
+    try:
+        for literal, name, form, conversion in Formatter().parse(template):
+            if name is not None and (form or conversion or not name.isidentifier()):
+                raise ValueError(f"{{{name}...}} is no plain name in braces")
+            pieces.append((literal, name))
+    except ValueError as error:
+        raise ArgumentError(
+            "A template has a brace that is no field.",
+            given=f"{error}, in {shortened(template)!r}", expected="{name}, or two braces for one",
+        ) from None  # fmt: skip
+    return tuple(pieces)

@@ -4,7 +4,6 @@ Each returns the value of ``t``; what it does to the graph is the matter. Its so
 ``passage`` in the Function, in forward around what is kept, or in backward around what is used.
 """
 
-import concurrent.futures
 import copy
 import ctypes
 import inspect
@@ -303,22 +302,6 @@ def torch_save(t: Tensor) -> Tensor:
 @_passage
 def parameter(t: Tensor) -> Tensor:
     return torch.nn.Parameter(t.detach(), requires_grad=False) * 1
-
-
-@_passage
-def a_thread(t: Tensor) -> Tensor:
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: t.detach() * 1).result()
-
-
-@_passage
-def a_thread_without_gradients(t: Tensor) -> Tensor:
-    def work():
-        with torch.no_grad():
-            return t * 1
-
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        return pool.submit(work).result()
 
 
 @_passage

@@ -34,7 +34,8 @@ def test_right_or_refused(part):
     assert not counts.failures, f"an error that is not ours takes the place of a refusal:\n{shown}"
     # A library that refuses everything is right and of no use.
     usual = counts.ordinary
-    assert usual["right"] >= 0.9 * sum(usual.values()), counts.report()
+    # One Function's answers are refused together, so of few a Function more or less is chance.
+    assert usual["right"] >= 0.9 * sum(usual.values()) - 2, counts.report()
     # Of thousands of answers 6 in 10 are right; of a hundred, 5 in 100 more or less.
     assert counts.total("right") >= (0.58 - 1.2 / EACH**0.5) * counts.total(), counts.report()
 

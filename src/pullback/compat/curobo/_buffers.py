@@ -1,6 +1,5 @@
 """The caller's buffers: what may be one, and how they are filled."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,13 +24,11 @@ def fill(
 
     Raises:
         ArgumentTypeError: a buffer is no tensor, or has a dtype that cannot hold the result.
-        ArgumentError: a buffer of another shape, or one that shares memory with an input, with
-            another buffer or with itself.
+        ArgumentError: a buffer of another shape, or one that lies in the memory of an input, or
+            shares elements with another buffer or with itself.
     """
-    given = {name: buffer for name, buffer in buffers.items() if buffer is not None}
-    if not given:
-        return
     wanted = dict(zip(buffers, values, strict=True))
+    given = {name: buffer for name, buffer in buffers.items() if buffer is not None}
     for name, buffer in given.items():
         _check_kind(name, buffer, wanted[name])
     _check_apart(given, inputs)
@@ -62,68 +59,45 @@ def _check_kind(name: str, buffer: Any, values: Tensor) -> None:
 
 
 def _check_apart(buffers: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> None:
-    # While a graph is traced the compiler keeps apart what shares memory.
-    known = {name: concrete(tensor) for name, tensor in {**inputs, **buffers}.items()}
+    """Refuse what would change an input, or be overwritten; slices of one tensor lie apart.
+
+    While a graph is traced the compiler keeps apart what shares memory.
+    """
+    of_inputs = {_storage(tensor): name for name, tensor in inputs.items()}
+    together: dict[int, dict[str, Tensor]] = {}
     for name, buffer in buffers.items():
-        plain = known[name]
-        if plain is not None and _overlaps_itself(plain):
-            raise ArgumentError(
-                f"The out buffer {name} has elements that share their memory.",
-                given=f"shape {tuple(buffer.shape)} with strides {buffer.stride()}",
-                expected="memory for each element, as torch.empty makes it",
-            )
-    pairs = [*itertools.combinations(buffers, 2), *itertools.product(buffers, inputs)]
-    for name, other in pairs:
-        one, two = known[name], known[other]
-        if one is not None and two is not None and _share_memory(one, two):
-            raise ArgumentError(
-                f"The out buffer {name} shares memory with {other}.",
-                expected="a buffer of its own memory",
-                mend=f"Pass None, or torch.empty_like({name}).",
-            )
+        place = _storage(buffer)
+        if place is not None and buffer.numel():
+            together.setdefault(place, {})[name] = buffer
+    for place, group in together.items():
+        first, *others = group
+        if place in of_inputs:
+            raise _shared(first, f"shares memory with {of_inputs[place]}")
+        if not others and group[first].is_contiguous():
+            continue
+        elements = torch.cat([_elements(buffer) for buffer in group.values()])
+        if elements.unique().numel() < elements.numel():
+            what = f"shares memory with {others[0]}" if others else "has elements that share memory"
+            raise _shared(first, what)
 
 
-def _share_memory(one: Tensor, other: Tensor) -> bool:
-    if one.device != other.device or not one.numel() or not other.numel():
-        return False
-    if one.untyped_storage().data_ptr() != other.untyped_storage().data_ptr():
-        return False
-    if _end(one) <= other.data_ptr() or _end(other) <= one.data_ptr():
-        return False
-    if (one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype):
-        between = abs(int(one.storage_offset() - other.storage_offset()))
-        if _lie_apart((2, *one.shape), (between, *one.stride())):
-            return False
-    return bool(torch.isin(_bytes(one), _bytes(other)).any())
+def _shared(name: str, what: str) -> ArgumentError:
+    return ArgumentError(
+        f"The out buffer {name} {what}.",
+        expected="a buffer of its own memory",
+        mend=f"Pass None, or torch.empty_like({name}).",
+    )
 
 
-def _overlaps_itself(tensor: Tensor) -> bool:
-    if _lie_apart(tensor.shape, tensor.stride()):
-        return False
-    places = _bytes(tensor)
-    return places.unique().numel() < places.numel()
+def _storage(tensor: Tensor) -> int | None:
+    plain = concrete(tensor)
+    return None if plain is None else plain.untyped_storage().data_ptr()
 
 
-def _lie_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether each stride exceeds all that the smaller ones reach; if not, elements may overlap."""
-    reach = 1
-    for stride, size in sorted(zip(strides, shape, strict=True)):
-        if size != 1 and stride < reach:
-            return False
-        reach += stride * (size - 1)
-    return True
-
-
-def _end(tensor: Tensor) -> int:
-    pairs = zip(tensor.stride(), tensor.shape, strict=True)
-    last = sum(stride * (size - 1) for stride, size in pairs)
-    return tensor.data_ptr() + (last + 1) * tensor.element_size()
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    """The places in memory of all bytes of a tensor, each as often as it is used."""
-    places = torch.arange(tensor.element_size(), device="cpu") + tensor.data_ptr()
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        step = stride * tensor.element_size()
-        places = (places[:, None] + torch.arange(size, device="cpu") * step).flatten()
-    return places
+def _elements(buffer: Tensor) -> Tensor:
+    """Where each element lies in its storage, in bytes."""
+    plain: Any = concrete(buffer)
+    places = torch.full((), plain.storage_offset(), device="cpu")
+    for size, stride in zip(plain.shape, plain.stride(), strict=True):
+        places = places[..., None] + torch.arange(size, device="cpu") * stride
+    return places.flatten() * plain.element_size()

@@ -4,27 +4,27 @@ Each has its published arguments. The backward is written in plain operations an
 cotangents, so that every transform can be derived from it.
 """
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pullback.compat.curobo._adjoints import (
-    pull_accelerations,
-    pull_backward_difference,
-    pull_central_difference,
-)
 from pullback.compat.curobo._buffers import fill
-from pullback.compat.curobo._formulas import (
-    backward_difference,
-    central_difference,
-    gather,
-    hold_accelerations,
+from pullback.compat.curobo._schemes import (
+    BACKWARD,
+    CENTRAL,
+    EULER,
+    EXACT,
+    Differences,
+    Four,
+    Held,
+    check_tensors,
 )
-from pullback.compat.curobo._steps import Four, jit_tensor_step_pos_clique
+from pullback.compat.curobo._steps import jit_tensor_step_pos_clique
+from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tensor import Function
+from pullback.trajectory._knots import concrete
 
 __all__ = [
     "AccelerationTensorStepIdxKernel",
@@ -40,10 +40,7 @@ __all__ = [
 _BUFFERS = ("out_position", "out_velocity", "out_acceleration", "out_jerk")
 _STARTS = ("start_position", "start_velocity", "start_acceleration")
 _HALF = (torch.float16, torch.bfloat16)
-Starts = tuple[Tensor, Tensor, Tensor]
-Formula = Callable[[Tensor, Starts, Tensor], Four]
-Needs = tuple[bool, bool, bool, bool, bool]
-Adjoint = Callable[[Tensor, Starts, Tensor, Four, Needs], tuple[Tensor | None, ...]]
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class CliqueTensorStep(Function):
@@ -105,9 +102,8 @@ class CliqueTensorStepKernel(Function):
     """
 
     mutates = _BUFFERS
-    _formula: Formula = staticmethod(backward_difference)
-    _adjoint: Adjoint = staticmethod(pull_backward_difference)
-    _places: tuple[int, ...] = (0, 1, 2, 3, 8)
+    _scheme: Differences | Held = BACKWARD
+    _places: tuple[int, ...] = (0, 1, 2, 3, 8)  # of the saved tensors among the arguments
 
     @classmethod
     def forward(
@@ -146,14 +142,11 @@ class CliqueTensorStepKernel(Function):
 
     @classmethod
     def _move(
-        cls,
-        inputs: Mapping[str, Tensor],
-        starts: Starts,
-        buffers: Sequence[Tensor | None],
+        cls, inputs: Mapping[str, Tensor], starts: Sequence[Tensor], buffers: Sequence[Any]
     ) -> Four:
-        u_act, traj_dt = inputs["u_act"], inputs["traj_dt"]
-        u, p, v, a, dt = map(_wide, (u_act, *starts, traj_dt))
-        values = cls._formula(u, (p, v, a), dt)
+        u_act = inputs["u_act"]
+        u, dt, p, v, a = map(_wide, (u_act, inputs["traj_dt"], *starts))
+        values = cls._scheme.move(u, (p, v, a), dt)
         dtype = torch.promote_types(u_act.dtype, starts[0].dtype)
         if dtype in _HALF:
             p, v, a, j = values
@@ -171,22 +164,19 @@ class CliqueTensorStepKernel(Function):
         grad_out_j: Tensor,
     ) -> tuple[Any, ...]:
         """Return a gradient for each argument that needs one."""
+        needs = _needs(ctx, cls._places[-1] + 2)
         cotangents = (grad_out_p, grad_out_v, grad_out_a, grad_out_j)
-        asked = _needs(ctx, cls._places[-1] + 2)
-        needs = (asked[0], asked[1], asked[2], asked[3], asked[cls._places[-1]])
-        pulled = cls._pull(ctx.saved_tensors, cotangents, needs)
-        gradients: list[Tensor | None] = [None] * len(asked)
-        for place, gradient in zip(cls._places, pulled, strict=True):
-            gradients[place] = gradient
-        return tuple(gradients)
+        pulled = cls._pull(ctx.saved_tensors, cotangents, needs[cls._places[-1]])
+        found = dict(zip(cls._places, pulled, strict=True))
+        return tuple(found.get(place) if need else None for place, need in enumerate(needs))
 
     @classmethod
     def _pull(
-        cls, given: Sequence[Tensor], cotangents: Four, needs: Needs
+        cls, given: Sequence[Tensor], cotangents: Four, steps: bool
     ) -> tuple[Tensor | None, ...]:
         u, p, v, a, dt = map(_wide, given)
         of_p, of_v, of_a, of_j = map(_wide, cotangents)
-        gradients = cls._adjoint(u, (p, v, a), dt, (of_p, of_v, of_a, of_j), needs)
+        gradients = cls._scheme.pull(u, (p, v, a), dt, (of_p, of_v, of_a, of_j), steps=steps)
         return tuple(
             None if gradient is None else gradient.to(tensor.dtype)
             for gradient, tensor in zip(gradients, given, strict=True)
@@ -214,8 +204,7 @@ class CliqueTensorStepCentralDifferenceKernel(CliqueTensorStepKernel):
     four samples more.
     """
 
-    _formula: Formula = staticmethod(central_difference)
-    _adjoint: Adjoint = staticmethod(pull_central_difference)
+    _scheme = CENTRAL
 
 
 class AccelerationTensorStepKernel(CliqueTensorStepKernel):
@@ -225,8 +214,7 @@ class AccelerationTensorStepKernel(CliqueTensorStepKernel):
     first is not used.
     """
 
-    _formula: Formula = staticmethod(functools.partial(hold_accelerations, method="exact"))
-    _adjoint: Adjoint = staticmethod(functools.partial(pull_accelerations, method="exact"))
+    _scheme = EXACT
 
 
 class CliqueTensorStepIdxKernel(CliqueTensorStepKernel):
@@ -254,34 +242,58 @@ class CliqueTensorStepIdxKernel(CliqueTensorStepKernel):
         """As without an index, with starts ``[states, dof]`` and ``start_idx [batch]``."""
         tables = (start_position, start_velocity, start_acceleration)
         ctx.save_for_backward(u_act, *tables, start_idx, traj_dt)
-        position, velocity, acceleration = (gather(table, start_idx) for table in tables)
         inputs = {"u_act": u_act, **dict(zip(_STARTS, tables, strict=True))}
         return cls._move(
             {**inputs, "start_idx": start_idx, "traj_dt": traj_dt},
-            (position, velocity, acceleration),
+            [_gather(table, start_idx) for table in tables],
             (out_position, out_velocity, out_acceleration, out_jerk),
         )
 
     @classmethod
     def _pull(
-        cls, given: Sequence[Tensor], cotangents: Four, needs: Needs
+        cls, given: Sequence[Tensor], cotangents: Four, steps: bool
     ) -> tuple[Tensor | None, ...]:
         u_act, *tables, start_idx, traj_dt = given
-        starts = [gather(table, start_idx) for table in tables]
-        of_act, *of_rows, of_dt = super()._pull((u_act, *starts, traj_dt), cotangents, needs)
+        starts = [_gather(table, start_idx) for table in tables]
+        of_act, *of_rows, of_dt = super()._pull((u_act, *starts, traj_dt), cotangents, steps)
         index = start_idx.flatten().long()
         of_tables = (
-            None if rows is None else torch.zeros_like(table).index_add(0, index, rows)
+            torch.zeros_like(table).index_add(0, index, rows)  # type: ignore[bad-argument-type]
             for table, rows in zip(tables, of_rows, strict=True)
         )
         return of_act, *of_tables, None, of_dt
 
 
+def _gather(start: Tensor, start_idx: Tensor) -> Tensor:
+    """The rows ``start_idx [batch]`` of a table ``[states, dof]``."""
+    check_tensors(start_value=start, start_idx=start_idx)
+    if start.ndim != 2:
+        raise ArgumentError(
+            "A table of start values has other dimensions.",
+            given=f"shape {tuple(start.shape)}",
+            expected="[states, dof]",
+        )
+    if start_idx.dtype not in _INTEGERS:
+        raise ArgumentTypeError(
+            "start_idx is not a tensor of integers.",
+            given=str(start_idx.dtype),
+            expected="int32 or int64",
+        )
+    index = start_idx.flatten().long()
+    known = concrete(index)
+    if known is not None and bool(((known < 0) | (known >= start.shape[0])).any()):
+        raise ArgumentError(
+            "start_idx is out of range.",
+            given=f"indices from {int(known.min())} to {int(known.max())}",
+            expected=f"0 to {start.shape[0] - 1}",
+        )
+    return start.index_select(0, index)
+
+
 class CliqueTensorStepIdxCentralDifferenceKernel(CliqueTensorStepIdxKernel):
     """`CliqueTensorStepCentralDifferenceKernel`; each trajectory takes a row of the starts."""
 
-    _formula: Formula = staticmethod(central_difference)
-    _adjoint: Adjoint = staticmethod(pull_central_difference)
+    _scheme = CENTRAL
 
 
 class AccelerationTensorStepIdxKernel(CliqueTensorStepIdxKernel):
@@ -290,9 +302,4 @@ class AccelerationTensorStepIdxKernel(CliqueTensorStepIdxKernel):
     ``u_act`` and ``traj_dt`` are as in `AccelerationTensorStepKernel`.
     """
 
-    _formula: Formula = staticmethod(
-        functools.partial(hold_accelerations, method="semi_implicit_euler")
-    )
-    _adjoint: Adjoint = staticmethod(
-        functools.partial(pull_accelerations, method="semi_implicit_euler")
-    )
+    _scheme = EULER

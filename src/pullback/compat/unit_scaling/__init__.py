@@ -1,20 +1,22 @@
-"""The names of unit-scaling 0.3.5, over ours; every difference with its reason.
+"""The names of unit-scaling 0.3.5 for looking at a model, over ours.
 
-What is not listed gives the same results. Its modules ``utils``, ``scale``, ``formats``,
-``transforms`` and ``analysis`` stand at the same paths under ``pullback.compat``, and all names
-are here as well, but for ``simulate_format``: that is `pullback.tracking.simulate_format`, which
-rounds every product, and ``transforms.simulate_format`` rounds linear layers and attention only.
+Its modules ``utils``, ``scale``, ``formats``, ``transforms`` and ``analysis`` stand at the same
+paths under ``pullback.compat``, and all names are here as well, but for ``simulate_format``: that
+is `pullback.tracking.simulate_format`, which rounds every product, where
+``transforms.simulate_format`` rounds linear layers and attention only.
 
-Left out: ``unit_scale``, ``functional``, layers, parameters and optimisers are a way to scale a
-model, not to look at one; unit_scaling's own ``unit_scale`` chains with the transforms here, in
-either order. ``example_batch`` and ``visualiser`` download a text data set and need its packages;
-``plot(track_scales(model).scales_graph())`` after a step with your own batch is what they do.
+Left out: what scales a model (``unit_scale``, ``functional``, layers, parameters, optimisers);
+``example_batch`` and ``visualiser``, which download a text data set; and ``graph_to_dataframe``,
+as ``node.meta["metrics"]`` of ``scales_graph().nodes`` has the numbers. unit_scaling's own
+``unit_scale`` chains with the transforms here.
+
+What is not listed gives the same results:
 
 ``ScaleTracker``
     Returns a view, not the tensor itself. Scales of half-precision tensors are taken in float32:
     there ``std`` is rounded to the dtype. One element or none gives NaN without torch's warning.
-    Integers are refused by name. The numbers of a pair stay on the device until they are looked
-    at. Every transform works; under vmap the scale is that of the whole batch.
+    Integers are refused by name. Every transform works; under vmap the scale is that of the whole
+    batch.
 ``ScaleTrackingInterpreter``, ``analyse_module``
     Values are seen by tensor hooks, so that in-place operations on tracked values work; there
     they raise. ``analyse_module`` leaves ``.grad``, buffers and the random state alone; there
@@ -23,21 +25,19 @@ either order. ``example_batch`` and ``visualiser`` download a text data set and 
     line; there they raise. ``autowrap_modules=None`` stands for math, einops if installed, and
     unit_scaling.functional if loaded: neither is a dependency. Functions passed as arguments of
     traced functions are refused by torch.fx.
-``track_scales``
-    A plain ``nn.Sequential`` root is tracked; there silently nothing is. After a graph break
-    ``scales_graph`` joins the graphs of the last forward; there only the last graph survives.
-    The caller's inputs are not told to require a gradient; there they are. Views and in-place
-    operations keep their meaning, as values are not cloned; there a view changed in place leaves
-    its base as it was. Nothing of torch.compile's caches is reset; there all of them are.
+``track_scales``, ``simulate_format``, ``simulate_fp8``, ``compile``
+    The forward is one graph of torch.compile: where that cannot trace it whole, its error is
+    raised, and an activation checkpoint, a product inside of an operator and a forward of which
+    nothing was traced are refused by name; there some of it is silently left out. Tracking or
+    compiling comes last, and is refused elsewhere. A root from torch.nn works; there silently
+    nothing is done. The caller's inputs are not told to require a gradient, views and in-place
+    operations keep their meaning, and torch.compile's caches are left alone. ``rounding`` and
+    ``srbits`` of formats are kept; there rounding is always stochastic.
 ``Metrics``
     Computed in float32 or wider. An empty tensor gives NaN; there it raises.
-``prune_selected_nodes``
-    Returns a copy; there the graph it is given is changed. The other two already copy.
-``prune_non_float_tensors``, ``prune_same_scale_tensors``
-    A graph that was not tracked raises ``ArgumentError``; there ``RuntimeError`` or ``KeyError``.
-    Nested arguments are pruned as well.
-``graph_to_dataframe``
-    Needs pandas (extra ``pandas``). Nodes without metrics are left out; there they raise.
+``prune_non_float_tensors``, ``prune_same_scale_tensors``, ``prune_selected_nodes``
+    All return a copy. A graph that was not tracked raises ``ArgumentError``. Nested arguments are
+    pruned as well.
 ``plot``
     Needs matplotlib (extra ``plot``) alone; there seaborn, pandas and datasets as well. The names
     of metrics in words work with arrows; there they raise.
@@ -50,21 +50,6 @@ either order. ``example_batch`` and ``visualiser`` download a text data set and 
     draws the same bits, so that equal seeds give equal results for float32 values in the range
     of normal numbers; a gradient's bits are drawn in forward, so that two backward passes agree.
     Bad arguments raise ``ArgumentError``; there ``AssertionError``.
-``track_scales``, ``simulate_format``, ``compile``
-    They work in graphs of torch.compile. A linear layer or attention that is in none (code that is
-    disabled for it, torch.func, dispatch modes, too many recompilations, ``nn.MultiheadAttention``,
-    a custom ``Function``, ``torch.cond``) is refused by ``simulate_format``; there it is left.
-    Where nothing was traced, tracking and compiling are refused; there nothing happens. What a
-    checkpoint in a graph runs again draws the random numbers that it drew, those of stochastic
-    rounding among them; there others, so that the gradients are those of another dropout. They
-    chain in any order: rounding comes before tracking or compiling. Tracking with compiling, a
-    module a part of which is transformed already, and one with a function set as its ``forward``
-    are refused by name; there one of the two is lost. torch.compile runs a transformed module as it
-    is; there it drops the transforms.
-``simulate_format``, ``simulate_fp8``
-    ``rounding`` and ``srbits`` of the formats are kept; there they are lost on the way and
-    rounding is always stochastic. Keyword arguments work. A plain ``nn.Linear`` root works.
-    unit_scaling's own products are rounded as well if it is loaded.
 """
 
 from pullback.internal._extras import require_tensor as _require_tensor
@@ -72,7 +57,7 @@ from pullback.internal._extras import require_tensor as _require_tensor
 _require_tensor("pullback.compat.unit_scaling")
 
 from pullback.compat.unit_scaling import analysis, formats, scale, transforms, utils
-from pullback.compat.unit_scaling.analysis import graph_to_dataframe, plot
+from pullback.compat.unit_scaling.analysis import plot
 from pullback.compat.unit_scaling.formats import FPFormat, format_to_tuple, tuple_to_format
 from pullback.compat.unit_scaling.scale import scale_bwd, scale_fwd
 from pullback.compat.unit_scaling.transforms import (
@@ -102,7 +87,6 @@ __all__ = [
     "compile",
     "format_to_tuple",
     "formats",
-    "graph_to_dataframe",
     "plot",
     "prune_non_float_tensors",
     "prune_same_scale_tensors",

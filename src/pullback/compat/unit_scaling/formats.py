@@ -1,5 +1,146 @@
 """The names of ``unit_scaling.formats``; see `pullback.compat.unit_scaling`."""
 
-from pullback.compat.unit_scaling._formats import FPFormat, format_to_tuple, tuple_to_format
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError
+from pullback.tracking.formats import NumberFormat, round_values
+from pullback.tracking.formats._simulate import RoundGradientFunction, RoundValueFunction
 
 __all__ = ["FPFormat", "format_to_tuple", "tuple_to_format"]
+
+_SINGLE = 23  # mantissa bits of float32
+
+
+@dataclass
+class FPFormat:
+    """A floating-point format of which all codes are finite (FNUZ), and how to round to it.
+
+    Arguments:
+        exponent_bits: the number of exponent bits, >= 2.
+        mantissa_bits: the number of mantissa bits.
+        rounding: ``"stochastic"`` or ``"nearest"``.
+        srbits: bits of randomness of stochastic rounding; 0 takes all.
+
+    Raises:
+        ArgumentError: the arguments contradict each other.
+
+    Example:
+        >>> from pullback.compat.unit_scaling import FPFormat
+        >>> FPFormat(4, 3).max_absolute_value, str(FPFormat(4, 3))
+        (240.0, 'E4M3-SR')
+    """
+
+    exponent_bits: int
+    mantissa_bits: int
+    rounding: str = "stochastic"
+    srbits: int = 0
+
+    def __post_init__(self) -> None:
+        if self.exponent_bits < 2 or not 0 <= self.mantissa_bits <= _SINGLE:
+            raise ArgumentError(
+                "FPFormat needs at least 2 exponent bits and 0 to 23 mantissa bits.",
+                given=f"FPFormat({self.exponent_bits}, {self.mantissa_bits})",
+            )
+        if self.rounding not in ("stochastic", "nearest"):
+            raise ArgumentError(
+                "FPFormat does not know this rounding.",
+                given=f"rounding={self.rounding!r}",
+                expected="'stochastic' or 'nearest'",
+            )
+        if self.srbits and self.rounding != "stochastic":
+            raise ArgumentError(
+                "srbits belong to stochastic rounding.", given=f"srbits={self.srbits}"
+            )
+        if not 0 <= self.srbits <= _SINGLE - self.mantissa_bits:
+            raise ArgumentError(
+                "There are not as many bits to round away.", given=f"srbits={self.srbits}"
+            )
+        if self.srbits == 0 and self.rounding == "stochastic":
+            self.srbits = _SINGLE - self.mantissa_bits
+
+    @property
+    def bits(self) -> int:
+        """The number of bits of one value."""
+        return 1 + self.exponent_bits + self.mantissa_bits
+
+    def __str__(self) -> str:
+        short = {"stochastic": "SR", "nearest": "RN"}[self.rounding]
+        return f"E{self.exponent_bits}M{self.mantissa_bits}-{short}"
+
+    @property
+    def number_format(self) -> NumberFormat:
+        """The same format in our words."""
+        bias = 2 ** (self.exponent_bits - 1)
+        largest = 2.0 ** (bias - 1) * (2 - 2.0**-self.mantissa_bits)
+        return NumberFormat(
+            str(self), self.exponent_bits, self.mantissa_bits, bias, largest, signed_zero=True
+        )
+
+    @property
+    def max_absolute_value(self) -> float:
+        """The largest value."""
+        return self.number_format.largest
+
+    @property
+    def min_absolute_normal(self) -> float:
+        """The smallest positive normal value."""
+        return self.number_format.smallest_normal
+
+    @property
+    def min_absolute_subnormal(self) -> float:
+        """The smallest positive value."""
+        return self.number_format.smallest
+
+    def quantise(self, x: Tensor) -> Tensor:
+        """Return the values rounded to the format, without a gradient.
+
+        Arguments:
+            x: shape (...), any floating or complex dtype.
+        """
+        return round_values(x.detach(), self.number_format, self._noise(x), "cast")
+
+    def quantise_fwd(self, x: Tensor) -> Tensor:
+        """Return the values rounded to the format, with the gradient as it is.
+
+        Arguments:
+            x: shape (...), any floating or complex dtype.
+        """
+        return RoundValueFunction.apply(x, self._noise(x), self.number_format, "cast")
+
+    def quantise_bwd(self, x: Tensor) -> Tensor:
+        """Return the values as they are, with the gradient rounded to the format.
+
+        Arguments:
+            x: shape (...), any floating or complex dtype.
+        """
+        return RoundGradientFunction.apply(x, self._noise(x), self.number_format, "cast")
+
+    def _noise(self, x: Tensor) -> Tensor | None:
+        if self.rounding == "nearest":
+            return None
+        shape = (*x.shape, 2) if x.is_complex() else x.shape
+        kept = torch.randint(0, 2**self.srbits, shape, dtype=torch.int32, device=x.device)
+        # With fewer random bits than bits to round away, the middle of each step is unbiased.
+        middle = 0.5 if self.srbits < _SINGLE - self.mantissa_bits else 0.0
+        return (kept + middle).to(torch.float64) / 2**self.srbits
+
+
+def format_to_tuple(format: FPFormat) -> tuple[int, int]:  # noqa: A002 - the name callers use
+    """Return ``(exponent_bits, mantissa_bits)``.
+
+    Arguments:
+        format: the format.
+    """
+    return format.exponent_bits, format.mantissa_bits
+
+
+def tuple_to_format(t: tuple[int, int]) -> FPFormat:
+    """Return the format of ``(exponent_bits, mantissa_bits)``, rounding stochastically.
+
+    Arguments:
+        t: the two numbers of bits.
+    """
+    return FPFormat(*t)

@@ -1,6 +1,274 @@
 """The names of ``unit_scaling.utils``; see `pullback.compat.unit_scaling`."""
 
-from pullback.compat.unit_scaling._analyse import ScaleTrackingInterpreter, analyse_module
-from pullback.compat.unit_scaling._tracker import ScalePair, ScaleTracker
+import importlib
+import importlib.util
+import math
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from pullback.errors import ArgumentTypeError
+from pullback.gradients._factor import widen
+from pullback.tensor import Function
+from pullback.tracking.measure._layout import Direction
+from pullback.tracking.run._identity import Ticket
+from pullback.tracking.watch._annotate import (
+    ScalesInterpreter,
+    annotate_code,
+    measure_scales,
+    scale_text,
+    trace_deeply,
+)
+from pullback.tracking.watch._operators import follow_operator, observe_operator
+from pullback.tracking.watch._store import register_store
+from pullback.tracking.watch._track import Track
 
 __all__ = ["ScalePair", "ScaleTracker", "ScaleTrackingInterpreter", "analyse_module"]
+
+
+def std_of(tensor: Tensor) -> float:
+    """The unbiased standard deviation, in float32 or wider; NaN of fewer than two values.
+
+    A complex tensor has that of both parts together.
+    """
+    values = widen(tensor.detach())
+    return float(values.std()) if values.numel() > 1 else math.nan  # there torch warns as well
+
+
+@dataclass
+class ScalePair:
+    """The standard deviations of a tensor and of its gradient, unbiased.
+
+    Arguments:
+        forward: that of the value.
+        backward: that of the gradient.
+
+    Example:
+        >>> from pullback.compat.unit_scaling import ScalePair
+        >>> print(ScalePair(1.25))
+        (-> 1.25, <- n/a)
+    """
+
+    forward: float | None = None
+    backward: float | None = None
+
+    def __post_init__(self) -> None:
+        self._handle = register_store(self)  # by which compiled code finds it, as a tracker's store
+
+    def __reduce__(self) -> Any:  # a copy has a handle of its own
+        return type(self), (self.forward, self.backward)
+
+    def __str__(self) -> str:
+        return scale_text(self.forward, self.backward)
+
+    def observe(self, values: Tensor, *_: Any) -> Ticket:
+        """Record the scale of a value."""
+        self.forward = std_of(values)
+        return Ticket(0, 0, 0, False, True)
+
+    def follow(
+        self, values: Tensor, name: str, ticket: Ticket, order: int, direction: Direction
+    ) -> None:
+        """Record the scale of a gradient; tangents and gradients of gradients have no place."""
+        if direction == "backward" and order == 1:
+            self.backward = std_of(values)
+
+
+class ScaleTracker(Function):
+    """Identity that records the standard deviation of its tensor and of the gradient.
+
+    Under vmap the scales are those of the whole batch.
+
+    Example:
+        >>> import torch
+        >>> from pullback.compat.unit_scaling import ScalePair, ScaleTracker
+        >>> pair = ScalePair()
+        >>> x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        >>> ScaleTracker.track(x, pair).backward(torch.tensor([2.0, 4.0, 6.0]))
+        >>> print(pair)
+        (-> 1.0, <- 2.0)
+    """
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor, scale_tracker: ScalePair) -> Tensor:
+        """Return a view of ``t`` and record its scale.
+
+        Arguments:
+            ctx: the context, which keeps the pair under the same name.
+            t: shape (...), any floating or complex dtype.
+            scale_tracker: where the scales are recorded.
+        """
+        ctx.scale_tracker = scale_tracker
+        _check(t, scale_tracker)
+        observe_operator(t.detach(), scale_tracker._handle, "", "forward")
+        return t.view_as(t)
+
+    @staticmethod
+    def backward(ctx: Any, t: Tensor) -> tuple[Tensor, None, None]:
+        """Return the cotangent and record its scale.
+
+        Arguments:
+            ctx: the context of forward.
+            t: the gradient of the result.
+        """
+        ticket = torch.zeros(6, dtype=torch.int64)  # a pair has no use for it
+        follow_operator(t.detach(), ticket, ctx.scale_tracker._handle, "", "backward", 1)
+        return t, None, None
+
+    @classmethod
+    def apply(cls, t: Tensor, scale_pair: ScalePair) -> Any:
+        """Return a view of ``t``; the scales of it and of its gradient are recorded.
+
+        Arguments:
+            t: shape (...), any floating or complex dtype.
+            scale_pair: where the scales are recorded.
+
+        Raises:
+            ArgumentTypeError: no floating or complex tensor, or no `ScalePair`.
+        """
+        if cls.forward is not ScaleTracker.forward or cls.backward is not ScaleTracker.backward:
+            return super().apply(t, scale_pair)
+        _check(t, scale_pair)
+        return Track.apply(t, scale_pair._handle, "", False)[0]
+
+    @staticmethod
+    def track(t: Tensor, scale_tracker: ScalePair) -> Tensor:
+        """Return ``ScaleTracker.apply(t, scale_tracker)``.
+
+        Arguments:
+            t: shape (...), any floating or complex dtype.
+            scale_tracker: where the scales are recorded.
+        """
+        return ScaleTracker.apply(t, scale_tracker)
+
+
+def _check(t: Any, pair: Any) -> None:
+    """Refuse what cannot be tracked."""
+    if not isinstance(t, Tensor) or not (t.is_floating_point() or t.is_complex()):
+        raise ArgumentTypeError(
+            "ScaleTracker takes a floating or complex tensor.",
+            given=f"dtype {t.dtype}" if isinstance(t, Tensor) else f"a {type(t).__name__}",
+        )
+    if not isinstance(pair, ScalePair):
+        raise ArgumentTypeError(
+            "ScaleTracker records in a ScalePair.", given=f"a {type(pair).__name__}"
+        )
+
+
+class ScaleTrackingInterpreter(fx.Interpreter):
+    """Runs a graph and records a `ScalePair` for each floating value, in ``scales``.
+
+    Arguments:
+        module: the graph to run; call backward on its result to have the gradients.
+
+    Example:
+        >>> import torch
+        >>> from pullback.compat.unit_scaling import ScaleTrackingInterpreter
+        >>> graph = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.ReLU()))
+        >>> interpreter = ScaleTrackingInterpreter(graph)
+        >>> x = torch.tensor([-1.0, 1.0, 3.0], requires_grad=True)
+        >>> interpreter.run(x).sum().backward()
+        >>> {name: str(pair) for name, pair in interpreter.scales.items()}
+        {'input_1': '(-> 2.0, <- 0.577)', '_0': '(-> 1.53, <- 0.0)'}
+    """
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.scales: OrderedDict[str, ScalePair] = OrderedDict()
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run a node and record the scales of what it gives."""
+        value = super().run_node(n)
+        if n.op == "output" or not isinstance(value, Tensor) or not value.is_floating_point():
+            return value
+        pair = self.scales[n.name] = ScalePair(std_of(value))
+        if not value.requires_grad:
+            return value
+        if value.is_leaf:  # no hook stays on a tensor of the caller's
+            value = value.view_as(value)
+
+        def see(gradient: Tensor) -> None:
+            pair.backward = std_of(gradient)
+
+        value.register_hook(see)
+        return value
+
+
+def analyse_module(
+    module: nn.Module,
+    inputs: Tensor | tuple[Tensor, ...],
+    backward: Tensor | None = None,
+    recurse_modules: bool = True,
+    syntax_highlight: bool = True,
+    autowrap_modules: tuple[ModuleType, ...] | None = None,
+    autowrap_functions: tuple[Callable[..., Any], ...] = (),
+) -> str:
+    """Return a module's code with ``(-> forward, <- backward)`` scales beside each line.
+
+    Arguments:
+        module: a module that torch.fx can trace.
+        inputs: its input or inputs; those that require a gradient show one.
+        backward: what is fed back into the output; ones for a scalar, and standard normal
+            numbers for others, by default.
+        recurse_modules: whether to trace into the module's children.
+        syntax_highlight: whether to colour the code for a terminal.
+        autowrap_modules: Python modules whose functions stay one line; by default math, and
+            einops and unit_scaling.functional where they are installed or loaded.
+        autowrap_functions: more functions that stay one line.
+
+    Raises:
+        UnsupportedError: torch.fx cannot trace the module.
+        ArgumentError: ``backward`` does not fit the output.
+
+    Example:
+        >>> import torch
+        >>> from pullback.compat.unit_scaling import analyse_module
+        >>> x = torch.tensor([-1.0, 1.0, 3.0]).requires_grad_()
+        >>> print(analyse_module(torch.nn.Tanh(), x, torch.ones(3), syntax_highlight=False))
+        def forward(self, input : Tensor) -> Tensor:
+            input_1 = input;  (-> 2.0, <- 0.237)
+            tanh = torch.tanh(input_1);  (-> 0.954, <- 0.0)
+            return tanh
+    """
+    modules = _known_modules() if autowrap_modules is None else autowrap_modules
+    traced = trace_deeply(
+        module, recurse=recurse_modules, modules=modules, functions=autowrap_functions
+    )
+    values = inputs if isinstance(inputs, tuple) else (inputs,)
+    scales = measure_scales(ScalesInterpreter(traced, std_of), values, backward, every_input=False)
+    notes = {name: scale_text(*pair) for name, pair in scales.items()}
+    code = annotate_code(traced.code, notes)
+    for long, short in _SHORT.items():
+        code = code.replace(long, short)
+    return _highlight(code) if syntax_highlight else code
+
+
+_SHORT = {
+    "unit_scaling_functional_": "U.",
+    ": torch.Tensor": ": Tensor",
+    "-> torch.Tensor": "-> Tensor",
+}
+
+
+def _known_modules() -> tuple[ModuleType, ...]:
+    modules: list[ModuleType] = [math]
+    if importlib.util.find_spec("einops") is not None:
+        modules.append(importlib.import_module("einops"))
+    if "unit_scaling.functional" in sys.modules:
+        modules.append(sys.modules["unit_scaling.functional"])
+    return tuple(modules)
+
+
+def _highlight(code: str) -> str:
+    # pygments comes with rich, which the base install has.
+    import pygments
+    from pygments.formatters import TerminalFormatter
+    from pygments.lexers import PythonLexer
+
+    return pygments.highlight(code, PythonLexer(), TerminalFormatter())

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from pullback.conformance._nodes import custom_nodes
+from torch.autograd import function
+
 from pullback.conformance._probe import Probe
-from pullback.internal.torch import function_of
 from pullback.recording.locator import Locator
-from pullback.tensor import Function
+from pullback.tensor import Function, reference_of
 
 __all__ = ["is_once", "refusal"]
 
@@ -19,21 +19,13 @@ def is_once(probe: Probe) -> bool:
     """
 
     def marked(cls: Any) -> bool:
-        if issubclass(cls, Function) and Locator.of(cls).completed:
+        if issubclass(cls, Function) and (Locator.of(cls).completed or reference_of(cls)):
             return False
-        codes = (getattr(rule, "__code__", None) for rule in (cls.backward, cls.vjp)
-                 if hasattr(rule, "__wrapped__"))  # fmt: skip
-        return any(
-            code is not None and code.co_filename.endswith("autograd/function.py") for code in codes
-        )
+        made_by = [getattr(rule, "__globals__", None) for rule in (cls.backward, cls.vjp)
+                   if hasattr(rule, "__wrapped__")]  # fmt: skip
+        return any(names is vars(function) for names in made_by)
 
-    outputs = probe.evaluate(probe.leaves())  # held: a node lives as long as what it made
-    nodes = custom_nodes(outputs)
-    if probe.subject.function is not None:
-        classes = [probe.subject.function, *(function_of(node) for node in nodes)]
-    else:
-        classes = [function_of(node) for node in nodes]
-    return any(map(marked, classes))
+    return any(map(marked, probe.functions()))
 
 
 def refusal(ask: Callable[[], object]) -> Exception | None:

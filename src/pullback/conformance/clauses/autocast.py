@@ -42,7 +42,7 @@ def autocast(probe: Probe) -> Finding:
         return probe.lacking(f"Forward refuses autocast: {describe(error)}", _CAST)
     try:
         got = _both(low, points, cotangents, autocast=True)
-    except Exception as error:  # judged by where it is raised
+    except Exception as error:  # judged by its type
         doing = "Forward takes autocast, backward outside it fails"
         return probe.failed(error, doing, _CAST, transform=False)
     rounded = _both(low, [x.bfloat16().to(x.dtype) for x in points], cotangents)

@@ -50,7 +50,7 @@ def _compare(probe: Probe) -> Finding:
         expected = way.eager()
         place = probe.differ(got, expected, looser=1e4)
         if place is not None and "," not in way.name:
-            return _wrong(probe, way.name, expected[place], got[place])
+            return _wrong(probe, way, expected[place], got[place])
         if place is not None:
             failed[way.name] = ValueError("one of several differs")
             continue
@@ -109,36 +109,20 @@ def _is_refusal(error: Exception) -> bool:
     return classify(error) is Verdict.LACKING or name in ("Unsupported", "TorchRuntimeError")
 
 
-def _wrong(probe: Probe, what: str, expected: object, got: object) -> Finding:
-    composed = "torch.func" in what
-    own = "''" if composed else "torch.autograd.grad(f(x), x)"
-    options = "backend='inductor'" if "inductor" in what else "backend='aot_eager'"
-    options += ", dynamic=True" if "dynamic" in what else ""
+def _wrong(probe: Probe, way: Way, expected: object, got: object) -> Finding:
+    own = "torch.autograd.grad(f(x), x)" if way.source == "f" else "''"
+    options = "backend='inductor'" if "inductor" in way.name else "backend='aot_eager'"
+    options += ", dynamic=True" if "dynamic" in way.name else ""
     return probe.broken(
-        f"{what} is silently wrong.",
+        f"{way.name} is silently wrong.",
         expected=expected, got=got,
         hint="torch drops or loses the custom rule here: write Function from pullback, or use "
         "pullback.complete(F), which is right or refuses.",
         repro=[
             SCALAR,
-            f"g = {_expression(what)}" if composed else "g = f",
+            f"g = {way.source}",
             f"h = torch.compile(g, fullgraph=True, {options})",
             f"x = xs[0].detach().requires_grad_(); print('eager   ', g(x), {own})",
             f"print('compiled', h(x), {own.replace('f(', 'h(')})",
         ],
     )  # fmt: skip
-
-
-def _expression(what: str) -> str:
-    """A function of x that shows a composition."""
-    inside = what.removeprefix("torch.compile(").removesuffix(")")
-    shown = {
-        "torch.func.jvp(f)": "lambda x: torch.func.jvp(f, (x,), (torch.ones_like(x),))[1]",
-        "torch.func.vmap(torch.func.grad(f))":
-            "lambda x: torch.func.vmap(torch.func.grad(f))(torch.stack([x, x]))",
-        "torch.func.grad(torch.func.vmap(f))":
-            "torch.func.grad(lambda x: torch.func.vmap(f)(torch.stack([x, x])).sum())",
-        "torch.func.jvp(torch.func.grad(f))":
-            "lambda x: torch.func.jvp(torch.func.grad(f), (x,), (torch.ones_like(x),))[1]",
-    }  # fmt: skip
-    return shown.get(inside, "torch.func.grad(f)")

@@ -60,7 +60,7 @@ def dtype(probe: Probe) -> Finding:
             continue
         try:
             finding = _compare(probe, low, level)
-        except Exception as error:  # judged by where it is raised
+        except Exception as error:  # judged by its type
             doing = f"Forward takes {_name(level)}, backward fails"
             return probe.failed(error, doing, _HINT, transform=False)
         if finding is not None and finding.verdict is Verdict.UNTIDY:

@@ -40,8 +40,8 @@ def forward(probe: Probe) -> Finding:
         given = [v if only in (None, k) else None for k, v in enumerate(step)]
         try:
             outputs, tangents = push(probe, points, given)
-        except Exception as error:  # judged by where it is raised
-            return probe.failed(error, "Forward mode refuses", DERIVE)
+        except Exception as error:  # judged by its type
+            return probe.failed(error, "Forward mode refuses", DERIVE, rule="jvp")
         filled = [
             torch.zeros_like(y) if t is None else t for y, t in zip(outputs, tangents, strict=True)
         ]

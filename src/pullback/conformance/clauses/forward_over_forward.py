@@ -33,8 +33,8 @@ def forward_over_forward(probe: Probe) -> Finding:
     first, second = probe.direction("first"), probe.direction("second")
     try:
         _, tangents = push(probe, points, first)
-    except Exception as error:  # judged by where it is raised
-        return probe.failed(error, "Forward mode refuses", DERIVE)
+    except Exception as error:  # judged by its type
+        return probe.failed(error, "Forward mode refuses", DERIVE, rule="jvp")
     if probe.subject.operator is not None and any(t is None for t in tangents):
         return probe.skipped("Forward mode has no tangent; `forward` says why.")
     if has_basis(probe.output_values(points)):
@@ -44,7 +44,7 @@ def forward_over_forward(probe: Probe) -> Finding:
         weights = probe.cotangents(probe.output_values(points))
         try:
             twice = _push_twice(probe, points, first, second)
-        except Exception as error:  # judged by where it is raised
+        except Exception as error:  # judged by its type
             return probe.failed(error, "Nested forward mode refuses", DERIVE)
         got, magnitude = products(weights, twice)
 

@@ -4,7 +4,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from pullback.conformance._clause import clause
-from pullback.conformance._context_tensors import context_tensors, tensors_within
+from pullback.conformance._held import context_tensors, tensors_within
 from pullback.conformance._nodes import custom_nodes
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance.clauses._hints import SAVE
@@ -47,14 +47,13 @@ def hooks(probe: Probe) -> Finding:
         got = probe.pull(leaves, cotangents, outputs)
     for node in nodes:
         freed += [held.path for held in context_tensors(node, before) if held.of_the_call]
-    place = probe.differ([g.detach() for g in got], expected, looser=1e3)
-    if place is not None:
-        return probe.broken(
-            "The gradient changes when saved tensors pass through hooks.",
-            expected=expected[place], got=got[place], place=probe.path(place),
-            hint="Use only what ctx.saved_tensors returns in backward.",
-            given={"w": cotangents}, repro=_hooked(),
-        )  # fmt: skip
+    wrong = probe.unlike(
+        got, expected, "The gradient changes when saved tensors pass through hooks.",
+        hint="Use only what ctx.saved_tensors returns in backward.",
+        given={"w": cotangents}, repro=_hooked(),
+    )  # fmt: skip
+    if wrong is not None:
+        return wrong
     if freed:
         return probe.broken(
             f"{freed[0]} is still held after backward: it is not freed, and no hook saw it.",

@@ -125,10 +125,12 @@ def _look(probe: Probe) -> Finding:
             except Exception as error:  # loud, so not silently wrong
                 refused.append(f"{kind} with {where} ({describe(error, 60)})")
                 continue
-            place = probe.differ(got, expected, looser=1e4)
-            if place is not None:
-                return _broken(probe, f"{kind} with {where}", expected[place], got[place],
-                               place - len(outputs))  # fmt: skip
+            wrong = probe.unlike(
+                got, expected, f"Other numbers for {kind} with {where} than for contiguous ones.",
+                outputs=len(outputs), looser=1e4, hint=_HINT, repro=_REPRO,
+            )  # fmt: skip
+            if wrong is not None:
+                return wrong
     if refused:
         return probe.lacking(f"Refused: {'; '.join(refused)}.", _HINT)
     return probe.holds("The same numbers where offsets pass 2^31, of inputs and of cotangents.")
@@ -138,13 +140,3 @@ def _run(probe: Probe, points: Tensors, cotangents: Tensors) -> Tensors:
     """Outputs and gradients at tensors that are handed over as they lie in memory."""
     run = Run.of(probe, cotangents, [x.detach().requires_grad_() for x in points])
     return [t.contiguous().clone() for t in run.every]
-
-
-def _broken(
-    probe: Probe, what: str, expected: torch.Tensor, got: torch.Tensor, place: int
-) -> Finding:
-    return probe.broken(
-        f"Other numbers for {what} than for contiguous ones.",
-        expected=expected, got=got, hint=_HINT, repro=_REPRO,
-        place=probe.path(place) if place >= 0 else "an output",
-    )  # fmt: skip

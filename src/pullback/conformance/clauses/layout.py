@@ -1,15 +1,18 @@
 """`layout`: any strides, expanded, empty and zero-dimensional tensors give the same numbers."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from types import FunctionType
+from typing import Any
 
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._failure import is_raised_in
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run
 from pullback.conformance._structure import ties_matrices
+from pullback.internal.torch import pytree
 from pullback.report import Finding
 
 __all__ = ["layout"]
@@ -45,7 +48,7 @@ def layout(probe: Probe) -> Finding:
         for kind, xs, gs in (("inputs", moved, plain[1]), ("cotangents", plain[0], turned)):
             try:
                 got = _run(probe, xs, gs)
-            except Exception as error:  # judged by where it is raised
+            except Exception as error:  # judged by its type
                 return probe.failed(error, f"{what} {kind} are refused", _HINT)
             place = probe.differ(got, expected, looser=1e4)
             if place is not None:
@@ -118,8 +121,8 @@ def _degenerate(probe: Probe) -> Finding | None:
         try:
             gradients = probe.pull(leaves, cotangents, outputs)
         except Exception as error:  # forward took it, so backward has to
-            if is_raised_in(error, probe.inputs.others()):
-                continue  # what the caller handed over does not take it
+            if _is_the_callers(there):
+                continue  # what was handed over does not take it
             doing = f"Forward takes {what} inputs, backward fails"
             return probe.failed(error, doing, _HINT, transform=False)
         for k, (x, gradient) in enumerate(zip(leaves, gradients, strict=True)):
@@ -130,6 +133,34 @@ def _degenerate(probe: Probe) -> Finding | None:
             if finding is not None:
                 return finding
     return None
+
+
+def _is_the_callers(probe: Probe) -> bool:
+    """Whether what fails is a function among the arguments, which forward or backward calls.
+
+    Of a module or another object that can be called it is taken for granted.
+    """
+    failed = [value for value in probe.inputs.others() if callable(value)]
+    if not failed or not all(isinstance(value, FunctionType) for value in failed):
+        return bool(failed)
+    failed.clear()
+
+    def heard(value: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return value(*args, **kwargs)
+            except Exception:
+                failed.append(value)
+                raise
+
+        return call if isinstance(value, FunctionType) else value
+
+    args = pytree.tree_map(heard, probe.inputs.args)
+    with suppress(Exception):
+        there = replace(probe, inputs=replace(probe.inputs, args=args))
+        leaves = there.leaves()
+        there.pull(leaves, there.cotangents(there.evaluate(leaves)))
+    return bool(failed)
 
 
 def _small(probe: Probe) -> Iterator[tuple[str, Tensors]]:

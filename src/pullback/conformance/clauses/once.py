@@ -6,11 +6,9 @@ import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import second_estimate
-from pullback.conformance._nodes import custom_nodes
 from pullback.conformance._probe import Probe
 from pullback.conformance.clauses._hints import COMPLETE
 from pullback.conformance.clauses._second import is_once, refusal
-from pullback.internal.torch import function_of
 from pullback.report import Finding
 from pullback.tensor import Function
 
@@ -62,12 +60,11 @@ def once(probe: Probe) -> Finding:
 
 def _is_ours(probe: Probe) -> bool:
     """Whether every Function in the graph is one of pullback's, which promise to be loud."""
-    outputs = probe.evaluate(probe.leaves())  # held: a node lives as long as what it made
     function = probe.subject.function
     if function is not None and issubclass(function, Function):
         return True
-    nodes = custom_nodes(outputs)
-    return bool(nodes) and all(issubclass(function_of(node), Function) for node in nodes)
+    every = probe.functions()
+    return bool(every) and all(issubclass(kind, Function) for kind in every)
 
 
 def _bends(probe: Probe, only: int) -> bool:

@@ -49,7 +49,7 @@ def repeated(probe: Probe) -> Finding:
         handed[other] = view(kept[one])
         try:
             got = _run(probe, handed, kept)
-        except Exception as error:  # judged by where it is raised
+        except Exception as error:  # judged by its type
             doing = f"One tensor for {probe.path(one)} and {probe.path(other)} is refused"
             return probe.failed(error, doing, _HINT, transform=False)
         count = len(expected) - len(points)
@@ -57,10 +57,9 @@ def repeated(probe: Probe) -> Finding:
         slopes[one] = slopes[one] + _back(slopes[other], points[one], view)
         slopes[other] = torch.zeros_like(points[other])  # which is not there
         expected = [*expected[:count], *slopes]
-        place = probe.differ(got, expected, looser=1e3)
-        if place is not None:
-            path = "an output" if place < count else f"the gradient of {probe.path(place - count)}"
-            return _broken(probe, (one, other), path, expected[place], got[place])
+        wrong = _compare(probe, (one, other), got, expected)
+        if wrong is not None:
+            return wrong
         tried.append(f"{probe.path(one)} for {probe.path(other)}")
     if not tried:
         return probe.skipped("No two arguments can be one tensor.")
@@ -105,13 +104,13 @@ def _back(slope: torch.Tensor, x: torch.Tensor, view: View) -> torch.Tensor:
     return torch.autograd.grad(view(whole), whole, slope)[0]
 
 
-def _broken(
-    probe: Probe, pair: tuple[int, int], what: str, expected: torch.Tensor, got: torch.Tensor
-) -> Finding:
+def _compare(
+    probe: Probe, pair: tuple[int, int], got: Tensors, expected: Tensors
+) -> Finding | None:
     one, other = (probe.path(k) for k in pair)
-    return probe.broken(
-        f"Where {other} is {one} or a view of it, {what} is another than for a clone.",
-        expected=expected, got=got, place=one, hint=_HINT,
+    return probe.unlike(
+        got, expected, f"Other numbers where {other} is {one} or a view of it than for a clone.",
+        outputs=len(expected) - len(probe.inputs.differentiable), hint=_HINT,
         repro=[
             f"one, other = {one}, {other}",
             "def show(name, t):",

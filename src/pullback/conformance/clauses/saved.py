@@ -3,7 +3,7 @@
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._context_tensors import context_tensors, tensors_within
+from pullback.conformance._held import context_tensors, tensors_within
 from pullback.conformance._nodes import custom_nodes
 from pullback.conformance._probe import Probe
 from pullback.conformance.clauses._hints import SAVE

@@ -30,22 +30,23 @@ def stale(probe: Probe) -> Finding:
     places += [(f"output {k}", 1, k) for k, y in enumerate(every) if is_continuous(y)]
     for name, group, k in places:
         got = _after_change(probe, group, k, cotangents)
-        place = None if got is None else probe.differ(got, expected, looser=1e3)
-        if got is not None and place is not None:
-            target = "ys" if group else "tree_leaves((args, kwargs))"
-            return probe.broken(
-                f"{name} was changed in place after forward; backward silently used new values.",
-                expected=expected[place], got=got[place], place=name,
-                hint="Save it with ctx.save_for_backward, which notices a change, or save a clone.",
-                given={"w": probe.cotangents(probe.output_values())},
-                repro=[
-                    "ys = outs()",
-                    "print('before', torch.autograd.grad(ys, xs, w, allow_unused=True))",
-                    "ys = outs()",
-                    f"with torch.no_grad(): {target}[{k}].mul_(1.5).add_(0.25)",
-                    "print('after ', torch.autograd.grad(ys, xs, w, allow_unused=True))",
-                ],
-            )  # fmt: skip
+        target = "ys" if group else "tree_leaves((args, kwargs))"
+        wrong = None if got is None else probe.unlike(
+            got, expected,
+            f"{name} was changed in place after forward; backward silently used new values.",
+            place=name,
+            hint="Save it with ctx.save_for_backward, which notices a change, or save a clone.",
+            given={"w": cotangents},
+            repro=[
+                "ys = outs()",
+                "print('before', torch.autograd.grad(ys, xs, w, allow_unused=True))",
+                "ys = outs()",
+                f"with torch.no_grad(): {target}[{k}].mul_(1.5).add_(0.25)",
+                "print('after ', torch.autograd.grad(ys, xs, w, allow_unused=True))",
+            ],
+        )  # fmt: skip
+        if wrong is not None:
+            return wrong
     return probe.holds("A change in place after forward raises or does not matter.")
 
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._batch import weigh
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import second_slopes
 from pullback.conformance._evidence import FIRST_STEP, OTHER_STEP, compare
 from pullback.conformance._failure import classify, describe
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._spans import has_basis, spans
+from pullback.conformance._transforms import weigh
 from pullback.conformance._vectors import flatten, products
 from pullback.conformance.clauses._hints import COMPLETE, SCALAR
 from pullback.report import Finding, Verdict
@@ -34,7 +34,7 @@ def transforms(probe: Probe) -> Finding:
     for name, ask in _TRANSFORMS.items():
         try:
             wrong = ask(probe)
-        except Exception as error:  # judged by where it is raised
+        except Exception as error:  # judged by its type
             kind = lacking if classify(error) is Verdict.LACKING else crashed
             kind.setdefault(describe(error, 120), []).append(name)
             continue

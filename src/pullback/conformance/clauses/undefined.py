@@ -44,7 +44,7 @@ def undefined(probe: Probe) -> Finding:
             chosen = [probe.evaluate(leaves)[k]]
             try:
                 alone = probe.pull(leaves, [cotangents[k]], chosen)
-            except Exception as error:  # judged by where it is raised
+            except Exception as error:  # judged by its type
                 return _fails(probe, error, f"only output {k} is used")
             total = [a + b.detach() for a, b in zip(total, alone, strict=True)]
         settled = all(g.isfinite().all() for g in joint)
@@ -61,7 +61,7 @@ def _none_at_all(probe: Probe, joint: Tensors) -> Finding | None:
     found = [_UndefinedGradient.apply(y) for y in probe.evaluate(leaves)]
     try:
         gradients = probe.pull(leaves, [torch.ones_like(y) for y in found], found)
-    except Exception as error:  # judged by where it is raised
+    except Exception as error:  # judged by its type
         return _fails(probe, error, "every cotangent is undefined")
     for k, gradient in enumerate(gradients):
         # Zero times a slope that is infinite there is NaN in torch's own functions too.

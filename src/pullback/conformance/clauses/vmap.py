@@ -65,18 +65,13 @@ def _compare(probe: Probe, items: list[Tensors], dims: tuple[int | None, ...]) -
     try:
         got = torch.func.vmap(probe.flat, in_dims=dims, **options)(*leaves)
         gradients = probe.pull(leaves, cotangents, list(got))
-    except Exception as error:  # judged by where it is raised
-        return probe.failed(error, f"vmap refuses in_dims={dims}", _HINT)
-    for what, one, other in (("output", got, expected), ("gradient", gradients, slopes)):
-        place = probe.differ([t.detach() for t in one], other, looser=1e4)
-        if place is not None:
-            return probe.broken(
-                f"vmap with in_dims={dims} gives another {what} than a loop.",
-                expected=other[place], got=one[place],
-                place=probe.path(place) if what == "gradient" else f"output {place}",
-                hint=_HINT, repro=_repro(dims),
-            )  # fmt: skip
-    return None
+    except Exception as error:  # judged by its type
+        return probe.failed(error, f"vmap refuses in_dims={dims}", _HINT, rule="vmap")
+    said = f"vmap with in_dims={dims} gives other numbers than a loop."
+    return probe.unlike(
+        [*got, *gradients], [*expected, *slopes], said, outputs=len(expected), looser=1e4,
+        hint=_HINT, repro=_repro(dims),
+    )  # fmt: skip
 
 
 def _loop(

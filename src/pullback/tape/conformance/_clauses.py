@@ -10,16 +10,9 @@ from typing import Any
 
 from pullback.errors import DefinitionError, PullbackError
 from pullback.tape import Feedback, Variable, grad, jvp, no_grad, vjp, vmap
-from pullback.tape.conformance._data import (
-    agree,
-    another,
-    mix,
-    move,
-    numbers_in,
-    plain_data,
-    variables_in,
-)
-from pullback.tape.conformance._probe import Breach, Gradients, Probe, Skip
+from pullback.tape._layout import find
+from pullback.tape.conformance._data import agree, another, mix, move, numbers_in, plain_data
+from pullback.tape.conformance._probe import Breach, Gradients, Probe, Skip, Trial
 
 __all__ = ["CLAUSES"]
 
@@ -27,20 +20,18 @@ __all__ = ["CLAUSES"]
 def _derivative(probe: Probe) -> str:
     if probe.gradient != "exact":
         raise Skip(f"The gradient is declared {probe.gradient}.")
-    args, leaves = probe.fresh()
-    outputs = probe.run(args)
-    seeds = probe.seeds(outputs)
-    gradients = probe.back(outputs, leaves, seeds)
+    trial = probe.trial()
+    gradients = trial.back()
     draw = random.Random(probe.seed)  # noqa: S311  # not a secret
-    along = [[draw.gauss(0, 1) for _ in numbers_in(leaf.data)] for leaf in leaves]
-    weights = [n for seed in seeds for n in numbers_in(seed.data)]
+    along = [[draw.gauss(0, 1) for _ in numbers_in(leaf.data)] for leaf in trial.leaves]
+    weights = [n for seed in trial.seeds for n in numbers_in(seed.data)]
     if not any(along) or not weights:
         raise Skip("No number among the inputs and outputs.")
 
     def value(step: float) -> float:
-        moved, moved_leaves = probe.fresh()
+        moved, leaves = probe.fresh()
         with no_grad():
-            for leaf, change in zip(moved_leaves, along, strict=True):
+            for leaf, change in zip(leaves, along, strict=True):
                 leaf.data = move(leaf.data, iter([step * c for c in change]))
         results = [n for output in probe.run(moved) for n in numbers_in(output.data)]
         return sum(w * n for w, n in zip(weights, results, strict=True))
@@ -62,18 +53,15 @@ def _derivative(probe: Probe) -> str:
 def _linear(probe: Probe) -> str:
     if probe.gradient == "nonlinear":
         raise Skip("The gradient is declared nonlinear.")
-    args, leaves = probe.fresh()
-    outputs = probe.run(args)
-    if not any(numbers_in(output.data) for output in outputs):
+    trial = probe.trial()
+    if not any(numbers_in(output.data) for output in trial.outputs):
         raise Skip("No output is a number.")
-    first, second = probe.seeds(outputs, 1), probe.seeds(outputs, 2)
+    first, second = probe.seeds(trial.outputs, 1), probe.seeds(trial.outputs, 2)
     mixed = [
         Variable(mix(a.data, b.data)) if numbers_in(a.data) else a
         for a, b in zip(first, second, strict=True)
     ]
-    a, b, both = (
-        probe.back(outputs, leaves, seeds, retain_graph=True) for seeds in (first, second, mixed)
-    )
+    a, b, both = (trial.back(seeds=each, retain_graph=True) for each in (first, second, mixed))
     for x, y, z in zip(a, b, both, strict=True):
         pairs = zip(numbers_in(x), numbers_in(y), numbers_in(z), strict=True)
         if any(abs(2.5 * p - 1.5 * q - r) > 1e-9 * max(1.0, abs(r)) for p, q, r in pairs):
@@ -82,12 +70,11 @@ def _linear(probe: Probe) -> str:
 
 
 def _saved(probe: Probe) -> str:
-    args, leaves = probe.fresh()
-    outputs = probe.run(args)
-    seeds = probe.seeds(outputs)
+    trial = probe.trial()
+    leaves, seeds = trial.leaves, trial.seeds
     for seed in seeds:
         seed.requires_grad = True
-    found = grad(outputs, leaves, seeds, create_graph=True, allow_unused=True)
+    found = grad(trial.outputs, leaves, seeds, create_graph=True, allow_unused=True)
     for gradient in found:
         for part in gradient or () if isinstance(gradient, Feedback) else (gradient,):
             if part is not None and part.requires_grad:  # refused by name, if it cannot be right
@@ -100,12 +87,11 @@ def _leak(probe: Probe) -> str:
     was = gc.isenabled()
     gc.disable()
     try:
-        args, leaves = probe.fresh()
-        outputs = probe.run(args)
-        references = [weakref.ref(output) for output in outputs]
-        references.append(weakref.ref(outputs[0].grad_fn))
-        probe.back(outputs, leaves, probe.seeds(outputs))
-        del outputs, args, leaves
+        trial = probe.trial()
+        references = [weakref.ref(output) for output in trial.outputs]
+        references.append(weakref.ref(trial.outputs[0].grad_fn))
+        trial.back()
+        del trial
         alive = sum(reference() is not None for reference in references)
     finally:
         if was:
@@ -116,14 +102,12 @@ def _leak(probe: Probe) -> str:
 
 
 def _stale(probe: Probe) -> str:
-    args, leaves = probe.fresh()
-    before = probe.pull(*probe.fresh())
-    outputs = probe.run(args)
+    before, trial = probe.trial().back(), probe.trial()
     with no_grad():
-        for variable in variables_in(args):
+        for variable in find(trial.args)[0]:
             variable.data = another(variable.data)
     try:
-        after = probe.back(outputs, leaves, probe.seeds(outputs))
+        after = trial.back()
     except PullbackError:
         return "A saved value that was changed since is noticed."
     if not agree(before, after):
@@ -133,30 +117,28 @@ def _stale(probe: Probe) -> str:
 
 def _mutation(probe: Probe) -> str:
     args, leaves = probe.fresh()
-    before = copy.deepcopy([variable.data for variable in variables_in(args)])
+    variables = find(args)[0]
+    before = copy.deepcopy([variable.data for variable in variables])
     outputs = probe.run(args)
-    seeds = probe.seeds(outputs)
-    given = copy.deepcopy([plain_data(seed) for seed in seeds])
-    probe.back(outputs, leaves, seeds)
-    if not agree(given, [plain_data(seed) for seed in seeds]):
+    trial = Trial(args, leaves, outputs, probe.seeds(outputs))
+    given = copy.deepcopy([plain_data(seed) for seed in trial.seeds])
+    trial.back()
+    if not agree(given, [plain_data(seed) for seed in trial.seeds]):
         raise Breach("backward changes the gradient that it is given.")
-    now = [variable.data for variable in variables_in(args)]
-    dirty = [v for v in variables_in(args) if any(v is output for output in outputs)]
-    if not dirty and not agree(before, now):
+    dirty = [v for v in variables if any(v is output for output in outputs)]
+    if not dirty and not agree(before, [variable.data for variable in variables]):
         raise Breach("An input was changed in place.")
     return "Inputs and gradients are left as they are."
 
 
 def _undefined(probe: Probe) -> str:
-    args, leaves = probe.fresh()
-    outputs = probe.run(args)
-    if len(outputs) < 2:
+    trial = probe.trial()
+    if len(trial.outputs) < 2:
         raise Skip("There is one output.")
-    seeds = probe.seeds(outputs)
-    joint = probe.back(outputs, leaves, seeds, retain_graph=True)
+    joint = trial.back(retain_graph=True)
     parts = [
-        probe.back([output], leaves, [seed], retain_graph=True)
-        for output, seed in zip(outputs, seeds, strict=True)
+        trial.back([output], [seed], retain_graph=True)
+        for output, seed in zip(trial.outputs, trial.seeds, strict=True)
     ]
     for index, whole in enumerate(joint):
         sums = [sum(column) for column in zip(*[numbers_in(p[index]) for p in parts if p[index]
@@ -167,42 +149,36 @@ def _undefined(probe: Probe) -> str:
 
 
 def _needs(probe: Probe) -> str:
-    args, leaves = probe.fresh()
-    whole = probe.pull(args, leaves)
-    if len(leaves) < 2:
+    whole = probe.trial().back()
+    if len(whole) < 2:
         raise Skip("One input is differentiated.")
-    for index in range(len(leaves)):
-        [alone] = probe.pull(*probe.fresh(only=index))
-        if not agree(alone, whole[index]):
+    for index, gradient in enumerate(whole):
+        [alone] = probe.trial(only=index).back()
+        if not agree(alone, gradient):
             raise Breach(f"Wanted alone, the gradient of leaf {index} is another.")
     return "Each gradient is the same when it alone is wanted."
 
 
 def _retain(probe: Probe) -> str:
-    args, leaves = probe.fresh()
-    outputs = probe.run(args)
-    seeds = probe.seeds(outputs)
-    runs = [probe.back(outputs, leaves, seeds, retain_graph=True) for _ in range(2)]
-    if not agree(*runs):
+    trial = probe.trial()
+    if not agree(*[trial.back(retain_graph=True) for _ in range(2)]):
         raise Breach("Two backward passes over one retained graph differ.")
     return "Two backward passes over one retained graph agree."
 
 
 def _state(probe: Probe) -> str:
-    alone = probe.pull(*probe.fresh())
+    alone, trial = probe.trial().back(), probe.trial()
     args, leaves = probe.fresh()
-    outputs = probe.run(args)
-    other, other_leaves = probe.fresh()
     with no_grad():
-        for leaf in other_leaves:
+        for leaf in leaves:
             leaf.data = another(leaf.data)
-    probe.pull(other, other_leaves)
-    if not agree(alone, probe.back(outputs, leaves, probe.seeds(outputs))):
+    outputs = probe.run(args)
+    Trial(args, leaves, outputs, probe.seeds(outputs)).back()
+    if not agree(alone, trial.back()):
         raise Breach("Another call between forward and backward changes the gradient.")
     results: list[Any] = []
     threads = [
-        threading.Thread(target=lambda: results.append(probe.pull(*probe.fresh())))
-        for _ in range(4)
+        threading.Thread(target=lambda: results.append(probe.trial().back())) for _ in range(4)
     ]
     for thread in threads:
         thread.start()
@@ -214,25 +190,21 @@ def _state(probe: Probe) -> str:
 
 
 def _structure(probe: Probe) -> str:
-    if not any(
-        isinstance(arg, list | tuple | dict) and [*variables_in((arg,))] for arg in probe.args
-    ):
+    if not any(isinstance(arg, list | tuple | dict) and find((arg,))[0] for arg in probe.args):
         raise Skip("No argument is nested.")
-    args, leaves = probe.fresh()
-    if all(gradient is None for gradient in probe.pull(args, leaves)):
+    if all(gradient is None for gradient in probe.trial().back()):
         raise Breach("No gradient comes back to the nested arguments.")
     return "Gradients come back in the structure of the arguments."
 
 
 def _transforms(probe: Probe) -> str:
-    args, leaves = probe.fresh()
-    whole = probe.pull(args, leaves)
-    args, leaves = probe.fresh()
-    if len(leaves) == len(args) and len(probe.run(args)) == 1:
-        out, pull = vjp(probe.function.apply, *[leaf.detach() for leaf in leaves])
+    trial = probe.trial()
+    whole, leaves = trial.back(), trial.leaves
+    if len(leaves) == len(trial.args) and len(trial.outputs) == 1:
+        plain = [leaf.detach() for leaf in leaves]
+        out, pull = vjp(probe.function.apply, *plain)
         if not agree(whole, [plain_data(g) for g in pull(*probe.seeds([out]))]):
             raise Breach("vjp does not agree with backward.")
-        plain = [leaf.detach() for leaf in leaves]
         batch = vmap(probe.function.apply)(*[[leaf, leaf] for leaf in plain])
         if not agree([out.data] * 2, list(batch.data)):
             raise Breach("vmap does not agree with a loop.")
@@ -261,23 +233,18 @@ def _push(probe: Probe, leaves: list[Variable], whole: Gradients) -> None:
 def _deterministic(probe: Probe) -> str:
     if probe.function.random:
         raise Skip("It is declared random.")
-    runs = []
-    for _ in range(2):
-        args, leaves = probe.fresh()
-        outputs = probe.run(args)
-        data = [output.data for output in outputs]
-        runs.append([data, probe.back(outputs, leaves, probe.seeds(outputs))])
+    trials = [probe.trial() for _ in range(2)]
+    runs = [[[output.data for output in each.outputs], each.back()] for each in trials]
     if not agree(*runs):
         raise Breach("Two runs with the same inputs differ.")
     return "Two runs with the same inputs are the same."
 
 
 def _form(probe: Probe) -> str:
-    args, leaves = probe.fresh()
-    outputs = probe.run(args)
-    if not outputs:
+    trial = probe.trial()
+    if not trial.outputs:
         raise DefinitionError("No output carries a gradient.")
-    probe.back(outputs, leaves, probe.seeds(outputs))
+    trial.back()
     return "Every gradient is of the space of its input."
 
 

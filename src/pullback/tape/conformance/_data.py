@@ -10,31 +10,8 @@ from pullback.errors import PullbackError
 from pullback.tape import Feedback, Variable
 
 __all__ = [
-    "agree", "another", "changed", "drawn", "mix", "move", "numbers_in", "plain_data", "rebuild",
-    "require", "variables_in",
+    "agree", "another", "changed", "drawn", "mix", "move", "numbers_in", "plain_data", "require",
 ]  # fmt: skip
-
-
-def variables_in(values: Any) -> Iterator[Variable]:
-    """The Variables in nested values, in order."""
-    if isinstance(values, Variable):
-        yield values
-    elif isinstance(values, list | tuple):
-        for value in values:
-            yield from variables_in(value)
-    elif isinstance(values, dict):
-        yield from variables_in(list(values.values()))
-
-
-def rebuild(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Nested values with each Variable changed."""
-    if isinstance(value, Variable):
-        return change(value)
-    if isinstance(value, list | tuple):
-        return type(value)(rebuild(below, change) for below in value)
-    if isinstance(value, dict):
-        return {key: rebuild(below, change) for key, below in value.items()}
-    return value
 
 
 def require(value: Variable) -> Variable:
@@ -68,17 +45,14 @@ def _is_tensor(data: Any) -> bool:
 
 def numbers_in(data: Any) -> list[float]:
     """The numbers in data, in order."""
-    if isinstance(data, bool) or data is None:
-        return []
-    if isinstance(data, int | float):
-        return [float(data)]
-    if _is_tensor(data):
-        return data.flatten().tolist() if data.is_floating_point() else []
-    if isinstance(data, dict):
-        data = list(data.values())
-    return (
-        [n for value in data for n in numbers_in(value)] if isinstance(data, list | tuple) else []
-    )
+    found: list[float] = []
+
+    def keep(number: float) -> float:
+        found.append(number)
+        return number
+
+    changed(data, keep, str)
+    return found
 
 
 def changed(data: Any, number: Callable[[float], float], text: Callable[[str], Any]) -> Any:
@@ -89,7 +63,7 @@ def changed(data: Any, number: Callable[[float], float], text: Callable[[str], A
         return number(float(data))
     if isinstance(data, str):
         return text(data)
-    if _is_tensor(data):
+    if _is_tensor(data) and data.is_floating_point():
         values = [number(value) for value in data.flatten().tolist()]
         return data.new_tensor(values).reshape(data.shape)
     if isinstance(data, dict):

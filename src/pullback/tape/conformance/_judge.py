@@ -10,8 +10,9 @@ from typing import Any
 
 from pullback.errors import ArgumentTypeError, PullbackError, UnsupportedError
 from pullback.tape import Function
+from pullback.tape._layout import find, replace
 from pullback.tape.conformance._clauses import CLAUSES
-from pullback.tape.conformance._data import rebuild, require, variables_in
+from pullback.tape.conformance._data import require
 from pullback.tape.conformance._probe import Breach, Probe, Skip
 
 __all__ = ["judge", "takes"]
@@ -56,14 +57,14 @@ def judge(
         ArgumentTypeError: nothing among the inputs is a Variable.
     """
     owner: Any = _owner(function)
-    variables = list(variables_in(inputs))
+    variables, layout = find(inputs)
     if not variables:
         raise ArgumentTypeError(
             f"{owner.__name__} was given no Variable.", given=f"{len(inputs)} inputs",
             mend="Pass pullback.tape.Variable(value).",
         )  # fmt: skip
     if not any(variable.requires_grad for variable in variables):
-        inputs = tuple(rebuild(value, require) for value in inputs)
+        inputs = replace(layout, inputs, [require(variable) for variable in variables])
     probe = Probe(owner, inputs, gradient or owner.gradient, seed)
     name = f"{owner.__module__}:{owner.__qualname__}"
     return name, probe.gradient, [_verdict(probe, clause) for clause in clauses]

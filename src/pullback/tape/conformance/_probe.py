@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pullback.tape import Function, Variable, grad
-from pullback.tape.conformance._data import drawn, plain_data, rebuild
+from pullback.tape import _layout as layouts
+from pullback.tape.conformance._data import drawn, plain_data
 
-__all__ = ["Breach", "Gradients", "Probe", "Skip"]
+__all__ = ["Breach", "Gradients", "Probe", "Skip", "Trial"]
 
 Gradients = list[Any]
 
@@ -20,6 +21,30 @@ class Breach(Exception):
 
 class Skip(Exception):
     """A clause does not apply."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One forward, and what backward may be given.
+
+    Arguments:
+        args: copies of the arguments.
+        leaves: those of their Variables that require a gradient.
+        outputs: those that carry a gradient.
+        seeds: a gradient for each output, drawn.
+    """
+
+    args: tuple[Any, ...]
+    leaves: list[Variable]
+    outputs: list[Variable]
+    seeds: list[Any]
+
+    def back(self, outputs: Any = None, seeds: Any = None, **options: Any) -> Gradients:
+        """The gradients of the leaves, as plain data; those given in place of its own."""
+        outputs = self.outputs if outputs is None else outputs
+        seeds = self.seeds if seeds is None else seeds
+        found = grad(outputs, self.leaves, seeds, allow_unused=True, **options)
+        return [plain_data(gradient) for gradient in found]
 
 
 @dataclass(frozen=True)
@@ -40,20 +65,14 @@ class Probe:
 
     def fresh(self, only: int | None = None) -> tuple[tuple[Any, ...], list[Variable]]:
         """Copies of the arguments, and the leaves among them that require a gradient."""
-        leaves: list[Variable] = []
-        count = [0]
-
-        def change(value: Any) -> Any:
-            if not isinstance(value, Variable):
-                return None
-            wanted = value.requires_grad and only in (None, count[0])
-            count[0] += value.requires_grad
-            leaf = Variable(copy.deepcopy(value.data), value.role, requires_grad=wanted)
-            if wanted:
-                leaves.append(leaf)
-            return leaf
-
-        return tuple(rebuild(arg, change) for arg in self.args), leaves
+        given, layout = layouts.find(self.args)
+        places = [place for place, value in enumerate(given) if value.requires_grad]
+        wanted = places if only is None else [places[only]]
+        made = [
+            Variable(copy.deepcopy(value.data), value.role, requires_grad=place in wanted)
+            for place, value in enumerate(given)
+        ]
+        return layouts.replace(layout, self.args, made), [made[place] for place in wanted]
 
     def run(self, args: tuple[Any, ...]) -> list[Variable]:
         """The outputs that carry a gradient."""
@@ -66,12 +85,8 @@ class Probe:
         draw = random.Random(self.seed * 7919 + number)  # noqa: S311  # not a secret
         return [Variable(drawn(output.data, draw, i)) for i, output in enumerate(outputs)]
 
-    def pull(self, args: Any, leaves: list[Variable], number: int = 0) -> Gradients:
-        """The gradients of the leaves after one forward and backward."""
+    def trial(self, only: int | None = None) -> Trial:
+        """One forward on fresh arguments."""
+        args, leaves = self.fresh(only)
         outputs = self.run(args)
-        return self.back(outputs, leaves, self.seeds(outputs, number))
-
-    def back(self, outputs: Any, leaves: list[Variable], seeds: Any, **options: Any) -> Gradients:
-        """The gradients of the leaves for given gradients of the outputs, as plain data."""
-        found = grad(outputs, leaves, seeds, allow_unused=True, **options)
-        return [plain_data(gradient) for gradient in found]
+        return Trial(args, leaves, outputs, self.seeds(outputs))

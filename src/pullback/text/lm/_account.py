@@ -7,12 +7,13 @@ import math
 import os
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 
 from pullback.errors import ArgumentError, BudgetError, ModelError, PullbackError
+from pullback.internal._limiter import Limiter
 from pullback.text.lm._home import awaited
 
 __all__ = ["Account", "Spending", "may_be_billed"]
@@ -55,15 +56,12 @@ class _Held:
     Arguments:
         amounts: what is held.
         within: what is held for the calls that wait for this one: a model may ask another.
-        future: done when it is held, or raises `BudgetError`.
     """
 
     amounts: Counter[str]
     within: tuple["_Held", ...]
-    future: concurrent.futures.Future[None]
 
 
-_Decided = list[tuple[concurrent.futures.Future[None], BudgetError | None]]
 _around: ContextVar[tuple[_Held, ...]] = ContextVar("pullback.text.held", default=())
 """What is held for the calls that are under way around this one."""
 
@@ -118,9 +116,10 @@ class Account:
         self._began: float | None = None
         self._lock = threading.Lock()
         self._process = os.getpid()
-        self._waiting: deque[_Held] = deque()
+        self._turn = Limiter(1)  # who is first waits for room, the others for their turn
+        self._changed: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._held: set[_Held] = set()
-        self._blocked: Counter[_Held] = Counter()
+        self._blocked: Counter[_Held] = Counter()  # of these, those whose calls wait for room
 
     @property
     def spent(self) -> Spending:
@@ -150,9 +149,10 @@ class Account:
         Raises:
             BudgetError: there is no room, and none is going to be; or the time is over.
         """
+        self._check_process()
         around = _around.get()
-        asked = self._reserve(most, around)
-        await self._wait(asked)
+        asked = _Held(_amounts(most), tuple(each for each in around if each in self._held))
+        await self._hold(asked)
         spent: list[Spending] = []
         otherwise = most
         _around.set((*around, asked))
@@ -163,45 +163,59 @@ class Account:
         except TimeoutError:
             if not clock.expired():
                 raise
-            raise BudgetError("The time of the budget is over; a call under way was ended.",
-                              given=f"{self.limits['seconds']:g} s",
-                              mend="Resume with more seconds.") from None  # fmt: skip
+            raise self._over("; a call under way was ended") from None
         except BaseException as error:
             otherwise = most if may_be_billed(error) else Spending()
             raise
         finally:
             _around.set(around)
-            self._settle(asked, spent[0] if spent else otherwise)
+            with self._changing():
+                self._held.remove(asked)
+                self._reserved -= asked.amounts
+                self._spent += _amounts(spent[0] if spent else otherwise)
 
-    async def _wait(self, asked: _Held) -> None:
-        try:
-            if not asked.future.done():
-                async with asyncio.timeout(self.seconds_left):
-                    await asyncio.shield(awaited(asked.future))
-        except TimeoutError:
-            self._give_up(asked)
-            raise BudgetError("The time of the budget is over.",
-                              mend="Resume with more seconds.") from None  # fmt: skip
-        except asyncio.CancelledError:
-            self._give_up(asked)
-            raise
-        asked.future.result()
-
-    def _reserve(self, most: Spending, around: Sequence[_Held]) -> _Held:
-        self._check_process()
+    async def _hold(self, asked: _Held) -> None:
+        """Hold it when its turn has come and there is room; what has begun waits for no turn."""
         with self._lock:
-            within = tuple(each for each in around if each in self._held)
-            asked = _Held(_amounts(most), within, concurrent.futures.Future())
-            if self._began is None:
-                self._began = time.monotonic()
-            if within:  # who has begun goes on first
-                self._waiting.appendleft(asked)
-            else:
-                self._waiting.append(asked)
-            self._blocked.update(within)
-            decided = self._decide()
-        _tell(decided)
-        return asked
+            self._began = time.monotonic() if self._began is None else self._began
+        try:
+            async with asyncio.timeout(self.seconds_left):
+                async with contextlib.nullcontext() if asked.within else self._turn.place():
+                    await self._room(asked)
+        except TimeoutError:
+            raise self._over() from None
+
+    async def _room(self, asked: _Held) -> None:
+        with self._changing():
+            self._blocked.update(asked.within)
+        try:
+            while (changed := self._take(asked)) is not None:
+                await asyncio.shield(awaited(changed))
+        finally:
+            with self._changing():
+                self._blocked -= Counter(asked.within)  # keeps what is positive
+
+    def _take(self, asked: _Held) -> concurrent.futures.Future[None] | None:
+        """Hold it if there is room; else what is done when anything has changed."""
+        with self._lock:
+            if self._blocked and not asked.within:  # a call inside another goes first
+                return self._changed
+            error = self._refusal(asked.amounts)
+            if error is not None:
+                raise error
+            if self._exceeded(asked.amounts, self._reserved):
+                return self._changed
+            self._held.add(asked)
+            self._reserved += asked.amounts
+            return None
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Change what is spent, held or blocked inside; who waits for room looks again."""
+        with self._lock:
+            yield
+            changed, self._changed = self._changed, concurrent.futures.Future()
+        changed.set_result(None)
 
     def _check_process(self) -> None:
         """Refuse a copy: what each process spends of its own, all together would exceed."""
@@ -212,19 +226,10 @@ class Account:
                 mend="Ask in the process that has the budget, or give each one of its own.",
             )  # fmt: skip
 
-    def _settle(self, asked: _Held, spent: Spending) -> None:
-        """Count what a call spent, in place of the most that was held for it."""
-        with self._lock:
-            self._held.remove(asked)
-            self._reserved -= asked.amounts
-        self.add(spent)
-
     def add(self, spent: Spending) -> None:
-        """Count what was spent: by a call, or elsewhere by the run that this one resumes."""
-        with self._lock:
+        """Count what was spent elsewhere, by the run that this one resumes."""
+        with self._changing():
             self._spent += _amounts(spent)
-            decided = self._decide()
-        _tell(decided)
 
     def propose(self) -> None:
         """Count a proposal of an optimiser.
@@ -240,35 +245,6 @@ class Account:
                 raise error
             self._spent += amounts
 
-    def _give_up(self, asked: _Held) -> None:
-        """No longer wait for room; give it back if it was just made."""
-        if asked.future.cancel():
-            self.add(Spending())  # who waits behind it may go on
-        elif asked.future.exception() is None:
-            self._settle(asked, Spending())
-
-    def _decide(self) -> _Decided:
-        """Whose turn it is now; who waits longest goes first."""
-        decided: _Decided = []
-        while self._waiting:
-            asked = self._waiting[0]
-            error = self._refusal(asked.amounts)
-            waits = error is None and not self._fits(asked.amounts, self._reserved)
-            if waits and not asked.future.cancelled():
-                break
-            self._waiting.popleft()
-            self._blocked -= Counter(asked.within)  # keeps what is positive
-            if not asked.future.set_running_or_notify_cancel():
-                continue
-            if error is None:
-                self._held.add(asked)
-                self._reserved += asked.amounts
-            decided.append((asked.future, error))
-        return decided
-
-    def _fits(self, amounts: Counter[str], beside: Counter[str]) -> bool:
-        return not self._exceeded(amounts, beside)
-
     def _exceeded(self, amounts: Counter[str], beside: Counter[str]) -> list[str]:
         """The limits that these amounts would exceed."""
         return [
@@ -280,15 +256,14 @@ class Account:
         """Why there is no room and none is going to be: calls that wait themselves free none."""
         left = self.seconds_left
         if left is not None and left <= 0:
-            return BudgetError("The time of the budget is over.",
-                               given=f"{self.limits['seconds']:g} s",
-                               mend="Resume with more seconds.")  # fmt: skip
+            return self._over()
         kept: Counter[str] = Counter()
         for each in self._held.intersection(self._blocked):
             kept += each.amounts
-        if self._fits(amounts, kept):
+        exceeded = self._exceeded(amounts, kept)
+        if not exceeded:
             return None
-        name = self._exceeded(amounts, kept)[0]
+        name = exceeded[0]
         beside = f" and {_show(name, kept)} held for calls that wait" if kept[name] else ""
         return BudgetError(
             f"The budget has no room for this: {name}.",
@@ -297,6 +272,12 @@ class Account:
             expected=f"{_show(name, self._limits)} in all",
             mend=f"Allow more {name}; what was paid for is kept where it is journaled.",
         )
+
+    def _over(self, more: str = "") -> BudgetError:
+        return BudgetError(
+            f"The time of the budget is over{more}.", given=f"{self.limits['seconds']:g} s",
+            mend="Resume with more seconds.",
+        )  # fmt: skip
 
 
 def may_be_billed(error: BaseException) -> bool:
@@ -317,12 +298,3 @@ def _spending(amounts: Counter[str]) -> Spending:
 
 def _show(name: str, amounts: Mapping[str, int]) -> str:
     return f"${amounts[name] / PICO:.6f}" if name == "cost" else f"{amounts[name]:,}"
-
-
-def _tell(decided: _Decided) -> None:
-    """Outside the lock, for who waits may run at once."""
-    for future, error in decided:
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)

@@ -1,10 +1,10 @@
-"""SQLite files of ours: made whole, opened whole, or refused by name."""
+"""The SQLite file of a journal or cache: made whole, opened whole, or refused by name."""
 
 import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,95 +12,96 @@ from pullback.errors import RecordingError
 
 __all__ = ["Database"]
 
+_JOURNAL, _CACHE = 0x50424A32, 0x50424332  # "PBJ2", "PBC2": SQLite's application_id
+_SCHEMA = """
+CREATE TABLE calls (
+    id INTEGER PRIMARY KEY,
+    digest TEXT NOT NULL, place TEXT NOT NULL, occurrence INTEGER NOT NULL,
+    model TEXT NOT NULL, request TEXT NOT NULL, key TEXT NOT NULL,
+    begun REAL NOT NULL, ended REAL, answer TEXT, failure TEXT, checksum TEXT NOT NULL,
+    UNIQUE (place, digest, occurrence)
+) STRICT;
+CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum TEXT NOT NULL) STRICT
+"""
+
 
 class Database:
-    """An SQLite file with a schema of ours, safe to use from several threads.
+    """An SQLite file with the tables of a journal, safe to use from several threads.
 
     A new file gets its name when it is complete, so that a file which is not complete is never
-    one that was being made. Every commit outlives the process.
+    one that was being made. Every commit outlives the process. Of a journal that is damaged the
+    rows that can be read are taken into a new file; the old one is kept beside it.
 
     Arguments:
         path: the file; it is made if it is not there, unless ``make`` is False.
-        mark: SQLite's ``application_id``, which tells our kinds of file apart.
-        schema: the statements that make the tables.
-        alone: whether no other process may have it open.
-        what: what it is, for messages: ``"journal"``.
-        tables: those whose rows are taken out of a file that is damaged, into a new one; the old
-            one is kept beside it.
+        shared: whether other processes may have it open, too: a cache.
 
     Attributes:
-        salvaged: whether that has happened.
+        salvaged: whether rows were taken out of a file that was damaged.
 
     Raises:
         RecordingError: it is not there, corrupt, of another kind, or in use.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        mark: int,
-        schema: str,
-        alone: bool,
-        what: str,
-        make: bool = True,
-        tables: Sequence[str] = (),
-    ) -> None:
-        self.path = Path(path)
-        self.what = what
+    def __init__(self, path: str | os.PathLike[str], *, make: bool, shared: bool) -> None:
+        self.path, self.shared = Path(path), shared
+        self.what, self._mark = ("cache", _CACHE) if shared else ("journal", _JOURNAL)
         self.lock = threading.RLock()
         self._process = os.getpid()
         if not self.path.exists():
             if not make:
-                raise RecordingError(f"There is no such {what}.", given=str(self.path))
-            self._make(mark, schema)
+                raise RecordingError(f"There is no such {self.what}.", given=str(self.path))
+            self._make()
         self.salvaged = False
         try:
-            self._connect(mark, alone)
+            self._connect()
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             with self.errors():
-                if not tables or "locked" in str(error):
+                if shared or "locked" in str(error):
                     raise
-                self._salvage(mark, schema, tables)
-                self._connect(mark, alone)
+                self._salvage()
+                self._connect()
             self.salvaged = True
 
-    def _connect(self, mark: int, alone: bool) -> None:
+    def _connect(self) -> None:
         self._connection = sqlite3.connect(
-            self.path, check_same_thread=False, isolation_level=None, timeout=0 if alone else 30
-        )
+            self.path, check_same_thread=False, isolation_level=None,
+            timeout=30 if self.shared else 0,
+        )  # fmt: skip
         try:
-            self._open(mark, alone)
+            self._open()
         except BaseException:
             self._connection.close()
             raise
 
-    def _salvage(self, mark: int, schema: str, tables: Sequence[str]) -> None:
+    def _salvage(self) -> None:
         """Take what can be read out of a damaged file, row by row, into a new one."""
         damaged = self.path.with_name(f"{self.path.name}.damaged")
         with contextlib.closing(sqlite3.connect(self.path, timeout=0)) as old:
-            if old.execute("PRAGMA application_id").fetchone()[0] != mark:
+            if old.execute("PRAGMA application_id").fetchone()[0] != self._mark:
                 raise RecordingError(f"This is no {self.what}.", given=str(self.path))
-            found = {table: list(_readable(old, table, self.path)) for table in tables}
+            found = [
+                (f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
+                for table in ("calls", "notes") for row in _readable(old, table, self.path)
+            ]  # fmt: skip
         os.replace(self.path, damaged)
         for more in ("-wal", "-shm"):
             self.path.with_name(self.path.name + more).unlink(missing_ok=True)
-        self._make(mark, schema)
+        self._make()
         with contextlib.closing(sqlite3.connect(self.path)) as new, new:
-            for table, rows in found.items():
-                for row in rows:
-                    marks = ", ".join("?" * len(row))
-                    with contextlib.suppress(sqlite3.Error):  # a row that is none any more
-                        new.execute(f"INSERT INTO {table} VALUES ({marks})", row)  # noqa: S608
+            for statement, row in found:
+                with contextlib.suppress(sqlite3.Error):  # a row that is none any more
+                    new.execute(statement, row)
 
-    def _make(self, mark: int, schema: str) -> None:
+    def _make(self) -> None:
         part = self.path.with_name(f".{self.path.name}.{os.getpid()}-{threading.get_ident()}")
         try:
-            os.close(
-                os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-            )  # for its owner alone
+            owned = os.O_CREAT | os.O_EXCL | os.O_RDWR
+            os.close(os.open(part, owned, 0o600))  # for its owner alone
             with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as connection:
-                connection.executescript(f"PRAGMA application_id={mark}; BEGIN; {schema}; COMMIT;")
+                connection.executescript(
+                    f"PRAGMA application_id={self._mark}; BEGIN; {_SCHEMA}; COMMIT;"
+                )
             try:
                 os.link(part, self.path)  # unlike a rename, this never replaces another's file
             except FileExistsError:
@@ -114,15 +115,15 @@ class Database:
         finally:
             part.unlink(missing_ok=True)
 
-    def _open(self, mark: int, alone: bool) -> None:
+    def _open(self) -> None:
         execute = self._connection.execute
-        if alone:
+        if not self.shared:
             execute("PRAGMA locking_mode=EXCLUSIVE")
-        if execute("PRAGMA application_id").fetchone()[0] != mark:
+        if execute("PRAGMA application_id").fetchone()[0] != self._mark:
             raise RecordingError(f"This is no {self.what}.", given=str(self.path))
         execute("PRAGMA journal_mode=WAL")
         execute("PRAGMA synchronous=FULL")
-        if alone:  # takes the lock at once, not at the first write
+        if not self.shared:  # takes the lock at once, not at the first write
             execute("BEGIN EXCLUSIVE")
             execute("COMMIT")
         faults = [row[0] for row in execute("PRAGMA integrity_check(3)")]
@@ -155,23 +156,19 @@ class Database:
 
     def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
         """Run one statement, which is committed when this returns."""
-        self._check_process()
-        with self.lock, self.errors():
-            return self._connection.execute(statement, values)
-
-    def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """All rows of a query."""
-        self._check_process()
-        with self.lock, self.errors():
-            return self._connection.execute(statement, values).fetchall()
-
-    def _check_process(self) -> None:
         if os.getpid() != self._process:  # SQLite's files do not outlive a fork unharmed
             raise RecordingError(
                 f"A {self.what} does not reach over a fork.", given=str(self.path),
                 expected=f"process {self._process}, which opened it",
                 mend="Use another file in each process.",
             )  # fmt: skip
+        with self.lock, self.errors():
+            return self._connection.execute(statement, values)
+
+    def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+        with self.lock, self.errors():
+            return self.execute(statement, *values).fetchall()
 
     def close(self) -> None:
         """Close the file."""

@@ -21,17 +21,6 @@ from pullback.text.lm._summary import ModelSummary
 
 __all__ = ["Journal"]
 
-_MARK, _SHARED = 0x50424A32, 0x50424332  # "PBJ2", "PBC2"
-_SCHEMA = """
-CREATE TABLE calls (
-    id INTEGER PRIMARY KEY,
-    digest TEXT NOT NULL, place TEXT NOT NULL, occurrence INTEGER NOT NULL,
-    model TEXT NOT NULL, request TEXT NOT NULL, key TEXT NOT NULL,
-    begun REAL NOT NULL, ended REAL, answer TEXT, failure TEXT, checksum TEXT NOT NULL,
-    UNIQUE (place, digest, occurrence)
-) STRICT;
-CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum TEXT NOT NULL) STRICT
-"""
 _ALL = "SELECT * FROM calls ORDER BY id"
 _ANSWERED = "SELECT * FROM calls WHERE digest=? AND answer IS NOT NULL ORDER BY id LIMIT 1"
 _WRITE = """
@@ -67,11 +56,7 @@ class Journal:
     def __init__(
         self, path: str | os.PathLike[str], *, make: bool = True, shared: bool = False
     ) -> None:
-        self._database = Database(
-            path, mark=_SHARED if shared else _MARK, schema=_SCHEMA, alone=not shared,
-            what="cache" if shared else "journal", make=make,
-            tables=() if shared else ("calls", "notes"),
-        )  # fmt: skip
+        self._database = Database(path, make=make, shared=shared)
         self.path = self._database.path
         self.paid, self.recorded = ModelSummary(), 0
         self._taken: dict[tuple[str, str], set[int]] = defaultdict(set)
@@ -85,7 +70,9 @@ class Journal:
         """Forget the entries that are not as they were written; how many there were, ever."""
         lost = 0
         for row in self._database.rows(_ALL):
-            if not self._is_sound(row):
+            try:
+                self._read(row)
+            except RecordingError:
                 self._database.execute("DELETE FROM calls WHERE id=?", row[0])
                 lost += 1
         for name, text, checksum in self._database.rows("SELECT * FROM notes"):
@@ -205,13 +192,6 @@ class Journal:
                 raise self._database.corrupt(f"the note {name!r} has changed")
             found[name] = json.loads(text)
         return found
-
-    def _is_sound(self, row: tuple[Any, ...]) -> bool:
-        try:
-            self._read(row)
-        except RecordingError:
-            return False
-        return True
 
     def _read(self, row: tuple[Any, ...]) -> Call:
         number, *values, checksum = row

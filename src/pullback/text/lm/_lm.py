@@ -4,12 +4,13 @@ import queue
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import CancelledError, Future
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
 from pullback.errors import ReplyError
-from pullback.tape._concurrency import run
+from pullback.tape._concurrency import begin, run
 from pullback.text.lm._completion import Chunk, Completion, Finish
 from pullback.text.lm._request import Request
 from pullback.text.lm._schema import read_answer
@@ -126,29 +127,21 @@ class LM(ABC):
         closed = threading.Event()
 
         async def feed() -> None:
-            pieces = self.astream(messages, **options)
-            try:
+            async with aclosing(self.astream(messages, **options)) as pieces:  # type: ignore[bad-argument-type]
                 async for chunk in pieces:
                     chunks.put(chunk)
                     if closed.is_set():
                         break
-                chunks.put(None)
-            finally:
-                await pieces.aclose()  # type: ignore[missing-attribute]
 
-        def serve() -> None:
-            try:
-                run(feed())
-            except BaseException as error:  # raised again where the chunks are read
-                chunks.put(error)
+        def ended(done: Future[None]) -> None:
+            chunks.put(CancelledError() if done.cancelled() else done.exception())
 
-        thread = threading.Thread(target=serve, name="pullback-stream", daemon=True)
-        thread.start()
+        begin(feed()).add_done_callback(ended)
         try:
-            while (chunk := chunks.get()) is not None:
-                if isinstance(chunk, BaseException):
-                    raise chunk
+            while isinstance(chunk := chunks.get(), Chunk):
                 yield chunk
+            if chunk is not None:
+                raise chunk
         finally:
             closed.set()
 

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from pullback.errors import ArgumentError, RecordingError
+from pullback.internal._setting import setting
 from pullback.text.lm._account import may_be_billed
 from pullback.text.lm._call import Call
 from pullback.text.lm._completion import Chunk, Completion
@@ -27,11 +28,10 @@ _heard: ContextVar[list[Call] | None] = ContextVar("pullback.text.heard", defaul
 def hearing() -> Iterator[list[Call]]:
     """The entries of the journal whose answers are handed on inside."""
     calls: list[Call] = []
-    token = _heard.set(calls)
     try:
-        yield calls
+        with setting(_heard, calls):
+            yield calls
     finally:
-        _heard.reset(token)
         around = _heard.get()
         if around is not None:
             around.extend(calls)
@@ -162,8 +162,5 @@ def _lines(value: Any) -> list[str]:
 
 
 async def _next(chunks: AsyncIterator[Chunk], key: str) -> Chunk | None:
-    token = idempotency_key.set(key)
-    try:
+    with setting(idempotency_key, key):
         return await anext(chunks, None)
-    finally:
-        idempotency_key.reset(token)

@@ -3,13 +3,12 @@
 import asyncio
 import os
 import threading
-import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any
 
 from pullback.errors import ArgumentError
-from pullback.tape import Variable, graph
+from pullback.tape import graph
 from pullback.tape._place import within
 from pullback.text.lm._account import Account, Spending
 from pullback.text.lm._budget import Budget, most_of
@@ -89,7 +88,6 @@ class Run:
         self._patience = patience
         self._max_output_tokens = max_output_tokens
         self.watch = watch
-        self._ways: weakref.WeakKeyDictionary[LM, LM] = weakref.WeakKeyDictionary()
         self._changed = threading.Condition()
         self.journal = Journal(journal, make=not replay)
         calls = self.journal.calls()
@@ -182,12 +180,6 @@ class Run:
 
     def _way(self, lm: LM) -> LM:
         """What a model's requests go through in this run."""
-        with self._changed:
-            if lm not in self._ways:
-                self._ways[lm] = self._make_way(lm)
-            return self._ways[lm]
-
-    def _make_way(self, lm: LM) -> LM:
         if self.replays:
             return Replay(self.journal, model=lm.model)
         inner: LM = _Direct(lm)
@@ -240,32 +232,7 @@ class Run:
             roots: Variables with a history, or gradient edges.
             name: one graph is kept for each.
         """
-        whole = {"graph": graph.to_json(roots), "feedback": _feedback(roots)}
-        self.note(f"graph:{name}", whole)
-
-
-def _feedback(roots: Any) -> list[dict[str, Any]]:
-    """For each leaf of a graph that holds notes: its role, its text and the notes."""
-    edges = [roots] if isinstance(roots, Variable | graph.GradientEdge) else list(roots)
-    stack = [
-        edge.node if isinstance(edge, graph.GradientEdge) else graph.get_gradient_edge(edge).node
-        for edge in edges
-    ]
-    seen, found = set(stack), []
-    while stack:
-        node = stack.pop()
-        leaf = getattr(node, "variable", None)
-        if leaf is not None and isinstance(leaf.grad, list):
-            notes = [
-                {"function": note.origin.function if note.origin else "", "text": str(note.data)}
-                for note in leaf.grad
-            ]
-            found.append({"role": leaf.role, "data": leaf.data, "notes": notes})
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                stack.append(following)
-    return found
+        self.note(f"graph:{name}", graph.to_json(roots))
 
 
 def current_run() -> Run | None:

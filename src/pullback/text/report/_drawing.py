@@ -13,14 +13,13 @@ WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 210, 62, 60, 18, 12
 MOST = 400  # boxes; a page with more shows nothing to a reader
 
 
-def draw(name: str, text: str, calls: Sequence[Call], feedback: Sequence[Any]) -> dict[str, Any]:
+def draw(name: str, text: str, calls: Sequence[Call]) -> dict[str, Any]:
     """Lay a graph out in columns, from the leaves on the left to the roots.
 
     Arguments:
         name: the graph's name.
         text: what `tape.graph.to_json` wrote: every node before those that it follows from.
         calls: those of the run; a node whose value is the answer of one is taken for its step.
-        feedback: for leaves, what was said of them: mappings of ``role``, ``data`` and ``notes``.
 
     Returns:
         Boxes, the paths of arrows between them, the size of all, and how many are left out.
@@ -44,8 +43,7 @@ def draw(name: str, text: str, calls: Sequence[Call], feedback: Sequence[Any]) -
         places[node] = (x, MARGIN + rows[column[node]] * (HEIGHT + GAP_Y))
         rows[column[node]] += 1
     free = list(calls)
-    said = {(entry["role"], entry["data"]): entry["notes"] for entry in feedback}
-    boxes = tuple(_box(nodes, node, places[node], free, said) for node in shown)
+    boxes = tuple(_box(nodes, node, places[node], free) for node in shown)
     paths = tuple(
         _path(places[below], places[node])
         for node in shown for below in followed[node] if below in places
@@ -56,9 +54,7 @@ def draw(name: str, text: str, calls: Sequence[Call], feedback: Sequence[Any]) -
             "left_out": len(order) - len(shown)}  # fmt: skip
 
 
-def _box(
-    nodes: list[Any], number: int, place: tuple[int, int], free: list[Call], said: dict[Any, Any]
-) -> dict[str, Any]:
+def _box(nodes: list[Any], number: int, place: tuple[int, int], free: list[Call]) -> dict[str, Any]:
     node = nodes[number]
     data = next((each["data"] for each in node["outputs"] if each["data"] is not None), None)
     role = next((each["role"] for each in node["outputs"] if each["role"]), "")
@@ -67,13 +63,13 @@ def _box(
     if call is not None:
         free.remove(call)  # equal answers belong to different steps
     title = "leaf" if leaf else node["name"].removesuffix("Backward")
-    notes = tuple((note["function"], note["text"]) for note in said.get((role, data), ()))
+    notes = tuple((note["function"], note["text"]) for note in node.get("notes", ()))
     text = "" if data is None else str(data)
     if data is None and call is not None and call.answer is not None:
         asked = [f"{each.name}({each.arguments})" for each in call.answer.tool_calls]
         text = " ".join([call.answer.text, *asked]).strip()
     return {"x": place[0], "y": place[1], "title": title, "role": role, "text": text,
-            "leaf": leaf, "call": call, "notes": notes if leaf else ()}  # fmt: skip
+            "leaf": leaf, "call": call, "notes": notes}  # fmt: skip
 
 
 def _call(nodes: list[Any], node: Any, data: Any, free: list[Call]) -> Call | None:

@@ -1,0 +1,215 @@
+"""`Metrics`, and pruning of tracked graphs: copies without the nodes that say little."""
+
+import copy
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from math import isclose
+from typing import Any
+
+from torch import Tensor, fx
+
+from pullback.compat.unit_scaling.utils import std_of
+from pullback.errors import ArgumentError
+from pullback.gradients._factor import widen
+
+__all__ = [
+    "Metrics",
+    "prune_non_float_tensors",
+    "prune_same_scale_tensors",
+    "prune_selected_nodes",
+]
+
+_FULL_NAMES = {
+    "mean_abs": "mean absolute value",
+    "abs_mean": "absolute mean value",
+    "std": "standard deviation",
+    "abs_max": "absolute maximum",
+    "abs_min": "absolute minimum",
+    "numel": "number of elements",
+}
+
+
+class Metrics:
+    """Metrics of a tensor, in ``fwd``, and of its gradient, in ``bwd``.
+
+    Arguments:
+        fwd_tensor: the tensor, of any shape and floating dtype.
+
+    Example:
+        >>> import torch
+        >>> from pullback.compat.unit_scaling import Metrics
+        >>> Metrics(torch.tensor([1.0, -3.0])).fwd.mean_abs
+        2.0
+    """
+
+    @dataclass
+    class Data:
+        """The metrics of one tensor.
+
+        Arguments:
+            mean_abs: the mean of the absolute values.
+            abs_mean: the absolute value of the mean.
+            std: the unbiased standard deviation.
+            abs_max: the largest absolute value.
+            abs_min: the smallest absolute value, zero included.
+            numel: the number of elements.
+        """
+
+        mean_abs: float
+        abs_mean: float
+        std: float
+        abs_max: float
+        abs_min: float
+        numel: int
+
+    def __init__(self, fwd_tensor: Tensor) -> None:
+        self.fwd = self.from_tensor(fwd_tensor)
+        self.bwd: Metrics.Data | None = None
+
+    def set_bwd(self, bwd_tensor: Tensor) -> None:
+        """Record the gradient's metrics.
+
+        Arguments:
+            bwd_tensor: the gradient.
+        """
+        self.bwd = self.from_tensor(bwd_tensor)
+
+    def __str__(self) -> str:
+        return f"fwd: {self.fwd}, bwd: {self.bwd}"
+
+    @staticmethod
+    def from_tensor(t: Tensor) -> "Metrics.Data":
+        """Return the metrics of a tensor, computed in float32 or wider; NaN of no elements.
+
+        Arguments:
+            t: shape (...), any floating or complex dtype.
+        """
+        values = widen(t.detach())
+        if values.numel() == 0:
+            return Metrics.Data(*(math.nan,) * 5, numel=0)
+        magnitudes = values.abs()
+        return Metrics.Data(
+            mean_abs=magnitudes.mean().item(),
+            abs_mean=values.mean().abs().item(),
+            std=std_of(values),
+            abs_max=magnitudes.max().item(),
+            abs_min=magnitudes.min().item(),
+            numel=values.numel(),
+        )
+
+    @staticmethod
+    def get_full_name(short_name: str) -> str:
+        """Return the words for a metric.
+
+        Arguments:
+            short_name: one of `names`.
+        """
+        return _FULL_NAMES[short_name]
+
+    @staticmethod
+    def names() -> list[str]:
+        """Return the short names."""
+        return [field.name for field in fields(Metrics.Data)]
+
+    @staticmethod
+    def full_names() -> list[str]:
+        """Return the names in words."""
+        return [_FULL_NAMES[name] for name in Metrics.names()]
+
+
+def prune_non_float_tensors(graph: fx.Graph) -> fx.Graph:
+    """Return a copy of a tracked graph without the nodes that give no floating tensor.
+
+    What used such a node uses its one floating argument instead, or ``None``.
+
+    Arguments:
+        graph: from ``scales_graph()``.
+
+    Raises:
+        ArgumentError: the graph was not tracked.
+    """
+    _check_tracked(graph)
+    pruned = copy.deepcopy(graph)
+    for node in list(pruned.nodes):
+        if node.op != "output" and not node.meta.get("outputs_float_tensor", False):
+            floating = _floating_arguments(node)
+            _remove(node, floating[0] if len(floating) == 1 else None)
+    pruned.lint()
+    return pruned
+
+
+def prune_same_scale_tensors(graph: fx.Graph, rtol: float = 2**-16) -> fx.Graph:
+    """Return a copy of a tracked graph without nodes that have the scale of their argument.
+
+    Nodes with no or several floating arguments stay.
+
+    Arguments:
+        graph: from ``scales_graph()``.
+        rtol: the relative difference of the mean absolute value that still counts as the same.
+
+    Raises:
+        ArgumentError: the graph was not tracked.
+    """
+    _check_tracked(graph)
+    pruned = copy.deepcopy(graph)
+    for node in list(pruned.nodes):
+        if node.op == "output" or not node.meta.get("outputs_float_tensor", False):
+            continue
+        floating = _floating_arguments(node)
+        if len(floating) == 1 and _same_scale(
+            node.meta["metrics"], floating[0].meta["metrics"], rtol
+        ):
+            _remove(node, floating[0])
+    pruned.lint()
+    return pruned
+
+
+def prune_selected_nodes(graph: fx.Graph, targets: Iterable[Any]) -> fx.Graph:
+    """Return a copy of a graph without the nodes of some targets; their users get ``None``.
+
+    Arguments:
+        graph: any graph.
+        targets: the functions, or names, of the nodes to remove.
+    """
+    pruned = copy.deepcopy(graph)
+    wanted = list(targets)
+    for node in list(pruned.nodes):
+        if node.op != "output" and node.target in wanted:
+            _remove(node, None)
+    pruned.lint()
+    return pruned
+
+
+def _check_tracked(graph: fx.Graph) -> None:
+    if any("clean_name" not in node.meta for node in graph.nodes):
+        raise ArgumentError(
+            "The graph carries no metrics.",
+            given="a graph that was not tracked, or not run",
+            expected="track_scales(module).scales_graph() after a forward",
+        )
+
+
+def _floating_arguments(node: fx.Node) -> list[fx.Node]:
+    return [
+        argument
+        for argument in node.args
+        if isinstance(argument, fx.Node) and argument.meta.get("outputs_float_tensor", False)
+    ]
+
+
+def _remove(node: fx.Node, replacement: fx.Node | None) -> None:
+    for user in list(node.users):
+        user.args = fx.map_arg(user.args, lambda used: replacement if used is node else used)
+        user.kwargs = fx.map_arg(user.kwargs, lambda used: replacement if used is node else used)
+    node.graph.erase_node(node)
+
+
+def _same_scale(one: Metrics, other: Metrics, rtol: float) -> bool:
+    if (one.bwd is None) != (other.bwd is None):
+        return False
+    if not isclose(one.fwd.mean_abs, other.fwd.mean_abs, rel_tol=rtol):
+        return False
+    if one.bwd is None or other.bwd is None:
+        return True
+    return isclose(one.bwd.mean_abs, other.bwd.mean_abs, rel_tol=rtol)

@@ -1,0 +1,105 @@
+"""`Teller`: makes the findings of a clause about one subject at one set of inputs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pullback.conformance._arguments import Arguments
+from pullback.conformance._repro import Given, write_repro
+from pullback.conformance._shown import compared
+from pullback.conformance._subject import Subject
+from pullback.conformance._values import show
+from pullback.report import Finding, Verdict
+
+__all__ = ["Teller"]
+
+
+@dataclass(frozen=True)
+class Teller:
+    """What every finding, and the script that shows it, needs to know.
+
+    Arguments:
+        subject: what is checked.
+        inputs: the arguments, in float64 where the function allows it.
+        original: the arguments as they were given.
+        seed: the seed of every random choice.
+        outputs: positions among the output tensors that are differentiated.
+        random: whether the function draws from a global generator.
+        accumulates: whether it refuses `torch.autograd.grad`, and takes ``.backward()``: one that
+            runs forward again in backward cannot tell which gradients are asked for.
+        clause: the clause that is running.
+    """
+
+    subject: Subject
+    inputs: Arguments
+    original: Arguments
+    seed: int = 0
+    outputs: tuple[int, ...] = ()
+    random: bool = False
+    accumulates: bool = False
+    clause: str = ""
+
+    def holds(self, detail: str) -> Finding:
+        """A finding that the clause holds."""
+        return self._finding(Verdict.HOLDS, detail)
+
+    def skipped(self, detail: str) -> Finding:
+        """A finding that the clause does not apply."""
+        return self._finding(Verdict.SKIPPED, detail)
+
+    def lacking(self, detail: str, hint: str = "") -> Finding:
+        """A finding that the function says clearly that it does not support this."""
+        return replace(self._finding(Verdict.LACKING, detail), hint=hint)
+
+    def crashes(self, detail: str, hint: str = "", repro: Sequence[str] = ()) -> Finding:
+        """A finding that the function fails with an unclear error."""
+        script = self._script(repro)
+        return replace(self._finding(Verdict.CRASHES, detail), hint=hint, repro=script)
+
+    def broken(
+        self,
+        detail: str,
+        *,
+        expected: object = "",
+        got: object = "",
+        place: str = "",
+        hint: str,
+        repro: Sequence[str] = (),
+        given: Given | None = None,
+        said: str | None = None,
+    ) -> Finding:
+        """A finding that the function is silently wrong.
+
+        Arguments:
+            detail: what was seen.
+            expected: what the clause asks for.
+            got: what was seen instead.
+            place: the path of the input concerned.
+            hint: how to mend it.
+            repro: the lines that show it, after those that make ``args``, ``xs`` and ``outs``.
+            given: the tensors judged with, which these lines find by name.
+            said: how the two differ, in words; found from the numbers where it is not given.
+        """
+        script = self._script(repro, given or {})
+        shown, said, entries = compared(expected, got, said)
+        return replace(
+            self._finding(Verdict.BROKEN, f"{detail} {said}" if said else detail),
+            expected=shown[0], got=shown[1], input=place, hint=hint, repro=script, entries=entries,
+        )  # fmt: skip
+
+    def _script(self, body: Sequence[str], given: Given | None = None) -> str:
+        return write_repro(
+            self.subject, self.inputs, self.outputs, self.seed, body,
+            random=self.random, accumulates=self.accumulates, given=given or {},
+        )  # fmt: skip
+
+    def _finding(self, verdict: Verdict, detail: str) -> Finding:
+        return Finding(self.clause, verdict, detail, seed=self.seed, source=self.subject.source)
+
+    def untidy(
+        self, detail: str, *, expected: object = "", got: object = "", place: str = "", hint: str
+    ) -> Finding:
+        """A finding that the numbers are right because torch mends them."""
+        return replace(
+            self._finding(Verdict.UNTIDY, detail),
+            expected=show(expected), got=show(got), input=place, hint=hint,
+        )  # fmt: skip

@@ -1,0 +1,256 @@
+"""Transforms of torch.func and pairs of them, of one item or of several beside each other.
+
+Each is a function of the same four: inputs, cotangents of the outputs, a direction of the inputs,
+and another one. What it must give follows from the Function's own backward B alone: B itself, its
+product with a direction, or how B changes along one by finite differences.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from pullback.conformance._derivative import second_slopes
+from pullback.conformance._evidence import Slopes, compare
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._vectors import flatten, products
+
+__all__ = ["PAIRS", "Batch", "Pair", "grad", "jvp", "weigh"]
+
+_BATCH = 3
+
+Parts = tuple[torch.Tensor, ...]
+Item = tuple[Parts, Parts, Parts, Parts]
+Wrong = tuple[object, object] | None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Items beside each other, each with cotangents and two directions.
+
+    Arguments:
+        probe: the subject; its own inputs are the first item.
+        items: the four parts of each item.
+        changes: how B changes along the direction of an item, once that is known.
+    """
+
+    probe: Probe
+    items: tuple[Item, ...]
+    changes: dict[int, Slopes | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, probe: Probe) -> "Batch":
+        """Three items close to each other."""
+        points = [probe.point(number) for number in (0, *range(2, _BATCH + 1))]
+        return cls(probe, tuple(
+            (
+                tuple(x), tuple(probe.cotangents(probe.output_values(x), f"item {k}")),
+                tuple(probe.direction(f"item {k}")), tuple(probe.direction(f"onto {k}")),
+            )
+            for k, x in enumerate(points)
+        ))  # fmt: skip
+
+    @property
+    def stacked(self) -> Item:
+        """The parts of every item, stacked along a first dimension."""
+        parts = zip(*self.items, strict=True)
+        found = [tuple(torch.stack(p) for p in zip(*part, strict=True)) for part in parts]
+        return (found[0], found[1], found[2], found[3])
+
+    def map(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`torch.func.vmap` of a function, over every argument."""
+        return torch.func.vmap(function, randomness="same" if self.probe.random else "error")
+
+    def change(self, k: int) -> Slopes | None:
+        """How the Function's own backward changes along the direction of an item."""
+        if k not in self.changes:
+            points, weights, step, _ = self.items[k]
+            still = [torch.zeros_like(w) for w in weights]
+            found = second_slopes(self.probe, [*points, *weights], [*step, *still])
+            self.changes[k] = found
+        return self.changes[k]
+
+    def slopes(self) -> Tensors:
+        """The Function's own gradients, item by item."""
+        every = [self.probe.backward(points, weights) for points, weights, *_ in self.items]
+        return [torch.stack(parts) for parts in zip(*every, strict=True)]
+
+
+def weigh(outputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The real sum of every entry of the outputs times its weight."""
+    terms = [(w.conj() * y).real.sum() for w, y in zip(weights, outputs, strict=True)]
+    return torch.stack([term.to(terms[0].dtype) for term in terms]).sum()
+
+
+# Functions of a batch and of the four parts -------------------------------------------------------
+
+
+def _slope(function: Callable[..., torch.Tensor], points: Parts) -> Any:
+    return torch.func.grad(function, tuple(range(len(points))))(*points)
+
+
+def grad(batch: Batch, points: Parts, weights: Parts, *_: Parts) -> Any:
+    """The gradient of <w, f>."""
+    return _slope(lambda *moved: weigh(batch.probe.flat(*moved), weights), points)
+
+
+def jvp(batch: Batch, points: Parts, weights: Parts, step: Parts, onto: Parts) -> Any:
+    """The tangent of f along the direction."""
+    return torch.func.jvp(batch.probe.flat, points, step)[1]
+
+
+def _vmap(inner: Callable[..., Any]) -> Callable[..., Any]:
+    def batched(batch: Batch, *item: Parts) -> Any:
+        return batch.map(partial(inner, batch))(*item)
+
+    return batched
+
+
+def _grad_of_vmap(batch: Batch, points: Parts, weights: Parts, *_: Parts) -> Any:
+    mapped = batch.map(batch.probe.flat)
+    return _slope(lambda *moved: weigh(mapped(*moved), weights), points)
+
+
+def _jvp_of_vmap(batch: Batch, points: Parts, weights: Parts, step: Parts, onto: Parts) -> Any:
+    return torch.func.jvp(batch.map(batch.probe.flat), points, step)[1]
+
+
+def _jvp_of_grad(batch: Batch, points: Parts, weights: Parts, step: Parts, onto: Parts) -> Any:
+    return torch.func.jvp(lambda *moved: grad(batch, moved, weights), points, step)[1]
+
+
+def _grad_of_jvp(batch: Batch, points: Parts, weights: Parts, step: Parts, onto: Parts) -> Any:
+    """The gradient of <w, Ju>."""
+    return _slope(lambda *moved: weigh(jvp(batch, moved, weights, onto, onto), weights), points)
+
+
+def _hessian(batch: Batch, points: Parts, weights: Parts, step: Parts, onto: Parts) -> Any:
+    """The second derivative of <w, f> along the direction."""
+    return _along_line(batch.probe.flat, points, weights, step, ())
+
+
+def _hessian_of_vmap(batch: Batch, points: Parts, weights: Parts, step: Parts, onto: Parts) -> Any:
+    """One number for each item: the Hessian is diagonal."""
+    mapped = batch.map(batch.probe.flat)
+    return _along_line(mapped, points, weights, step, (len(points[0]),)).diagonal()
+
+
+def _along_line(
+    function: Callable[..., Any], points: Parts, weights: Parts, step: Parts, shape: tuple[int, ...]
+) -> torch.Tensor:
+    def along(t: torch.Tensor) -> torch.Tensor:
+        moved = [
+            x + t.reshape(*shape, *[1] * (x.ndim - len(shape))).to(x.dtype) * v
+            for x, v in zip(points, step, strict=True)
+        ]
+        return weigh(function(*moved), weights)
+
+    start = torch.zeros(shape, dtype=points[0].dtype.to_real(), device=points[0].device)
+    return torch.func.hessian(along)(start)
+
+
+# What they must give ------------------------------------------------------------------------------
+
+
+def _slopes(batch: Batch, ask: Callable[..., Any]) -> Wrong:
+    """Gradients of all items."""
+    got = [g.detach() for g in ask(batch, *batch.stacked)]
+    expected = batch.slopes()
+    place = batch.probe.differ(got, expected, looser=1e4)
+    return None if place is None else (expected[place], got[place])
+
+
+def _tangents(batch: Batch, ask: Callable[..., Any]) -> Wrong:
+    """Tangents of every item, <w, Jv>, against <J'w, v>."""
+    tangents = [t.detach() for t in ask(batch, *batch.stacked)]
+    for k, (points, weights, step, _) in enumerate(batch.items):
+        got, magnitude = products(weights, [t[k] for t in tangents])
+        expected, scale = products(batch.probe.backward(points, weights), step)
+        tolerance = max(magnitude, scale) * torch.finfo(batch.probe.dtype).eps ** 0.6
+        if abs(got - expected) > tolerance:
+            return f"{expected:.8g} (<J'w, v>, item {k})", f"{got:.8g} (<w, Jv>)"
+    return None
+
+
+def _bend(batch: Batch, ask: Callable[..., Any], other: int) -> Wrong:
+    """How <B, u> changes along v, item by item; ``other`` is the part that is left to multiply."""
+
+    def at(k: int) -> float:
+        found = ask(batch, *batch.items[k])
+        return products(batch.items[k][other], [t.detach() for t in found])[0]
+
+    return _wrong_everywhere(batch, at, onto=3)
+
+
+def _curves(batch: Batch, ask: Callable[..., Any]) -> Wrong:
+    """How <B, v> changes along v, of all items at once."""
+    found = ask(batch, *batch.stacked).detach()
+    return _wrong_everywhere(batch, lambda k: float(found[k]), onto=2)
+
+
+def _wrong_everywhere(batch: Batch, at: Callable[[int], float], onto: int) -> Wrong:
+    """Against differences of B: wrong only where every item says so, for one may be at a kink."""
+    wrong: Wrong = None
+    for k, item in enumerate(batch.items):
+        got, found = at(k), batch.change(k)
+        if found is None:
+            return None
+        estimate = found.weigh(flatten(item[onto]))
+        match = compare(estimate, got, abs(got), batch.probe.dtype)
+        tiny = max(abs(got), abs(estimate.value)) < 1e-9 * estimate.magnitude
+        if match != "mismatch" or tiny:
+            return None
+        wrong = wrong or (
+            f"{estimate.value:.8g} +- {estimate.error:.1g} (differences of backward)", f"{got:.8g}"
+        )  # fmt: skip
+    return wrong
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One transform of another.
+
+    Arguments:
+        ask: the function of a batch and of four parts.
+        judge: compares what it answers with the Function's own backward.
+        source: how it is written, of ``f``, items ``X`` and directions ``V``.
+        parts: what it must give, where ``B`` is the Function's own backward.
+    """
+
+    ask: Callable[..., Any]
+    judge: Callable[[Batch, Callable[..., Any]], Wrong]
+    source: str
+    parts: str
+
+    def wrong(self, batch: Batch) -> Wrong:
+        """What is expected and what it gives, where these differ."""
+        return self.judge(batch, self.ask)
+
+
+_B = "B(X)"
+_BV = "(B(X) * V).flatten(1).sum(1)"
+_DB = "(B(X + 1e-6 * V) - B(X - 1e-6 * V)) / 2e-6"
+PAIRS: dict[str, Pair] = {
+    "vmap of grad": Pair(_vmap(grad), _slopes, "vmap(grad(f))(X)", _B),
+    "grad of vmap": Pair(_grad_of_vmap, _slopes, "grad(lambda Z: vmap(f)(Z).sum())(X)", _B),
+    "vmap of jvp": Pair(
+        _vmap(jvp), _tangents, "vmap(lambda z, v: jvp(f, (z,), (v,))[1])(X, V)", _BV
+    ),
+    "jvp of vmap": Pair(_jvp_of_vmap, _tangents, "jvp(vmap(f), (X,), (V,))[1]", _BV),
+    "jvp of grad": Pair(
+        _jvp_of_grad, partial(_bend, other=3),
+        "torch.stack([jvp(grad(f), (z,), (v,))[1] for z, v in zip(X, V)])", _DB,
+    ),
+    "grad of jvp": Pair(
+        _grad_of_jvp, partial(_bend, other=2),
+        "torch.stack([grad(lambda z: jvp(f, (z,), (v,))[1])(z) for z, v in zip(X, V)])", _DB,
+    ),
+    "hessian of vmap": Pair(
+        _hessian_of_vmap, _curves, "jvp(grad(lambda Z: vmap(f)(Z).sum()), (X,), (V,))[1]", _DB
+    ),
+    "vmap of hessian": Pair(
+        _vmap(_hessian), _curves, "vmap(lambda z, v: jvp(grad(f), (z,), (v,))[1])(X, V)", _DB
+    ),
+}  # fmt: skip
