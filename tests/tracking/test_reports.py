@@ -1,3 +1,4 @@
+import base64
 import json
 import math
 import re
@@ -25,7 +26,7 @@ from pullback.tracking import (
 )
 from pullback.tracking.formats import ProductFormats, QuantisationNoise, Recipe
 from pullback.tracking.report._html import render_html
-from pullback.tracking.report._thinning import thin
+from pullback.tracking.report._rows import thin
 from pullback.tracking.run._points import Points, decode_points, encode_points
 from pullback.tracking.run._recording import write_run
 
@@ -134,6 +135,9 @@ def test_a_page_of_a_thousand_tensors_is_small_and_offline() -> None:
     page = render_html(large_run(1000, 100))
     assert len(page.encode()) < 2e6
     assert not re.search(r"(src|href)=.?https?:|@import|url\(", page)
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+    counts = [row[side]["count"] for row in data["rows"] for side in ("forward", "backward")]
+    assert len(base64.b64decode(data["points"])) == 4 * sum(counts) == 4 * 2 * 1000 * 100
 
 
 def test_a_long_run_is_thinned_and_keeps_its_first_infinity() -> None:

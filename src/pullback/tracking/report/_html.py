@@ -23,8 +23,8 @@ from pullback.tracking.report._rows import (
     group_of,
     row_name,
     row_names,
+    thin,
 )
-from pullback.tracking.report._thinning import thin
 from pullback.tracking.run._log import Run, Series
 from pullback.tracking.run._points import pack_points
 
@@ -172,9 +172,9 @@ def _notes(run: Run) -> list[str]:
 
 def _embed(data: dict[str, Any]) -> str:
     """JSON that can stand inside a script element, whatever the names of the layers are."""
-    text = json.dumps(
-        clean_within(data), separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
+    # A long text is cut as it is cleaned, and the points are one: letters and digits, all needed.
+    cleaned = clean_within({**data, "points": ""}) | {"points": data["points"]}
+    text = json.dumps(cleaned, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c")
 
 

@@ -1,21 +1,31 @@
-"""Which rows a report has, and in which order: the same for the page and for the picture."""
+"""Which rows a report has, in which order, and which moments: the same for page and picture."""
+
+from dataclasses import replace
+
+import numpy as np
 
 from pullback.tracking.report._diagnosis import Finding, same_tensors
 from pullback.tracking.run._identity import Key
-from pullback.tracking.run._log import Run
+from pullback.tracking.run._log import Run, Series
+from pullback.tracking.run._points import BAD, Points
 
 __all__ = [
     "GROUPS",
+    "MOMENTS",
     "aliases_of",
     "count_groups",
     "gradient_of",
     "group_of",
     "row_name",
     "row_names",
+    "thin",
 ]
 
 GROUPS = {"module": "layers", "parameter": "parameters", "update": "updates", "state": "states"}
 """What is shown apart, by source: an optimizer's states are many, and far from layers in scale."""
+
+MOMENTS = 400
+"""How many a picture has room for."""
 
 
 def row_name(key: Key) -> str:
@@ -58,3 +68,33 @@ def row_names(run: Run, findings: list[Finding], aliases: dict[str, str]) -> lis
     """All rows but the aliases: those that look wrong first, the worst at the top."""
     keys = [finding.key for finding in findings] + [series.key for series in run.series]
     return [name for name in dict.fromkeys(map(row_name, keys)) if name not in aliases]
+
+
+def thin(run: Run, moments: int = MOMENTS) -> Run:
+    """Keep at most about so many moments of a run.
+
+    Moments are taken at equal distances over the whole run, the same for every tensor; of a
+    tensor that was non-finite in between, its first such moment is kept too.
+    """
+    steps = [_moments(series.points) for series in run.series]
+    every = np.unique(np.concatenate(steps)) if steps else np.zeros(0, np.int64)
+    if len(every) <= moments:
+        return run
+    chosen = every[np.linspace(0, len(every) - 1, moments).round().astype(np.int64)]
+    series = tuple(
+        Series(one.key, one.total, _keep(one.points, np.isin(at, chosen)))
+        for one, at in zip(run.series, steps, strict=True)
+    )
+    return replace(run, series=series)
+
+
+def _moments(points: Points) -> np.ndarray:
+    """One number a moment, in their order."""
+    return points.steps.astype(np.int64) * (1 << 20) + points.microbatches.astype(np.int64)
+
+
+def _keep(points: Points, chosen: np.ndarray) -> Points:
+    bad = np.flatnonzero((points.flags & BAD) > 0)
+    chosen = chosen.copy()
+    chosen[bad[:1]] = True
+    return points[chosen]

@@ -14,7 +14,7 @@ from pullback.tracking.formats._noise import ROLES, QuantisationNoise
 from pullback.tracking.formats._recipe import ProductFormats, Recipe, Role
 from pullback.tracking.formats._scaled import Named, ScaledFormat
 from pullback.tracking.run._identity import Key, Place
-from pullback.tracking.watch._measures import Measures
+from pullback.tracking.watch._measures import Measure
 
 __all__ = [
     "BlockAdvice",
@@ -44,11 +44,11 @@ def input_name(module: str) -> str:
     return f"{module}[input]"
 
 
-def block_measures(number_format: ScaledFormat | None) -> Measures:
+def block_measures(number_format: ScaledFormat | None) -> dict[str, Measure]:
     """What a tracker measures of each tensor: nothing without a format."""
     if number_format is None:
-        return Measures({})
-    return Measures({NAME: functools.partial(measure_blocks, number_format=number_format)})
+        return {}
+    return {NAME: functools.partial(measure_blocks, number_format=number_format)}
 
 
 def errors_of(

@@ -179,7 +179,7 @@ class OutputHook(Hook):
         if not self.store.active:
             self.store.touched = True
             return None
-        if self.store.blocks.functions:
+        if self.store.measures.blocks:
             self._observe_factors(module, inputs)
         return self.sightings.take(output, self.name, inputs)
 

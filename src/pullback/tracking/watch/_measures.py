@@ -42,12 +42,16 @@ class Measures:
 
     Arguments:
         functions: by name; each takes a tensor without a graph and returns a small real tensor.
+        blocks: the same, of what blocks lose: of floating and complex tensors, and of the factors
+            of products.
 
     Raises:
         ArgumentTypeError: something that cannot be called.
     """
 
-    def __init__(self, functions: Mapping[str, Measure]) -> None:
+    def __init__(
+        self, functions: Mapping[str, Measure], blocks: Mapping[str, Measure] | None = None
+    ) -> None:
         for name, function in functions.items():
             if not callable(function):
                 raise ArgumentTypeError(
@@ -56,6 +60,7 @@ class Measures:
                     expected="a function that returns a tensor",
                 )
         self.functions = dict(functions)
+        self.blocks = dict(blocks or {})
         self._waiting: list[tuple[Key, Place, str, torch.Tensor]] = []
 
     def take(
@@ -66,12 +71,25 @@ class Measures:
         Raises:
             ArgumentError: a function returned something else than a real tensor.
         """
-        if not self.functions:
+        floating = self.blocks and (values.is_floating_point() or values.is_complex())
+        wanted = {**self.functions, **self.blocks} if floating else self.functions
+        self.take_with(wanted, values, factor, key, place)
+
+    def take_with(
+        self,
+        functions: Mapping[str, Measure],
+        values: torch.Tensor,
+        factor: float | torch.Tensor,
+        key: Key,
+        place: Place,
+    ) -> None:
+        """Measure with some of the functions only."""
+        if not functions:
             return
         with torch.no_grad():
             plain = values.detach()
             plain = plain if isinstance(factor, float) and factor == 1.0 else plain * factor
-            for name, function in self.functions.items():
+            for name, function in functions.items():
                 found = function(plain)
                 if not isinstance(found, torch.Tensor) or found.is_complex():
                     raise ArgumentError(

@@ -26,7 +26,7 @@ from pullback.tracking.measure._statistics import hide_unknown
 from pullback.tracking.run._identity import Key, Phase, Place, Source, Ticket
 from pullback.tracking.run._log import Measured
 from pullback.tracking.watch._measures import Measures
-from pullback.tracking.watch._rounds import Rounds
+from pullback.tracking.watch._steps import Rounds
 
 __all__ = ["Absorb", "Store", "find_store", "register_store"]
 
@@ -94,9 +94,6 @@ class Store:
         self.between: Callable[[], None] = lambda: None  # called where one pass ends
         self.loss_scale: Callable[[], torch.Tensor | None] = lambda: None
         self.measures = Measures({})
-        self.blocks = Measures(
-            {}
-        )  # what blocks lose of each tensor, and of the factors of products
         self._absorb = absorb
         self._lock = threading.RLock()
         self._rows: dict[torch.device, list[np.ndarray] | torch.Tensor] = {}
@@ -182,7 +179,8 @@ class Store:
         if self.active and values.is_floating_point():
             with self._lock:
                 place = Place(self.step, self.microbatch)
-                self.blocks.take(values, 1.0, Key(name, phase=self.phase, source=source), place)
+                key = Key(name, phase=self.phase, source=source)
+                self.measures.take_with(self.measures.blocks, values, 1.0, key, place)
 
     def follow_all(self, values: torch.Tensor, names: list[tuple[str, Ticket]], order: int) -> None:
         """Measure a gradient once and write it down under several names."""
@@ -225,8 +223,6 @@ class Store:
             self._used = dict.fromkeys(self._used, 0)
             self._where.clear()
             measured = self.measures.flush()
-            for moment, found in self.blocks.flush().items():
-                measured.setdefault(moment, {}).update(found)
             rows = np.stack([host[device][index] for _, _, device, index in waiting])
             hide_unknown(rows)
             self._absorb([(key, place) for key, place, _, _ in waiting], rows, measured)
@@ -272,8 +268,6 @@ class Store:
         place = Place(ticket.step, ticket.microbatch)
         key = self._append(_key(name, ticket, direction, order, source), place, (device, index))
         self.measures.take(values, factor, key, place)
-        if values.is_floating_point() or values.is_complex():
-            self.blocks.take(values, factor, key, place)
 
     def _alias(
         self, values: torch.Tensor, first: tuple[str, Ticket], other: tuple[str, Ticket], order: int

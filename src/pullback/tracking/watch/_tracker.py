@@ -119,9 +119,8 @@ class Tracker(Recorder):
         self._names = names
         self._entered = False
         self._chosen = choose_by(names)
-        self._store.measures = Measures(measures or {})
         self._blocks = None if blocks is None else choose_blocks(blocks)
-        self._store.blocks = block_measures(self._blocks)
+        self._store.measures = Measures(measures or {}, block_measures(self._blocks))
         self._attachment = Attachment(self._store)
         self._parameters = ParameterWatch(
             self._store, model, check_parts(parameters), self._holds_chosen
