@@ -4,6 +4,8 @@ The generator draws family, size, precision and seed at random; `make fuzz` draw
 `python -m tests.conformance.straight_through` over every family.
 """
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ from tests.fuzzing import examples, spread
 from tests.specimens.estimators import ESTIMATORS, PRETENDERS
 
 from pullback.conformance import check
+from pullback.conformance._steps import Scan, jump
 
 SIZES = st.one_of(st.sampled_from([1, 2, 3, 64, 257, LARGEST]), st.integers(1, LARGEST))
 DTYPES = st.sampled_from([torch.float32, torch.float64])
@@ -100,3 +103,18 @@ class DoubledRectifier(torch.autograd.Function):
 def test_zeros_that_agree_do_not_settle_what_is_left_out_at_a_kink():
     x = torch.tensor([-3.0, 0.0], dtype=torch.float64, requires_grad=True)
     assert not check(DoubledRectifier, x, clauses="derivative").ok
+
+
+@pytest.mark.parametrize("height", [0.0, 0.05, 0.5])
+def test_a_jump_is_looked_for_where_slopes_do_not_make_up_a_change(height):
+    asked = []
+
+    def line(t):
+        asked.append(t)
+        return torch.tensor([math.sin(t) + height * (t > 0.3)], dtype=torch.float64)
+
+    rounding = torch.full((1,), 2e-15, dtype=torch.float64)
+    scan = Scan(line, [0.0, 1.0], torch.zeros(2, 1), rounding, rounding > 1, {}, 1e-15, 1.0)
+    place = jump(scan, 0, 0.2, 0.45)
+    assert place == pytest.approx(0.3) if height else place is None
+    assert len(asked) < 10 or height

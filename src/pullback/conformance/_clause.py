@@ -241,7 +241,8 @@ def _run(clause: Clause, probe: Probe, timeout: float | None) -> Finding:
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # the checked code may raise anything
-        if classify(error) is Verdict.LACKING:
+        # Its clause foresees a refused transform; here types have met that do not fit.
+        if classify(error, transform=not isinstance(error, TypeError)) is Verdict.LACKING:
             return probe.lacking(f"It says {describe(error)}", _UNFORESEEN)
         return probe.crashes(describe(error), _UNFORESEEN)
 

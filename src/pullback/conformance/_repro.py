@@ -268,6 +268,8 @@ def _laid_out(source: str) -> str:
 def _lines(node: ast.stmt) -> list[str]:
     """A statement; what is wide is broken at spaces, where it then says the same."""
     plain = ast.unparse(node).splitlines()
+    if max(map(len, plain)) <= _COLUMNS:
+        return plain
     lines = [part for line in plain for part in _broken(line)]
     try:
         same = ast.dump(ast.parse("\n".join(lines))) == ast.dump(ast.parse("\n".join(plain)))

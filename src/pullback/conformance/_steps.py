@@ -281,6 +281,8 @@ def jump(scan: Scan, entry: int, low: float, high: float) -> float | None:
         return math.nan if values is None else float(values[entry])
 
     first, last = at(low), at(high)
+    if _is_slope(at, (low, first), (high, last), float(scan.rounding[entry])):
+        return None
     least = max(8 * float(scan.rounding[entry]), abs(last - first) * 2.0**-24)
     while high - low > scan.least and not abs(last - first) <= least:
         middle = (low + high) / 2
@@ -301,6 +303,27 @@ def jump(scan: Scan, entry: int, low: float, high: float) -> float | None:
         for far in (4, 64, 1024)
     )
     return (low + high) / 2 if holds else None
+
+
+# How much of an interval shows the slope at a place of it, and how exactly slopes make up a change.
+_NEAR, _EXACT = 2.0**-12, 1e-4
+
+
+def _is_slope(
+    at: Callable[[float], float], low: tuple[float, float], high: tuple[float, float], noise: float
+) -> bool:
+    """Whether the slopes at both ends and in the middle, by Simpson's rule, make up a change.
+
+    Then there is no jump to look for, which takes ten times as many values.
+    """
+    (start, first), (end, last) = low, high
+    near, change = _NEAR * (end - start), last - first
+    if not abs(change) * _NEAR * _EXACT > noise:
+        return False  # rounding hides the slopes
+    middle = (start + end) / 2
+    ends = at(start + near) - first + last - at(end - near)
+    inside = (at(middle + near) - at(middle - near)) / 2
+    return abs((ends + 4 * inside) / (6 * _NEAR) - change) <= _EXACT * abs(change)
 
 
 def is_flat(scan: Scan, entries: slice, place: float) -> bool:
