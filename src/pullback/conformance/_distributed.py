@@ -195,9 +195,9 @@ class _Judge:
             wanted = other[3]
             if found is None and wanted is None:
                 continue
-            zero = found if found is not None else wanted
-            pair = [torch.zeros_like(zero) if t is None else t for t in (found, wanted)]
-            if pair[0].shape != pair[1].shape or not close(*pair, 1e3, 0.0):
+            known: Any = wanted if found is None else found
+            pair = [torch.zeros_like(known) if t is None else t for t in (found, wanted)]
+            if pair[0].shape != pair[1].shape or not close(pair[0], pair[1], 1e3, 0.0):
                 place = (
                     self.passes.path(rank, k)
                     if what == "gradient"
