@@ -49,6 +49,7 @@ ClauseId = Literal[
     "batch",
     "index-width",
     "memory",
+    "reference",
     "distributed",
 ]
 

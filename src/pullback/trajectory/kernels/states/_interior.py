@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pullback.trajectory.kernels.states._program import Program, System, pick, whole
+from pullback.trajectory.kernels.states._reference import add_pull
 
 __all__ = ["SIGN", "begin", "interior", "linear", "restart", "those"]
 
@@ -91,11 +92,9 @@ def _missed(program: Program, level: np.ndarray, point: _Point, most: np.ndarray
 
 def _forces(program: Program, point: _Point) -> np.ndarray:
     """What does not balance of the multipliers and the conditions."""
-    force = np.einsum("kd,ksj->dsj", program.form, (point.push[0] - point.push[1]) * program.scale)
-    joints = np.arange(force.shape[-1])
-    for alpha, place, y in zip(program.alpha, program.place, point.y, strict=True):
-        force[:, place, joints] += alpha * y
-    return force
+    force = program.pushed(point.push[:1] - point.push[1:])
+    add_pull(program.alpha, program.place, force, point.y[None])
+    return force[0]
 
 
 def _balance(program: Program, q: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pullback.trajectory.kernels.states._reference import met
+
 __all__ = ["Program", "System", "meet", "pick", "stiffness", "whole"]
 
 # Of the largest part of the matrix: without a cost, what no row holds is held by this.
@@ -29,6 +31,7 @@ _PASSES, _CYCLE = 4, 10
 _CLOSE = 1e-14
 # How many joints a kernel takes together.
 _VECTOR = 8
+_PAIRS = np.triu_indices(4)
 _TINY = float(np.finfo(float).tiny)
 # Rows beside a row for which springs are stiffer: with more, rounding would be too.
 _BESIDE = 2
@@ -70,12 +73,16 @@ class Program(NamedTuple):
 
     def integrate(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The motions ``[columns, 4, samples, batch]`` of first states and jerks, and ``G x``."""
-        return self.kernels.integrate(x, (self.scale, self.form), self.h)
+        x = self.kernels.integrate(x, self.h)
+        return x, _mixed(self.form, x) * self.scale
 
     def met(self, x: np.ndarray) -> np.ndarray:
         """``A x [columns, few, batch]``."""
-        joints = np.arange(x.shape[-1])
-        return (self.alpha * x[:, :, self.place, joints].swapaxes(1, 2)).sum(2)
+        return met(self.alpha, self.place, x)
+
+    def pushed(self, force: np.ndarray) -> np.ndarray:
+        """``G' f [columns, 4, samples, batch]``."""
+        return _mixed(self.form.T, force * self.scale)
 
     def pull_cost(self, x: np.ndarray) -> np.ndarray:
         """``P x``."""
@@ -101,6 +108,13 @@ def pick(part: np.ndarray, some: np.ndarray) -> np.ndarray:
     return part.take(some, axis=-1)
 
 
+def _mixed(weights: np.ndarray, parts: np.ndarray) -> np.ndarray:
+    """``weights [n, m]`` times ``parts [columns, m, samples, batch]``, by one product of BLAS."""
+    columns, many, samples, batch = parts.shape
+    flat = weights @ parts.reshape(columns, many, samples * batch)
+    return flat.reshape(columns, len(weights), samples, batch)
+
+
 class System:
     """The matrix of a program with springs ``stiff [kinds, samples, batch]``, factorised."""
 
@@ -114,31 +128,45 @@ class System:
         held[2] = np.where(held[2] > 0, held[2], _PROXIMAL * here.max(0))
         # With conditions beside it the matrix is definite where it is not alone.
         self.weight = 100 * here.mean(0)
-        kernels, h, conditions = program.kernels, program.h, (alpha, place)
-        gains, last = kernels.factorise(springs, form, held, conditions, self.weight, h=h)
+        first, second = _PAIRS
+        blocks = _mixed((form[:, first] * form[:, second]).T, springs[None])[0]
+        blocks[7:, :-1] += held[:, None]
+        joints = np.arange(springs.shape[-1])
+        for one, at in zip(alpha, place, strict=True):
+            blocks[:, at, joints] += self.weight * one[first] * one[second]
+        self.gains, last = program.kernels.factorise(blocks, program.h)
         matrix = last[[0, 1, 2, 1, 3, 4, 2, 4, 5]].T.reshape(-1, 3, 3)
-        sound = np.isfinite(matrix).all((1, 2)) & (self.weight > 0) & (gains[3, :-1] > 0).all(0)
-        inverse = _inverted(matrix, sound)
-        jerks, starts, met = kernels.spread(gains, inverse, alpha, place, h)
-        schur = met.transpose(2, 0, 1)
-        schur = _inverted((schur + schur.swapaxes(1, 2)) / 2, sound)
-        self.factor = gains, inverse, jerks, starts, schur
+        sound = np.isfinite(matrix).all((1, 2)) & (self.weight > 0)
+        sound &= (self.gains[3, :-1] > 0).all(0)
+        self.inverse = _inverted(matrix, sound)
+        units = np.broadcast_to(np.eye(len(alpha))[..., None], (len(alpha), *place.shape))
+        nothing = np.zeros((len(alpha), 4, *springs.shape[1:]))
+        schur = self._sweep(nothing, units)[1].transpose(2, 1, 0)
+        self.schur = _inverted((schur + schur.swapaxes(1, 2)) / 2, sound)
+
+    def _sweep(self, q: np.ndarray, pull: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        program = self.program
+        conditions = program.alpha, program.place, pull
+        return program.kernels.sweep(self.gains, self.inverse, q, conditions, program.h)
 
     def solve(
         self, q: np.ndarray, force: np.ndarray, y: np.ndarray, gap: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """``x``, ``y`` and ``G x`` for ``q + G' force - A' y`` and ``A x = gap``, with columns.
 
-        What is in ``q`` is lost.
+        What is in ``q`` may be lost.
         """
-        program = self.program
-        conditions, rows = (program.alpha, program.place), (program.scale, program.form)
-        right = q, force, self.weight * gap - y, gap
-        return program.kernels.solve(self.factor, conditions, rows, right, program.h)
+        q = np.ascontiguousarray(q + self.program.pushed(force) if force.size else q)
+        x, met = self._sweep(q, self.weight * gap - y)
+        more = np.einsum("fij,cij->cfj", self.schur, met - gap)
+        # Apart: beside the forces, what conditions take would be rounded.
+        x, reached = self.program.integrate(x - self._sweep(np.zeros(q.shape), more)[0])
+        return x, more, reached
 
 
 def _inverted(matrices: np.ndarray, sound: np.ndarray) -> np.ndarray:
     """Of ``[batch, n, n]``, joints last; NaN where they are not sound."""
+    sound = sound & (np.linalg.slogdet(matrices)[0] != 0)  # by rounding, where springs are stiffest
     matrices[~sound] = np.eye(matrices.shape[-1])
     inverse = np.linalg.inv(matrices)
     inverse[~sound] = np.nan
