@@ -22,6 +22,7 @@ from pullback.tensor import Intent
 
 __all__ = ["run_tasks"]
 
+_ELSEWHERE = ("clauses", "without", "ranks")  # options that say nothing of several ranks
 _LOADING = threading.Lock()  # imports of foreign packages and the filters of warnings are global
 _INTENTS = ("exact", "surrogate", "nonlinear")
 
@@ -135,9 +136,9 @@ def _check_on_ranks(
         with _LOADING, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             function, calls = task.ranks()
-        how = {**options, "clauses": None, "without": ()}
+        how = {name: value for name, value in options.items() if name not in _ELSEWHERE}
         reports = [
-            check(function, gradient=cast(Intent | None, gradient), **{**how, "ranks": ranks})
+            check(function, gradient=cast(Intent | None, gradient), ranks=ranks, **how)
             for ranks in calls
         ]
     except PullbackError:  # told by the ordinary check, which needs the same

@@ -1,7 +1,7 @@
 """`check`: run every clause of the contract on one Function."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -102,14 +102,13 @@ def check(
         >>> check(Square, torch.randn(3), clauses="derivative").ok
         False
     """
-    started = time.perf_counter()
     chosen = select_clauses(clauses, without)
     left_out = tuple(item.id for item in select_clauses(clauses) if item not in chosen)
     _check_options(isolate, seed)
     check_timeout(timeout, isolate is not False)
     contract = contract_of(function)
     if contract is not None:
-        _check_few_options(isolate, timeout, kwargs)
+        _check_few_options(isolate, timeout, kwargs, ranks)
         judge = partial(contract.judge, function, inputs, gradient)
         report = judged_elsewhere(judge, [clause.id for clause in chosen], seed)
         return replace(report, without=left_out)
@@ -120,12 +119,28 @@ def check(
         return check_on_ranks(subject, arguments, ranks, asked, seed, timeout, on_finding)
     refuse_data(arguments)
     arguments, unjudged = without_nan(arguments)
+    how: dict[str, Any] = {"seed": seed, "timeout": timeout, "thorough": thorough,
+                           "on_finding": on_finding, "on_start": on_start}  # fmt: skip
     if isolate:
-        report = check_isolated(
-            subject, arguments, chosen, seed=seed, timeout=timeout, isolate=isolate,
-            thorough=thorough, on_finding=on_finding, on_start=on_start,
-        )  # fmt: skip
-        return replace(report, without=left_out, unjudged=unjudged)
+        report = check_isolated(subject, arguments, chosen, isolate=isolate, **how)
+    else:
+        report = _check_here(subject, arguments, chosen, **how)
+    return replace(report, without=left_out, unjudged=unjudged)
+
+
+def _check_here(
+    subject: Subject,
+    arguments: Arguments,
+    chosen: Sequence[Clause],
+    *,
+    seed: int,
+    timeout: float | None,
+    thorough: bool,
+    on_finding: Callable[[Finding], object] | None,
+    on_start: Callable[[str], object] | None,
+) -> Report:
+    """Check in this process."""
+    started = time.perf_counter()
     with guarded((*arguments.generators, *own_generators(subject.target))):
         with unpatched() as replaced, limit(timeout):
             fresh = any(clause.id == "first-call" for clause in chosen)
@@ -142,17 +157,16 @@ def check(
     findings = tuple(found[clause.id] for clause in chosen)
     return Report(
         subject.name, probe.intent, probe.inferred, findings, seed,
-        time.perf_counter() - started, environment(), probe.constants, without=left_out,
-        unjudged=unjudged,
+        time.perf_counter() - started, environment(), probe.constants,
     )  # fmt: skip
 
 
-def _check_few_options(isolate: object, timeout: object, kwargs: object) -> None:
-    if isolate or timeout or kwargs:
+def _check_few_options(isolate: object, timeout: object, kwargs: object, ranks: object) -> None:
+    if isolate or timeout or kwargs or ranks is not None:
         raise ArgumentError(
             "A Function of other values than tensors is checked in this process, by its positional "
             "arguments.",
-            given=f"isolate={isolate}, timeout={timeout}, kwargs={kwargs}",
+            given=f"isolate={isolate}, timeout={timeout}, kwargs={kwargs}, ranks={ranks}",
         )
 
 

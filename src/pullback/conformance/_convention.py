@@ -78,7 +78,7 @@ class Together:
             first, *others = (answers[rank].found[k] for rank, k in slot)
             for other in others:
                 pair = [g for g in (first, other) if g is not None]
-                if len(pair) == 1 or (pair and not close(*pair, 1e3, 0.0)):
+                if len(pair) == 1 or (pair and not close(pair[0], pair[1], 1e3, 0.0)):
                     raise Apart
             found.append(first)
         return found

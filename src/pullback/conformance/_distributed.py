@@ -129,7 +129,7 @@ class _Judge:
     def _failed(self, failure: Failed, where: str = "") -> Finding:
         told = f"{where}{failure}"
         if failure.verdict is Verdict.LACKING:
-            return self.probe.lacking(f"It says, on {told}")
+            return self.probe.lacking(f"Refused: {told}")
         hint = ("Call every collective on every rank of its group, in one order, whatever the rank "
                 "holds and needs; drop afterwards what is not needed.")  # fmt: skip
         return replace(self.probe.crashes(told[:1].upper() + told[1:], hint), repro=self._repro())
@@ -195,9 +195,9 @@ class _Judge:
             wanted = other[3]
             if found is None and wanted is None:
                 continue
-            zero = found if found is not None else wanted
-            pair = [torch.zeros_like(zero) if t is None else t for t in (found, wanted)]
-            if pair[0].shape != pair[1].shape or not close(*pair, 1e3, 0.0):
+            known: Any = wanted if found is None else found
+            pair = [torch.zeros_like(known) if t is None else t for t in (found, wanted)]
+            if pair[0].shape != pair[1].shape or not close(pair[0], pair[1], 1e3, 0.0):
                 place = (
                     self.passes.path(rank, k)
                     if what == "gradient"
@@ -277,8 +277,12 @@ class _Judge:
                 ("shards", lambda laid=laid: self.passes.run(laid)),
                 ("cotangents", lambda lay=lay: self.passes.run(self.passes.values, back=lay)),
             ):
+                try:
+                    found = got()
+                except Failed as failure:
+                    return self._failed(failure, f"with {what} that are {name}, ")
                 finding = self._compare(
-                    got(), expected, f"Other numbers for {what} that are {name}.",
+                    found, expected, f"Other numbers for {what} that are {name}.",
                     "Make what a collective sends and receives contiguous, and return what was "
                     "received: a copy made for the call is not what it was made of.",
                 )  # fmt: skip

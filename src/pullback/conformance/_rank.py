@@ -80,7 +80,7 @@ class Answer:
         written: the tensors handed over that hold other numbers now, by position.
     """
 
-    found: tuple[torch.Tensor | None, ...] = ()
+    found: tuple[Any, ...] = ()
     needs: tuple[bool, ...] = ()
     written: tuple[int, ...] = ()
 

@@ -197,7 +197,7 @@ class Group:
         self.speaks = self.speaks or not all(board.is_empty() for board in self._boards)
         if waiting or any(kind == "died" for kind, _ in answers.values()):
             self.alive = False
-            ends = self.close()
+            ends: Any = self.close()
             for rank in [rank for rank, (kind, _) in answers.items() if kind == "died"]:
                 answers[rank] = "died", (ends[rank] or "The process ended.", Verdict.CRASHES)
         _raise_cause(answers, [board.read() for board in self._boards])
@@ -217,7 +217,7 @@ def _load_backward() -> None:
         torch.autograd.grad(x.clone(), x, torch.ones(1))
 
 
-def _of(how: dict[str, Sequence[float]], rank: int) -> dict[str, float]:
+def _of(how: dict[str, Sequence[float]], rank: int) -> dict[str, Any]:
     return {name: given[rank] for name, given in how.items()}
 
 
