@@ -12,7 +12,10 @@ here is what the compiler does:
 
 import ast
 import contextlib
+import importlib.machinery
 import os
+import sys
+import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -20,8 +23,9 @@ import numpy
 import torch
 
 os.environ["TRITON_INTERPRET"] = "1"
+os.environ["XFORMERS_ENABLE_TRITON"] = "1"
 
-__all__ = ["install"]
+__all__ = ["bare", "install"]
 
 # What the kernels use of libdevice, as torch names it.
 FROM_TORCH = {
@@ -61,20 +65,29 @@ class Driver:
         return lambda call, quantiles: [1.0] * len(quantiles)
 
 
-def install() -> None:
-    """Change the interpreter of this process."""
+def install(active: bool = False) -> None:
+    """Change the interpreter of this process.
+
+    Arguments:
+        active: say that there is a device that Triton compiles for, to a package that asks that.
+    """
     import triton
+    import triton.backends
     import triton.language as tl
     import triton.language.extra.cuda.libdevice
     import triton.language.extra.libdevice
     from triton.runtime import interpreter
 
     triton.runtime.driver.set_active(Driver())
+    for backend in triton.backends.backends.values() if active else ():
+        backend.driver.is_active = staticmethod(lambda: True)
     convert = interpreter._implicit_cvt
 
     def with_floats(argument: Any) -> Any:
         if type(argument) is float:
-            handle = interpreter.TensorHandle(numpy.array([argument], dtype=numpy.float32), tl.float32)
+            handle = interpreter.TensorHandle(
+                numpy.array([argument], dtype=numpy.float32), tl.float32
+            )
             return tl.tensor(handle, tl.float32)
         return convert(argument)
 
@@ -105,5 +118,19 @@ def install() -> None:
         for library in (triton.language.extra.libdevice, triton.language.extra.cuda.libdevice):
             setattr(library, name, by_torch(getattr(torch, equal)))
     torch._dynamo.config.disable = True  # what a package compiles for itself is run as written
-    if not hasattr(torch.cpu, "device"):
-        torch.cpu.device = lambda index: contextlib.nullcontext()
+    processor = types.SimpleNamespace(multi_processor_count=2)
+    torch.cuda.get_device_properties = lambda *_: processor
+    for library in (torch.cpu, torch.cuda):  # `with torch.cuda.device(tensor.device):`
+        library.device = lambda index: contextlib.nullcontext()
+
+
+def bare(package: str) -> None:
+    """Let modules of a package be imported without what its own ``__init__`` asks for first."""
+    module = types.ModuleType(package)
+    spec = importlib.machinery.PathFinder.find_spec(
+        package.rpartition(".")[2],
+        getattr(sys.modules.get(package.rpartition(".")[0]), "__path__", None),
+    )
+    module.__path__ = list(spec.submodule_search_locations)
+    module.__spec__ = importlib.machinery.ModuleSpec(package, None, is_package=True)
+    sys.modules[package] = module
