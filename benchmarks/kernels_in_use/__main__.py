@@ -3,8 +3,8 @@
 Writes benchmarks/results/kernels_in_use.csv; `python -m benchmarks.kernels_in_use.tables` makes
 docs/kernels-in-use.md of it. One package after the other, each in a process of its own. Run it in
 `.kernels-venv` (`python -m benchmarks.kernels_in_use.setup`). `--only liger,peft` runs those
-packages alone, and leaves the other rows as they are; `--function RMSNormFunction` runs those of them
-whose name ends so.
+packages alone, and leaves the other rows as they are; `--function RMSNormFunction` runs those of
+them whose name ends so.
 """
 
 import argparse

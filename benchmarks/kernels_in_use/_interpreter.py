@@ -1,7 +1,7 @@
 """Triton's interpreter, made to run the kernels of others on a machine without a GPU.
 
-Import it before the package, with ``TRITON_INTERPRET=1`` set. Where the interpreter differs from the compiler, what is said
-here is what the compiler does:
+Import it before Triton. Where the interpreter differs from the compiler, what is said here is what
+the compiler does:
 
 - a Python float given to a kernel is a float32 scalar that has ``.to``;
 - the variable of a loop over ``range`` is an int32 scalar too, unless ``range`` is static;
@@ -29,8 +29,9 @@ __all__ = ["bare", "install"]
 
 # What the kernels use of libdevice, as torch names it.
 FROM_TORCH = {
-    "exp": "exp", "exp2": "exp2", "fast_expf": "exp", "log": "log", "log1p": "log1p", "log2": "log2",
-    "fast_logf": "log", "fast_log2f": "log2", "tanh": "tanh", "fast_tanhf": "tanh", "rsqrt": "rsqrt",
+    "exp": "exp", "exp2": "exp2", "fast_expf": "exp", "log": "log", "log1p": "log1p",
+    "log2": "log2", "fast_logf": "log", "fast_log2f": "log2", "tanh": "tanh", "fast_tanhf": "tanh",
+    "rsqrt": "rsqrt",
     "fast_cosf": "cos", "fast_sinf": "sin", "round": "round", "erf": "erf",
 }  # fmt: skip
 
@@ -38,7 +39,7 @@ FROM_TORCH = {
 class Driver:
     """What a program may ask of the device."""
 
-    class utils:  # noqa: N801: the name that Triton's drivers have
+    class utils:
         @staticmethod
         def get_device_properties(index: int) -> dict[str, int]:
             return {"multiprocessor_count": 2, "max_shared_mem": 1 << 20, "warpSize": 32}

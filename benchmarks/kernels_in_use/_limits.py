@@ -2,7 +2,7 @@
 
 __all__ = ["SECONDS", "WITHOUT"]
 
-SECONDS = 120
+SECONDS = 60
 # Under the interpreter two would judge it, not the kernel: neither Dynamo nor fake tensors see a
 # kernel that it runs. The others run a kernel some hundred times, and it is slow.
 INTERPRETED = ("compile", "fake", "values")

@@ -85,7 +85,7 @@ def main() -> None:
     cases = importlib.import_module(f"benchmarks.kernels_in_use.cases_{options.stem}")
     version = importlib.metadata.version(cases.PACKAGE)
     spec = importlib.util.find_spec(cases.FOLDER)
-    names = functions_of(Path(list(spec.submodule_search_locations)[0]))
+    names = functions_of(Path(next(iter(spec.submodule_search_locations))))
     by_name = {case.name: case for case in cases.CASES}
     if unknown := set(by_name) - set(names):
         raise SystemExit(f"no such Functions in the package: {sorted(unknown)}")

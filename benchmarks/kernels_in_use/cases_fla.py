@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.kernels_in_use._interpreter import install
 from benchmarks.kernels_in_use._made import labels, log_decay, r, softmax, u, unit
-from benchmarks.wild._case import Published
+from benchmarks.wild._case import Inputs, Published
 
 PACKAGE = "fla-core"
 FOLDER = "fla"
@@ -65,7 +65,7 @@ def low_rank(g: torch.Generator) -> tuple[torch.Tensor, ...]:
     return (-direction).requires_grad_(), (direction * 0.5).requires_grad_()
 
 
-def at(name: str, inputs, **more) -> Published:  # noqa: ANN001, ANN003: see Published
+def at(name: str, inputs: Inputs, **more: str) -> Published:
     return Published(f"fla.{name}", inputs, **more)
 
 

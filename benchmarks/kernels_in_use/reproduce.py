@@ -1,8 +1,8 @@
 """`python -m benchmarks.kernels_in_use.reproduce [NAME...]`: run the scripts of `reproductions/`.
 
-Each page has a script, of torch and the package alone, and what it prints. Here the script is run as
-it stands, in Triton's interpreter where there is no GPU, and its answer must be that of the page;
-`--write` puts it there instead.
+Each page has a script, of torch and the package alone, and what it prints. Here the script is run
+as it stands, in Triton's interpreter where there is no GPU, and its answer must be that of the
+page; `--write` puts it there instead.
 """
 
 import argparse
@@ -16,7 +16,9 @@ import torch
 from benchmarks.kernels_in_use._interpreter import install
 
 FOLDER = Path(__file__).parents[2] / "reproductions"
-PAGE = re.compile(r"```python\n(?P<script>.*?)```\n\n(?P<words>.*?)```text\n(?P<answer>.*?)```", re.DOTALL)
+PAGE = re.compile(
+    r"```python\n(?P<script>.*?)```\n\n(?P<words>.*?)```text\n(?P<answer>.*?)```", re.DOTALL
+)
 
 
 def run(script: str) -> str:

@@ -34,10 +34,15 @@ def examined(row: Row) -> str:
     return ""
 
 
+def has_page(answer: str) -> bool:
+    """Whether an answer is the name of a page of `reproductions/`."""
+    return (PAGE.parents[1] / "reproductions" / f"{answer}.md").exists()
+
+
 def answer_of(row: Row) -> str:
     """The same, as a cell of a table."""
     answer = examined(row)
-    if (PAGE.parents[1] / "reproductions" / f"{answer}.md").exists():
+    if has_page(answer):
         return f"[{answer}](../reproductions/{answer}.md)"
     return answer or "not yet"
 
@@ -51,20 +56,20 @@ def summary(rows: Sequence[Row]) -> str:
         mine = [group for (name, _), group in groups.items() if name == package]
         ran = [group for group in mine if group[0]["ran"] == "yes"]
         bad = [row for group in ran for row in group if row["clause"]]
-        pages = {examined(row) for row in bad} - {""}
+        pages = {answer for row in bad if has_page(answer := examined(row))}
         body.append([
             package,
             mine[0][0]["version"],
             str(len(mine)),
             str(len(ran)),
             str(sum(not group[0]["clause"] for group in ran)),
-            ", ".join(f"{many} `{name}`" for name, many in _counted(bad)) or "–",
-            str(len(pages)) if ran else "–",
-            ", ".join(f"`{name}`" for name in WITHOUT[stems[package]]) if ran else "–",
+            ", ".join(f"{many} `{name}`" for name, many in _counted(bad)) or "-",
+            str(len(pages)) if ran else "-",
+            ", ".join(f"`{name}`" for name in WITHOUT[stems[package]]) if ran else "-",
         ])  # fmt: skip
     ran = sum(group[0]["ran"] == "yes" for group in groups.values())
     title = f"{len(groups)} Functions of {len(body)} packages; {ran} of them ran and were checked:"
-    header = ["package", "version", "Functions", "ran", "nothing bad", "bad verdicts", "faults shown",
+    header = ["package", "version", "Functions", "ran", "nothing bad", "bad verdicts", "pages",
               "clauses left out"]  # fmt: skip
     return f"{title}\n\n{markdown(header, body)}"
 
@@ -85,14 +90,17 @@ def findings(rows: Sequence[Row]) -> str:
             answers.setdefault(answer_of(row), []).append(f"`{word}`")
         looked = "<br>".join(f"{', '.join(it)}: {answer}" for answer, it in answers.items())
         body.append([package, f"`{name.partition(':')[2]}`", looked])
-    return markdown(["package", "Function", "what is bad, and what somebody who looked found"], body)
+    return markdown(
+        ["package", "Function", "what is bad, and what somebody who looked found"], body
+    )
 
 
 def missing(rows: Sequence[Row]) -> str:
     """What did not run, and why: how many Functions for each reason."""
     whys = Counter((row["package"], row["why"]) for row in rows if row["ran"] == "no")
     body = [
-        [package, str(many), why.replace("|", "\\|")] for (package, why), many in sorted(whys.items())
+        [package, str(many), why.replace("|", "\\|")]
+        for (package, why), many in sorted(whys.items())
     ]
     return markdown(["package", "Functions", "why not"], body)
 
