@@ -62,7 +62,7 @@ def write(found: list[Row]) -> None:
     kept = [row for row in (read() if RESULTS.exists() else []) if key_of(row) not in names]
     rows = sorted([*kept, *found], key=lambda row: (row["package"].lower(), row["function"]))
     with RESULTS.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", restval="")
         writer.writeheader()
         writer.writerows(rows)
 
